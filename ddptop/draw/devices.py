@@ -10,14 +10,12 @@ from ddptop.charts.spark import spark
 from ddptop.draw.panels import short_name
 from ddptop.view.device_help import slowed_by
 from ddptop.view.figures.columns import Column, Row
-from ddptop.view.figures.devices import FIGURES, heat, known, spins
-from ddptop.view.host_words import has_several
+from ddptop.view.figures.devices import FIGURES, heat, known
 from ddptop.view.text import Line, blocks, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
-from ddptop_runner.judge.balance.imbalance import Figure, deviations
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -162,7 +160,7 @@ def _bar(figure: str, gpu: GpuSample, cells: int) -> Line:
 
 
 def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
-    """Throttling, XID errors, failing memory, or a stuck device; `brief` omits reasons."""
+    """Throttling, XID errors, or failing memory; `brief` omits reasons."""
     parts: list[Line] = []
     if gpu.xid:
         parts.append(line((f"XID {','.join(map(str, gpu.xid))}", "bad")))
@@ -179,9 +177,6 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
     if reasons := slowed_by(gpu):
         text = _brief_reason(reasons) if brief else "; ".join(reasons)
         parts.append(line((f"▼ {text}", "warn")))
-    if spins(gpu):
-        text = "at idle power" if brief else f"{gpu.util_percent:.0f}% at idle power"
-        parts.append(line((f"▲ {text}", "warn")))
     if gpu.note and not (gpu.lost or gpu.remap_failed or gpu.remap_pending):
         parts.append(line((f"i {'note' if brief else gpu.note}", "dim")))
     return fill(parts, _TROUBLE_CELLS, "  ")
@@ -268,11 +263,6 @@ def rank_holder(view: AnyJob) -> Holder:
 WASTED_S = 120.0
 """A device that is in use but idle for this long is wasted."""
 
-MOST_RANKS = 64
-"""Outliers of jobs with more ranks are shown only on their own screens."""
-
-_SHOWN: tuple[Figure, ...] = ("utilization", "memory", "power")
-
 
 def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
     """How long a device in use has been idle; None if it is busy or free."""
@@ -309,27 +299,6 @@ def holder_words(
         return fill(parts, 200, "  ")
 
     return holder
-
-
-def unevenness(views: Sequence[AnyJob]) -> Line:
-    """`GPU 5: power 28% below the other GPUs in llama-ft`, for the worst outlier, if any."""
-    worst: tuple[float, str] | None = None
-    for view in views:
-        snapshot = view.snapshot if view.is_live and not view.on_other_host else None
-        if snapshot is None or not snapshot.gpus or not 1 < len(snapshot.ranks) <= MOST_RANKS:
-            continue
-        several = has_several(snapshot)
-        apart = deviations(snapshot.ranks, snapshot.gpus, snapshot.alerts)
-        for rank in snapshot.ranks:
-            for figure, ratio in apart[rank.rank].odd_in:
-                if rank.gpu is None or ratio is None or figure not in _SHOWN:
-                    continue
-                if worst is None or abs(ratio) > worst[0]:
-                    where = f" on {rank.host}" if several else ""
-                    side = "above" if ratio > 0 else "below"
-                    text = f"GPU {rank.gpu}{where}: {figure} {100 * abs(ratio):.0f}% {side}"
-                    worst = abs(ratio), f"{text} the other GPUs in {view.job}"
-    return () if worst is None else line((f"▲ {worst[1]}", "warn"))
 
 
 def common_name(gpus: Sequence[GpuSample]) -> str | None:

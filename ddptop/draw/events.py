@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -32,11 +31,8 @@ def same(row: Mapping[str, Span], other: Mapping[str, Span] | None) -> bool:
     return other is not None and dict(row) == dict(other)
 
 
-_WHO = re.compile(r"^rank \d+ ")
-_DIGITS = re.compile(r"\d+(\.\d+)?")
-
-REPEATED = ("alert", "alert_over", "hang_suspected", "checkpoint_asked")
-"""Event types that count as repeated if only their figures differ."""
+REPEATED = ("hang_suspected", "checkpoint_asked")
+"""Event types that count as repeated, whatever they say."""
 
 
 class FoldedEvents(msgspec.Struct, frozen=True):
@@ -86,14 +82,13 @@ class FoldedEvents(msgspec.Struct, frozen=True):
         if first.type == "rank_started":
             return f"ranks {units.ranks(self.ranks)} started"
         if first.type == "rank_exited" and len(self.ranks) > 1:
-            return f"ranks {units.ranks(self.ranks)} {_how(first).replace('was ', 'were ', 1)}"
+            how = f"exited with status {first.exit_code}"
+            if first.signal is not None:
+                how = f"were killed by {first.signal}"
+            return f"ranks {units.ranks(self.ranks)} {how}"
         if first.type == "checkpoint":
             return f"{number} checkpoints in {took}; last: {last.message}"
         return f"{last.message}  ({number} times in {took})"
-
-
-def _how(event: Event) -> str:
-    return _WHO.sub("", event.message)
 
 
 def fold(events: Sequence[Event]) -> list[FoldedEvents]:
@@ -119,9 +114,11 @@ def _same_as(event: Event, last: Sequence[Event] | None) -> tuple[object, ...]:
         run = last[0] if last is not None and last[0].type == kind else event
         return kind, run.seq, run.ts
     if kind == "rank_exited":
-        return kind, event.attempt, _how(event), event.exit_code, event.signal
+        return kind, event.attempt, event.exit_code, event.signal
     if kind in REPEATED:
-        return kind, event.attempt, _DIGITS.sub("#", event.message)
+        return kind, event.attempt
+    if kind == "alert" and event.data is not None:
+        return kind, event.attempt, event.data["alert"]["id"]
     return kind, event.attempt, event.rank, event.message
 
 

@@ -212,9 +212,7 @@ def notes(
     attempt: Attempt, state: JobState, *, is_last: bool, job: str | None = None
 ) -> list[tuple[str, str, str]]:
     """What ddptop did about its end, and what to do, as (label, text, style); see `what_now`."""
-    # the panel repeats no words
-    then = [text.replace("restarting all ranks as", "restarted as") for text in attempt.aftermath]
-    found = [("then", text, "") for text in then[:3]]
+    found = [("then", text, "") for text in attempt.aftermath[:3]]
     if now := what_now(attempt, state, is_last=is_last, job=job):
         found.append(("next step" if is_last else "remedy", now, "strong"))
     return found
@@ -249,8 +247,7 @@ def why_lines(
     most = min(6, max(1, rows - 1 - len(below)))
     happened = sentence(attempt)
     if len(wrap(happened, room, most + 1)) > most and attempt.cause and attempt.cause.exception:
-        # the line above names the rank; its message is the new part
-        happened = happened.partition(". ")[2] or happened
+        happened = attempt.cause.headline or happened
     lines += [line(text) for text in wrap(happened, room, most) if text]
     lines += below
     left = rows - len(lines)

@@ -86,13 +86,12 @@ def history_stamps(path: Path) -> tuple[int | None, int | None]:
 
 
 def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
-    """Ranks with a loss alert: active ones of a live job, all of an ended job."""
+    """Ranks that alerts mark: active ones of a live job, all of an ended job."""
     alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts
     if not view.is_live:
         raised = map(ev.of_row, reader.events())
         alerts = [event.alert for event in raised if isinstance(event, ev.AlertRaised)]
-    found = marked(alerts)
-    return tuple(sorted(rank for rank, figures in found.items() if "loss" in figures))
+    return tuple(sorted(marked(alerts)))
 
 
 def away_from_median(one: Series, band: Series) -> float | None:

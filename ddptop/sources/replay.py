@@ -152,8 +152,7 @@ class ReplaySource:
         """The chart as known at that time; the same object while nothing changes."""
         until = int(moment.at) + 1.0
         if self._chart is None or self._chart[0] is not chart or self._chart[1] != until:
-            found = marked(moment.snapshot.alerts)
-            odd = [rank for rank, figures in found.items() if "loss" in figures]
+            odd = sorted(marked(moment.snapshot.alerts))
             self._chart = chart, until, chart_until(chart, until, odd)
         return self._chart[2]
 

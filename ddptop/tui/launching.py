@@ -44,16 +44,6 @@ class LaunchForm:
     """Queue the job until its GPUs are free."""
 
 
-def is_busy_refusal(line: str) -> bool:
-    """Whether a launch was refused only because GPUs are busy."""
-    return "--force" in line and "--wait-gpus" in line
-
-
-def is_script_refusal(line: str) -> bool:
-    """Whether a launch was refused because there is no such script."""
-    return "no script " in line
-
-
 def command_words(script: str) -> list[str] | None:
     """The words of a command; None if this is a script.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 
 import msgspec
 
@@ -105,9 +104,6 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
     return f"{who} {'has' if one else 'have'} been hung{where} for {since}"
 
 
-_PID = r" \(pid \d+\)"
-
-
 def _alarm(view: AnyJob, now: dt.datetime) -> Span:
     """The worst alert, and how many others there are."""
     first, *others = alarms(view)
@@ -117,7 +113,7 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
         return f"{symbol} {words.pause_sentence(pause, now)}{more}", style
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
-    return f"{symbol} {re.sub(_PID, '', first.message)} (for {for_}{more})", style
+    return f"{symbol} {first.message} (for {for_}{more})", style
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
@@ -162,9 +158,6 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
         return waiting
     if (pause := pause_of(view)) is not None:
         return words.pause_sentence(pause, now)
-    quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
-    if quiet is not None:
-        return quiet
     if isinstance(view, ForeignView):
         return NONE_DETECTED
     if snapshot.step is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 
 from ddptop.view.jobs import elapsed_s
 from ddptop_runner.base import units
@@ -66,29 +65,10 @@ def _exit(snapshot: NodeSnapshot | None) -> str:
     return "cause unknown" if status is None else f"exit status {status}"
 
 
-_WHO = r"(Rank \d+|The command) \(pid \d+\) "
-_AT = r"(?s) \(at .*"
-
-
 def short_cause(cause: Cause) -> str:
     """A cause on one row: `rank 1: ValueError: bad at train.py:10`."""
-    text = cause.summary.strip().removeprefix(f"On {cause.host}: ")
-    who = re.match(_WHO, text)
-    where_ = "" if cause.host is None else f" on {cause.host}"
-    name = "" if cause.rank is None else f"rank {cause.rank}{where_}"
-    if who is not None:
-        name = who[1].lower() + where_
-        text = text[who.end() :]
-    if cause.exception is None:
-        if cause.kind == "hang":
-            text = text.removeprefix("The job hung: ")
-        return f"{name} {text}" if who is not None else f"{name}: {text}" if name else text
-    raised = re.search(
-        rf"(?:^|\. )((?:[\w.]+\.)?{re.escape(cause.exception)}\b.*)", text, re.DOTALL
-    )
-    text = " ".join(re.sub(_AT, "", raised[1] if raised else text).split())
-    where = "" if cause.place is None else f" at {brief_place(cause.place)}"
-    return f"{name}: {text}{where}" if name else f"{text}{where}"
+    text = " ".join((cause.headline or cause.summary).split())
+    return text if cause.headline is None or cause.host is None else f"{cause.host}: {text}"
 
 
 def brief_place(place: str) -> str:

@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from ddptop.view import words
+from ddptop.view.ending import brief_place
 from ddptop.view.keys import with_keys
 from ddptop_runner.base import units
 from ddptop_runner.foreign.types import ForeignView
@@ -27,32 +28,6 @@ The loss on these ranks is infinite: a value overflowed its data type. NaN usual
 
 Common causes: fp16 overflow (use a gradient scaler or bf16), a learning rate that is too high, a
 sum instead of a mean.""",
-    "loss-diverged": """\
-Ranks train on different batches, some of them harder, so their losses differ. But this rank's loss
-changed while the others did not: it rose from its own minimum, fell away from the others, or
-stayed where it started while the others improved. Reported after 20 s if the change exceeds the
-usual noise in this job.
-
-Common causes: corrupt or different data in one rank's shard, a rank that skips the gradient
-all-reduce (no_sync, a parameter without a gradient), different initial weights, a faulty device.
-Compare a checksum of the parameters across ranks.""",
-    "uneven-memory": """\
-This rank has used much more or much less memory than the median rank for 20 s. The batch must fit
-on the fullest device, and a rank whose memory keeps growing eventually runs out of memory.
-
-Common causes: outputs or losses stored with their graph (append(loss) instead of
-append(loss.item())), gathering or evaluating on one rank only, an unbounded cache, different batch
-sizes.""",
-    "uneven-load": """\
-Over the last minute of training, this rank's device (or its CPU, in a job without devices) was much
-busier or much less busy than the median rank's. Time without steps does not count.
-
-If a device is less busy, check what its rank is waiting for, starting with data. If a CPU is
-busier, look for work that only this rank does and for busy-waiting threads.""",
-    "uneven-power": """\
-Over the last minute of training, this rank's device drew much more or much less power than the
-median rank's. A device that draws less power is usually doing less work: check its clocks, its
-throttle reasons, and what its rank is waiting for.""",
     "gpu-lost": """\
 The driver can no longer reach this device ("fallen off the bus"). Processes that use it hang or
 fail.
@@ -68,9 +43,6 @@ before it restarts them.""",
 These ranks were paused by a signal (SIGSTOP, Ctrl-Z, a debugger). The others are waiting for them.
 
 kill -CONT PID resumes a rank. Collectives may time out in the meantime.""",
-    "quiet": """\
-These ranks have not taken a step for much longer than usual. They are not considered hung yet: an
-evaluation, a checkpoint, or slow data looks the same. The alert clears at the next step.""",
     "stalled": """\
 This job has gone longer without a step than during any previous pause, or an idle rank has kept
 the others waiting for a minute. The job is not considered hung yet; the alert clears at the next
@@ -107,11 +79,6 @@ computing on the CPU, and the others wait for it at every step.
 
 Check its log for a CUDA warning at startup, print torch.cuda.is_available() and
 CUDA_VISIBLE_DEVICES in the script, and check how the script chooses its device.""",
-    "idle-gpu": """\
-A rank's own device is idle while the others are computing. Either the rank is taking steps but
-computing elsewhere (the model or batch was not moved to its device), or it has no work.
-
-Not shown while all other ranks are only waiting for it, as during a checkpoint.""",
     "node-unreachable": """\
 The link from the job's head to these hosts is broken. The screens show their last values. Their
 ranks may still be training, so nothing is restarted. The head keeps trying to connect. If the other
@@ -123,12 +90,6 @@ Check the network and sshd on the host, for example with ssh HOST true.""",
 These hosts did not come back in time after the other ranks failed. The job continues without them
 if enough others are left (--nodes MIN:MAX).
 When a host comes back, it ends its old ranks, and the next attempt includes it again.""",
-    "slow-node": """\
-Every rank on this host has been slower than the ranks on the other hosts for 20 s, and at each step
-all of them wait for it. The cause is the machine, not a single rank or its data.
-
-Check for other work on its CPUs and GPUs, for its temperature and clocks (ddptop gpus there), for
-the file system that its data comes from, and for its network link.""",
     "straggler": """\
 At each step, all ranks wait for the slowest one. Step times are the same on all of them, so ddptop
 identifies this rank by what it does before they synchronize.
@@ -234,10 +195,9 @@ def guilty(view: AnyJob) -> Guilty | None:
         return None
     pause = pause_of(view)
     if pause is not None and pause.ranks:
-        rank, others = pause.ranks[0], "the other ranks wait for it"
-        why = others if pause.reason is None else pause.reason
-        why = why.replace(f"waiting for rank {rank}", others).removeprefix(f"rank {rank} is ")
-        return Guilty(rank, None, why)
+        place = next((one.stands_at for one in state.ranks if one.rank == pause.ranks[0]), None)
+        where = "" if place is None else f", last seen at {brief_place(place)}"
+        return Guilty(pause.ranks[0], None, f"the other ranks wait for it{where}")
     attempt, cause = None, state.cause
     if cause is None and view.is_live and view.state in SET_BACK and state.attempt:
         attempt, cause = state.attempt - 1, state.previous_cause
@@ -251,7 +211,7 @@ def guilty(view: AnyJob) -> Guilty | None:
         why = cause.exception
     else:
         why = "failed first"
-    place = "" if cause.place is None else cause.place.partition(" in ")[0].rpartition("/")[2]
+    place = "" if cause.place is None else brief_place(cause.place)
     return Guilty(cause.rank, attempt, f"{why} at {place}" if place else why)
 
 

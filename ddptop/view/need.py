@@ -23,9 +23,6 @@ STALE_S = 5.0
 SETBACK_S = 300.0
 """How long into an attempt to show why the previous one failed; later, only its event does."""
 
-STRAGGLERS = ("straggler", "slow-node")
-"""Ids of alerts that name the ranks or nodes that slow down the others."""
-
 
 class Need(enum.IntEnum):
     """Urgency levels of a job, most urgent first."""
@@ -115,7 +112,7 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Errors and warnings, worst first; a slow rank is the least of the warnings."""
     return sorted(
         (one for one in alerts if one.severity in ("error", "warning")),
-        key=lambda one: (one.severity != "error", one.id in STRAGGLERS, one.since),
+        key=lambda one: (one.severity != "error", one.id == "straggler", one.since),
     )
 
 
@@ -135,7 +132,7 @@ def _of_ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Need:
 
 
 def _of_alarm(worst: Alert) -> Need:
-    if worst.id in STRAGGLERS:
+    if worst.id == "straggler":
         return Need.UNEVEN
     return Need.ERROR if worst.severity == "error" else Need.WARNING
 

@@ -110,6 +110,7 @@ def test_ls_says_how_a_job_ended_why_and_how_long_it_ran(ddptop_home, ddptop_cli
         rank=1,
         exception="ValueError",
         place="/a/train.py:81 in step",
+        headline="rank 1: ValueError: bad at train.py:81",
         summary="Rank 1 (pid 5) was the first to fail: exit status 1. ValueError: bad.",
     )
     put_job("failed", {"state": "failed", "ended_at": now, "ran_s": 62.0, "cause": cause})
@@ -117,7 +118,7 @@ def test_ls_says_how_a_job_ended_why_and_how_long_it_ran(ddptop_home, ddptop_cli
     put_job("wasted", {"state": "finished", "ended_at": now, "ran_s": 7.0, "ranks": lost_it})
     lines = {line.split()[0]: line for line in ddptop_cli("ls").stdout.splitlines()}
     assert " 1m 02s " in lines["failed"]
-    assert "rank 1: ValueError: bad. at train.py:81" in lines["failed"]
+    assert "rank 1: ValueError: bad at train.py:81" in lines["failed"]
     assert "the loss was NaN at the end, " in lines["wasted"]
     assert "finished (the loss was NaN at the end)" in ddptop_cli("status", "wasted").stdout
     rows = {row["job"]: row for row in json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]}

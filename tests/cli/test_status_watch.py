@@ -318,8 +318,6 @@ def test_the_odd_one_is_named_in_words() -> None:
 
     assert words(ranks(slow=3)) == "", "no alert names it"
     assert words(ranks(slow=3), ("straggler", 3)) == "rank 3: 80% slower"
-    both = ("loss-diverged", 1), ("straggler", 3)
-    assert words(ranks(8, slow=3), *both) == "rank 3: 80% slower (and 1 more)"
 
 
 def test_need_goes_before_age(ddptop_home: Path) -> None:

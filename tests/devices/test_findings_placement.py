@@ -42,7 +42,7 @@ def test_contexts_on_another_ranks_device_are_one_finding():
 
 def test_one_stray_context_is_named_with_its_process():
     message = the(with_strays([3], 4.5, on=1), "stray-context-1").message
-    assert message.startswith("rank 3 (pid 103) uses 4.5 GiB on GPU 1, which belongs to rank 1: ")
+    assert message.startswith("rank 3 uses 4.5 GiB on GPU 1, which belongs to rank 1: ")
 
 
 def test_each_device_with_stray_contexts_is_a_separate_finding():
@@ -189,7 +189,7 @@ def test_a_rank_without_gpu_work():
     finding = the((RANKS, change(GPUS, {3: {"processes": []}})), "no-gpu-work")
     assert (finding.severity, finding.ranks) == ("warning", (3,))
     assert finding.message == (
-        "rank 3 (pid 103) is not using any of the job's GPUs, but ranks 0-2 are: is it training "
+        "rank 3 is not using any of the job's GPUs, but ranks 0-2 are: is it training "
         "on the CPU? Check how the script chooses its device, torch.cuda.is_available(), and "
         "CUDA_VISIBLE_DEVICES"
     )

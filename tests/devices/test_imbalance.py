@@ -4,7 +4,6 @@ import datetime as dt
 
 import pytest
 
-from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.imbalance import (
     MARKED_BY,
     RankDeviation,
@@ -92,21 +91,6 @@ GIB = 1024**3
 SOME_GPU = [GpuSample(index=0)]
 
 
-def with_memory(*gib: float | None) -> list[RankSample]:
-    return [
-        rank(number, gpu_mem_used_bytes=None if size is None else int(size * GIB))
-        for number, size in enumerate(gib)
-    ]
-
-
-def far_off_in(ranks: list[RankSample], gpus: list[GpuSample] = SOME_GPU) -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {}
-    for kind in outliers.ON_DEVICES if gpus else outliers.ON_CPUS:
-        for number in outliers.far_off(kind, ranks):
-            found.setdefault(number, set()).add(MARKED_BY[kind.id])
-    return found
-
-
 def test_each_rank_against_its_job():
     ranks = [
         rank(0, gpu_mem_used_bytes=15 * GIB, gpu_util_percent=90, gpu_power_w=300, loss=-2.0),
@@ -142,37 +126,6 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
     ]
     found = deviations(ranks, [])
     assert (found[0].memory, found[0].utilization) == (1.0, 0.0)
-    assert far_off_in(ranks, []) == {0: {"memory"}, 2: {"utilization"}}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [
-        (with_memory(10, 10, 10, 13), {3: {"memory"}}),
-        (with_memory(10, 10, 10, 6), {3: {"memory"}}),
-        (with_memory(20, 40), {1: {"memory"}}),  # of two, the fuller one
-        (with_memory(10, 10, 10, 11.9), {}),  # 19 %
-        (with_memory(1, 1, 1, 1.9), {}),  # less than a GiB
-        (with_memory(10, 20, 30, 40), {}),  # stages of a pipeline: all differ
-        (with_memory(10, 10.5, 9.5, 10, 30), {4: {"memory"}}),
-        (with_memory(10, 20, None, None, 30), {0: {"memory"}, 4: {"memory"}}),
-        (with_memory(10), {}),
-        (with_memory(10, None), {}),
-        ([rank(number, gpu_util_percent=util) for number, util in enumerate((1, 1, 2))], {}),
-        (
-            [rank(number, gpu_util_percent=util) for number, util in enumerate((0, 0, 0, 60))],
-            {3: {"utilization"}},  # although there is no ratio to a median of 0
-        ),
-        (
-            [rank(number, gpu_util_percent=util) for number, util in enumerate((30, 90))],
-            {0: {"utilization"}},
-        ),
-        ([rank(number, gpu_power_w=watts) for number, watts in enumerate((10, 10, 18))], {}),
-        ([], {}),
-    ],
-)
-def test_which_ranks_lie_far_off(ranks, expected):
-    assert far_off_in(ranks) == expected
 
 
 TWO_DEVICES = [Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")]
@@ -203,10 +156,3 @@ def test_power_is_a_ranks_where_no_other_rank_works_on_its_device(pids_on, expec
     ]
     ranks, _ = join([rank(0, pid=100), rank(1, pid=101)], gpus, {}, TWO_DEVICES, "train")
     assert [one.gpu_power_w for one in ranks] == expected
-
-
-def test_the_worst_figure_names_an_outlier():
-    apart = RankDeviation(
-        step_time=0.0, own_time=0.4, loss=0.9, power=2.0, outliers=frozenset({"loss", "step_time"})
-    )
-    assert apart.odd_in == [("step_time", 0.4), ("loss", 0.9)]

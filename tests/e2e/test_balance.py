@@ -64,9 +64,7 @@ def test_stray_contexts_and_other_processes_raise_alerts_with_evidence(
     alerts = {alert["id"]: alert for alert in job.status()["alerts"]}
     stray = alerts["stray-context-0"]
     assert (stray["severity"], stray["ranks"], stray["gpus"]) == ("warning", [1], [0])
-    assert stray["message"].startswith(
-        f"rank 1 (pid {pids[1]}) uses 512 MiB on GPU 0, which belongs to rank"
-    )
+    assert stray["message"].startswith("rank 1 uses 512 MiB on GPU 0, which belongs to rank")
     other = alerts["other-process-1"]
     assert (other["ranks"], other["gpus"]) == ([1], [1])
     assert other["message"].startswith(f"pid {stranger} (")

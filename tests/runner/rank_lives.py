@@ -156,22 +156,6 @@ def falling(start: float, end: float, tau_s: float) -> Callable[[float], float]:
     return lambda t: end + (start - end) * math.exp(-t / tau_s)
 
 
-class Wander:
-    """Slowly changing noise of each rank, as from documents that it reads one after the other."""
-
-    def __init__(self, chance: random.Random, tau_s: float, size: float) -> None:
-        self._chance, self._keep, self._size = chance, math.exp(-1 / tau_s), size
-        self._at: dict[int, tuple[float, float]] = {}
-
-    def __call__(self, rank: int, t: float) -> float:
-        last, value = self._at.get(rank, (-1.0, self._chance.gauss(0, self._size)))
-        while last < t:
-            push = self._chance.gauss(0, self._size * math.sqrt(1 - self._keep**2))
-            last, value = last + 1, value * self._keep + push
-        self._at[rank] = last, value
-        return value
-
-
 def burst(t: float, each_s: float, lasts_s: float, phase_s: float = 0.0) -> bool:
     return (t + phase_s) % each_s < lasts_s and t > lasts_s
 
@@ -187,137 +171,6 @@ def healthy(seed: int = 0) -> dict[str, Life]:
     def chance(name: str) -> random.Random:
         return random.Random(f"{name} {seed}")
 
-    def noisy(name: str, base: Callable[[float], float], share: float) -> Loss:
-        of = chance(name)
-        return lambda rank, t: base(t) * (1 + of.gauss(0, share))
-
-    def lognormal(name: str, base: Callable[[float], float], sigma: float) -> Loss:
-        of = chance(name)
-        return lambda rank, t: base(t) * of.lognormvariate(-sigma * sigma / 2, sigma)
-
-    # losses: noise
-    for ranks in (2, 4):
-        base = falling(2.3, 0.6, 60)
-        one(f"small batches, {ranks} ranks", Life(ranks, loss=noisy(f"small{ranks}", base, 0.45)))
-        name = f"batches of one, {ranks} ranks"
-        one(name, Life(ranks, loss=lognormal(name, base, 1.0)))
-        of = chance(f"zero{ranks}")
-        name = f"losses around zero, {ranks} ranks"
-        one(name, Life(ranks, loss=lambda rank, t, of=of: of.gauss(0, 0.3)))
-    one("small batches, 8 ranks", Life(8, loss=noisy("small8", falling(4.0, 1.0, 40), 0.5)))
-    one("a falling loss", Life(4, loss=noisy("fall", falling(10.0, 0.3, 30), 0.05)))
-    likely, through = chance("ll"), chance("0")
-    one("log likelihood", Life(4, loss=lambda rank, t: -3.0 + likely.gauss(0, 0.6)))
-    one("through zero", Life(2, loss=lambda rank, t: 2 - t / 75 + through.gauss(0, 0.1)))
-    of = chance("lbfgs")
-    one(
-        "LBFGS",
-        Life(
-            2, loss=lambda rank, t, of=of: 2.3 * 10 ** -min(7, t / 20) * of.uniform(0.3, 3.0),
-            loss_each_s=2.0,
-        ),
-    )  # fmt: skip
-    jump = chance("lbfgs line search")
-    one(
-        "LBFGS, a line search that fails",
-        Life(4, loss=lambda rank, t: 1e-5 * (jump.choice((1, 1, 300)))),
-    )
-    waves, of = Wander(chance("gan waves"), 15, 0.5), chance("gan")
-    one(
-        "a generator's loss",
-        Life(2, loss=lambda rank, t: 0.9 * math.exp(waves(0, t)) * of.lognormvariate(0, 0.4)),
-    )
-    critic = chance("critic")
-    one(
-        "a critic's loss near zero",
-        Life(4, loss=lambda rank, t: 0.02 * math.sin(t / 9) + critic.gauss(0, 0.05)),
-    )
-    spikes = chance("spikes")
-    one(
-        "single batches far off",
-        Life(4, loss=lambda r, t: 2.0 * (spikes.uniform(3, 20) if spikes.random() < 0.03 else 1)),
-    )
-    documents = Wander(chance("documents"), 12, 0.25)
-    one("documents", Life(4, loss=lambda rank, t: 2.5 * math.exp(documents(rank, t))))
-    documents2 = Wander(chance("documents2"), 12, 0.2)
-    one("documents, 2 ranks", Life(2, loss=lambda rank, t: 2.5 * math.exp(documents2(rank, t))))
-    walk, step = Wander(chance("walk"), 60, 1.0), chance("rl")
-    one(
-        "reinforcement learning",
-        Life(4, loss=lambda rank, t: 0.3 * walk(0, t) + step.gauss(0, 0.15)),
-    )
-    one("small losses", Life(4, loss=noisy("tiny", falling(4e-2, 1e-3, 30), 0.5)))
-    one("large losses", Life(4, loss=noisy("large", falling(1000.0, 1.0, 20), 0.3)))
-    # losses: ranks that differ
-    tasks = chance("tasks")
-
-    def of_tasks(rank: int, t: float) -> float:
-        base = (falling(2.3, 0.5, 60), falling(0.05, 0.004, 90), falling(7.0, 2.0, 200))[rank % 3]
-        return base(t) * (1 + tasks.gauss(0, 0.15))
-
-    one("a task each, 3 ranks", Life(3, loss=of_tasks))
-    one("a task each, 2 ranks", Life(2, loss=of_tasks))
-    easy, rest = falling(0.7, 0.69, 60), falling(5.0, 0.4, 50)
-    mixed = chance("mixed")
-    one(
-        "a task that is learned beside one that is not",
-        Life(2, loss=lambda r, t: (easy, rest)[r](t) * (1 + mixed.gauss(0, 0.1))),
-    )
-    hard = chance("hard")
-    one(
-        "a harder shard",
-        Life(4, loss=lambda r, t: (1.8 if r == 1 else 1) * falling(2.3, 0.5, 60)(t)
-             * (1 + hard.gauss(0, 0.1))),
-    )  # fmt: skip
-    harder = chance("harder")
-    one(
-        "a harder shard, 2 ranks",
-        Life(2, loss=lambda r, t: (2.5 if r == 1 else 1) * falling(2.3, 0.5, 60)(t)
-             * (1 + harder.gauss(0, 0.2))),
-    )  # fmt: skip
-    parting = chance("parting")
-    one(
-        "shards that part",
-        Life(4, loss=lambda r, t: falling(2.3, (0.2, 0.4, 0.6, 1.1)[r], 50)(t)
-             * (1 + parting.gauss(0, 0.1))),
-    )  # fmt: skip
-    drop = chance("drop")
-    one(
-        "the learning rate drops, with a harder shard",
-        Life(4, loss=lambda r, t: (3.0 if r == 2 else 1.0) * (0.9 if t < 150 else 0.3)
-             * (1 + drop.gauss(0, 0.1))),
-    )  # fmt: skip
-    restart = chance("restart")
-    one(
-        "a warm restart",
-        Life(4, loss=lambda r, t: (0.5 + 1.2 * math.exp(-(t % 100) / 15))
-             * (1.3 if r == 0 else 1) * (1 + restart.gauss(0, 0.15))),
-    )  # fmt: skip
-    longer = chance("longer")
-    one(
-        "longer contexts from a moment on",
-        Life(4, loss=lambda r, t: (1.0 if t < 120 else 2.2) * (1 + longer.gauss(0, 0.15))),
-    )
-    sort = chance("sorted")
-    one(
-        "sorted classes",
-        Life(4, loss=lambda r, t: 1 + 0.8 * math.sin(t / 8 + 1.6 * r) + sort.gauss(0, 0.1)),
-    )
-    grok = chance("grok")
-    one(
-        "a plateau that all leave",
-        Life(4, loss=lambda r, t: (2.3 if t < 140 + 4 * r else 0.3) * (1 + grok.gauss(0, 0.05))),
-    )
-    epochs = chance("epochs")
-    one(
-        "epochs that overfit",
-        Life(2, loss=lambda r, t: 2.0 * 0.7 ** (t // 60) * (1 + epochs.gauss(0, 0.2))),
-    )
-    slow = chance("slow log")
-    one(
-        "a loss in ten seconds",
-        Life(4, 600, loss=lambda r, t: 1.5 * (1 + slow.gauss(0, 0.4)), loss_each_s=10.0),
-    )
     # times
     busy = chance("busy")
     one(
@@ -381,24 +234,7 @@ def healthy(seed: int = 0) -> dict[str, Life]:
             stops=lambda t: burst(t, 90, 25),
         ),
     )
-    # loads
-    load = chance("load")
-    one("a noisy load of the CPU", Life(4, cpu=lambda r, t: max(5.0, load.gauss(120, 60))))
-    workers = chance("workers")
-    one(
-        "workers that start at each epoch",
-        Life(4, cpu=lambda r, t: 420.0 if burst(t, 75, 11, workers.random() * 3 + r) else 110.0),
-    )
     card = chance("cards")
-    one(
-        "cards of one kind",
-        Life(
-            8,
-            util=lambda r, t: card.uniform(70, 100),
-            memory=lambda r, t: (44.0 if r == 0 else 40.0) * GIB,
-            power=lambda r, t: 600 * (1 + card.gauss(0, 0.12)),
-        ),
-    )
     one(
         "stages of a pipeline",
         Life(
@@ -407,10 +243,6 @@ def healthy(seed: int = 0) -> dict[str, Life]:
             memory=lambda r, t: (60.0, 40.0, 25.0, 50.0)[r] * GIB,
             power=lambda r, t: (400.0, 480.0, 560.0, 330.0)[r],
         ),
-    )
-    one(
-        "caches that grow",
-        Life(2, rss=lambda r, t: (2.0 + t / 150 + (0.1 if r else 0)) * GIB),
     )
     return lives
 
@@ -425,38 +257,6 @@ def sick(seed: int = 0) -> dict[str, Life]:
 
     base = falling(2.3, 0.8, 50)
     lives = {
-        "a rank diverges": Life(
-            4, loss=lambda r, t: base(t) * noise() * (math.exp((t - 120) / 40)
-                                                      if r == ill and t > 120 else 1),
-            since=120,
-        ),
-        "a rank diverges slowly, 2 ranks": Life(
-            2, 420, loss=lambda r, t: base(t) * noise() * (1 + (t - 120) / 60
-                                                           if r == ill and t > 120 else 1),
-            since=120,
-        ),
-        "a rank explodes wildly, 2 ranks": Life(
-            2, loss=lambda r, t: of.lognormvariate(0, 1.5) * (1e6 if r == ill and t > 120 else 1),
-            since=120,
-        ),
-        "a rank lost its shard": Life(
-            4, loss=lambda r, t: (2.3 if r == ill and t > 150 else base(t)) * noise(), since=150
-        ),
-        "a rank lost its shard, 2 ranks": Life(
-            2, loss=lambda r, t: (2.3 if r == ill and t > 150 else base(t)) * noise(), since=150
-        ),
-        "a rank gets empty batches": Life(
-            4, loss=lambda r, t: (0.05 if r == ill and t > 150 else base(t)) * noise(), since=150
-        ),
-        "a rank does not learn": Life(
-            4, loss=lambda r, t: (2.3 if r == ill else base(t)) * noise()
-        ),
-        "a rank does not learn, 2 ranks": Life(
-            2, loss=lambda r, t: (2.3 if r == ill else base(t)) * noise()
-        ),
-        "a rank leaves zero": Life(
-            4, loss=lambda r, t: of.gauss(0, 0.3) + (5.0 if r == ill and t > 120 else 0), since=120
-        ),
         "NaN": Life(
             4, loss=lambda r, t: math.nan if r == ill and t > 60 else base(t) * noise(), since=60
         ),
@@ -476,20 +276,6 @@ def sick(seed: int = 0) -> dict[str, Life]:
             util=lambda r, t: 97.0, memory=lambda r, t: 40.0 * GIB,
             power=lambda r, t: 380.0 if r == ill and t > 60 else 610.0,
             throttled=lambda r, t: r == ill and t > 60, since=60,
-        ),
-        "a leak of one rank": Life(
-            4, rss=lambda r, t: (2.0 + (t / 100 if r == ill else 0)) * GIB
-        ),
-        "a leak on one device": Life(
-            4, util=lambda r, t: 97.0, power=lambda r, t: 600.0,
-            memory=lambda r, t: (30.0 + (t / 12 if r == ill else 0)) * GIB,
-        ),
-        "a device that has half of the work": Life(
-            4, util=lambda r, t: 45.0 if r == ill else 96.0, probed=False,
-            power=lambda r, t: 300.0 if r == ill else 600.0, memory=lambda r, t: 40.0 * GIB,
-        ),
-        "a thread that spins": Life(
-            4, cpu=lambda r, t: (250.0 if r == ill and t > 90 else 100.0) * noise(0.1), since=90
         ),
     }  # fmt: skip
     return {name: replace(life, sick=ill) for name, life in lives.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-import msgspec
 import pytest
 
 from ddptop_runner.judge.alerts import AlertBook, Finding, find
@@ -114,19 +113,12 @@ FINDINGS = {
     "quiet is no alarm": (
         ranks(state=["quiet", "quiet", "running"]),
         [],
-        [
-            Finding(
-                "quiet",
-                "info",
-                "ranks 0, 1 have not taken a step for much longer than usual",
-                (0, 1),
-            )
-        ],
+        [],
     ),
     "worst first": (
         ranks(state=["quiet", "paused", "hung"]),
         [GpuSample(index=0, lost=True)],
-        ["gpu-lost", "hung", "paused", "quiet"],
+        ["gpu-lost", "hung", "paused"],
     ),
 }
 
@@ -139,15 +131,6 @@ def test_find(case):
         assert [finding.id for finding in found] == expected
     else:
         assert found == expected
-
-
-def test_quiet_rank_is_reported_with_its_last_progress():
-    waiting, sleeping = ranks(state=["running", "quiet"])
-    reason = "12 s without a step; usual 0.2 s; stands at train.py:41 in foo"
-    sleeping = msgspec.structs.replace(sleeping, quiet_since=NOON, state_reason=reason)
-    (finding,) = find([waiting, sleeping], [])
-    assert finding.message == f"rank 1 has been quiet since {NOON.astimezone():%H:%M:%S}: {reason}"
-    assert (finding.severity, finding.ranks) == ("info", (1,))
 
 
 def at(second: int) -> dt.datetime:

@@ -51,7 +51,7 @@ def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
     (one,) = found(four)
     assert (one.id, one.severity, one.ranks) == ("straggler", "warning", (2,))
     assert one.message == (
-        "rank 2 (pid 102) is holding up the others: it waits 90 ms of each 200 ms step for data"
+        "rank 2 is holding up the others: it waits 90 ms of each 200 ms step for data"
         " (median of the others: 20 ms), costing 35% of each step"
     )
 
@@ -60,7 +60,7 @@ def test_who_is_busy_for_longer_is_named_where_the_wait_for_others_is_known():
     four = [rank(number, sync=0.1) for number in (0, 1, 3)]
     four.insert(2, rank(2, sync=0.005))
     assert words(*four) == (
-        "rank 2 (pid 102) is holding up the others: it is busy for 195 ms of each 200 ms step"
+        "rank 2 is holding up the others: it is busy for 195 ms of each 200 ms step"
         " (median of the others: 100 ms), costing 48% of each step"
     )
 
@@ -100,8 +100,7 @@ def test_of_two_the_slower_one_is_compared_with_the_other():
 def test_ranks_that_do_not_wait_for_each_other_are_judged_by_their_steps():
     four = [rank(n, wait=None, step=0.3 if n == 2 else 0.2) for n in range(4)]
     assert words(*four) == (
-        "rank 2 (pid 102) is holding up the others: it takes 300 ms per step (median of the"
-        " others: 200 ms)"
+        "rank 2 is holding up the others: it takes 300 ms per step (median of the others: 200 ms)"
     )
 
 

@@ -266,21 +266,6 @@ def with_findings() -> ForeignView:
                 since=ago(41),
             ),
             Alert(
-                id="uneven-memory",
-                severity="info",
-                ranks=[0],
-                gpus=[4],
-                message="rank 0 has 78.0 GiB of device memory, the median rank 61.4 GiB",
-                since=ago(60),
-            ),
-            Alert(
-                id="uneven-power",
-                severity="info",
-                ranks=[2],
-                message="rank 2 draws 118 W, the median rank 606 W",
-                since=ago(60),
-            ),
-            Alert(
                 id="context-0",
                 severity="warning",
                 ranks=[1, 2, 3],

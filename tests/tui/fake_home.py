@@ -289,6 +289,8 @@ def failed_job(home: Path) -> RunFolder:
                 kind="exception",
                 rank=1,
                 exit_code=1,
+                headline="rank 1: RuntimeError: shape '[64, 3, 224]' is invalid for input of size "
+                "9633792",
                 summary="RuntimeError: shape '[64, 3, 224]' is invalid for input of size 9633792; "
                 "the same exception at train.py:81 ended attempt 1, so it is not tried again",
                 evidence=str(Path("evidence") / evidence.name),

@@ -54,13 +54,6 @@ def many(home: Path, number: int) -> RunFolder:
             "others 300 ms (median)",
             since=ago(600),
         ),
-        Alert(
-            id="loss-diverged",
-            severity="warning",
-            ranks=[90],
-            message="the loss on rank 90 has diverged from the others: 5.12, against 2.12",
-            since=ago(300),
-        ),
     ]
     change(
         folder,
@@ -81,7 +74,7 @@ def in_parts(home: Path) -> RunFolder:
         id="straggler",
         severity="warning",
         ranks=[SLOW],
-        message="rank 5 (pid 52345) is holding up the others: it waits 139 ms of each step for its "
+        message="rank 5 is holding up the others: it waits 139 ms of each step for its "
         "data loader, they 12 ms; give it more workers, or look at its disk",
         since=ago(312),
     )

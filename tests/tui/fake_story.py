@@ -150,6 +150,7 @@ def _fail(
             kind="signal",
             rank=0,
             signal="SIGKILL",
+            headline="rank 0 was killed by SIGKILL after step 412",
             summary="Rank 0 (pid 4010) was the first to fail: SIGKILL, after step 412. Killed from "
             "outside or out of memory: cannot tell. 3 other ranks were stopped as a result. Work "
             "lost: 12 steps (9.1 s) since gpt-1-3.pt at step 400.",
@@ -166,6 +167,7 @@ def _fail(
             exit_code=1,
             exception="ValueError",
             place="/home/ada/code/data.py:81 in collate",
+            headline="rank 2: ValueError: label 1003 is outside of the 1000 classes at data.py:81",
             summary=f"Rank 2 (pid {4002 + 10 * attempt}) was the first to fail: exit status 1, at "
             "step 457. ValueError: label 1003 is outside of the 1000 classes (at "
             "/home/ada/code/data.py:81 in collate). 3 other ranks were stopped as a result. Work "

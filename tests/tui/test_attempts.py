@@ -139,12 +139,16 @@ def test_ranks_that_end_alike_are_one_line_and_the_first_one_another() -> None:
     assert others.message == "ranks 0-1,3 were killed by SIGTERM"
 
 
+def raised(seconds: float, id_: str, message: str) -> Event:
+    return event(seconds, "alert", message, attempt=0, data={"alert": {"id": id_}})
+
+
 def test_repeated_events_are_one_line() -> None:
     events = [
-        event(0, "alert", "GPU 1 is slowed for 12 s", attempt=0),
+        raised(0, "throttled", "GPU 1 is slowed for 12 s"),
         event(5, "training", attempt=0),
-        event(60, "alert", "GPU 1 is slowed for 72 s", attempt=0),
-        event(61, "alert", "GPU 2 fell silent", attempt=0),
+        raised(60, "throttled", "GPU 1 is slowed for 72 s"),
+        raised(61, "quiet", "GPU 2 fell silent"),
         event(62, "failure", "It failed.", attempt=0),
         event(63, "failure", "It failed.", attempt=0),
     ]

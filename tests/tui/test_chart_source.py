@@ -34,7 +34,7 @@ def many_ranks(home: Path, ranks: int = 9) -> JobView:
         RankSample(rank=rank, local_rank=rank, host=HOST, step=1) for rank in range(ranks)
     )
     alert = Alert(
-        id="loss-diverged", severity="warning", ranks=[5], message="m", since=fake_home.ago(60)
+        id="straggler", severity="warning", ranks=[5], message="m", since=fake_home.ago(60)
     )
     fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, ranks=samples, alerts=[alert]))
     chance = random.Random(5)

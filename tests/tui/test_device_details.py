@@ -182,23 +182,7 @@ class TestChangedCells:
         assert (start, end) == (6, 13)
 
 
-class TestIdlePower:
-    def test_full_utilization_at_idle_power_is_reported_at_once(self) -> None:
-        idle = msgspec.structs.replace(
-            gpu(3), util_percent=100.0, power_w=95.0, power_limit_w=700.0, mem_util_percent=None
-        )
-        assert "100% at idle power" in plain(holder_text(idle))
-        assert "at idle power" in plain(holder_text(idle, brief=True))
-
-    def test_work_is_not_taken_for_it(self) -> None:
-        busy = msgspec.structs.replace(
-            gpu(3), util_percent=100.0, power_w=95.0, power_limit_w=700.0, mem_util_percent=40.0
-        )
-        unknown = msgspec.structs.replace(busy, mem_util_percent=0.0, power_limit_w=None)
-        drawing = msgspec.structs.replace(busy, mem_util_percent=0.0, power_w=600.0)
-        for sample in (busy, unknown, drawing):
-            assert "idle power" not in plain(holder_text(sample))
-
+class TestPanel:
     def test_no_room_hides_no_trouble(self) -> None:
         panel = DevicePanel()
         lost = msgspec.structs.replace(gpu(7), lost=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.charts.devices import figures_of, pause_s
-from ddptop.draw.devices import first_seen, small_curve, unevenness, wasted_words
+from ddptop.draw.devices import first_seen, small_curve, wasted_words
 from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
 from ddptop.sources.query import Look
 from ddptop.view.shown import DeviceHistory, Machine
@@ -158,9 +158,3 @@ def test_a_day_of_looks_takes_no_more_memory_than_an_hour() -> None:
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 50_000
-
-
-def test_the_worst_unevenness_is_said_in_words(frozen: Path) -> None:
-    view = read_job(fake_gpus.eight_gpu_ranks(frozen))
-    assert plain(unevenness([view])) == "▲ GPU 0: memory 21% above the other GPUs in llama-ft"
-    assert unevenness([]) == ()

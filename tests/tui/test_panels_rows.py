@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 from ddptop.draw import devices, events, panels
@@ -84,16 +82,13 @@ class TestDevices:
     def test_a_few_points_of_load_are_no_imbalance(self) -> None:
         spec = spec_of("idle", 2, 60)
 
-        def told(*percent: float, alerts: Sequence[Alert] = ()) -> tuple[str, str]:
+        def told(*percent: float) -> tuple[str, str]:
             ranks = [rank(i, cpu_percent=one, rss_bytes=GIB) for i, one in enumerate(percent)]
-            snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []),
-                                   alerts=list(alerts))  # fmt: skip
+            snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []))
             return worst_figure(snapshot)
 
         assert told(0.0, 1.0) == ("mem 0%", "dim"), "the ratio is +100%"
-        marked = Alert(id="uneven-load", severity="info", ranks=[1], message="m", since=NOW)
-        assert told(10.0, 60.0, alerts=[marked]) == ("util +71%", "warn")
-        assert told(10.0, 60.0) == ("util +71%", "dim"), "no alert names a rank"
+        assert told(10.0, 60.0) == ("util +71%", "dim")
         assert told(100.0, 104.0) == ("util +2%", "dim")
         note = imbalance_note(Imbalance(memory=0.04, utilization=1.0), (), 80, even_load=True)
         assert plain(note) == "imbalance  memory +4%  util even"

@@ -59,7 +59,7 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
         assert "✗ SIGKILL, rank 0 first   after 5m 00s" in text
         assert "Killed from outside or out of memory: cannot tell." in text
         assert "last lines from rank 0" in text
-        assert "restarted as attempt 2 (restart 2 of 3)" in text
+        assert "restarting all ranks as attempt 2 (restart 2 of 3)" in text
         assert "events in attempt 1" in text
 
 

@@ -31,6 +31,7 @@ RAISED = Cause(
     exit_code=1,
     exception="ValueError",
     place="/home/ada/data.py:81 in collate",
+    headline="rank 2: ValueError: label 1003 at data.py:81",
     summary="Rank 2 was the first to fail. ValueError: label 1003.",
     evidence="/runs/x/evidence/attempt-1-failure",
     work_lost_steps=57,
@@ -108,7 +109,7 @@ def test_why_it_failed_what_was_done_and_its_last_words() -> None:
     told = text(FAILED, tail=TAIL)
     assert "✗ ValueError at data.py:81 on rank 2   after 5m 00s, 457 steps" in told
     assert "Rank 2 was the first to fail. ValueError: label 1003." in told
-    assert "restarted as attempt 2 (restart 1 of 3); progress" in told
+    assert "restarting all ranks as attempt 2 (restart 1 of 3); progress" in told
     assert "evidence  attempt-1-failure   press enter to open" in told
     assert "last lines from rank 2" in told
     assert "│ ValueError: label 1003" in told
@@ -160,10 +161,12 @@ def test_with_little_room_what_the_exception_said_comes_first() -> None:
     summary = (
         "Rank 2 (pid 4022) was the first to fail: exit status 1, at step 457. ValueError: no x."
     )
-    long = replace(FAILED, cause=msgspec.structs.replace(RAISED, summary=summary))
+    headline = "rank 2: ValueError: no x"
+    cause = msgspec.structs.replace(RAISED, summary=summary, headline=headline)
+    long = replace(FAILED, cause=cause)
     assert "Rank 2 (pid 4022) was the first to fail" in text(long, rows=5)
     told = text(long, rows=4)
-    assert "▌ ValueError: no x." in told
+    assert "▌ rank 2: ValueError: no x" in told
     assert "the first to fail" not in told
 
 

@@ -13,7 +13,6 @@ from ddptop.charts.devices import figures_of, pause_s
 from ddptop.charts.figures import FiguresData
 from ddptop.charts.scale import window_label
 from ddptop.charts.view import View
-from ddptop.draw.devices import unevenness
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
 from ddptop.sources.query import Look
 from ddptop.tui.actions import DEVICES, bindings
@@ -145,7 +144,6 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             devices.gpus,
             look.owners,
             answer.history,
-            unevenness(look.jobs),
             look.machine.host,
         )
         if self._first is not None:

@@ -356,11 +356,10 @@ class LaunchScreen(ModalScreen[str | None]):
         if message.job is None:
             error = message.error or "ddptop launch failed without an error message"
             self.query_one("#error", Static).update(error)
-            if launching.is_busy_refusal(error):
-                self.query_one("#busy").display = True
-                self.query_one("#force").focus()
-            elif launching.is_script_refusal(error):
+            if self._missing is not None:
                 self.set_focus(self.query_one("#script"))
+            elif self._gpus:  # they may be busy
+                self.query_one("#busy").display = True
         else:
             self.dismiss(message.job)
 

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from ddptop.draw.devices import holder_words, unevenness
+from ddptop.draw.devices import holder_words
 from ddptop.draw.foreign import damaged_sections, unreadable_sections
 from ddptop.sources.chart import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
@@ -126,7 +126,6 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
                     brief=self.size.width < 100,
                 ),
                 reason=look.devices.note,
-                note=unevenness(look.jobs),
                 history=history,
             )
         else:

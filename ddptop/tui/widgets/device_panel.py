@@ -57,7 +57,6 @@ class DevicePanel(LinesView, can_focus=True):
         self._reason: str | None = None
         self._imbalance = Imbalance()
         self._far_off: Collection[Figure] = ()
-        self._general_note: Line = ()
         self._recent: Mapping[str, Sequence[float | None]] | None = None
 
     def show_devices(
@@ -68,7 +67,6 @@ class DevicePanel(LinesView, can_focus=True):
         far_off: Collection[Figure] = (),
         *,
         reason: str | None = None,
-        note: Line = (),
         history: DeviceHistory | None = None,
     ) -> None:
         """Show devices.
@@ -79,11 +77,10 @@ class DevicePanel(LinesView, can_focus=True):
             imbalance: the imbalance of the job that holds them.
             far_off: figures in which a rank of the job is an outlier.
             reason: why figures are incomplete.
-            note: a note on all devices.
             history: their utilization so far.
         """
         self._gpus, self._holder, self._reason = gpus, holder, reason
-        self._general_note, self._recent = note, None if history is None else history.recent
+        self._recent = None if history is None else history.recent
         self._imbalance, self._far_off = imbalance, far_off
         self._ranks, self._machine = (), None
         self.redraw()
@@ -178,8 +175,6 @@ class DevicePanel(LinesView, can_focus=True):
         return [] if gpu is None else explain_device(gpu)
 
     def _note(self, cells: int) -> Line:
-        if self._general_note:
-            return self._general_note
         even = is_even_load(self._ranks, self._gpus)
         return imbalance_note(self._imbalance, self._far_off, cells, even)
 

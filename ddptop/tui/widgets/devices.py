@@ -46,7 +46,6 @@ class DevicesTable(Table):
         self._owners: Owners = {}
         self._history = NOTHING
         self._unseen = 0
-        self._note_line: Line = ()
         self._here = ""
         self._hosts: Mapping[str, str] = {}
         self._by_key: Mapping[str, GpuSample] = {}
@@ -56,7 +55,6 @@ class DevicesTable(Table):
         gpus: Sequence[GpuSample],
         owners: Owners,
         history: DeviceHistory | None,
-        note_line: Line,
         here: str,
     ) -> None:
         """Show the devices.
@@ -65,10 +63,9 @@ class DevicesTable(Table):
             gpus: the devices.
             owners: job and rank by pid, for processes of this host.
             history: the devices' utilization so far.
-            note_line: a note on all devices.
             here: the name of this host.
         """
-        self._gpus, self._owners, self._note_line, self._here = gpus, owners, note_line, here
+        self._gpus, self._owners, self._here = gpus, owners, here
         self._history = history or NOTHING
         self._unseen = first_seen(self._history.recent)
         self.refill()
@@ -85,7 +82,7 @@ class DevicesTable(Table):
         name = common_name(self._gpus)
         whole = sum(gpu.parent_uuid is None for gpu in self._gpus)
         self.title = "devices" if name is None else f"{plural(whole, 'device')}, {short_name(name)}"
-        self.set_rows(rows, self._note_line)
+        self.set_rows(rows)
 
     def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
         """Draw one device; called only for visible ones, as there may be thousands."""

@@ -17,11 +17,6 @@ from ddptop_runner.base.units import NOT_AVAILABLE
 from ddptop_runner.devices import codes
 from ddptop_runner.model.snapshot import GpuSample
 
-SPINNING_PERCENT = 99.0
-SPINNING_MEM_PERCENT = 5.0
-"""A waiting kernel only polls flags, so memory utilization is below this."""
-SPINNING_POWER = 0.25
-"""Fraction of the power limit; a device that computes draws more."""
 FULL_SHARE = 0.95
 """From this fraction on, a memory bar is drawn as a warning."""
 
@@ -110,20 +105,9 @@ def is_full(gpu: GpuSample) -> bool:
     return (memory_share(gpu) or 0.0) >= FULL_SHARE
 
 
-def spins(gpu: GpuSample) -> bool:
-    """Whether it shows full utilization at idle power, as when waiting in a collective."""
-    if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
-        return False
-    return (
-        gpu.util_percent >= SPINNING_PERCENT
-        and gpu.power_w < SPINNING_POWER * gpu.power_limit_w
-        and (gpu.mem_util_percent or 0) <= SPINNING_MEM_PERCENT
-    )
-
-
 def _load(gpu: GpuSample) -> str:
-    """The style of its utilization: busy, partly idle, or spinning."""
-    return "warn" if spins(gpu) else "ok" if (gpu.util_percent or 0.0) >= BUSY_PERCENT else "busy"
+    """The style of its utilization: busy or partly idle."""
+    return "ok" if (gpu.util_percent or 0.0) >= BUSY_PERCENT else "busy"
 
 
 def number(value: float | None, unit: str = "") -> str:

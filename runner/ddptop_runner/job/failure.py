@@ -83,14 +83,6 @@ def judge(
         summary = "The worker group exited; the cause is unknown."
         cause = Cause(kind="unknown", summary=summary, evidence=None if kept is None else str(kept))
         return AttemptOutcome(attempt, lived_s, steps, None, None, None), cause
-    if culprit.is_mismatch(blamed):
-        ranks = [end.rank for end in ends if end.rank >= 0]
-        paths = {rank: evidence.flight_record(folder, attempt, rank) for rank in ranks}
-        found = records.read_records(paths)
-        if left := records.who_left(found, len(paths)):
-            blamed = culprit.by_order(blamed, ends, left)
-        else:
-            blamed = dataclasses.replace(blamed, unclear=records.differences(found, len(paths)))
     gpus = [] if snapshot is None else snapshot.gpus
     around = paragraph.Surroundings(
         killed_for_memory=oom.explain,

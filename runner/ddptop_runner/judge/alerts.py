@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks
+from ddptop_runner.base.units import is_or_are, name_ranks
 from ddptop_runner.judge.balance.imbalance import MARKED_BY
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeStatus, Pause, RankSample
@@ -78,9 +78,6 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
         )
         found.append(Finding("paused", "warning", message, paused))
     found += _early_exits(ranks)
-    quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
-    if quiet:
-        found.append(Finding("quiet", "info", _quiet_in_words(ranks, quiet), quiet))
     return found
 
 
@@ -183,21 +180,6 @@ def _goes_on_without(gone: RankSample, other: RankSample) -> bool:
         return True
     ahead = None if None in (gone.step, other.step) else (other.step or 0) - (gone.step or 0)
     return ahead is not None and ahead >= EARLY_EXIT_STEPS
-
-
-def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
-    """`rank 1 has been quiet since 12:03:04: 12 s without a step (usually 0.2 s)`."""
-    those = [rank for rank in ranks if rank.rank in quiet]
-    since = min((rank.quiet_since for rank in those if rank.quiet_since), default=None)
-    if since is None:
-        return (
-            f"{name_ranks(quiet)} {has_or_have(quiet)} not taken a step for much longer than usual"
-        )
-    reason = next((rank.state_reason for rank in those if rank.state_reason), None)
-    summary = (
-        f"{name_ranks(quiet)} {has_or_have(quiet)} been quiet since {since.astimezone():%H:%M:%S}"
-    )
-    return f"{summary}: {reason}" if reason else summary
 
 
 class _Held(msgspec.Struct):

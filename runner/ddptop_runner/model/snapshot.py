@@ -262,6 +262,8 @@ class Cause(Base, frozen=True, kw_only=True):
     """Signal that killed it, such as `SIGKILL`."""
     exit_code: int | None = None
     """Exit status of that rank."""
+    headline: str | None = None
+    """The same on one line, such as `rank 1: ValueError: bad at train.py:10`."""
     summary: str
     """Explanation in one paragraph."""
     evidence: str | None = None

@@ -165,7 +165,6 @@ class JobDriver:
 
     def _follow(self, event: ev.JobEvent) -> None:
         if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
-            self.devices.begin_attempt()
             self._forget_evidence()
             self._orders.skip.clear()
             self._seen_exits = {}

@@ -12,7 +12,6 @@ from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.judge.restarts import devices as devices_module
 from ddptop_runner.judge.restarts.devices import Choice, JobDevices, without
-from ddptop_runner.judge.restarts.fitness import HEALTHY_AFTER_S
 from ddptop_runner.model.events import SetAside
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
@@ -58,7 +57,7 @@ def test_or_is_set_aside_where_that_is_allowed_and_offered_when_it_is_back():
     now_s = boottime_s() + 100
     following.look(report(at_s=now_s), found.aside)
     assert following.fit_again(found.aside) == [DEVICES[2]]
-    (finding,) = following.look(report(at_s=now_s + HEALTHY_AFTER_S), found.aside)
+    (finding,) = following.look(report(at_s=now_s + 1), found.aside)
     assert finding.severity == "info" and "is healthy again: run `ddptop restart" in finding.message
 
 

@@ -36,9 +36,6 @@ TOGETHER_PERCENT = 110.0
 """Devices that take turns, like the stages of a model, reach 100 % in total."""
 
 IDLE_PERCENT = 1.0
-BUSY_PERCENT = 50.0
-WORKING_POWER = 0.4
-"""Fraction of the power limit; a device that only waits for others draws less."""
 
 
 def find(
@@ -62,7 +59,6 @@ def find(
         *_data_parallel(placement),
         *(_unused(placement) if given else ()),
         *_nothing_on_a_device(placement),
-        *_idle_device(placement),
         *find_on_devices(placement),
     ]
     order = ("error", "warning", "info")
@@ -86,7 +82,7 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
             continue
         total = f" ({size(sum(strays.values()))} in total)" if len(strays) > 1 else ""
         message = (
-            f"{_with_pid(placement, list(strays))} {'use' if len(strays) > 1 else 'uses'} "
+            f"{name_ranks(list(strays))} {'use' if len(strays) > 1 else 'uses'} "
             f"{sizes(list(strays.values()))}{total} on GPU {device.index}, which belongs "
             f"to {name_ranks(owners)}: torch.cuda.set_device(local_rank) is missing before the "
             "first CUDA call, or torch.load is missing map_location"
@@ -217,77 +213,13 @@ def _nothing_on_a_device(placement: Placement) -> list[Finding]:
         return []
     several = len(numbers) > 1
     message = (
-        f"{_with_pid(placement, numbers)} {is_or_are(numbers)} not using any of the "
+        f"{name_ranks(numbers)} {is_or_are(numbers)} not using any of the "
         f"job's GPUs, but {name_ranks(holding)} {is_or_are(holding)}: "
         f"{'are they' if several else 'is it'} training on the CPU? Check how the script chooses "
         "its device, torch.cuda.is_available(), and CUDA_VISIBLE_DEVICES"
     )
     hold_s = 20.0 if placement.stepping else 180.0
     return [Finding("no-gpu-work", "warning", message, numbers, (), hold_s)]
-
-
-def _idle_device(placement: Placement) -> list[Finding]:
-    """A rank whose device is idle while those of the others compute.
-
-    Devices that only wait (for one rank's checkpoint or evaluation) also show full utilization.
-    Therefore the rank must take steps meanwhile, or the others must draw power as when working.
-    """
-    own: dict[int, GpuSample] = {}
-    for rank in placement.ranks:
-        device = placement.own(rank.rank)
-        if device is not None and device.is_only_user(rank.rank):
-            own[rank.rank] = device.gpu
-    idle: dict[int, GpuSample] = {}
-    steps = True
-    for rank in placement.ranks:
-        gpu = own.get(rank.rank)
-        if gpu is None or gpu.util_percent is None or gpu.util_percent > IDLE_PERCENT:
-            continue
-        others = [other for number, other in own.items() if number != rank.rank]
-        usual = median(other.util_percent for other in others)
-        if usual is None or usual < BUSY_PERCENT:
-            continue
-        if rank.steps_per_s or _others_compute(placement, others):
-            idle[rank.rank] = gpu
-            steps = steps and bool(rank.steps_per_s)
-    if not idle:
-        return []
-    ranks, gpus = tuple(idle), tuple(gpu.index for gpu in idle.values())
-    usual = median(gpu.util_percent for rank, gpu in own.items() if rank not in idle) or 0.0
-    reason = (
-        "computing elsewhere (its steps continue); is .to(device) missing for the model or batch?"
-    )
-    if not steps:
-        reason = "idle or waiting on the CPU (see its stack)"
-    message = (
-        f"{name_gpus(gpus)} {is_or_are(gpus)} at 0% utilization while the "
-        f"others' median is {usual:.0f}%: {_with_pid(placement, ranks)} "
-        f"{is_or_are(ranks)} {reason}"
-    )
-    severity: Severity = "warning" if steps else "info"
-    hold_s = 60.0 if steps else 120.0
-    return [Finding("idle-gpu", severity, message, ranks, gpus, hold_s)]
-
-
-def _others_compute(placement: Placement, others: Sequence[GpuSample]) -> bool:
-    if any(rank.step is not None for rank in placement.ranks):
-        return False  # steps, where known, are better evidence than power
-    if len(others) < 2:
-        return False  # the only other one may evaluate while this rank waits for it
-    power = median(
-        gpu.power_w / gpu.power_limit_w
-        for gpu in others
-        if gpu.power_w is not None and gpu.power_limit_w
-    )
-    return power is not None and power >= WORKING_POWER
-
-
-def _with_pid(placement: Placement, ranks: Sequence[int]) -> str:
-    """`ranks 1-7`, `rank 1 (pid 4242)`."""
-    if len(ranks) > 1:
-        return name_ranks(ranks)
-    pid = next((rank.pid for rank in placement.ranks if rank.rank == ranks[0]), None)
-    return name_ranks(ranks) + (f" (pid {pid})" if pid is not None else "")
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -312,10 +244,6 @@ class Device(msgspec.Struct, frozen=True):
         """Whether the driver lists its processes."""
         gpu = self.gpu
         return gpu.processes is not None and not gpu.lost and not gpu.mig_instances
-
-    def is_only_user(self, rank: int) -> bool:
-        """Whether only that rank uses it, so that its figures are the rank's."""
-        return self.is_listed and not self.others and set(self.memory) == {rank}
 
 
 class Placement:

@@ -20,11 +20,6 @@ POINTS_APART_LEAST = 5.0
 
 MARKED_BY: Mapping[str, Figure] = {
     "straggler": "step_time",
-    "slow-node": "step_time",
-    "loss-diverged": "loss",
-    "uneven-memory": "memory",
-    "uneven-load": "utilization",
-    "uneven-power": "power",
 }
 """By alert id, the figure in which the alert marks its ranks. Nothing else marks a rank."""
 

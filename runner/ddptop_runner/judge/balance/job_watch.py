@@ -51,12 +51,10 @@ class JobWatch:
         several = len({rank.host for rank in ranks}) > 1
         found = [*alerts.find(ranks, () if several else gpus), *extra]
         found += alerts.of_nodes(snapshot.nodes)
-        if snapshot.pause is not None:  # it means the same
-            found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
-            found += self._marks.look(ranks, gpus, now_s, snapshot.attempt)
+            found += self._marks.look(ranks, now_s, snapshot.attempt)
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)

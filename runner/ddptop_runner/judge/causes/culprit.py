@@ -24,7 +24,6 @@ from ddptop_runner.judge.causes.error_text import (
     missing_at_barrier,
     victim_of,
 )
-from ddptop_runner.judge.hangs.records import Left
 from ddptop_runner.model.diagnose import PythonException, RankExit
 
 RAISED_CODES = (1, None)
@@ -126,15 +125,10 @@ class Culprit:
     end: RankEnd
     how: str
     """`failed`: it failed on its own. `raised`: it raised, and was ended during shutdown.
-    `order`: it broke the order of collectives, and another rank failed as a result.
     `left`: it exited with 0 before the others. `missing`: the others waited for it in vain.
     `victim`: it lost the others, and nothing shows whose fault that was."""
     victim: RankEnd | None = None
     """The first rank that ended as a result."""
-    left: Left | None = None
-    """How it broke the order of collectives, if the flight records show that."""
-    unclear: str = ""
-    """What is known about ranks that entered different collectives, if no rank can be blamed."""
 
 
 def find(ends: Sequence[RankEnd]) -> Culprit | None:
@@ -169,20 +163,11 @@ def find(ends: Sequence[RankEnd]) -> Culprit | None:
     return Culprit(first, "victim")
 
 
-def is_mismatch(blamed: Culprit) -> bool:
+def is_mismatch(end: RankEnd) -> bool:
     """Whether its error says that ranks entered different collectives."""
-    end = blamed.end
     if end.raised is not None:
         return is_collective_mismatch(end.raised.whole_message)
     return is_collective_mismatch(last_lines(end.tail))
-
-
-def by_order(blamed: Culprit, ends: Sequence[RankEnd], left: Left) -> Culprit:
-    """Blame the rank that broke the order instead of the one that failed as a result."""
-    if left.rank == blamed.end.rank:
-        return replace(blamed, left=left)
-    found = [end for end in ends if end.rank == left.rank]
-    return Culprit(found[0], "order", blamed.end, left) if found else blamed
 
 
 def _left(end: RankEnd) -> bool:

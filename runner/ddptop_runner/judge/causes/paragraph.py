@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.devices import codes
 from ddptop_runner.host.oom import OomFinding
-from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, last_lines
+from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, is_mismatch, last_lines
 from ddptop_runner.judge.causes.error_text import (
     WAITED,
     exit_code_in_words,
@@ -20,7 +20,7 @@ from ddptop_runner.judge.causes.error_text import (
     last_words,
     signal_in_words,
 )
-from ddptop_runner.judge.hangs.records import Left
+from ddptop_runner.judge.hangs.pause import short_place
 from ddptop_runner.model.diagnose import PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
 
@@ -91,7 +91,7 @@ def cause_of(
     end = culprit.end
     exception = end.raised if culprit.how in ("failed", "raised", "victim") else None
     # the status of a rank that we ended is meaningless
-    by_another = culprit.how in ("raised", "missing", "order")
+    by_another = culprit.how in ("raised", "missing")
     status = culprit.victim if by_another and culprit.victim else end
     left = culprit.how == "left"
     return Cause(
@@ -99,11 +99,30 @@ def cause_of(
         rank=None if end.rank == LAUNCHER else end.rank,
         signal=None if left else status.signal,
         exit_code=0 if left else status.exit_code,
+        headline=_headline(culprit, exception, kind),
         summary=clipped(summary, LONGEST * 2),
         evidence=evidence,
         exception=None if exception is None else exception.short_type,
         place=_place(culprit, exception),
     )
+
+
+_ALSO = {"host_oom": "; out of host memory", "gpu": "; its GPU failed"}
+
+
+def _headline(culprit: Culprit, exception: PythonException | None, kind: str) -> str:
+    end, at = culprit.end, _at_step(culprit.end)
+    who = "the command" if end.rank == LAUNCHER else f"rank {end.rank}"
+    if culprit.how == "left":
+        return f"{who} exited with status 0{at} while the others continued"
+    if culprit.how == "missing":
+        return f"{who} never reached a collective in which others waited"
+    also = _ALSO.get(kind, "")
+    if exception is not None:
+        message = f": {clipped(exception.message, 250)}" if exception.message else ""
+        place = f" at {short_place(exception.place)}" if exception.place else ""
+        return f"{who}: {exception.short_type}{message}{place}{also}"
+    return f"{who} {end.exit.in_words()}{at}{also}"
 
 
 def _paragraph(
@@ -115,17 +134,14 @@ def _paragraph(
         text = _left(culprit)
     elif culprit.how == "missing":
         text = _missing(culprit, quoted)
-    elif culprit.how == "order" and culprit.left is not None and culprit.victim is not None:
-        text = _out_of_order(culprit.left, culprit.victim, quoted)
     elif culprit.how == "victim":
         text = _victim(culprit, quoted, alone=alone)
     elif end.raised is not None:
         text = _raised(culprit, end.raised, ends, around, quoted)
     else:
         text = _ended(culprit, around, quoted, alone=alone)
-    if culprit.how != "order" and culprit.left is not None:
-        text.add(culprit.left.in_words())
-    text.add(culprit.unclear)
+    if is_mismatch(end):
+        text.add("It is unknown which rank is at fault; the evidence has their flight records.")
     _add_devices(text, end, around)
     if around.sees_all_ranks:
         text.add(others(culprit, ends))
@@ -316,20 +332,6 @@ def _missing(culprit: Culprit, quoted: int) -> _Paragraph:
             f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
             + f" and {victim.exit.in_words()}: {victim.raised.in_words(min(quoted, 150))}."
         )
-    return text
-
-
-def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Paragraph:
-    kind = "exception" if victim.raised is not None else "signal" if victim.signal else "exit_code"
-    text = _Paragraph(kind, left.in_words())
-    if victim.raised is not None:
-        error = victim.raised.in_words(quoted)
-    else:
-        error = clipped(last_words(victim.tail) or "", quoted)
-    text.add(
-        f"{_who(victim)}, which entered a different collective, {victim.exit.in_words()}"
-        f"{_at_step(victim)}{f': {error}' if error else ''}."
-    )
     return text
 
 

@@ -62,20 +62,16 @@ class JobDevices:
         """Use the devices that a queued job has been given."""
         self._spec = spec
 
-    def begin_attempt(self) -> None:
-        """Count memory errors from here, where the ranks of an attempt start."""
-        self._health.begin_attempt()
-
     def look(self, report: DeviceReport | None, aside: Sequence[SetAside]) -> list[Finding]:
         """Fold in the sampler's report, once per tick; returns findings on devices set aside."""
         if report is not None and report.boottime_s > self._looked_s and report.source is not None:
             self._looked_s = report.boottime_s
-            self._health.look(report.gpus, report.boottime_s)
+            self._health.look(report.gpus)
         return [self._finding(one, aside) for one in aside]
 
     def _finding(self, one: SetAside, aside: Sequence[SetAside]) -> Finding:
         index = one.device.index
-        if self._health.is_well_again(one.device, self._looked_s):
+        if self._health.is_fit(one.device):
             message = (
                 f"{name_of(one.device)} is healthy again: run `ddptop restart {self._spec.job}` "
                 "to use it again"

@@ -26,8 +26,6 @@ from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import Base
 
 LOST = "lost"
-HEALTHY_AFTER_S = 10.0
-"""How long a device must be healthy before it is offered again."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,6 @@ class Known(Base, frozen=True, kw_only=True):
 
     forgiven_xids: list[int] = []
     """XIDs reported before a reset."""
-    remap_failed: bool = False
-    remap_pending: bool = False
-    ecc_uncorrected: int | None = None
-    """The count at the start of the attempt."""
-    ecc_attempts: int = 0
-    """Number of attempts in which that count increased."""
     energy_j: float | None = None
     """Energy counter, which a reset sets back."""
     needs_reset: str | None = None
@@ -74,22 +66,9 @@ def judge(gpu: GpuSample, known: Known) -> Unfit | None:
     for code in sorted(since):
         if not codes.xid(code).is_usable and not (contained and code in codes.SAME_AS_CONTAINED):
             return Unfit(f"XID {code} ({codes.xid(code).meaning})", certain=True)
-    if gpu.remap_failed and not known.remap_failed:
-        return Unfit("no spare memory rows left", certain=True)
-    grew = _grew(gpu, known)
-    if grew and known.ecc_attempts > 0:
-        return Unfit("uncorrectable memory errors in more than one attempt", certain=True)
-    if gpu.remap_pending and not known.remap_pending:
-        return Unfit("only a reset can remap a memory row", certain=False)
-    if grew or contained:
+    if contained:
         return Unfit("an uncorrectable memory error in the last attempt", certain=False)
     return None
-
-
-def _grew(gpu: GpuSample, known: Known) -> bool:
-    if gpu.ecc_uncorrected is None or known.ecc_uncorrected is None:
-        return False
-    return gpu.ecc_uncorrected > known.ecc_uncorrected
 
 
 def key_of(device: Device | GpuSample) -> str:
@@ -102,38 +81,17 @@ class HealthBook:
     """Tracks the health of each device of a job across samples."""
 
     known: dict[str, Known] = field(default_factory=dict)
-    _fit_since_s: dict[str, float] = field(default_factory=dict)
     _latest: dict[str, GpuSample] = field(default_factory=dict)
 
-    def look(self, gpus: Sequence[GpuSample], now_s: float) -> None:
-        """Fold in fresh samples.
-
-        Args:
-            gpus: the job's devices, including those set aside.
-            now_s: CLOCK_BOOTTIME of the reading.
-        """
+    def look(self, gpus: Sequence[GpuSample]) -> None:
+        """Fold in fresh samples of the job's devices, including those set aside."""
         for gpu in gpus:
             key, before = key_of(gpu), self._latest.get(key_of(gpu))
             self._latest[key] = gpu
-            known = self.known.get(key)
-            known = _first(gpu) if known is None else known
+            known = self.known.get(key, Known())
             if not gpu.lost and _was_reset(gpu, before, known):
                 known = _after_reset(gpu, known)
             self.known[key] = _with_figures(gpu, known)
-            if judge(gpu, self.known[key]) is None:
-                self._fit_since_s.setdefault(key, now_s)
-            else:
-                self._fit_since_s.pop(key, None)
-
-    def begin_attempt(self) -> None:
-        """Count memory errors from here; those of the previous attempt count as one."""
-        for key, known in self.known.items():
-            gpu = self._latest.get(key)
-            if gpu is not None and gpu.ecc_uncorrected is not None:
-                attempts = known.ecc_attempts + _grew(gpu, known)
-                self.known[key] = replace(
-                    known, ecc_uncorrected=gpu.ecc_uncorrected, ecc_attempts=attempts
-                )
 
     def end_attempt(self, devices: Sequence[Device]) -> dict[str, Unfit]:
         """By key, the fault of each device that is not fit."""
@@ -152,29 +110,16 @@ class HealthBook:
         """Mark a device unfit until it is reset or returns to the bus."""
         key = key_of(device)
         self.known[key] = replace(self.known.get(key, Known()), needs_reset=unfit.reason)
-        self._fit_since_s.pop(key, None)
 
     def is_fit(self, device: Device) -> bool:
         """Whether it has no known fault; False if it was never sampled."""
-        return key_of(device) in self._fit_since_s
-
-    def is_well_again(self, device: Device, now_s: float) -> bool:
-        """Whether it has been fit for a while."""
-        since_s = self._fit_since_s.get(key_of(device))
-        return since_s is not None and now_s - since_s >= HEALTHY_AFTER_S
+        gpu = self._latest.get(key_of(device))
+        return gpu is not None and judge(gpu, self.known[key_of(device)]) is None
 
     def idle_bytes(self) -> Mapping[str, int]:
         """By key, the memory in use on each device without any process."""
         found = {key: known.idle_bytes for key, known in self.known.items()}
         return {key: least for key, least in found.items() if least is not None}
-
-
-def _first(gpu: GpuSample) -> Known:
-    return Known(
-        remap_failed=bool(gpu.remap_failed),
-        remap_pending=bool(gpu.remap_pending),
-        ecc_uncorrected=gpu.ecc_uncorrected,
-    )
 
 
 def _was_reset(gpu: GpuSample, before: GpuSample | None, known: Known) -> bool:
@@ -192,8 +137,6 @@ def _after_reset(gpu: GpuSample, known: Known) -> Known:
         known,
         forgiven_xids=list(gpu.xid or ()),
         needs_reset=None,
-        ecc_uncorrected=gpu.ecc_uncorrected,
-        ecc_attempts=0,
         energy_j=None,
     )
 
@@ -203,11 +146,6 @@ def _with_figures(gpu: GpuSample, known: Known) -> Known:
         known,
         idle_bytes=_idle_bytes(gpu, known.idle_bytes),
         energy_j=known.energy_j if gpu.energy_j is None else gpu.energy_j,
-        ecc_uncorrected=gpu.ecc_uncorrected
-        if known.ecc_uncorrected is None
-        else known.ecc_uncorrected,
-        remap_failed=known.remap_failed and gpu.remap_failed is not False,
-        remap_pending=known.remap_pending and gpu.remap_pending is not False,
     )
 
 

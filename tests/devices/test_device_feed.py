@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.nvml_stub.driver import DRIVER_NOT_LOADED
+from tests.nvml_stub.driver import DRIVER_NOT_LOADED, UNINITIALIZED, UNKNOWN
 
 from ddptop_runner.devices import feed as device_feed
 from ddptop_runner.devices import report as device_once
@@ -151,6 +151,19 @@ async def test_a_crash_of_the_driver_ends_the_sampler_only(stub, monkeypatch):
     assert feed.latest.gpus[1].util_percent is None and feed.latest.gpus[1].uuid
     stub.set_driver(errors={})
     await until(lambda: feed.note is None and feed.latest.gpus[1].util_percent == 97)
+    await feed.stop()
+
+
+@pytest.mark.parametrize("status", [UNINITIALIZED, UNKNOWN])
+async def test_sampler_starts_again_when_every_handle_is_stale(stub, status):
+    feed = DeviceFeed(interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.latest and feed.latest.gpus)
+    before = feed.pid
+    stub.set(0, util=12)
+    stub.forget_clients(status)
+    await until(lambda: feed.latest and feed.latest.gpus[0].util_percent == 12)
+    assert feed.pid != before
     await feed.stop()
 
 

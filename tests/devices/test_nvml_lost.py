@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.nvml_stub import StubGpu
-from tests.nvml_stub.driver import LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN
+from tests.nvml_stub.driver import UNKNOWN
 
 from ddptop_runner.devices.nvml_device import METRICS
 from ddptop_runner.devices.report import without_metrics
@@ -62,54 +62,6 @@ def test_of_a_device_that_is_back_everything_is_read_again(make_stub, make_reade
     assert (gpu["power_w"], gpu["fan_percent"], gpu["energy_j"]) == (412, 40, 1)
     assert gpu["sm_clock_max_mhz"] == 1000
     assert gpu["unknown"] == {}
-
-
-@pytest.mark.parametrize("status", [UNINITIALIZED, UNKNOWN])
-def test_when_every_handle_is_stale_nvml_is_started_again(make_stub, make_reader, status):
-    stub = make_stub(2)
-    reader = make_reader(stub)
-    reader.sample(0)
-    stub.set(0, util=12)
-    stub.forget_clients(status)
-    lost = [gpu["lost"] for second in range(1, 4) for gpu in reader.sample(second)]
-    assert any(lost)
-    for second in range(4, 25):
-        gpus = reader.sample(second)
-    assert [(gpu["lost"], gpu["util_percent"]) for gpu in gpus] == [(False, 12), (False, 97)]
-    stub.raise_xid(1, 31)
-    assert reader.sample(25)[1]["xid"] == [31]
-
-
-def test_handles_that_say_so_themselves_are_renewed_at_the_next_tick(make_stub, make_reader):
-    stub = make_stub(2)
-    reader = make_reader(stub)
-    reader.sample(0)
-    stub.forget_clients(UNINITIALIZED)
-    assert [gpu["lost"] for gpu in reader.sample(1)] == [True, True]
-    assert [gpu["util_percent"] for gpu in reader.sample(2)] == [97, 97]
-
-
-def test_a_driver_that_does_not_start_again_is_explained_and_tried_every_ten_seconds(
-    make_stub, make_reader
-):
-    stub = make_stub(2)
-    reader = make_reader(stub)
-    reader.sample(0)
-    stub.set_driver(init_status=LIB_RM_VERSION_MISMATCH)
-    stub.forget_clients()
-    stub.clear_calls()
-    for second in range(1, 41):
-        report = reader.report(second)
-    assert all(gpu["lost"] and gpu["util_percent"] is None for gpu in report["gpus"])
-    assert (
-        "old kernel module is still loaded" in report["note"] and "GPUs 0, 1 lost" in report["note"]
-    )
-    assert 3 <= stub.counts()["nvmlInitWithFlags"] <= 5
-    stub.set_driver(init_status=0, driver="580.10")
-    for second in range(41, 53):
-        report = reader.report(second)
-    assert [gpu["util_percent"] for gpu in report["gpus"]] == [97, 97]
-    assert (report["note"], report["driver"]) == (None, "580.10")
 
 
 def test_failing_device_does_not_affect_the_others(make_stub, make_reader):

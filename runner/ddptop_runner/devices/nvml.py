@@ -17,7 +17,6 @@ never queried: PCIe takes the driver 20 ms per metric.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -43,13 +42,13 @@ from ddptop_runner.devices.nvml_device import (
     tally,
 )
 from ddptop_runner.devices.owners import ProcessOwners
-from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, init_failure, why_not
+from ddptop_runner.devices.words import NOT_SUPPORTED, Why, init_failure, why_not
 from ddptop_runner.model.snapshot import GpuSample
 
 FAST_S = 1.0
 PERIODS_S = {"fast": FAST_S, "slow": 5.0, "rare": 30.0, "processes": 4.0}
 LOOK_UP_AGAIN_S = 10.0
-"""How often a lost device is looked up again, and NVML restarted."""
+"""How often a lost device is looked up again."""
 
 
 class NoDriverError(Exception):
@@ -86,14 +85,11 @@ class NvmlBackend:
         self._owners = ProcessOwners()
         self._xids = XidWatch()
         self._due = {group: _Due(period_s) for group, period_s in PERIODS_S.items()}
-        self._look_up_again, self._restart = _Due(LOOK_UP_AGAIN_S), _Due(LOOK_UP_AGAIN_S)
+        self._look_up_again = _Due(LOOK_UP_AGAIN_S)
         self._uuids = uuids
-        self._stale = False
-        """Whether NVML has to be started again."""
-        self._no_driver: str | None = None
-        """Why it could not be."""
         self._found = find(uuids)
         self._gpus = self._found.gpus
+        self._began_well = any(gpu.handle is not None for gpu in self._gpus)
         self._watch_xids()
         self.source = "nvml" if self._gpus else None
 
@@ -116,7 +112,7 @@ class NvmlBackend:
             return f"{driver} cannot list its devices ({found.uncounted}): check `nvidia-smi`"
         if not found.listed and not found.forbidden and not self._gpus:
             return f"{driver} found no devices: see `nvidia-smi -L`"
-        parts = [] if self._no_driver is None else [self._no_driver]
+        parts = []
         if found.missing:
             parts.append(f"devices not on this machine: {', '.join(found.missing)}")
         if found.forbidden:
@@ -150,13 +146,12 @@ class NvmlBackend:
         `boottime_s` is the current time (CLOCK_BOOTTIME, seconds), which decides what is due. With
         `at_once`, what changes every second is read even if it is not due. A device that fails
         raises nothing: it is `lost`, or its metrics are None if it does not respond.
+
+        Raises:
+            NoDriverError: NVML has to be started again, in another process.
         """
         self._collect_xids()
-        due = self._look_up_again(boottime_s)
-        if self._stale and self._restart(boottime_s):
-            self._restart_nvml()
-            due = True
-        if due:
+        if self._look_up_again(boottime_s):
             self._look_for_lost()
             if self._xids.broken:
                 self._watch_xids()
@@ -187,38 +182,24 @@ class NvmlBackend:
             self._watch_xids()
 
     def _trouble(self, gpu: Gpu, error: LostError) -> str:
-        """The note for a lost device; also records whether NVML has to be restarted.
+        """The note for a lost device.
 
-        If no other device responds and the reason is unknown, all handles may be stale, as after a
-        driver reload.
+        Raises:
+            NoDriverError: all handles are stale, as after a driver reload: NVML says so, or no
+                device responds and the reason is unknown.
         """
-        all_lost = error.status == pynvml.NVML_ERROR_UNKNOWN and all(
-            other.handle is None for other in self._gpus if other is not gpu
+        all_lost = (
+            self._began_well
+            and error.status == pynvml.NVML_ERROR_UNKNOWN
+            and all(other.handle is None for other in self._gpus if other is not gpu)
         )
-        self._stale = self._stale or error.stale or all_lost
+        if all_lost or error.status == pynvml.NVML_ERROR_UNINITIALIZED:
+            raise NoDriverError(words.DRIVER_RESTARTED) from error
         gone = gpu.parent_uuid is not None and error.status in (
             pynvml.NVML_ERROR_NOT_FOUND,
             pynvml.NVML_ERROR_INVALID_ARGUMENT,
         )
         return words.INSTANCE_GONE if gone else words.trouble(gpu.index, error.status)
-
-    def _restart_nvml(self) -> None:
-        """Restart NVML, whose handles are all stale, and look up each device again."""
-        self._stale = False
-        for gpu in self._gpus:
-            if gpu.handle is not None:
-                gpu.lose(words.trouble(gpu.index, None))
-        self._xids.forget()
-        with contextlib.suppress(pynvml.NVMLError):  # it was not started
-            counted(pynvml.nvmlShutdown)
-        try:
-            _start()
-        except NoDriverError as error:
-            self._no_driver = error.reason
-        else:
-            self._no_driver = None
-            self.driver = _text(pynvml.nvmlSystemGetDriverVersion) or self.driver
-            self._process_queries = process_queries(self.driver)
 
     def _renew_instances(self) -> None:
         """Check again which devices are in MIG mode, and which instances they have."""
@@ -489,11 +470,6 @@ class XidWatch:
         """Whether listening failed, so that it has to be restarted."""
         self.why_stopped: Why | None = None
         """Why no XIDs are received; None while listening."""
-
-    def forget(self) -> None:
-        """Abandon the event set, because NVML is being restarted."""
-        self._set, self.broken = None, True
-        self.why_stopped = NOT_LISTENING
 
     @staticmethod
     def address(handle: Any) -> int | None:

@@ -176,7 +176,6 @@ _NEVER = {  # a query that fails this way will always fail, so it is not repeate
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
 }
-_STALE = pynvml.NVML_ERROR_UNINITIALIZED
 
 
 class LostError(Exception):
@@ -186,11 +185,6 @@ class LostError(Exception):
         super().__init__(status)
         self.status = status
         """What NVML returned; None if it stopped answering."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether NVML itself has to be restarted."""
-        return bool(self.status == _STALE)
 
 
 class Gpu:
@@ -307,7 +301,7 @@ def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = No
             status = error.value
         except UnicodeDecodeError:  # NVML can return bytes that are not valid text
             return words.NOT_TEXT
-        if status in (pynvml.NVML_ERROR_GPU_IS_LOST, _STALE):
+        if status in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED):
             raise LostError(status)
         if status not in _NEVER:
             return why_not(status)

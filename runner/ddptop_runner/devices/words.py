@@ -48,7 +48,6 @@ NO_PERMISSION = Why("no permission")
 OLDER_DRIVER = Why("not supported by this driver")
 OLDER_PYNVML = Why("not supported by this version of nvidia-ml-py")
 NOT_READ = Why("not read yet")
-NOT_LISTENING = Why("not monitored: the driver was restarted")
 OUT_OF_RANGE = Why("the driver returned an out-of-range value")
 NOT_TEXT = Why("the driver returned invalid text")
 IN_TOTAL = Why("not reported by this driver: counted as used memory")
@@ -59,6 +58,7 @@ HOST_PIDS = Why("the driver uses host PIDs, but this is a container")
 PROCESS_MEMORY = Why("not reported by the driver for a live process")
 LOST = "the device is lost"
 NO_ANSWER = "the driver is not responding"
+DRIVER_RESTARTED = "the NVIDIA driver was restarted"
 
 _REASONS = {
     2: NOT_SUPPORTED,

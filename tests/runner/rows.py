@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from signal import Signals
 from typing import Any
 
 from msgspec.structs import replace
 
-from ddptop_runner.base.exit_status import status_of
 from ddptop_runner.job.event_log import as_row
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event
@@ -88,7 +88,7 @@ _EVENTS: dict[str, Callable[..., ev.JobEvent]] = {
         attempt=f.get("attempt"),
         rank=f["rank"],
         pid=f.get("pid"),
-        status=status_of(f.get("exit_code"), f.get("signal")),
+        status=-Signals[f["signal"]] if f.get("signal") else f.get("exit_code"),
         by_us=f.get("by_us", False),
     ),
     "hang_suspected": lambda at, m, f: ev.HangSuspected(attempt=f.get("attempt"), found=m),

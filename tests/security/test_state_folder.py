@@ -27,7 +27,7 @@ from ddptop_runner.base.paths import (
     runs_dir,
     why_not_own,
 )
-from ddptop_runner.host import procs, tmux
+from ddptop_runner.host import procs, tmux_server
 from ddptop_runner.job.registry import read_all, read_job
 from ddptop_runner.jobs.commands import remove
 from ddptop_runner.launch.gpus import usage
@@ -203,8 +203,8 @@ def test_another_users_run_folder_is_listed_and_not_deleted(ddptop_home) -> None
 
 
 def test_tmux_reads_its_configuration_from_the_package(ddptop_home) -> None:
-    assert tmux.CONFIG.parent == Path(tmux.__file__).parent
-    assert "default-shell" in tmux.CONFIG.read_text()
+    assert tmux_server.CONFIG.parent == Path(tmux_server.__file__).parent
+    assert "default-shell" in tmux_server.CONFIG.read_text()
 
 
 LOCKS = {

@@ -24,12 +24,3 @@ def status_in_words(returncode: int | None) -> str:
         return "exited with an unknown status"
     exit_code, name = split_status(returncode)
     return f"was killed by {name}" if name else f"exited with status {exit_code}"
-
-
-def status_of(exit_code: int | None, name: str | None) -> int | None:
-    """The return code that `split_status` splits this way; None if neither is known."""
-    if name is None:
-        return exit_code
-    if name.startswith("signal ") and name[7:].isdecimal():
-        return -int(name[7:])
-    return -signal.Signals[name].value if name in signal.Signals.__members__ else None

@@ -160,9 +160,6 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-MOST_IN_WORDS = 100_000
-
-
 def span(numbers: Iterable[int], *, compact: bool = False) -> str:
     """`0-2, 5, 6`: ascending, with three or more consecutive numbers as a range.
 
@@ -198,17 +195,6 @@ def is_or_are(some: Sized) -> str:
 def has_or_have(some: Sized) -> str:
     """The verb for a sentence about some ranks or devices."""
     return "has" if len(some) == 1 else "have"
-
-
-def ranks_in(words: str) -> list[int]:
-    """The numbers in `0-2, 5, 6`, as written by `span`."""
-    found: list[int] = []
-    for part in words.replace(" ", "").split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            most = int(last) if last.isdigit() else int(first)
-            found += range(int(first), min(most, int(first) + MOST_IN_WORDS) + 1)
-    return found
 
 
 def local_time(moment: dt.datetime | None) -> str:

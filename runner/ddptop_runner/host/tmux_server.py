@@ -2,8 +2,8 @@
 
 libtmux alone waits for a server without limit, reads whatever it prints, and hands it this
 process's variables. `Server.cmd`, through which libtmux sends its commands, therefore runs tmux
-with `programs.run`. What libtmux does past `cmd` (`Server.sessions`, `Server.panes`, and refreshing
-an object) is not used.
+with `programs.run`. Not used is what libtmux does past `cmd`: `Server.sessions`, `Server.panes`,
+and `Server.new_session`, which looks for the new session again and fails if it has ended since.
 
 Importing libtmux takes longer than any other step of a launch, so this module is imported in a
 thread while the command is checked (`import_early`).
@@ -23,7 +23,7 @@ from typing import Any
 
 import libtmux
 from libtmux.common import tmux_cmd
-from libtmux.exc import LibTmuxException, TmuxSessionExists
+from libtmux.exc import LibTmuxException
 
 from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, UsageError
@@ -106,31 +106,27 @@ def start_session(job: str, argv: Sequence[str], cwd: Path, job_id_file: Path) -
         UsageError: when a session of that name exists.
         DdptopError: when tmux refuses.
     """
-    server, exists = _own(None), False
+    # what it prints is asked for: it also exits with 0 when its server ends meanwhile
+    shown = ("-P", "-F", "#{session_name}")
+    place = ("-s", job, "-n", job, "-c", cwd, "-x", 120, "-y", 40)
     for left in reversed(range(TRIES)):
         try:
-            server.new_session(
-                job,
-                start_directory=cwd,
-                window_name=job,
-                window_command=shell_words(argv, job_id_file),
-                x=120,
-                y=40,
-            )
+            command = shell_words(argv, job_id_file)
+            answer = _own(None).cmd("new-session", "-d", *shown, *place, command)
+        except OSError as error:
+            raise DdptopError(f"tmux cannot start session {job!r}: {error}") from error
+        if answer.stdout:
             return
-        except (OSError, LibTmuxException) as error:
-            text = str(error)
-            exists = isinstance(error, TmuxSessionExists) or "duplicate session" in text
-            if not exists and (not left or not _SERVER_GONE.search(text)):
-                raise DdptopError(f"tmux cannot start session {job!r}: {text}") from error
-        except IndexError:  # it also prints nothing and exits with 0 when its server ends meanwhile
-            exists = False
-        time.sleep(TRY_AGAIN_S)  # a session may be just ending with its program
-    if exists:
-        raise UsageError(
-            f"tmux session {job!r} already exists on socket {socket_name()!r}",
-            "choose another --name",
-        )
+        error_text = " ".join(answer.stderr)
+        if error_text.startswith("duplicate session"):
+            if not left and holds(job):  # and it is not just ending with its program
+                raise UsageError(
+                    f"tmux session {job!r} already exists on socket {socket_name()!r}",
+                    "choose another --name",
+                )
+        elif error_text and (not left or not _SERVER_GONE.search(error_text)):
+            raise DdptopError(f"tmux cannot start session {job!r}: {error_text}")
+        time.sleep(TRY_AGAIN_S)
     raise DdptopError(
         f"tmux cannot start session {job!r}: its server keeps exiting",
         "find out what is killing it, or try again",

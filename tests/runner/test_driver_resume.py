@@ -44,10 +44,10 @@ def test_each_exit_is_known_exactly_and_recorded_once():
         driver.attempt.exited(PIDS[1], -9, 100.25)
         around.log.emit(ev.RanksEnding(attempt=0, at_s=100.5))
         driver.attempt.exited(PIDS[0], 143, 101.0)
-        before, started_s = driver.attempt.table.exits(), driver.attempt.started_s
+        before, started_s = [one.exit for one in driver.attempt.table], driver.attempt.started_s
         around.publish()
         driver, around = begin(around.die())
-        assert driver.attempt.table.exits() == before
+        assert [one.exit for one in driver.attempt.table] == before
         assert (before[1].returncode, before[1].ended_by_us) == (-9, False)
         assert before[0].ended_by_us
         assert (driver.attempt.started_s, driver.job.first_step_after_s) == (started_s, 3.5)

@@ -42,7 +42,7 @@ def table() -> OwnRanks:
 def test_a_new_table_knows_its_ranks_and_nothing_of_them():
     table = OwnRanks(3, 100.0)
     assert [record.rank for record in table] == [0, 1, 2]
-    assert table.alive() == [] and table.exits() == []
+    assert table.alive() == [] and table[0].exit is None
     assert table.most_steps() is None
     sample = table[1].sample(101.0, probe=True)
     assert (sample.state, sample.pid, sample.step, sample.loss) == ("starting", None, None, None)
@@ -175,7 +175,7 @@ def test_a_quiet_rank_has_no_speed_and_no_end_in_sight(table):
     assert table[0].steps_per_s(102.0) == pytest.approx(100.0)
     assert eta_s(table, 102.0) == pytest.approx(8.0, abs=0.02)  # its last step was at 101
     table[0].quiet = True
-    assert table[0].state(120.0, probe=True) == "quiet"
+    assert table[0].state(probe=True) == "quiet"
     assert table[0].sample(120.0, probe=True).steps_per_s == 0.0
     assert eta_s(table, 120.0) is None
 
@@ -247,13 +247,13 @@ def test_state(table, case):
     fields, probe, state = case
     for name, value in fields.items():
         setattr(table[0], name, value)
-    assert table[0].state(200.0, probe) == state
+    assert table[0].state(probe) == state
     assert table[0].sample(200.0, probe).state == state
 
 
 def test_an_end_is_known_from_the_job(table):
     put_exit(table[0], ended(3))
-    assert table[0].exit == ended(3) and table.exits() == [ended(3)]
+    assert table[0].exit == ended(3)
     assert table.alive() == []
 
 

@@ -119,17 +119,10 @@ class Attempt:
         known = self.job.attempt_started_s
         return self._begun_s if known is None else known
 
-    # -- recorded events -------------------------------------------------------------------------
-
-    def observe(self, event: ev.JobEvent) -> None:
-        """Update the figures after a recorded event."""
-        if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
-            self._begin()
-
     def _new_table(self) -> OwnRanks:
         return table_of(self.spec, self.started_s, lambda: self.job)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Clear the previous attempt's data."""
         self.table = self._new_table()
         self.trouble.begin_attempt()

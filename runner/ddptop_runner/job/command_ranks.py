@@ -15,7 +15,6 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.ranks import DiscoveredRanks, OwnRanks, RankRecord
 from ddptop_runner.job.state import JobState
-from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec
@@ -79,10 +78,6 @@ class CommandRanks(OwnRanks):
     def alive(self) -> list[RankRecord]:
         """The launcher, while it is alive."""
         return [self._launcher] if self._launcher.alive else []
-
-    def exits(self) -> list[RankExit]:
-        """The launcher's exit, once known."""
-        return [] if self._launcher.exit is None else [self._launcher.exit]
 
     def receive(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
         """Pass a probe's message to its rank, which the message may be the first to reveal."""

@@ -211,7 +211,7 @@ class RankRecord:
             return "end", self.ends_since_s
         return self.reported.phase, self.reported.phase_t
 
-    def state(self, now_s: float, probe: bool) -> RankState:
+    def state(self, probe: bool) -> RankState:
         """The rank's state in a word, unless it has exited or hangs."""
         if self.process is None:
             return "starting"
@@ -237,7 +237,7 @@ class RankRecord:
             local_rank=self.local_rank,
             host=procs.host_name(),
             pid=self.pid,
-            state=self.state(now_s, probe),
+            state=self.state(probe),
             step=self.steps,
             step_source=None if self.steps is None else "probe",
             steps_per_s=self.steps_per_s(now_s) if self.alive else None,
@@ -356,10 +356,6 @@ class OwnRanks:
     def alive(self) -> list[RankRecord]:
         """Those of the attempt's processes (its ranks, or its launcher) not known to have ended."""
         return self.ranks_alive()
-
-    def exits(self) -> list[RankExit]:
-        """The known exits of the attempt's processes: its ranks, or its launcher."""
-        return [record.exit for record in self if record.exit is not None]
 
     def progress(self, now_s: float) -> list[RankProgress]:
         """All ranks' progress, for the hang verdict."""

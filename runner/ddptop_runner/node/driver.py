@@ -170,7 +170,7 @@ class JobDriver:
             self._seen_exits = {}
             report = self._around.device_report()
             self._xids_before = failure.xids_of([] if report is None else report.gpus)
-        self.attempt.observe(event)
+            self.attempt.begin()
         if isinstance(event, ev.JobEnded):
             self.ended.set()
 

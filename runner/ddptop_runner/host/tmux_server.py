@@ -5,8 +5,8 @@ process's variables. `Server.cmd`, through which libtmux sends its commands, the
 with `programs.run`. Not used is what libtmux does past `cmd`: `Server.sessions`, `Server.panes`,
 and `Server.new_session`, which looks for the new session again and fails if it has ended since.
 
-Importing libtmux takes longer than any other step of a launch, so this module is imported in a
-thread while the command is checked (`import_early`).
+Importing libtmux takes as long as a whole `ddptop ls`, so this module is imported in a thread while
+a command is checked (`tmux.import_early`), and never by a command that only reads jobs.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 python benchmarks/state_machine.py [--runs 100000] [--seed FIRST]
 python benchmarks/state_machine.py --nodes [--runs 10000] [--seed FIRST]
 python benchmarks/state_machine.py --breaks [--nodes] [--runs 1500]
+python benchmarks/state_machine.py --views [--nodes] [--runs 2000]
 
 With `--nodes`, the job runs on several nodes under its real head, in virtual time.
 
 Prints the seed of each interleaving that breaks an invariant; `--seed N --runs 1` replays it. With
+`--views`, also compares the job's live view with those of its next supervisor and of its log. With
 `--breaks`, removes each transition and each decision in turn (with `--nodes`, those of a head
 only), and prints whether an invariant breaks without it.
 """
@@ -24,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "runner")]
 
-from tests.runner import machine_nodes  # noqa: E402
+from tests.runner import machine_nodes, views  # noqa: E402
 from tests.runner.machine import drive  # noqa: E402
 
 from ddptop_runner.job import decide, decide_nodes, transition  # noqa: E402
@@ -72,9 +74,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--breaks", action="store_true")
     parser.add_argument("--nodes", action="store_true")
+    parser.add_argument("--views", action="store_true")
     args = parser.parse_args()
     runs = args.runs or (1500 if args.breaks else 10_000 if args.nodes else 100_000)
-    drive_one = machine_nodes.drive if args.nodes else drive
+    drive_one: Drive = machine_nodes.drive if args.nodes else drive
+    if args.views:
+        runs = args.runs or 2000
+        drive_one = views.drive_nodes if args.nodes else views.drive
     seeds = range(args.seed, args.seed + runs)
     gc.freeze()
     gc.set_threshold(100_000)  # collect garbage once in many runs

@@ -464,14 +464,11 @@ def stacks(job: str | None, rank: int | None) -> int:
 
 @cli.command(epilog="Example: watch ddptop gpus")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
-@click.option(
-    "--links", is_flag=True, help="also show PCIe and NVLink throughput; takes another second"
-)
-def gpus(as_json: bool, links: bool) -> int:
+def gpus(as_json: bool) -> int:
     """Show the GPUs on this machine and who is using them."""
     from ddptop.commands.gpus import run
 
-    return run(as_json, links=links)
+    return run(as_json)
 
 
 @cli.command(epilog="Example: ddptop events bert --json")

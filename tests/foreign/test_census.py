@@ -226,13 +226,6 @@ def test_a_process_that_ends_while_it_is_looked_for_is_gone(sleeper, monkeypatch
         resolve(str(child.pid), Census())
 
 
-def test_a_thread_of_the_kernel_is_refused():
-    if procs.stat_fields(2) is None:
-        pytest.skip("no kernel threads in this pid namespace")
-    with pytest.raises(UsageError, match="kernel"):
-        resolve("2", Census())
-
-
 # --- again -----------------------------------------------------------------------------------
 
 

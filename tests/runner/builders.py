@@ -13,6 +13,9 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host import procs
+from ddptop_runner.job.ranks import RankRecord
+from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, Progress, RunStep, encode
 from ddptop_runner.model.spec import JobSpec, write_spec
@@ -43,6 +46,19 @@ def make_spec(job: str = "train", **changes: Any) -> JobSpec:
         nproc=2,
     )
     return msgspec.structs.replace(spec, **changes)
+
+
+def put_exit(record: RankRecord, end: RankExit) -> None:
+    """The job's state knows of the rank's exit."""
+    life = RankLife(
+        pid=end.pid,
+        exited=True,
+        status=end.returncode,
+        at_s=end.at_boottime_s,
+        by_us=end.ended_by_us,
+        approximate=end.approximate,
+    )
+    record.job = lambda: JobState(ranks={record.rank: life}, launcher=life)
 
 
 def make_snapshot(spec: JobSpec, **changes: Any) -> NodeSnapshot:

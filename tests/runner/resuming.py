@@ -28,7 +28,7 @@ from ddptop_runner.model.snapshot import (
     decode_snapshot,
     encode,
 )
-from ddptop_runner.model.spec import Device, JobSpec
+from ddptop_runner.model.spec import Device
 from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
@@ -51,7 +51,6 @@ class Around:
     def __init__(self, folder: RunFolder) -> None:
         self.agents: list[tuple[int, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.specs: list[JobSpec] = []
         self.lost: set[int] = set()
         """Devices that a report calls lost."""
         self.devices: list[Device] = []
@@ -96,9 +95,6 @@ class Around:
             for one in self.devices
         ]
         return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), source="nvml", gpus=gpus)
-
-    def change_spec(self, spec: JobSpec) -> None:
-        self.specs.append(spec)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))

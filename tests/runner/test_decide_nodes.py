@@ -147,7 +147,7 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order: list[
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
     job.take(pt.RanksEnded())
     job.take(pt.NothingLeft())
-    assert job.state.phase == "failed" and job.state.requeue
+    assert job.state.phase == "failed" and job.state.ending.requeue
     assert job.state.cause is not None and job.state.cause.kind == "node"
     assert "n1 cannot be reached" in job.state.cause.summary
 
@@ -498,8 +498,8 @@ async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
     await asyncio.gather(ending, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("back", "said"), [(True, 0), (False, 1)])
-def test_a_node_that_comes_back_at_the_end_is_ended_first(back: bool, said: int) -> None:
+@pytest.mark.parametrize(("back", "said"), [("at the end", 0), ("at a fetch", 0), ("never", 1)])
+def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) -> None:
     loop = VirtualLoop()
     job = Job()
     parts: Any = parts_of(job)
@@ -510,18 +510,21 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: bool, said: int)
         under_way.clear()
         part.ended = True
 
-    async def nothing(*_: Any) -> None:
-        if back:
-            under_way[:] = [pt.EndOn(node="n1", grace_s=10.0)]
-            loop.call_later(5.0, end)
+    def begin(when: str) -> Any:
+        async def order(*_: Any) -> None:
+            if back == when:
+                under_way[:] = [pt.EndOn(node="n1", grace_s=10.0)]
+                loop.call_later(5.0, end)
 
-    parts.end_all = nothing
+        return order
+
+    parts.end_all = begin("at the end")
     head: Any = SimpleNamespace(
         attempt=0,
         parts=parts,
         _is_stopped=False,
         _alerts=SimpleNamespace(record_end=lambda: None),
-        _fetcher=SimpleNamespace(take_ends=nothing),
+        _fetcher=SimpleNamespace(take_ends=begin("at a fetch")),
         _log=SimpleNamespace(emit=told.append),
         _orders=SimpleNamespace(under_way=under_way),
     )

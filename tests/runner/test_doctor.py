@@ -151,7 +151,7 @@ IN_SESSION = but(
     kill_user_processes=True,
     linger=True,
     systemd_run=True,
-    runtime_dir="/run/user/1000",
+    has_manager=True,
 )
 
 

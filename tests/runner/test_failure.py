@@ -7,10 +7,10 @@ import os
 
 import msgspec
 import pytest
-from tests.runner.builders import make_snapshot, make_spec, put_job
+from tests.runner.builders import make_snapshot, make_spec, put_exit, put_job
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.host.oom import KernelLog, MemoryGroup, OomWatch
+from ddptop_runner.host.oom import MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
 from ddptop_runner.job.command_ranks import CommandRanks
 from ddptop_runner.job.ranks import OwnRanks
@@ -31,15 +31,15 @@ LOST = TRACEBACK.replace("ValueError", "RuntimeError").format(
 
 
 @pytest.fixture
-def quiet(tmp_path):
+def quiet():
     """A machine whose kernel reports nothing."""
-    return OomWatch(groups=list, log=KernelLog(tmp_path / "no-kmsg"), own_pids=True)
+    return OomWatch(groups=list)
 
 
 def table_of(*exits: RankExit) -> OwnRanks:
     table = OwnRanks(len(exits), 0.0)
     for exit_ in exits:
-        table[exit_.rank].exit = exit_
+        put_exit(table[exit_.rank], exit_)
     return table
 
 
@@ -155,13 +155,9 @@ def test_the_snapshot_of_that_moment_tells_of_the_device(quiet):
     assert "Also on the device: pid 99 with 3.0 GiB (ann)." in cause.summary
 
 
-def test_a_kill_that_the_kernel_counted_is_memory(tmp_path):
+def test_a_kill_that_the_kernel_counted_is_memory():
     counts = iter([4, 5])
-    oom = OomWatch(
-        groups=lambda: [MemoryGroup("/g", 2, next(counts), limit_bytes=2**30)],
-        log=KernelLog(tmp_path / "no-kmsg"),
-        own_pids=True,
-    )
+    oom = OomWatch(groups=lambda: [MemoryGroup("/g", 2, next(counts), limit_bytes=2**30)])
     oom.begin_attempt()
     folder = put_job()
     put_log(folder, 0, "step 3\n")
@@ -180,7 +176,7 @@ def test_no_rank_failed(quiet):
 def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
     table = OwnRanks(2, 0.0)
     table[1].steps = 50
-    table[1].exit = RankExit(1, 8, returncode, 1.0)
+    put_exit(table[1], RankExit(1, 8, returncode, 1.0))
     cause = failure.after_hang(Cause(kind="hang", rank=1, summary="The job hung."), table)
     assert cause.kind == kind
     said = (
@@ -248,7 +244,7 @@ def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code
     put_log(folder, LAUNCHER, said)
     table = CommandRanks(0.0)
     table.started(LAUNCHER, 0, os.getpid())
-    table[LAUNCHER].exit = RankExit(LAUNCHER, os.getpid(), exit_code, 1.0)
+    put_exit(table[LAUNCHER], RankExit(LAUNCHER, os.getpid(), exit_code, 1.0))
     outcome, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     decision = policy.decide(policy.record(policy.History(), outcome), 3, 0.5)
     assert (cause.rank, cause.exit_code) == (None, exit_code)
@@ -262,8 +258,8 @@ def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
     table.started(LAUNCHER, 0, pid)
     table.started(0, 0, pid)
     table[0].rank_source = "probe"
-    table[LAUNCHER].exit = RankExit(LAUNCHER, pid, -9, 1.0)
-    table[0].exit = RankExit(0, pid, -9, 1.001)
+    put_exit(table[LAUNCHER], RankExit(LAUNCHER, pid, -9, 1.0))
+    put_exit(table[0], RankExit(0, pid, -9, 1.001))
     _, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     assert (cause.rank, cause.signal) == (0, "SIGKILL")
 

@@ -10,15 +10,16 @@ from tests.runner.builders import make_spec
 from tests.runner.nodes import HOSTS, NOON, merged, placement, ranks_and_devices
 
 from ddptop_runner.job import failure_on_nodes
+from ddptop_runner.job.samples import NodeView, of_nodes
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import apply
+from ddptop_runner.job.view import view
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import run_step
 from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.snapshot import Cause, Checkpoint, NodeSnapshot
-from ddptop_runner.node import head_snapshot
 
 LIVES = {host: NodeLife(takes_part=True, started=True) for host in HOSTS}
 JOB = JobState(phase="running", attempt=0, nodes=LIVES, ranks={n: RankLife() for n in range(8)})
@@ -31,22 +32,20 @@ def seen(
     ranks, gpus = ranks_and_devices()
     ranks = [replace(one, **rank) for one in ranks]
     ranks = [replace(one, state="exited") if one.rank in exited else one for one in ranks]
-    views = [
-        head_snapshot.NodeView(
+    nodes = [
+        NodeView(
             host=host,
             snapshot=replace(
                 merged([one for one in ranks if one.host == host], gpus),
                 attempts_began=(began or {}).get(host, {}),
             ),
             is_live=True,
-            attempt=0,
-            ended=False,
             clock_offset_s=0.0,
         )
         for host in HOSTS
     ]
-    begun = merged([], [], state=job.phase)
-    return head_snapshot.merged(begun, job, make_spec(placement=placement()), views, None, {})
+    samples = of_nodes(job, nodes, started_at=NOON, pause=None, checkpoint=None)
+    return view(make_spec(placement=placement()), job, samples, NOON)
 
 
 def test_ranks_that_hang_are_shown_so_though_their_nodes_see_them_run():
@@ -114,3 +113,14 @@ def test_lost_work_and_progress_count_from_the_last_checkpoint_of_any_node():
         book,
     )
     assert (cause.work_lost_steps, outcome.checkpoint_step, outcome.global_step) == (7, 240, 247)
+
+
+def test_the_checkpoint_of_a_later_attempt_counts_whatever_the_clock_of_its_node():
+    book = CheckpointBook()
+    early, behind = (
+        Checkpoint(path="/c", at=NOON - dt.timedelta(hours=hours), attempt=attempt, step=20)
+        for attempt, hours in ((0, 0), (1, 2))
+    )
+    for saved in (early, behind, early):
+        book.learn(saved)
+    assert book.last == behind

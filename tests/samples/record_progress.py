@@ -25,6 +25,7 @@ from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.job.ranks import OwnRanks
+from tests.runner.builders import put_exit
 
 INJECT = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "probe" / "inject"
 JOBS = Path(__file__).with_name("progress_jobs.py")
@@ -104,7 +105,7 @@ def record(kind: str, python: str, target: Path) -> None:
             for rank, process in enumerate(processes):
                 if process.poll() is not None and table[rank].exit is None:
                     at_s = boottime_s()
-                    table[rank].exit = RankExit(rank, process.pid, process.returncode, at_s)
+                    put_exit(table[rank], RankExit(rank, process.pid, process.returncode, at_s))
             used = usage.look({record.rank: record.pid for record in table.alive()})
             for one in table:
                 one.usage = used.get(one.rank)

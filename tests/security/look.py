@@ -19,6 +19,6 @@ census = taker.take()
 job = next(job for job in census.jobs if pid in job.pids)
 book = ForeignBook()
 for _ in range(2):
-    views = book.look(census, [], utc_now(), follow=job.name)
+    views = book.update(census, [], utc_now(), follow=job.name)
 (view,) = [one for one in views if one.job == job.name]  # others may train here as well
 sys.stdout.write(view.output or "")

@@ -287,16 +287,6 @@ class TestJobScreen:
 
 
 class TestSource:
-    def test_another_job_that_is_gone_has_no_figures_of_this_one(self, frozen: Path) -> None:
-        view = fake_foreign.healthy()
-        source = ForeignSource()
-        source.read([], NOW, view.job)
-        source.read([], NOW, "other:1")
-        FakeWorld.views.clear()
-        fake_foreign.gone()
-        (left,) = source.read([], NOW, view.job).views
-        assert left.snapshot.ranks[0].rss_bytes is None
-
     def test_processes_are_counted_every_two_seconds_and_known_ones_at_each_look(
         self, frozen: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -65,7 +65,7 @@ def _folders_of(name: str) -> Iterator[RunFolder]:
                 yield RunFolder(path)
 
 
-MAX_OF_USER = 4096
+MAX_OF_USER = 1024
 """Processes examined per other user; a person has fewer."""
 NOT_HERE = (
     "the driver reports this PID, but its owner is unknown: it is in another container, or hidden"
@@ -258,8 +258,6 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
         if job is not None:
             return job
         _refuse_own(pid, own)  # its environment only becomes readable a moment after its start
-        if procs.start_ticks(pid) == ticks and not procs.is_ending(pid):
-            raise UsageError(f"pid {pid} is a kernel thread", "specify a training process")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
     hint = "list training runs with `ddptop ps`" if hidden is None else hidden.reason
     raise NoSuchJobError(f"no process {pid} on this machine", hint)

@@ -18,7 +18,6 @@ Launcher = Literal[
     "horovod",
     "mpirun",
     "srun",
-    "lightning",
     "mp.spawn",
     "DataParallel",
     "MirroredStrategy",
@@ -29,7 +28,7 @@ Launcher = Literal[
 another user or state folder; `python`: no launcher, so one process or ranks started one by one. May
 grow."""
 
-RankEvidence = Literal["environment", "arguments", "start order", "device", "sockets", "single"]
+RankEvidence = Literal["environment", "start order", "single"]
 """The source of a rank's number, strongest first."""
 
 
@@ -53,14 +52,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     """Names of its threads; None without permission or if there was no reason to look."""
     libraries: frozenset[str] | None = None
     """Which of torch, tensorflow, jax, and cuda it has mapped; None as above."""
-    listens: frozenset[int] | None = None
-    """TCP ports on which it listens; None as above."""
-    connected: frozenset[int] | None = None
-    """Remote TCP ports of its established connections; None as above."""
     program: str | None = None
     """Base name of its executable, regardless of its title; None as above."""
-    resident_mib: int | None = None
-    """Resident memory rounded down to a power of two, since only its magnitude matters."""
 
 
 class ForeignRank(msgspec.Struct, frozen=True):
@@ -73,8 +66,6 @@ class ForeignRank(msgspec.Struct, frozen=True):
     evidence: RankEvidence
     devices: tuple[str, ...] = ()
     """UUIDs of the devices that it holds, according to NVML."""
-    visible_devices: str | None = None
-    """Its CUDA_VISIBLE_DEVICES; None if unset or unreadable."""
     helpers: tuple[int, ...] = ()
     """Pids of its data loader workers and the like, which are not ranks."""
     restart_count: int | None = None

@@ -15,21 +15,19 @@ import msgspec
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.host import procs, tree
+from ddptop_runner.host import procs
 from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import earlier_saves
 from ddptop_runner.job import save_request as request
-from ddptop_runner.job.command_look import PATIENCE_S, VAGUE_LAUNCHERS, TreeLook
-from ddptop_runner.job.command_ranks import CommandRanks, table_of
+from ddptop_runner.job.command_ranks import PATIENCE_S, CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.ranks import RankMemory, RankRecord, read_memory
-from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.job.ranks import OwnRanks, RankMemory, RankRecord, read_memory
+from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch
 from ddptop_runner.judge.checkpoints import CheckpointBook, step_loaded, was_saved
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import LoadedFile, ProbeMessage
 from ddptop_runner.model.run_step import RankSteps, RunSteps
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
@@ -60,7 +58,7 @@ class Attempt:
 
     Args:
         folder: the job's run folder.
-        spec: the job, as the attempt runs it.
+        spec: the job, as requested.
         log: holds the job's state, and receives observations.
         take: receives facts that require decisions.
         publish: writes the snapshot immediately.
@@ -75,12 +73,12 @@ class Attempt:
         publish: Callable[[], None],
     ) -> None:
         self._folder = folder
-        self.spec = spec
+        self.requested = spec
         self._log = log
         self._take = take
         self._publish = publish
         self._begun_s = boottime_s()
-        self.table = table_of(spec, self.started_s)
+        self.table = self._new_table()
         self.trouble = TroubleWatch(spec, log, take)
         self.checkpoints = CheckpointBook()
         self.run_steps = RunSteps()
@@ -91,7 +89,6 @@ class Attempt:
         self.on_new_ranks: Callable[[], None] = lambda: None
         """Called when ranks of a command are discovered."""
         self._deaths = DeathWatch()
-        self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
         self._save_asked: pt.SaveAsked | None = None
         self._loaded = Loaded()
@@ -108,6 +105,11 @@ class Attempt:
         return self._log.state
 
     @property
+    def spec(self) -> JobSpec:
+        """The job, as the attempt runs it."""
+        return self.job.spec_in_force(self.requested)
+
+    @property
     def number(self) -> int:
         """The attempt's number, counted from 0 over the whole job."""
         return self.job.attempt or 0
@@ -118,46 +120,25 @@ class Attempt:
         known = self.job.attempt_started_s
         return self._begun_s if known is None else known
 
-    @property
-    def launcher_name(self) -> str | None:
-        """What starts a command's ranks, according to its words or its process tree."""
-        given = self.spec.launcher
-        seen = self.table.launcher_name if isinstance(self.table, CommandRanks) else None
-        return (seen if given in VAGUE_LAUNCHERS else given) or given
-
     # -- recorded events -------------------------------------------------------------------------
 
     def observe(self, event: ev.JobEvent) -> None:
         """Update the figures after a recorded event."""
         if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
             self._begin()
-        elif isinstance(event, ev.RankExited):
-            self._note_exit(self.table.get(event.rank), event)
-        elif isinstance(event, ev.LauncherExited):
-            self._note_exit(self.table.launcher, event)
-        elif isinstance(event, ev.TroubleFound):
-            for rank in event.ranks:
-                self.table[rank].hung = True
+
+    def _new_table(self) -> OwnRanks:
+        return table_of(self.spec, self.started_s, lambda: self.job)
 
     def _begin(self) -> None:
         """Clear the previous attempt's data."""
-        self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
+        self.table = self._new_table()
         self.trouble.begin_attempt()
         self.oom.begin_attempt()
         self._save_asked = None
         self._loaded = Loaded()
         self.look_at_steps({})
         request.withdraw(self._folder)  # a new attempt has nothing to save yet
-
-    def _note_exit(
-        self, record: RankRecord | None, event: ev.RankExited | ev.LauncherExited
-    ) -> None:
-        if record is None or (record.exit is not None and record.exit.returncode is not None):
-            return
-        life = RankLife(
-            pid=event.pid, exited=True, status=event.status, at_s=event.at_s, by_us=event.by_us
-        )
-        record.exit = _exit_of(record.rank, life, approximate=event.approximate)
 
     def adopt(self, workers: Sequence[pt.Worker]) -> None:
         """Add processes of the attempt that the agent started."""
@@ -229,28 +210,15 @@ class Attempt:
 
     # -- once a second ---------------------------------------------------------------------------
 
-    def _tree_pids(self) -> list[int]:
-        launcher = self.table.launcher
-        if launcher is None or launcher.pid is None or not launcher.alive:
-            return []
-        return [launcher.pid, *tree.descendants_of(launcher.pid)]
-
-    def look_at_tree(self, now_s: float, is_printing: bool = False) -> None:
-        """Every other second, look for ranks of a command that no probe reports.
-
-        Args:
-            now_s: CLOCK_BOOTTIME.
-            is_printing: whether its output contains steps or losses.
-        """
-        table = self.table
-        if not isinstance(table, CommandRanks) or table.is_complete or not self._tree.is_due(now_s):
-            return
-        late = now_s - self.started_s > PATIENCE_S
-        sight = self._tree.look(now_s)
-        if late and is_printing and (pids := self._tree_pids()):
-            sight = sight.or_printing(pids[0])
-        table.see(sight if late else sight.sure, with_ranks=late or not self.spec.probe)
-        self._watch_new()
+    def look_at_printing(self, now_s: float) -> None:
+        """Let a command whose output shows training be rank 0 if no probe reports in time."""
+        if (
+            isinstance(self.table, CommandRanks)
+            and self.table.alive()
+            and (not self.spec.probe or now_s - self.started_s > PATIENCE_S)
+        ):
+            self.table.assume_rank()
+            self._watch_new()
 
     def _watch_new(self) -> None:
         """Record newly discovered ranks of a command and watch for their exits."""
@@ -405,7 +373,7 @@ class Attempt:
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         job, memory = self.job, read_memory(snapshot.memory)
-        self.table = table_of(self.spec, self.started_s, self.job.rendezvous)
+        self.table = self._new_table()
         if snapshot.launcher is not None and snapshot.launcher.pid is not None:
             self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
@@ -422,11 +390,7 @@ class Attempt:
         for number, life in job.ranks.items():
             record = self.table.get(number)
             if record is not None and record.pid is None and life.pid is not None:
-                record = self.table.started(number, number, life.pid)
-            if record is not None and life.exited:
-                record.exit = _exit_of(number, life)
-        if job.launcher is not None and job.launcher.exited and self.table.launcher is not None:
-            self.table.launcher.exit = _exit_of(LAUNCHER, job.launcher)
+                self.table.started(number, number, life.pid)
         for record in self.table.everyone():
             if record.process is not None and record.alive and procs.is_alive(record.process):
                 self._deaths.watch(record.process.pid)
@@ -434,10 +398,3 @@ class Attempt:
                 self._watch(record)
         self.run_steps.recall(snapshot, resumed=self._is_resumed)
         self.look_at_steps({})
-
-
-def _exit_of(rank: int, life: RankLife, *, approximate: bool = False) -> RankExit:
-    at_s = boottime_s() if life.at_s is None else life.at_s
-    return RankExit(
-        rank, life.pid or 0, life.status, at_s, ended_by_us=life.by_us, approximate=approximate
-    )

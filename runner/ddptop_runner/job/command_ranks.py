@@ -2,7 +2,8 @@
 
 The command is the launcher: the attempt lives as long as it does. A process that knows its rank is
 that rank, unless another living process already is. If no rank is known, a process that trains
-without knowing its rank is a rank too; such ranks are numbered in order of start.
+without knowing its rank is a rank too; such ranks are numbered in order of start. If no probe
+reports, but the output shows training, the command's own process counts as rank 0.
 """
 
 from __future__ import annotations
@@ -13,32 +14,29 @@ from dataclasses import dataclass
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
-from ddptop_runner.job.command_look import VAGUE_LAUNCHERS, Sight
 from ddptop_runner.job.ranks import DiscoveredRanks, OwnRanks, RankRecord
+from ddptop_runner.job.state import JobState
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.model.spec import JobSpec, Rendezvous
+from ddptop_runner.model.spec import JobSpec
 
-LOOKS_FOR_NAME = 3
-"""A launcher that this many scans with all ranks present have not identified stays unknown."""
+PATIENCE_S = 15.0
+"""A rank with a probe first reports within this time; until then, its output does not count."""
+ASSUMED = "single"
+"""`rank_source` of a command's process that counts as rank 0 because its output shows training."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CommandRanks(OwnRanks):
-    """A command's launcher and each rank that its probe or the process tree shows."""
+    """A command's launcher and each rank that its probe reports."""
 
-    def __init__(self, started_boottime_s: float) -> None:
-        super().__init__(0, started_boottime_s)
-        self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s)
+    def __init__(self, started_boottime_s: float, job: Callable[[], JobState] = JobState) -> None:
+        super().__init__(0, started_boottime_s, job=job)
+        self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s, job)
         self._numbered: set[int] = set()
         """Pids of ranks that do not know their rank."""
-        self.launcher_name: str | None = None
-        """What starts the ranks, if the tree shows it better than the command's words."""
-        self._complete_looks = 0
-        """Number of scans of the tree since every rank has reported."""
-        self._seen_size: int | None = None
         self._reported_size: int | None = None
         self._former_steps: int | None = None
         """The most steps of any process that is no longer a rank."""
@@ -66,7 +64,7 @@ class CommandRanks(OwnRanks):
     @property
     def world_size(self) -> int | None:
         """The reported world size, or the number of unnumbered ranks; None before the first."""
-        return self._reported_size or self._seen_size or len(self._numbered) or None
+        return self._reported_size or len(self._numbered) or None
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
         """Record that a process has started."""
@@ -92,7 +90,11 @@ class CommandRanks(OwnRanks):
         if message.attempt != attempt:
             return None
         record = self.rank_of_pid(message.pid)
-        if record is None or message.rank not in (None, record.rank):
+        if (
+            record is None
+            or record.rank_source == ASSUMED
+            or message.rank not in (None, record.rank)
+        ):
             record = self._discover(message)
         if record is None:
             return None
@@ -124,46 +126,16 @@ class CommandRanks(OwnRanks):
         known = (super().most_steps(), self._former_steps)
         return max((steps for steps in known if steps is not None), default=None)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all ranks and the launcher are known, so that the process tree adds nothing."""
-        is_named = (
-            self.launcher_name not in VAGUE_LAUNCHERS or self._complete_looks >= LOOKS_FOR_NAME
-        )
-        return is_named and self._have_all_reported
-
-    @property
-    def _have_all_reported(self) -> bool:
-        reported = sum(record.has_reported for record in self)
-        return self._reported_size is not None and reported >= self._reported_size
-
-    def see(self, sight: Sight, *, with_ranks: bool) -> None:
-        """Take in a scan of the process tree.
-
-        Args:
-            sight: the scan's result.
-            with_ranks: whether ranks that have only been seen count as ranks.
-        """
-        self.launcher_name = sight.launcher or self.launcher_name
-        self._complete_looks += self._have_all_reported
-        if not with_ranks or any(record.has_reported for record in self):
-            return
-        shown = {rank.pid for rank in sight.ranks}
-        for record in list(self):
-            if record.alive and record.pid is not None and record.pid not in shown:
-                self._leave(record.pid)  # it seemed to be a rank before it started its ranks
-        if sight.ranks or not self._records:  # otherwise, keep the number of ranks that have ended
-            self._seen_size = sight.world_size
-        for rank in sight.ranks:
-            known = self._records.get(rank.rank)
-            if known is None or known.pid != rank.pid:
-                self._add(rank.rank, rank.pid, rank.local_rank, rank.evidence)
+    def assume_rank(self) -> None:
+        """Let the command's process be rank 0, until a probe reports."""
+        process = self._launcher.process
+        if not self._records and process is not None:
+            self._add(0, process.pid, 0, ASSUMED)
 
     def _discover(self, message: ProbeMessage) -> RankRecord | None:
-        ranks = [
-            _known(record, record.pid in self._numbered or record.rank_source != "probe")
-            for record in self._records.values()
-        ]
+        for record in [one for one in self if one.rank_source == ASSUMED]:
+            self._leave(record.pid or 0)
+        ranks = [_known(one, one.pid in self._numbered) for one in self._records.values()]
         new = Newcomer(message.pid, message.rank, procs.start_ticks(message.pid) or 0)
         seating = seat(new, ranks, tree.descends_from)
         if seating is None:
@@ -175,6 +147,7 @@ class CommandRanks(OwnRanks):
         for moved, rank in moving:
             moved.rank = moved.local_rank = rank
             self._seat(moved)
+            self.new.append(moved)
         local = seating.rank if seating.numbered else message.local_rank
         record = self._add(
             seating.rank, message.pid, seating.rank if local is None else local, "probe"
@@ -184,7 +157,7 @@ class CommandRanks(OwnRanks):
         return record
 
     def _add(self, rank: int, pid: int, local_rank: int, source: str) -> RankRecord:
-        record = RankRecord(rank, local_rank, self._started_s)
+        record = RankRecord(rank, local_rank, self._started_s, self._job)
         record.process = procs.identify(pid)
         record.started_boottime_s = max(self._started_s, _started_s(record.process))
         record.rank_source = source
@@ -203,7 +176,7 @@ class CommandRanks(OwnRanks):
 
     def _forget_dead_above(self, size: int) -> None:
         """Forget dead ranks that a launcher leaves behind when it restarts with fewer ranks."""
-        for record in [one for one in self if one.rank >= size and one.exit is not None]:
+        for record in [one for one in self if one.rank >= size and one.life.exited]:
             if record.pid is not None:
                 self._leave(record.pid)
 
@@ -216,15 +189,16 @@ class CommandRanks(OwnRanks):
 
 
 def table_of(
-    spec: JobSpec, started_boottime_s: float, rendezvous: Rendezvous | None = None
+    spec: JobSpec, started_boottime_s: float, job: Callable[[], JobState] = JobState
 ) -> OwnRanks:
-    """An empty table for a new attempt of this node with that rendezvous."""
+    """An empty table for a new attempt of this node."""
     if spec.is_command:
-        return CommandRanks(started_boottime_s)
+        return CommandRanks(started_boottime_s, job)
+    rendezvous = job().rendezvous
     if rendezvous is None and spec.membership is not None:
         rendezvous = spec.membership.rendezvous
     first_rank = 0 if rendezvous is None else rendezvous.first_rank
-    return OwnRanks(spec.nproc, started_boottime_s, first_rank)
+    return OwnRanks(spec.nproc, started_boottime_s, first_rank, job)
 
 
 def _known(record: RankRecord, numbered: bool) -> KnownRank:
@@ -232,11 +206,10 @@ def _known(record: RankRecord, numbered: bool) -> KnownRank:
     return KnownRank(
         rank=record.rank,
         pid=record.pid or 0,
-        alive=record.exit is None and procs.is_alive(process),
+        alive=not record.life.exited and procs.is_alive(process),
         stepped=bool(record.steps),
         numbered=numbered,
         start_ticks=0 if process is None else process.start_ticks or 0,
-        has_reported=record.rank_source == "probe",
     )
 
 
@@ -258,10 +231,8 @@ class KnownRank:
     alive: bool
     stepped: bool
     numbered: bool = False
-    """Whether ddptop numbered it, because it knows no rank or only the process tree shows it."""
+    """Whether ddptop numbered it, because it knows no rank."""
     start_ticks: int = 0
-    has_reported: bool = True
-    """Whether its probe has reported; otherwise, only the process tree shows it."""
 
 
 @dataclass(frozen=True)
@@ -310,8 +281,6 @@ def _seat_by_order(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends
     living = [one for one in ranks if one.alive]
     for one in living:
         if descends(new.pid, one.pid):
-            if not one.has_reported:  # it starts the processes that train
-                return Seating(one.rank, takes=True, numbered=True)
             return None if one.stepped else Seating(one.rank)
     if any(not one.numbered for one in living):
         return None

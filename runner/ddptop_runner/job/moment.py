@@ -16,32 +16,29 @@ import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
 from ddptop_runner.job.decide_nodes import hosts_of_ranks
 from ddptop_runner.job.event_log import memory_of
-from ddptop_runner.job.state import JobState, NodeLife, RankLife
+from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
-from ddptop_runner.judge.balance import imbalance, rank_devices
+from ddptop_runner.job.view import Samples, view
+from ddptop_runner.judge.balance import rank_devices
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
-from ddptop_runner.model import run_step
 from ddptop_runner.model.events import JobEvent, of_row
 from ddptop_runner.model.snapshot import (
     SILENT,
     Alert,
     Event,
     GpuSample,
-    Imbalance,
     NodeSnapshot,
-    NodeStatus,
     Pause,
     ProcessId,
     RankSample,
 )
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import LIVE_STATES, Base, NodePart, RankState
+from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.reading.progress.combine import of_moment
 from ddptop_runner.store import logs
 from ddptop_runner.store.history_reader import Figures, HistoryReader, LastStep, Rows
@@ -112,7 +109,15 @@ class MomentReader:
         end = utc_from_unix(until)
         before = [pair for pair in zip(self._events, self._typed, strict=True) if pair[0].ts < end]
         seen = fold((row.ts, event) for row, event in before)
-        snapshot = compose(self._spec, seen, figures, utc_from_unix(min(at, until)), last)
+        moment = utc_from_unix(min(at, until))
+        samples = samples_of(self._spec, seen, figures, moment, last)
+        snapshot = view(self._spec, seen, samples, moment)
+        attempts = (row["attempt"] for row in figures.ranks.values())
+        snapshot = msgspec.structs.replace(
+            snapshot,
+            attempt=next(attempts, None) if seen.attempt is None else seen.attempt,
+            progress=of_moment(snapshot.run_step, last),
+        )
         snapshot = self._as_printed(snapshot)
         return Moment(
             at=at,
@@ -184,7 +189,7 @@ def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
         damage = f"{damage}; the history cannot be read either"
     now = utc_now()
     state = fold((row.ts, of_row(row)) for row in rows)
-    snapshot = compose(spec, state, Figures(), now, None)
+    snapshot = view(spec, state, samples_of(spec, state, Figures(), now, None), now)
     alert = Alert(id="damaged-file", severity="warning", message=damage, since=now)
     attempts = [one for one in (*logs.attempts(folder), state.attempt) if one is not None]
     processes = _processes(folder, spec.job_id)
@@ -194,8 +199,6 @@ def rebuild(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
         attempt=max(attempts, default=None),
         guardian=processes.get("guardian"),
         supervisor=processes.get("supervisor"),
-        requeue=state.requeue,
-        restart_at=None if state.restart is None else state.restart.at,
         alerts=[alert, *snapshot.alerts],
         memory=memory_of(state, rows[-1].seq if rows else 0),
     )
@@ -211,77 +214,37 @@ def _processes(folder: RunFolder, job_id: str) -> dict[str, ProcessId]:
     return found
 
 
-def compose(
+def samples_of(
     spec: JobSpec, state: JobState, figures: Figures, at: dt.datetime, last: NodeSnapshot | None
-) -> NodeSnapshot:
-    """The snapshot of a moment.
+) -> Samples:
+    """The samples of a moment.
 
     Args:
         spec: the job.
         state: the job's state then, from its events.
-        figures: the samples.
+        figures: what the history recorded.
         at: the moment.
         last: the job's last snapshot.
     """
-    ranks = _ranks(spec, state, figures, last)
     gpus = _gpus(spec, figures.gpus, last)
-    ranks = _with_devices(ranks, gpus)
-    steps = [rank.step for rank in ranks if rank.step is not None]
-    attempt = state.attempt
-    if attempt is None:
-        attempt = next((row["attempt"] for row in figures.ranks.values()), None)
     alerts = state.alerts_at(at)
-    if last is not None and last.attempt == attempt and last.ts >= at:
+    if last is not None and last.attempt == state.attempt and last.ts >= at:
         raised = {alert.message for alert in alerts}
         alerts += [one for one in last.alerts if one.since <= at and one.message not in raised]
-    is_over = state.phase not in LIVE_STATES
-    pause = _pause(state, figures.last_step, at)
-    if pause is not None and pause.state == "stalled" and state.suspected is not None:
-        found = state.suspected
-        alerts.append(
-            Alert(
-                id="stalled",
-                severity="warning",
-                ranks=found.ranks,
-                message=found.found,
-                since=found.at,
-            )
-        )
-    began = None if last is None or attempt is None else last.attempts_began.get(attempt)
-    ranks = [run_step.placed(rank, began) for rank in ranks]
-    run = run_step.of_job(ranks, attempt, began)
-    return NodeSnapshot(
-        job=spec.job,
-        job_id=spec.job_id,
-        host=spec.host,
-        seq=0,
-        ts=at,
-        state=state.phase,
-        attempt=attempt,
-        restarts_used=state.budget.used,
-        restarts_left=state.restarts_left(spec.max_restarts),
-        world_size=None if spec.is_command else spec.nproc,
+    pause, found = _pause(state, figures.last_step, at), state.suspected
+    if pause is not None and pause.state == "stalled" and found is not None:
+        alert = Alert(id="stalled", severity="warning", message=found.found, since=found.at)
+        alerts.append(msgspec.structs.replace(alert, ranks=found.ranks))
+    return Samples(
         started_at=spec.created_at if last is None else min(last.started_at, at),
-        attempt_started_at=state.attempt_started_at,
-        ended_at=state.ended_at,
-        exit_code=state.exit_code,
-        cause=state.cause if is_over or state.phase in ("hung", "restarting") else None,
-        previous_cause=state.previous_cause,
-        step=min(steps, default=None),
-        run_step=run,
+        ranks=_with_devices(_ranks(spec, state, figures, last), gpus),
+        gpus=gpus,
         attempts_began={} if last is None else last.attempts_began,
         total_steps=None if last is None else last.total_steps,
-        progress=of_moment(run, last),
-        ranks=ranks,
-        gpus=gpus,
-        imbalance=imbalance.of_job(ranks, gpus) if figures.ranks else Imbalance(),
-        alerts=alerts,
+        pause=pause,
         source=None if last is None or not gpus else last.source,
         driver=None if last is None else last.driver,
-        checkpoint=state.checkpoint,
-        policy=state.policy,
-        pause=pause,
-        nodes=_nodes(spec, state),
+        alerts=alerts,
     )
 
 
@@ -307,21 +270,20 @@ def _pause(state: JobState, last: LastStep | None, at: dt.datetime) -> Pause | N
 def _ranks(
     spec: JobSpec, state: JobState, figures: Figures, last: NodeSnapshot | None
 ) -> list[RankSample]:
-    known = {} if last is None else {rank.rank: rank for rank in last.ranks}
-    same_places = last is not None and (not last.set_aside or last.attempt == state.attempt)
+    has_places = last is not None and (not last.set_aside or last.attempt == state.attempt)
+    known = {rank.rank: rank for rank in last.ranks} if last is not None and has_places else {}
+    if spec.placement is not None:
+        known = _moved(spec, state, known)
     numbers = sorted({*state.ranks, *figures.ranks})
-    known = _moved(spec, state, known) if spec.placement is not None else known
-    return [
-        _rank(spec, number, state, figures, known.get(number) if same_places else None)
-        for number in numbers
-    ]
+    return [_rank(spec, number, state, figures, known.get(number)) for number in numbers]
 
 
 def _moved(
     spec: JobSpec, state: JobState, known: Mapping[int, RankSample]
 ) -> dict[int, RankSample]:
     """The ranks with their nodes; each attempt distributes them over its nodes again."""
-    devices = {} if spec.placement is None else {n.host: n.devices for n in spec.placement.nodes}
+    assert spec.placement is not None
+    devices = {node.host: node.devices for node in spec.placement.nodes}
     found, counts = dict(known), Counter[str]()
     for number, host in hosts_of_ranks(state, spec).items():
         local, counts[host] = counts[host], counts[host] + 1
@@ -337,57 +299,25 @@ def _moved(
     return found
 
 
-def _nodes(spec: JobSpec, state: JobState) -> list[NodeStatus]:
-    """The nodes of a job on several nodes, according to its events."""
-    hosts = hosts_of_ranks(state, spec) if spec.placement is not None else {}
-    found = []
-    for host in spec.hosts:
-        life = state.nodes.get(host, NodeLife())
-        part: NodePart = "running" if life.takes_part else "waiting"
-        part = "ended" if state.phase not in LIVE_STATES else "lost" if life.lost else part
-        if life.unknown_since is not None and part not in ("ended", "lost"):
-            part = "unreachable"
-        ranks = [rank for rank, one in hosts.items() if one == host]
-        found.append(
-            NodeStatus(
-                host=host,
-                state=part,
-                unknown_since=life.unknown_since,
-                attempt=state.attempt if life.takes_part else None,
-                ranks=ranks,
-                why=life.why,
-            )
-        )
-    return found
-
-
 def _rank(
     spec: JobSpec, number: int, state: JobState, figures: Figures, last: RankSample | None
 ) -> RankSample:
     row: Mapping[str, Any] = figures.ranks.get(number, {})
     if state.attempt is not None and row.get("attempt") != state.attempt:
         row = {}
-    life = state.ranks.get(number)
-    exit_code, signal = (None, None)
-    if life is not None and life.status is not None:
-        exit_code, signal = split_status(life.status)
     loss, bad = row.get("loss_last"), bool(row.get("loss_nonfinite"))
     step = row.get("step")
-    is_running = state.phase in ("running", "stopping")
-    word: RankState
-    if life is None:  # no event names it
-        word = RankLife().state(step, is_running) if row else "unknown"
-    else:
-        word = life.state(step, is_running)
+    is_known = number in state.ranks or bool(row)
+    is_running = bool(step) or state.phase not in ("queued", "starting")
+    working: RankState = "running" if is_running else "starting"
     return RankSample(
         rank=number,
         local_rank=number if last is None else last.local_rank,
         host=spec.host if last is None else last.host,
-        pid=None if life is None else life.pid,
         gpu=None if last is None else last.gpu,
         gpus=[] if last is None else last.gpus,
         cuda_device=None if last is None else last.cuda_device,
-        state=word,
+        state=working if is_known else "unknown",
         step=step,
         step_source=None if step is None or last is None else last.step_source,
         loss=loss,
@@ -404,8 +334,6 @@ def _rank(
         cpu_percent=row.get("cpu_percent_last"),
         rss_bytes=row.get("rss_bytes_last"),
         log_bytes=row.get("log_bytes"),
-        exit_code=exit_code,
-        signal=signal,
         frameworks=[] if last is None else last.frameworks,
         rank_source=None if last is None else last.rank_source,
     )

@@ -1,10 +1,13 @@
-"""The ranks of the current attempt: their records, folded from all sources, and their table."""
+"""The ranks of the current attempt: their figures, folded from all sources, and their table.
+
+The job's state alone holds which of them have exited or hang.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,16 +15,17 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
-from ddptop_runner.base.exit_status import split_status
+from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
+from ddptop_runner.job.state import JobState, RankLife
 from ddptop_runner.judge.hangs.verdict import WARM_COLLECTIVES, HangLook, RankProgress
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample
 from ddptop_runner.model.words import Base, Phase, RankState
 from ddptop_runner.reading.progress import rank_view
-from ddptop_runner.reading.progress.counter import Pace
+from ddptop_runner.reading.progress.pace import Pace
 
 RATE_WINDOW_S = 10.0
 """Steps per second are averaged over about this time."""
@@ -36,11 +40,12 @@ STACK_SIGNALS = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
 
 @dataclass
 class RankRecord:
-    """All that is known about one rank of the current attempt."""
+    """The figures of one rank of the current attempt."""
 
     rank: int
     local_rank: int
     started_boottime_s: float
+    job: Callable[[], JobState] = JobState
     process: ProcessId | None = None
     reported: ProbeMessage = rank_view.NOTHING
     """The probe's report, merged over its messages."""
@@ -51,8 +56,6 @@ class RankRecord:
     began: int | None = 0
     """The step of the run at which its attempt began; None if unknown."""
     usage: RankUsage | None = None
-    exit: RankExit | None = None
-    hung: bool = False
     quiet: bool = False
     """Whether its next progress takes longer than usual, according to the hang watch."""
     silent_because: str | None = None
@@ -76,9 +79,33 @@ class RankRecord:
         return None if self.process is None else self.process.pid
 
     @property
+    def life(self) -> RankLife:
+        """The life of its process, from the job's state."""
+        job = self.job()
+        life = job.launcher if self.rank == LAUNCHER else job.ranks.get(self.rank)
+        if life is None or (None not in (life.pid, self.pid) and life.pid != self.pid):
+            return RankLife(pid=self.pid)
+        return life
+
+    @property
     def alive(self) -> bool:
         """Whether it has started and its end has not been reported."""
-        return self.process is not None and self.exit is None
+        return self.process is not None and not self.life.exited
+
+    @property
+    def exit(self) -> RankExit | None:
+        """How it ended; None before that."""
+        life = self.life
+        if not life.exited:
+            return None
+        return RankExit(
+            self.rank,
+            life.pid or 0,
+            life.status,
+            life.at_s or 0.0,
+            ended_by_us=life.by_us,
+            approximate=life.approximate,
+        )
 
     @property
     def entered(self) -> int | None:
@@ -176,7 +203,7 @@ class RankRecord:
             written_bytes=None if usage is None else usage.written_bytes,
             loader=None if usage is None else usage.loader,
             unheard_s=None if reported_s is None else max(0.0, now_s - reported_s),
-            exited_with=None if self.exit is None else self.exit.returncode,
+            exited_with=self.life.status,
             stands_at=reported.stands_at,
         )
 
@@ -187,17 +214,11 @@ class RankRecord:
         return self.reported.phase, self.reported.phase_t
 
     def state(self, now_s: float, probe: bool) -> RankState:
-        """The rank's state in a word."""
-        if self.exit is not None:
-            if self.exit.ended_by_us:
-                return "stopped"
-            return "failed" if self.exit.failed else "exited"
+        """The rank's state in a word, unless it has exited or hangs."""
         if self.process is None:
             return "starting"
         if self.usage is not None and self.usage.state_letter in "Tt":
             return "paused"
-        if self.hung:
-            return "hung"
         if probe and not self.steps and _completed(self.reported.collectives) < WARM_COLLECTIVES:
             return "starting"
         if self.quiet:
@@ -205,10 +226,7 @@ class RankRecord:
         return "running"
 
     def sample(self, now_s: float, probe: bool) -> RankSample:
-        """The record in the contract's form; devices are added later."""
-        exit_code, signal = None, None
-        if self.exit is not None and self.exit.returncode is not None:
-            exit_code, signal = split_status(self.exit.returncode)
+        """The figures in the contract's form; devices are added later, and the end by the view."""
         last_progress_at: dt.datetime | None = None
         progress_s = max(self.last_step_boottime_s or 0.0, self.collective_boottime_s or 0.0)
         if progress_s > 0.0:
@@ -228,8 +246,6 @@ class RankRecord:
             cpu_percent=None if usage is None else usage.cpu_percent,
             rss_bytes=None if usage is None else usage.rss_bytes,
             last_progress_at=last_progress_at,
-            exit_code=exit_code,
-            signal=signal,
             has_probe=self.has_reported if probe else None,
             state_reason=self.silent_because if self.alive else None,
             phase=phase,
@@ -257,10 +273,17 @@ class OwnRanks:
         new: newly discovered ranks; the caller takes them and clears the list.
     """
 
-    def __init__(self, count: int, started_boottime_s: float, first_rank: int = 0) -> None:
+    def __init__(
+        self,
+        count: int,
+        started_boottime_s: float,
+        first_rank: int = 0,
+        job: Callable[[], JobState] = JobState,
+    ) -> None:
         self._started_s = started_boottime_s
+        self._job = job
         self._records = {
-            first_rank + local: RankRecord(first_rank + local, local, started_boottime_s)
+            first_rank + local: RankRecord(first_rank + local, local, started_boottime_s, job)
             for local in range(count)
         }
         self._rank_of_pid: dict[int, int] = {}
@@ -289,7 +312,7 @@ class OwnRanks:
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
         """Record that a rank's process has started."""
-        record = self._records.setdefault(rank, RankRecord(rank, local_rank, 0.0))
+        record = self._records.setdefault(rank, RankRecord(rank, local_rank, 0.0, self._job))
         record.local_rank = local_rank
         record.process = procs.identify(pid)
         self._rank_of_pid[pid] = rank
@@ -319,7 +342,7 @@ class OwnRanks:
             if message.attempt != attempt or message.rank is None:
                 return None
             record = self._records.get(message.rank)
-        if record is None or (record.exit is not None and message.attempt != attempt):
+        if record is None or (record.life.exited and message.attempt != attempt):
             return None
         record.receive(message)
         return record

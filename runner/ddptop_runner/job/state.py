@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 
+from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import EndState, SetAside, Trouble
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
-from ddptop_runner.model.spec import Rendezvous
+from ddptop_runner.model.spec import JobSpec, Rendezvous
 from ddptop_runner.model.words import LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
 
@@ -24,22 +25,25 @@ class RankLife(Base, frozen=True, kw_only=True):
     """CLOCK_BOOTTIME of its exit."""
     by_us: bool = False
     """Whether ddptop or torch's agent had begun to end it."""
+    approximate: bool = False
+    """Whether `at_s` may be late."""
     hung: bool = False
 
-    def state(self, steps: int | None, is_running: bool) -> RankState:
-        """The rank's state.
+    def state(self, working: RankState) -> RankState:
+        """The process's state.
 
         Args:
-            steps: the steps that it has taken.
-            is_running: whether the job was past its start.
+            working: its state if it has neither exited nor hangs.
         """
         if self.exited:
             if self.by_us:
                 return "stopped"
             return "exited" if self.status == 0 else "failed"
-        if self.hung:
-            return "hung"
-        return "running" if steps or is_running else "starting"
+        return "hung" if self.hung and working in _AT_WORK else working
+
+
+_AT_WORK = ("starting", "running", "quiet")
+"""States in which a process may turn out to hang."""
 
 
 class Budget(Base, frozen=True, kw_only=True):
@@ -195,7 +199,6 @@ class JobState(Base, frozen=True, kw_only=True):
     alerts: dict[str, ShownAlert] = {}
     ended_at: dt.datetime | None = None
     exit_code: int | None = None
-    requeue: bool | None = None
 
     @property
     def is_over(self) -> bool:
@@ -212,6 +215,14 @@ class JobState(Base, frozen=True, kw_only=True):
     def needs_new_agent(self) -> bool:
         """Whether the next attempt runs on different devices."""
         return self.set_aside != self.set_aside_before
+
+    def spec_in_force(self, spec: JobSpec) -> JobSpec:
+        """The job as the current attempt runs it: without the devices that are set aside.
+
+        Args:
+            spec: the job, as requested.
+        """
+        return without(spec, self.set_aside_before)
 
     @property
     def processes(self) -> list[RankLife]:

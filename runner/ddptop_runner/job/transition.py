@@ -70,7 +70,12 @@ def _launched(state: JobState, event: ev.Launched, at: dt.datetime) -> JobState:
     if state.in_queue and state.phase == "stopping":
         return state
     attempt = state.attempt if event.attempt is None else event.attempt
-    return JobState(attempt=attempt, attempt_started_s=event.at_s, checkpoint=state.checkpoint)
+    return JobState(
+        attempt=attempt,
+        attempt_started_at=at,
+        attempt_started_s=event.at_s,
+        checkpoint=state.checkpoint,
+    )
 
 
 def _queued(state: JobState, event: ev.Queued | ev.QueueEntered, at: dt.datetime) -> JobState:
@@ -83,10 +88,12 @@ def _queued(state: JobState, event: ev.Queued | ev.QueueEntered, at: dt.datetime
 def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -> JobState:
     """Set what is known about an attempt before its ranks start."""
     is_next = event.attempt != state.attempt
+    is_same_start = event.at_s is not None and event.at_s == state.attempt_started_s
     return replace(
         state,
         in_queue=False,
         attempt=event.attempt,
+        attempt_started_at=state.attempt_started_at if is_same_start and not is_next else at,
         attempt_started_s=event.at_s,
         first_step_after_s=None,
         world=None,
@@ -103,7 +110,6 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         alerts=_lasting(state),
         ended_at=None,
         exit_code=None,
-        requeue=None,
     )
 
 
@@ -114,7 +120,6 @@ def _attempt_started(state: JobState, event: ev.AttemptStarted, at: dt.datetime)
     return replace(
         _attempt_opened(state, opened, at),
         phase="stopping" if state.phase == "stopping" else phase,
-        attempt_started_at=at,
         world=event.world,
         launcher=launcher,
         cause=None,
@@ -184,6 +189,7 @@ def _exited(life: RankLife, event: ev.RankExited | ev.LauncherExited) -> RankLif
         status=event.status,
         at_s=event.at_s,
         by_us=event.by_us,
+        approximate=event.approximate,
     )
 
 
@@ -400,7 +406,6 @@ def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobS
         restart=None,
         cause=event.cause or state.cause,
         policy=event.reason if event.state == "failed" else state.policy,
-        requeue=event.requeue,
     )
 
 
@@ -433,7 +438,6 @@ def _ended(state: JobState, event: ev.JobEnded, at: dt.datetime) -> JobState:
         alerts={},
         ended_at=at,
         exit_code=exit_code,
-        requeue=event.requeue,
     )
 
 

@@ -31,7 +31,7 @@ from ddptop_runner.job.trouble import plain_cause, plain_outcome
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
-from ddptop_runner.judge.restarts.devices import JobDevices, without
+from ddptop_runner.judge.restarts.devices import JobDevices
 from ddptop_runner.judge.restarts.fitness import Waited
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
@@ -74,9 +74,6 @@ class Surroundings(Protocol):
     def request_device_report(self) -> None:
         """Have the job's devices read at once, if anything samples them."""
 
-    def change_spec(self, spec: JobSpec) -> None:
-        """Run the next attempts on other devices, with another number of ranks."""
-
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something concurrently with the supervisor's loop; errors go to its log."""
 
@@ -101,7 +98,6 @@ class JobDriver:
         around: Surroundings,
     ) -> None:
         self._folder = folder
-        self._spec = spec
         self._log = log
         self._around = around
         self.attempt = Attempt(folder, spec, log, self.take, around.publish)
@@ -142,6 +138,11 @@ class JobDriver:
     def job(self) -> JobState:
         """The state of the job."""
         return self._log.state
+
+    @property
+    def _spec(self) -> JobSpec:
+        """The job, as requested."""
+        return self.attempt.requested
 
     # -- facts, events, orders -------------------------------------------------------------------
 
@@ -350,7 +351,6 @@ class JobDriver:
                 )
                 for record in attempt.table
             ],
-            kernel=attempt.oom.log.lines(),
             memory=attempt.oom.groups(),
             devices=None if report is None else encode(report),
         )
@@ -464,10 +464,6 @@ class JobDriver:
     async def _make_room(self, attempt: int) -> pt.AgentMadeRoom:
         """End the old agent and everything that it started; its exit is expected."""
         self._link = self.agent_pid = None
-        spec = without(self._spec, self.job.set_aside)
-        if self.job.needs_new_agent:
-            self.attempt.spec = spec
-            self._around.change_spec(spec)
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
         waited = await self._wait_for_memory()
         return pt.AgentMadeRoom(
@@ -514,7 +510,7 @@ class JobDriver:
 
     def _frameworks(self) -> dict[int, list[str]]:
         """By pid, each living rank's frameworks, which decide how to ask it to end."""
-        name = self.attempt.launcher_name
+        name = self.attempt.spec.launcher
         launchers = [] if name is None else [name]
         return {
             record.pid: [*record.reported.frameworks, *launchers]
@@ -593,7 +589,7 @@ class JobDriver:
 
     def leave_queue(self, spec: JobSpec) -> None:
         """Leave the queue: the job has its devices, and an agent is being started."""
-        self._spec = self.attempt.spec = spec
+        self.attempt.requested = spec
         self.devices.begin_job(spec)
 
     def learned(self) -> dict[str, Any]:
@@ -604,11 +600,6 @@ class JobDriver:
         """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         self._agent = snapshot.agent
         self.devices.learned = snapshot.memory.get("devices") or {}
-        job = self.job
-        aside = job.set_aside_before if job.wanted_agent is None else job.set_aside
-        if aside:
-            self.attempt.spec = without(self._spec, aside)
-            self._around.change_spec(self.attempt.spec)
         self.attempt.recover(snapshot)
         if self.job.is_over:  # the supervisor died between its last snapshot and its exit
             self.ended.set()

@@ -19,6 +19,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job import failure_on_nodes
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.decide_nodes import away_for_long, begin, decide_nodes, hosts_of_ranks
+from ddptop_runner.job.samples import of_nodes
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
 from ddptop_runner.judge.alerts import stalled
@@ -30,7 +31,6 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.node import head_snapshot
 from ddptop_runner.node.fetch import Fetcher
 from ddptop_runner.node.job_process import TICK_S, JobProcess
 from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
@@ -317,17 +317,21 @@ class Head:
         return self.job.stop is not None and self._placement.by != "slurm"
 
     async def _conclude(self) -> pt.NothingLeft:
-        def is_done() -> bool:
-            """Whether each node that came back has ended its part."""
-            return not any(isinstance(order, pt.EndOn) for order in self._orders.under_way)
+        async def wait_for_parts() -> None:
+            while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
+                await asyncio.sleep(TICK_S)
+                await self.parts.end_all(0.0)
+            # a node that came back may still write its last lines
+            await until(
+                lambda: not any(isinstance(order, pt.EndOn) for order in self._orders.under_way),
+                ENDED_S,
+            )
 
         await self.parts.end_all(0.0)
-        while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
-            await asyncio.sleep(TICK_S)
-            await self.parts.end_all(0.0)
-        await until(is_done, ENDED_S)  # a node that came back may still write its last lines
+        await wait_for_parts()
         last = self.attempt or 0
         await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
+        await wait_for_parts()  # more may have come back, or a user may have stopped the job
         parts = self.parts.by_host.items()
         left = [host for host, part in parts if part.is_stale or not part.ended]
         if left:
@@ -411,15 +415,14 @@ class Head:
         for view in views:
             if view.snapshot is not None:
                 self._checkpoints.learn(view.snapshot.checkpoint)
-        begun = self.process.begin_snapshot(self._spec)
-        return head_snapshot.merged(
-            replace(begun, checkpoint=self._checkpoints.last),
+        samples = of_nodes(
             self.job,
-            self._spec,
             views,
-            self._trouble.pause,
-            self.parts.memory(),
+            started_at=self.process.clock.started_at,
+            pause=self._trouble.pause,
+            checkpoint=self._checkpoints.last,
         )
+        return self.process.snapshot(self._spec, samples, {"parts": self.parts.memory()})
 
 
 def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:

@@ -19,7 +19,6 @@ class JobClock:
 
     def __init__(self, started_at: dt.datetime) -> None:
         self.started_at = started_at
-        self.ended_at: dt.datetime | None = None
         self._lived_before_s = 0.0
         self._since_s = boottime_s()
 
@@ -35,17 +34,10 @@ class JobClock:
         self._lived_before_s = previous.ran_s or 0.0
         if alive_since:
             self._lived_before_s += unseen_s(previous, self._since_s)
-            self.ended_at = (
-                previous.ended_at
-            )  # the supervisor died between its last snapshot and its exit
 
     def begin_again(self) -> None:
         """Restart the clock, because the time before (a wait for devices) does not count."""
         self.started_at, self._lived_before_s, self._since_s = utc_now(), 0.0, boottime_s()
-
-    def end(self) -> None:
-        """Set the end to now, but never before the start, even if the clock was set back."""
-        self.ended_at = self.ended_at or max(utc_now(), self.started_at)
 
     def lived_s(self, now_s: float) -> float:
         """How long the job has lived at that CLOCK_BOOTTIME."""

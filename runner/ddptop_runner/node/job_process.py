@@ -14,10 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.view import Samples, devices_for_history, for_history, view
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec
@@ -27,7 +28,6 @@ from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.node.keeper import write_end
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.past import Past, read_past
-from ddptop_runner.node.snapshot import devices_for_history, for_history
 from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
 
@@ -95,7 +95,6 @@ class JobProcess:
 
     async def end(self, take_snapshot: Callable[[], NodeSnapshot]) -> None:
         """Write the last snapshot and close the history."""
-        self.clock.end()
         snapshot = take_snapshot()
         self.record(snapshot, final=True)
         await write_end(self._folder, snapshot, self.history, self.snapshot_file)
@@ -168,41 +167,27 @@ class JobProcess:
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def begin_snapshot(self, spec: JobSpec) -> NodeSnapshot:
-        """The snapshot's fields that follow from the job's state; others are added later."""
+    def snapshot(self, spec: JobSpec, samples: Samples, memory: dict[str, Any]) -> NodeSnapshot:
+        """The job's current snapshot, without alerts.
+
+        Args:
+            spec: the job, as requested.
+            samples: what is known besides the job's state.
+            memory: what a restarted process restores, besides what it finds here.
+        """
         self._seq += 1
-        job, now_s = self.log.state, boottime_s()
-        started_s = job.attempt_started_s
-        restart_at_s = None if job.restart is None else job.restart.at_s
-        return NodeSnapshot(
-            job=spec.job,
-            job_id=spec.job_id,
-            host=procs.host_name(),
+        now_s = boottime_s()
+        return replace(
+            view(spec, self.log.state, samples, utc_now()),
             seq=self._seq,
-            ts=utc_now(),
+            host=procs.host_name(),
             boot_id=procs.boot_id(),
             pid_ns=procs.pid_namespace(),
-            state=job.phase,
-            attempt=job.attempt,
-            restarts_used=job.budget.used,
-            restarts_left=job.restarts_left(spec.max_restarts),
-            world_size=job.world,
-            started_at=self.clock.started_at,
-            attempt_started_at=None if started_s is None else utc_from_boottime(started_s),
-            ended_at=self.clock.ended_at,
-            exit_code=job.exit_code,
-            cause=job.cause,
-            previous_cause=job.previous_cause,
             guardian=self._guardian,
             supervisor=self._self,
-            requeue=None if job.ending is None else job.ending.requeue,
-            checkpoint=job.checkpoint,
-            policy=job.policy,
-            restarts_refilled=job.history.refilled,
-            restart_at=None if restart_at_s is None else utc_from_boottime(restart_at_s),
             ran_s=self.clock.lived_s(now_s),
             boottime_s=now_s,
-            memory={**self.log.memory(), "alerts": self.alerts.remember()},
+            memory={**self.log.memory(), "alerts": self.alerts.remember(), **memory},
         )
 
     def write(self, snapshot: NodeSnapshot) -> NodeSnapshot:

@@ -17,6 +17,7 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.host import handover
 from ddptop_runner.job.decide_nodes import away_for_long, hosts_of_ranks
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.samples import NodeView
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.hangs.verdict import RankProgress
@@ -25,7 +26,6 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement, Rendezvous
 from ddptop_runner.node.control import R
-from ddptop_runner.node.head_snapshot import NodeView
 from ddptop_runner.node.job_process import TICK_S
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.links import SILENT_S, LinkError, NodeLink
@@ -229,8 +229,6 @@ class Parts:
                 host=host,
                 snapshot=part.snapshot_of(attempt),
                 is_live=part.is_live(now_s),
-                attempt=part.attempt,
-                ended=part.ended,
                 clock_offset_s=part.link.clock_offset_s,
             )
             for host, part in self.by_host.items()

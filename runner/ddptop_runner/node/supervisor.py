@@ -35,7 +35,9 @@ from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import NO_HEAD
 from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.job.samples import of_attempt
 from ddptop_runner.judge.alerts import Finding, stalled
+from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.model import events as ev
@@ -43,7 +45,6 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, read_spec
-from ddptop_runner.node import snapshot as node_snapshot
 from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.job_process import JobProcess
 from ddptop_runner.node.keeper import RunFolderKeeper
@@ -62,15 +63,12 @@ class Supervisor:
 
     def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
         self._folder = folder
-        self._spec = spec
         self._loop = asyncio.get_running_loop()
         self._process = process = JobProcess(folder, spec, channel)
         self._log, self._alerts = process.log, process.alerts
         self.defects, self.spawn = process.defects, process.spawn
         self._is_reachable = False
         """Whether commands are served; publishing earlier would invite commands."""
-        self._devices_changed = False
-        """Whether an attempt ran, or will run, on other devices than the previous one."""
         self._usage = HostUsage()
         self._orphans = OrphanWatch(lambda *ended: self._driver.seen_to_exit(*ended))
         self._driver = JobDriver(folder, spec, self._log, self._usage, self)
@@ -94,6 +92,15 @@ class Supervisor:
     @property
     def _attempt(self) -> Attempt:
         return self._driver.attempt
+
+    @property
+    def _spec(self) -> JobSpec:
+        return self._attempt.requested
+
+    @property
+    def _next_spec(self) -> JobSpec:
+        """The job as the next agent runs it."""
+        return without(self._spec, self._driver.job.set_aside)
 
     async def run(self) -> int:
         """Supervise until the group has ended; returns the job's exit code for the guardian."""
@@ -128,8 +135,9 @@ class Supervisor:
         attempt, now_s = self._attempt, boottime_s()
         self._look_for_head(now_s)
         self._look_at_usage()
-        self.defects.call(lambda: attempt.look_at_tree(now_s, self._progress.is_printed), None)
         self.defects.call(self._look_at_output, None)
+        if self._progress.is_printed:
+            attempt.look_at_printing(now_s)
         self._orphans.look(self._driver.unguarded_processes())
         self.defects.call(lambda: attempt.look_at_progress(now_s), None)
         attempt.look_at_checkpoints()
@@ -189,7 +197,7 @@ class Supervisor:
         """Begin, because the job has its devices."""
         if self._queue is not None:
             self.spawn(self._queue.stop())
-        self._spec, self._alerts.now = spec, []
+        self._alerts.now = []
         self._process.clock.begin_again()
         self._queue, self._feed = None, feed_of(spec)
         if self._feed is not None:
@@ -389,19 +397,18 @@ class Supervisor:
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
-        report = self.device_report()
+        report, job = self.device_report(), self._driver.job
         lost = report is not None and any(gpu.lost for gpu in report.gpus)
         env = {}
-        if (
-            lost or self._devices_changed
-        ):  # any device of the machine may be lost, so there are no indices
-            env = job_environment(self._spec.devices, by_uuid=True)
+        # any device of the machine may be lost, so there are no indices
+        if lost or job.set_aside or job.needs_new_agent:
+            env = job_environment(self._next_spec.devices, by_uuid=True)
         self._ask_for_agent(attempt, restarts_left, env)
 
     def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
         self._driver.awaits_agent = not self._process.is_unguarded
         rendezvous = self._driver.job.rendezvous
-        plan = agent_plan(self._spec, self._folder, attempt, restarts_left, rendezvous)
+        plan = agent_plan(self._next_spec, self._folder, attempt, restarts_left, rendezvous)
         self._process.send_to_guardian(pt.LaunchAgent(plan=plan, env=env))
 
     def device_report(self) -> DeviceReport | None:
@@ -412,11 +419,6 @@ class Supervisor:
         """Have the job's devices read at once, if anything samples them."""
         if isinstance(self._feed, DeviceFeed):
             self._feed.request()
-
-    def change_spec(self, spec: JobSpec) -> None:
-        """Run the next attempts on other devices, with another number of ranks."""
-        self._spec = spec
-        self._devices_changed = True
 
     def snapshot_bytes(self) -> bytes:
         """The current node snapshot."""
@@ -439,14 +441,17 @@ class Supervisor:
                 send(line)
 
     def _snapshot(self) -> NodeSnapshot:
-        return node_snapshot.take(
-            self._process.begin_snapshot(self._spec),
-            self._driver,
-            self._spec,
-            self._feed,
+        agent_pid, feed = self._driver.agent_pid, self._feed
+        samples = of_attempt(
+            self._attempt,
+            self._progress,
+            None if feed is None else feed.latest,
             folder=self._folder,
-            progress=self._progress,
+            started_at=self._process.clock.started_at,
+            agent=None if agent_pid is None else procs.identify(agent_pid),
+            device_note=None if feed is None else feed.note,
         )
+        return self._process.snapshot(self._spec, samples, self._driver.learned())
 
 
 def _launched(spec: JobSpec, attempt: int) -> ev.Launched:

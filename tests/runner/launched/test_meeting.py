@@ -53,11 +53,6 @@ CASES = {
         [known(4, 10, stepped=False)],
         Seating(4),
     ),
-    "a child takes the place of one that only its tree shows": (
-        Newcomer(11, None),
-        [known(0, 10, stepped=False, numbered=True, has_reported=False)],
-        Seating(0, takes=True, numbered=True),
-    ),
     "a second one comes after the first": (
         Newcomer(20, None, start_ticks=200),
         [UNNUMBERED],

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.reading.progress.from_text import TextProgress, of_command
+from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.reading.trace_files.watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store import logs
@@ -98,8 +98,8 @@ class TextWatch:
         self._attempt: int | None = None
         self._streams: dict[int, LogStream] = {}
         self._ranks: dict[int, TextProgress] = {}
-        self._first_epochs: dict[int, int | None] = {}
-        """How earlier attempts numbered epochs."""
+        self._earlier: dict[int, Earlier] = {}
+        """By rank, from earlier attempts."""
         self._turn = 0
 
     def of_rank(self, rank: int) -> TextProgress | None:
@@ -124,7 +124,7 @@ class TextWatch:
         if first:
             self.close()
             for rank, known in self._ranks.items():
-                self._first_epochs[rank] = known.first_epoch
+                self._earlier[rank] = known.shows
             self._ranks.clear()
             self._attempt = attempt
         for known in self._ranks.values():
@@ -183,7 +183,8 @@ class TextWatch:
             if len(self._ranks) >= MAX_RANKS:
                 return
             hints = self._hints._replace(resumes=self._hints.resumes or bool(self._attempt))
-            known = self._ranks[rank] = TextProgress(hints, is_whole, self._first_epochs.get(rank))
+            earlier = self._earlier.get(rank, Earlier())
+            known = self._ranks[rank] = TextProgress(hints, is_whole, earlier)
         known.add(reading, at, writer)
 
     def close(self) -> None:
@@ -211,8 +212,6 @@ class RankFiles:
         pids: Mapping[int, Collection[int]],
         others: Collection[int],
         now: dt.datetime,
-        *,
-        seldom: bool = False,
     ) -> list[tuple[int, dt.datetime, Reading]]:
         """What is new, as (rank, when it was written, reading).
 
@@ -220,9 +219,7 @@ class RankFiles:
             pids: by rank, those of its process and the processes it started.
             others: pids of the job that belong to no rank.
             now: the wall clock.
-            seldom: whether to search seldom, because the losses are known.
         """
-        self._watch.seldom = seldom
         for known in self.ranks.values():
             known.begin_look()
         found = []

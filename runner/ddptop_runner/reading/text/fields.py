@@ -304,9 +304,6 @@ _TRAIN_BRACKETS = re.compile(  # Train: 0 [  50/625 (  8%)], Train Epoch: 1 [640
     rb"train(?P<samples> epoch)?:\s{0,4}(?P<epoch>\d{1,9})\s{1,4}\[\s{0,12}"
     rb"(?P<step>\d{1,18})/\s{0,12}(?P<total>\d{1,18})\s"
 )
-_TWO_BRACKETS = re.compile(  # [0/25][50/782]
-    rb"\s{0,8}\[\s{0,8}(\d{1,9})/\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}(\d{1,18})/\s{0,12}(\d{1,18})\]"
-)
 _EPOCH_BATCH = re.compile(rb"^\s{0,8}\[(\d{1,9}),\s{0,12}(\d{1,18})\]")  # [1,  2000] loss: 2.173
 _DEEPSPEED = re.compile(rb"(?:(?<![\w-])step=(\d{1,18}), skipped=|/global_step=(\d{1,18}),)")
 _MEGATRON = re.compile(rb"(?<![\w-])iteration\s{1,12}(\d{1,18})/\s{0,12}(\d{1,18})\s{0,4}\|")
@@ -362,8 +359,6 @@ def progress(line: bytes) -> Reading:
         return _in_epoch(found["epoch"], found["step"], found["total"], counts)
     if line[:1] in b" [" and (found := _EPOCH_BATCH.match(line)) is not None:
         return _in_epoch(found[1], found[2], None)
-    if line[:1] in b" [" and (found := _TWO_BRACKETS.match(line)) is not None:
-        return _in_two_brackets(found)
     epoch_, epochs = epoch(line)
     found = _find_step(line)
     if found is None:
@@ -398,13 +393,6 @@ def _in_epoch(
     return Reading(step=int(step), total=all_, counts=counts, epoch=float(epoch_))
 
 
-def _in_two_brackets(found: re.Match[bytes]) -> Reading:
-    step, total = int(found[3]), int(found[4])
-    return Reading(
-        step=step, total=total, counts="epoch", epoch=float(found[1]), epochs=int(found[2])
-    )
-
-
 _RESUMES = re.compile(
     rb"(?<![\w-])(?:resum\w+|restor(?:ed|ing)|continuing|(?:loaded|loading) checkpoint)(?![\w-])"
     rb".{0,400}?(?<![a-z])(?:step|steps|iteration|iter|iter_num)[\s:=#_]{1,3}(\d{1,12})(?![\w]|\.\d)"
@@ -432,8 +420,6 @@ def counted(line: bytes) -> Reading | None:
     """Step, total, and epoch of a line that begins with them, such as `Step 100/5000`."""
     if b"/" not in line or line[:1] not in b"sieb[ ":
         return None
-    if (found := _TWO_BRACKETS.match(line)) is not None:
-        return _in_two_brackets(found)
     if (found := _COUNTED.match(line)) is None:
         return None
     in_epoch, of = b"epoch" in line, epoch(line)
@@ -464,10 +450,7 @@ _PREFIX = re.compile(
     rb"|\[(?:global[ _])?rank[ :_]{0,2}(?P<word>\d{1,9})\]:?"  # torch's own messages, DeepSpeed
 )
 _RANK_WORD = re.compile(rb"(?<![\w-])(?:global[ _])?rank[ :=#_]{0,3}(\d{1,9})(?![\w.]|/)")
-_BARE = re.compile(
-    rb"\[(\d{1,6})\][ :]{1,2}(?=\d{1,18} |(?:step|steps|iter|iteration|it|epoch|batch)\b)"
-)
-_TRIPLE = re.compile(rb"\s{0,4}(\d{1,18}) ([-+]?\d{1,12}\.\d{1,18}(?:e[-+]?\d{1,3})?|nan|inf)\s*$")
+_BARE = re.compile(rb"\[(\d{1,6})\][ :]{1,2}(?=(?:step|steps|iter|iteration|it|epoch|batch)\b)")
 
 
 def prefixes(line: bytes) -> list[Prefix]:
@@ -498,9 +481,3 @@ def rank_in_words(line: bytes) -> int | None:
         return None
     found = _RANK_WORD.search(line)
     return int(found[1]) if found else None
-
-
-def step_and_value(line: bytes) -> tuple[int, float] | None:
-    """(step, number) of a line with nothing else, such as `[0] 40 2.414` after its prefix."""
-    found = _TRIPLE.match(line)
-    return (int(found[1]), float(found[2])) if found else None

@@ -1,0 +1,219 @@
+"""Collects what is known about a live job besides its state."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, log_name
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.job.attempt import Attempt
+from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.view import Samples
+from ddptop_runner.judge.balance import rank_devices
+from ddptop_runner.model import run_step
+from ddptop_runner.model.run_step import RankSteps, RunSteps
+from ddptop_runner.model.snapshot import (
+    Checkpoint,
+    LauncherSample,
+    NodeSnapshot,
+    Pause,
+    ProcessId,
+    RankSample,
+)
+from ddptop_runner.model.words import LIVE_STATES, StepCounts
+from ddptop_runner.reading.progress.combine import ended, total_steps
+
+
+def of_attempt(
+    attempt: Attempt,
+    progress: JobProgress,
+    report: DeviceReport | None,
+    *,
+    folder: RunFolder,
+    started_at: dt.datetime,
+    agent: ProcessId | None,
+    device_note: str | None,
+) -> Samples:
+    """The samples of the job on this host.
+
+    Args:
+        attempt: the current attempt.
+        progress: the progress from its output.
+        report: the latest report on its devices.
+        folder: the run folder with its ranks' logs.
+        started_at: when the job was started.
+        agent: the attempt's agent.
+        device_note: why devices are missing.
+    """
+    now_s, job, spec, number = boottime_s(), attempt.job, attempt.spec, attempt.number
+    table = attempt.table
+    started = not job.in_queue
+    ranks = [record.sample(now_s, spec.probe) for record in table if started]
+    ranks = progress.fill(ranks, number)
+    reported = progress.steps(table, number) if started else {}
+    sizes = log_sizes(folder, number)
+    ranks = with_output(ranks, sizes, reported, attempt.run_steps, is_command=spec.is_command)
+    counted = {
+        rank: run_step.counted(one, attempt.run_steps.resumed) for rank, one in reported.items()
+    }
+    run_steps = counted | {one.rank: one.run_step for one in ranks if one.run_step is not None}
+    done = progress.of_job(table, number, run_steps) if started else None
+    if done is not None and job.phase not in LIVE_STATES:
+        done = ended(done)
+    gpus = [] if report is None else list(report.gpus)
+    trees = {record.rank: record.usage.tree_pids for record in table if record.usage is not None}
+    ranks, gpus = rank_devices.join(ranks, gpus, trees, spec.devices or [], spec.job)
+    return Samples(
+        started_at=started_at,
+        ranks=ranks,
+        gpus=gpus,
+        launcher=_launcher(attempt, now_s),
+        world_size=table.world_size,
+        counts=list(counted.values()),
+        attempts_began=attempt.run_steps.attempts_began,
+        step=done.step if done is not None and done.counts == "run" else None,
+        total_steps=total_steps(done),
+        eta_s=None if done is None else done.eta_s,
+        progress=done,
+        pause=attempt.trouble.pause,
+        checkpoint=attempt.checkpoints.last,
+        source=None if report is None else report.source,
+        driver=None if report is None else report.driver,
+        device_note=device_note,
+        agent=agent,
+    )
+
+
+def _launcher(attempt: Attempt, now_s: float) -> LauncherSample | None:
+    """The sample of a command's process; None if the job is not a command."""
+    record = attempt.table.launcher
+    if record is None:
+        return None
+    sample = record.sample(now_s, probe=False)
+    return LauncherSample(
+        name=attempt.spec.launcher or "python",
+        pid=sample.pid,
+        state=sample.state,
+        cpu_percent=sample.cpu_percent,
+        rss_bytes=sample.rss_bytes,
+    )
+
+
+def log_sizes(folder: RunFolder, attempt: int) -> dict[str, int]:
+    """How much has been printed in an attempt, by the log's name."""
+    found = {}
+    logs = folder.log_file(attempt, LAUNCHER).parent
+    with contextlib.suppress(OSError), os.scandir(logs) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                found[entry.name] = entry.stat().st_size
+    return found
+
+
+def with_output(
+    ranks: Sequence[RankSample],
+    sizes: Mapping[str, int],
+    steps: Mapping[int, RankSteps],
+    run: RunSteps,
+    *,
+    is_command: bool,
+) -> list[RankSample]:
+    """The ranks, each with the size of its log and its step of the run.
+
+    Args:
+        ranks: the ranks.
+        sizes: see `log_sizes`; ranks of a command share one log.
+        steps: by rank.
+        run: where the run began. Without it, a rank has what its own step counts.
+        is_command: whether the job is a command.
+    """
+    found = []
+    for rank in ranks:
+        step = run_step.of_rank(steps[rank.rank], run.began, run.resumed)
+        counts: StepCounts | None = None
+        if step is None and rank.step is not None:
+            printed = steps[rank.rank].printed
+            is_epoch = rank.step_source == "log" and printed is not None and not printed.of_run
+            counts = "epoch" if is_epoch else "attempt"
+        size = sizes.get(log_name(LAUNCHER if is_command else rank.rank))
+        found.append(replace(rank, log_bytes=size, run_step=step, step_counts=counts))
+    return found
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The head's view of one node."""
+
+    host: str
+    snapshot: NodeSnapshot | None
+    """The last snapshot in the current attempt."""
+    is_live: bool
+    """Whether the snapshot is current."""
+    clock_offset_s: float | None
+
+
+def of_nodes(
+    job: JobState,
+    nodes: Sequence[NodeView],
+    *,
+    started_at: dt.datetime,
+    pause: Pause | None,
+    checkpoint: Checkpoint | None,
+) -> Samples:
+    """The samples of a job on several nodes, combined from its nodes' snapshots.
+
+    Args:
+        job: the job's state.
+        nodes: all nodes, in their order.
+        started_at: when the job was started.
+        pause: the current pause, if any.
+        checkpoint: the last one of any node.
+    """
+    shown = [(node, node.snapshot) for node in nodes if node.snapshot is not None]
+    members = {host for host, life in job.nodes.items() if life.takes_part}
+    at_work = [(node, one) for node, one in shown if node.host in members]
+    first = at_work[0][1] if at_work else None
+    began: dict[int, int] = {}  # only the node that saved a checkpoint knows its step
+    for _, one in shown:
+        for attempt, step in one.attempts_began.items():
+            began[attempt] = max(step, began.get(attempt, 0))
+    is_placed = job.attempt in began
+    ranks = [
+        replace(
+            rank,
+            host=node.host,
+            run_step=None
+            if is_placed and rank.step_source == "probe" and rank.global_step is None
+            else rank.run_step,
+        )
+        for node, one in at_work
+        for rank in one.ranks
+    ]
+    sources = [one.source for _, one in shown if one.source is not None]
+    notes = [f"{node.host}: {one.device_note}" for node, one in shown if one.device_note]
+    return Samples(
+        started_at=started_at,
+        ranks=ranks,
+        gpus=[replace(gpu, host=node.host) for node, one in shown for gpu in one.gpus],
+        run_step=None if is_placed or first is None else first.run_step,
+        attempts_began=began,
+        step=None if first is None else first.step,
+        total_steps=None if first is None else first.total_steps,
+        eta_s=max((one.eta_s for _, one in at_work if one.eta_s is not None), default=None),
+        progress=None if first is None else first.progress,
+        pause=pause,
+        checkpoint=checkpoint,
+        source=sources[0] if sources else None,
+        driver=None if first is None else first.driver,
+        device_note="; ".join(notes) or None,
+        stale=[node.host for node in nodes if not node.is_live],
+        clock_offsets={node.host: node.clock_offset_s for node in nodes},
+    )

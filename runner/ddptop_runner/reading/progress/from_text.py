@@ -334,8 +334,10 @@ class TextProgress:
     def _replaces(self, known: Counter, reading: Reading, at_s: float | None) -> bool:
         """Whether another counter replaces the present one, since it says more or that ended."""
         says_run = reading.counts == "run" and not reading.open
-        has_total = reading.total is not None or known.total is None
-        if known.unit == "samples" or (says_run and known.unit != "run" and has_total):
+        may_be_run = known.unit is None and known.total is not None
+        if says_run and may_be_run and reading.total is None:
+            return False
+        if known.unit == "samples" or (says_run and known.unit != "run"):
             return True
         if reading.counts == "samples":
             return False

@@ -29,7 +29,6 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.launch import ssh
 from ddptop_runner.model import events as ev
-from ddptop_runner.model import node_link as nl
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
@@ -145,7 +144,7 @@ def line_of(number: int, ranks: int, second: int) -> bytes:
         }
         for one in samples
     ]
-    return msgspec.json.encode(nl.NodeState(snapshot=snapshot, progress=progress))
+    return msgspec.json.encode(pt.NodeState(snapshot=snapshot, progress=progress))
 
 
 async def measure(nodes: int, ranks: int, seconds: int) -> float:
@@ -188,7 +187,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
                 for host, line in lines.items():
                     size += len(line)
                     report = ssh.decode_report(line)
-                    assert isinstance(report, nl.NodeState)
+                    assert isinstance(report, pt.NodeState)
                     head.parts.take_report(head.parts.by_host[host].link, report)
                 head._tick()
                 times.append(time.process_time() - used_s)

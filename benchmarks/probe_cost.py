@@ -100,11 +100,9 @@ class Windows:
 
     def _switch(self, is_armed: bool) -> None:
         session = sys.modules["_ddptop_probe"].current_session()
-        for hooks in (session.hooks, session.keras):
-            if hooks is not None:
-                hooks.disarm()
-                if is_armed:
-                    hooks.arm()
+        session.hooks.disarm()
+        if is_armed:
+            session.hooks.arm()
 
 
 ZERO, DUMP, START, STOP = 0x43540001, 0x43540003, 0x43540004, 0x43540005

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -184,25 +183,6 @@ def train_horovod(tick: Tick, accumulate: int) -> None:
         backward_passes_per_step=accumulate,
     )
     _train(model, optimizer, tick, accumulate)
-
-
-def train_keras(tick: Tick, accumulate: int) -> None:
-    """Run `fit` with the TensorFlow backend."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    import keras
-    import tensorflow
-
-    class Ticks(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            tick()
-
-    layers = (keras.Input((16,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1))
-    model = keras.Sequential(layers)
-    model.compile("sgd", "mse")
-    data = tensorflow.data.Dataset.from_tensors(
-        (tensorflow.zeros((1, 16)), tensorflow.ones((1, 1)))
-    )
-    model.fit(data.repeat(10**6), epochs=1, verbose=0, callbacks=[Ticks()])
 
 
 TRAININGS = {

@@ -56,10 +56,10 @@ def _run_directly(arguments: list[str]) -> int | None:
         The exit status; None for all other arguments.
     """
     verb, flags = arguments[:1], set(arguments[1:])
-    if verb == ["gpus"] and flags <= {"--json", "--links"}:
+    if verb == ["gpus"] and flags <= {"--json"}:
         from ddptop.commands.gpus import run as run_gpus
 
-        return run_gpus("--json" in flags, links="--links" in flags)
+        return run_gpus("--json" in flags)
     from ddptop_runner.base.paths import require_readable
 
     if verb == ["ls"] and flags <= {"--all", "--json"}:

@@ -130,6 +130,7 @@ class LaunchCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let click parse the options only; keep the target and its arguments unchanged."""
         if ctx.resilient_parsing:  # for completion, the line need not be valid yet
+            ctx.meta["words"] = args
             return super().parse_args(ctx, [])
         from ddptop.commands.launch import split_arguments
 
@@ -144,12 +145,30 @@ class LaunchCommand(click.Command):
         return super().parse_args(ctx, options)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the options that begin with `incomplete`, or have the shell complete a file."""
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
+        """Return launchers after `--`, options, or have the shell complete a file."""
         from click.shell_completion import CompletionItem
 
+        last = ctx.meta["words"][-1:]
+        known = LAUNCHERS if last == ["--"] else ("launch",) if last == ["accelerate"] else ()
+        if found := [word for word in known if incomplete and word.startswith(incomplete)]:
+            return [CompletionItem(word) for word in found]
+        if incomplete.startswith("-") and "--" not in ctx.meta["words"]:
+            return super().shell_complete(ctx, incomplete)
         return [CompletionItem(incomplete, type="file")]
+
+
+LAUNCHERS = ("accelerate", "deepspeed", "horovodrun", "mpirun", "python", "torchrun")
+"""Programs suggested after `launch --`."""
+
+
+def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str | None) -> None:
+    """Refuse `--launcher`, and name the replacement."""
+    if name is not None:
+        raise UsageError(
+            "--launcher is not supported",
+            "put the launcher's own command after --, as in"
+            " `ddptop launch -- accelerate launch train.py`",
+        )
 
 
 @cli.command(
@@ -166,12 +185,7 @@ class LaunchCommand(click.Command):
 )
 @click.option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
 @click.option("--force", is_flag=True, help="use GPUs even if they are busy")
-@click.option(
-    "--launcher",
-    type=click.Choice(["accelerate", "deepspeed", "horovod", "mpi", "none", "torchrun"]),
-    metavar="NAME",
-    help="accelerate, deepspeed, horovod, mpi, torchrun, or none",
-)
+@click.option("--launcher", hidden=True, expose_value=False, callback=refuse_launcher)
 @click.option(
     "--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU, or 2 without]"
 )
@@ -238,18 +252,16 @@ def launch(context: click.Context, /, **options: Any) -> int:
     """Start SCRIPT in the background with one rank per GPU, then watch it.
 
     Arguments after SCRIPT or MODULE go to the script. To run any other command unchanged, such as
-    another launcher, use -- COMMAND; --launcher NAME builds that command for you.
+    another launcher, use -- COMMAND, as in `-- accelerate launch train.py`.
 
     With --slurm, options of sbatch go between -- and SCRIPT, as in `-- --time=8:00:00 train.py`.
     """
     from ddptop.commands.launch import run
 
-    terminal = is_terminal()
     return run(
         context.obj,
         options,
-        watch=terminal and not options["detach"],
-        asks=terminal,
+        watch=is_terminal() and not options["detach"],
         typed_options=context.meta["options"],
     )
 
@@ -452,14 +464,11 @@ def stacks(job: str | None, rank: int | None) -> int:
 
 @cli.command(epilog="Example: watch ddptop gpus")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
-@click.option(
-    "--links", is_flag=True, help="also show PCIe and NVLink throughput; takes another second"
-)
-def gpus(as_json: bool, links: bool) -> int:
+def gpus(as_json: bool) -> int:
     """Show the GPUs on this machine and who is using them."""
     from ddptop.commands.gpus import run
 
-    return run(as_json, links=links)
+    return run(as_json)
 
 
 @cli.command(epilog="Example: ddptop events bert --json")

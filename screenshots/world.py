@@ -23,7 +23,7 @@ from tests.nvml_stub import GIB, StubDriver, StubProcess
 from textual.pilot import Pilot
 
 from ddptop_runner.base.paths import run_folder
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.job.registry import JobView, all_jobs, read_job
 from ddptop_runner.jobs import commands
@@ -149,13 +149,13 @@ class Work:
 def only(launchers: Sequence[int]) -> None:
     """Of the training that ddptop did not start show only these: none of others' here."""
 
-    class Ours(CensusTaker):
-        def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
-            census = super().take(gpus)
+    class Ours(HostCensus):
+        def scan(self, gpus: Sequence[GpuSample] = ()) -> Census:
+            census = super().scan(gpus)
             jobs = tuple(job for job in census.jobs if job.root_pid in launchers)
             return Census(jobs, (), census.facts)
 
-    foreign_source.CensusTaker = Ours  # type: ignore[misc]
+    foreign_source.HostCensus = Ours  # type: ignore[misc]
 
 
 async def settle(pilot: Pilot[None], looks: int = 5) -> None:

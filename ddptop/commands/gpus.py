@@ -18,22 +18,17 @@ if TYPE_CHECKING:
     from ddptop_runner.job.registry import JobView
 
 TIMEOUT_S = 5.0
-LINKS_TIMEOUT_S = 20.0
 
 
-def run(json_output: bool, *, links: bool = False) -> int:
-    """Print the devices; returns the exit status, which is 0 even without a device.
-
-    `links` adds PCIe and NVLink rates, which takes another second.
-    """
-    reading = ForkedReading(links=links)
+def run(json_output: bool) -> int:
+    """Print the devices; returns the exit status, which is 0 even without a device."""
+    reading = ForkedReading()
     from ddptop.plain.gpus import as_text
     from ddptop.plain.output import info, put, put_json
 
-    timeout_s = LINKS_TIMEOUT_S if links else TIMEOUT_S
-    report = _with_jobs(reading, timeout_s) if reading.has_driver else reading.report()
+    report = _with_jobs(reading) if reading.has_driver else reading.report()
     if not json_output:
-        put(as_text(report, _width(), links=links))
+        put(as_text(report, _width()))
         return 0
     put_json(
         {
@@ -49,14 +44,14 @@ def run(json_output: bool, *, links: bool = False) -> int:
     return 0
 
 
-def _with_jobs(reading: ForkedReading, timeout_s: float) -> DeviceReport:
+def _with_jobs(reading: ForkedReading) -> DeviceReport:
     """The devices, with what the jobs of this machine know of them."""
     from ddptop_runner.devices.owners import labeled
     from ddptop_runner.job.registry import all_jobs, rank_of_pid
 
     views = all_jobs()
     owners = rank_of_pid(views)
-    report = reading.report(timeout_s)
+    report = reading.report(TIMEOUT_S)
     report = msgspec.structs.replace(report, gpus=labeled(report.gpus, owners))
     return with_xids(report, devices_with_xids(views))
 

@@ -18,7 +18,6 @@ from ddptop_runner.base.units import parse_size
 from ddptop_runner.devices.words import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
-from ddptop_runner.launch.advice import QuestionError, typed
 from ddptop_runner.launch.hosts import HostRequest, parse_hostfile, parse_hosts, parse_nodes
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.launch.slurm import split_sbatch
@@ -160,7 +159,6 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         cwd=options["cwd"],
         python=options["python"],
         probe=not options["no_probe"],
-        launcher=options["launcher"],
         pty=options["pty"],
         hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
         nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),
@@ -193,7 +191,6 @@ def run(
     target: Target | None,
     options: Mapping[str, Any],
     watch: bool,
-    asks: bool = False,
     typed_options: Sequence[str] = (),
 ) -> int:
     """Launch the job; then become `attach` on a terminal, or print the job's name."""
@@ -205,16 +202,7 @@ def run(
         return launch_slurm.run(request, options, target.sbatch, typed_options)
     if options["max_requeues"] is not None:
         raise UsageError("--max-requeues requires --slurm", "add --slurm, or remove it")
-    try:
-        plan = prepare(request)
-    except QuestionError as question:
-        if not asks:
-            raise
-        answer = ask(question)
-        if answer is None:
-            info("ddptop: not launched")
-            return 1
-        plan = launcher.prepare(answer, os.environ)
+    plan = prepare(request)
     if options["dry_run"]:
         put(describe(plan))
         return 0
@@ -228,36 +216,6 @@ def prepare(request: LaunchRequest) -> LaunchPlan:
 
         return launch_hosts.prepare(request)
     return launcher.prepare(request, os.environ)
-
-
-MOST_ANSWERS = 3
-"""How many invalid answers are accepted before giving up."""
-
-
-def ask(question: QuestionError) -> LaunchRequest | None:
-    """Ask on the terminal how to start a script whose ranks would not train together.
-
-    Returns:
-        The chosen launch, or None if the user cancels or does not answer.
-    """
-    ways: list[LaunchRequest | None] = []
-    info(f"ddptop: {question.problem}")
-    if question.remedy is not None:
-        ways.append(question.remedy)
-        info(f"  1  {typed(question.remedy)}: {question.effect}")
-    ways += [question.as_asked, None]
-    info(f"  {len(ways) - 1}  launch it anyway")
-    info(f"  {len(ways)}  cancel")
-    for _ in range(MOST_ANSWERS):
-        sys.stderr.write(f"choose 1 to {len(ways)}: ")
-        sys.stderr.flush()
-        line = sys.stdin.readline()
-        answer = line.strip()
-        if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(ways):
-            return ways[int(answer) - 1]
-        if not line or answer.lower() in ("q", "n", "no", "c", "cancel"):
-            break
-    return None
 
 
 def start(plan: LaunchPlan, watch: bool) -> int:

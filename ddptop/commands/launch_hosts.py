@@ -18,7 +18,7 @@ def prepare(request: LaunchRequest) -> LaunchPlan:
 
 def _show(judged: Judged) -> None:
     info(table(judged.rows))
-    for line in [*judged.notes, *launch_hosts.refusals_before_last(judged)]:
+    for line in [*map(str, judged.notes), *launch_hosts.refusals_before_last(judged)]:
         info(f"ddptop: {line}")
 
 

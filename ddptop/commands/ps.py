@@ -11,9 +11,10 @@ from ddptop.plain.output import count, info, put, put_json, table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.units import span
 from ddptop_runner.devices.report import sample_once
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.host.tree import RankUsage, UsageMeter
+from ddptop_runner.job.registry import all_jobs, led_elsewhere
 from ddptop_runner.jobs.contract import (
     ForeignList,
     RankRow,
@@ -24,7 +25,7 @@ from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot
 
 NONE_FOUND = (
     "no foreign jobs found (checked for torchrun, accelerate, DeepSpeed,"
-    " Horovod, mpirun, srun, Lightning, mp.spawn,"
+    " Horovod, mpirun, srun, mp.spawn,"
     " and Python using a GPU, torch, TensorFlow, or JAX)"
 )
 _WIDE = 160
@@ -35,13 +36,13 @@ _CPU_INTERVAL_S = 0.1
 
 def run(as_json: bool, show_ranks: bool) -> int:
     """Print the jobs and the processes that cannot be inspected; always return 0."""
-    taker = CensusTaker()
+    taker = HostCensus()
     began_s = time.monotonic()
     meter = UsageMeter[str]()
     if not as_json:
-        read_usage(meter, taker.take())
+        read_usage(meter, taker.scan())
     report = sample_once()
-    census = taker.take(report.gpus)
+    census = taker.scan(report.gpus)
     found = foreign_list(census, report.gpus, read_output_ends(census))
     if as_json:
         put_json(found)
@@ -53,6 +54,10 @@ def run(as_json: bool, show_ranks: bool) -> int:
         put(as_text(found, census, usage, report.gpus, show_ranks or wide))
     else:
         info(NONE_FOUND)
+    for view in led_elsewhere(all_jobs()):
+        from ddptop.view.ending import plain_status  # for nodes of a job only
+
+        info(f"ddptop: not listed: {view.job}, {plain_status(view, utc_now())}; see `ddptop ls`")
     if found.unreadable:
         put(("\n" if found.jobs else "") + unreadable_text(found.unreadable, report.gpus))
     return 0

@@ -19,14 +19,14 @@ def run(job: str | None, rank: int | None) -> int:
     view = adopt_if_unguarded(find(job))
     if view.in_slurm_queue or not view.is_live:
         return _print_stored(view, rank)
-    for entry in commands.stacks(view, rank)["stacks"]:
-        host = host_of(view.snapshot, entry["rank"])
+    for entry in commands.stacks(view, rank):
+        host = host_of(view.snapshot, entry.rank)
         where = "" if host is None else f" on {host}"
-        pid = "not started" if entry["pid"] is None else f"pid {entry['pid']}"
-        put(f"--- {owner_in_words(entry['rank'])} ({pid}{where}) ---")
-        put(entry["text"].rstrip() if entry["text"] else f"no stacks: {entry['note']}")
-        if entry.get("loader"):
-            put(entry["loader"].rstrip())
+        pid = "not started" if entry.pid is None else f"pid {entry.pid}"
+        put(f"--- {owner_in_words(entry.rank)} ({pid}{where}) ---")
+        put(entry.text.rstrip() if entry.text else f"no stacks: {entry.note}")
+        if entry.loader:
+            put(entry.loader.rstrip())
     return 0
 
 

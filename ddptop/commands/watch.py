@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.devices.report import sample_once
-from ddptop_runner.foreign.census import CensusTaker, resolve
+from ddptop_runner.foreign.census import HostCensus, resolve
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView, all_jobs
@@ -20,7 +20,7 @@ def find(target: str) -> JobView | ForeignJob:
     """
     if (own := _own(target)) is not None:
         return own
-    return resolve(target, CensusTaker().take(sample_once().gpus))
+    return resolve(target, HostCensus().scan(sample_once().gpus))
 
 
 def _own(target: str) -> JobView | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.draw.devices import LOST_WORDS, Owners, program
-from ddptop.view.device_help import slowed_by, slowed_help, xid_help
+from ddptop.view.device_help import slowed_by
 from ddptop.view.figures.devices import FIELD_NAMES, FIGURES, known
 from ddptop.view.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.base import units
+from ddptop_runner.devices import codes
 from ddptop_runner.launch.gpus.usage import unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -64,14 +65,13 @@ def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
         lines += _flow("state", _words(f"i {gpu.note}", "dim", cells), cells)
     if slowed := slowed_by(gpu):
         lines += _flow("slowed", _words(f"▼ {'; '.join(slowed)}", "warn", cells), cells)
-        if helps and (text := slowed_help(slowed[0])):
-            lines += _flow("", _words(text, "dim", cells), cells)
-    meanings = gpu.xid_meanings or []
-    for place, code in enumerate(gpu.xid or []):
-        meaning = meanings[place] if place < len(meanings) else "see NVIDIA's XID documentation"
-        lines += _flow("XID", _words(f"✗ {code}: {meaning}", "bad", cells), cells)
         if helps:
-            lines += _flow("", _words(xid_help(code), "dim", cells), cells)
+            lines += _flow("", _words(codes.throttle(slowed[0]).remedy, "dim", cells), cells)
+    for code in gpu.xid or []:
+        xid = codes.xid(code)
+        lines += _flow("XID", _words(f"✗ {code}: {xid.meaning}", "bad", cells), cells)
+        if helps:
+            lines += _flow("", _words(xid.remedy, "dim", cells), cells)
     if lines:
         return lines
     if gpu.throttle_reasons is None and gpu.xid is None:
@@ -86,10 +86,10 @@ def _words(text: str, style: str, cells: int) -> list[Line]:
 def _figures(gpu: GpuSample) -> dict[str, list[Line]]:
     """Every figure, by the name of its row."""
     rows: dict[str, list[Line]] = {
-        name: [] for name in ("load", "memory", "thermal", "clocks", "errors", "links")
+        name: [] for name in ("load", "memory", "thermal", "clocks", "errors")
     }
     for one in FIGURES:
-        if one.detail is None or (one.plain and one.plain.link and one.value(gpu) is None):
+        if one.detail is None:
             continue
         name, label = one.detail
         text, style = one.styled(gpu)
@@ -116,8 +116,6 @@ def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
     """Why figures are missing, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in gpu.unknown.items():
-        if "--links" in reason:
-            reason = "measured only by ddptop gpus --links"
         word = FIELD_NAMES.get(name, name.replace("_", " "))
         if word not in (known := reasons.setdefault(reason, [])):
             known.append(word)

@@ -14,6 +14,7 @@ from ddptop.view.figures.devices import FIGURES, heat, known, spins
 from ddptop.view.host_words import has_several
 from ddptop.view.text import Line, blocks, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
+from ddptop_runner.devices import codes
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import Figure, deviations
@@ -187,9 +188,8 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
 
 
 def _brief_reason(reasons: Sequence[str]) -> str:
-    if any("thermal" in reason for reason in reasons):
-        return "hot"
-    return "power" if any("power" in reason for reason in reasons) else "throttled"
+    causes = {codes.throttle(reason).cause for reason in reasons}
+    return "hot" if "heat" in causes else "power" if "power" in causes else "throttled"
 
 
 # --- who uses a device ----------------------------------------------------------------------------

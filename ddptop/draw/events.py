@@ -196,7 +196,7 @@ EVENT_MEANINGS = {
     "hang_suspected": "no steps for longer than any earlier pause; not considered hung yet",
     "hang": "no progress within the time learned for this phase, and evidence that the ranks "
     "are out of sync",
-    "failure": "why the attempt failed, based on exit statuses, logs, and the kernel log",
+    "failure": "why the attempt failed, based on exit statuses, logs, and the kernel's counters",
     "group_restart": "all ranks are restarting together, and why",
     "failed": "the job failed permanently, and why it will not restart",
     "finished": "every rank exited with status 0: the job is done",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from ddptop.plain.output import table
 from ddptop.view.figures.devices import FIGURES, DeviceFigure, Plain, number
 from ddptop_runner.base.units import NOT_AVAILABLE, size
+from ddptop_runner.devices import codes
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -22,30 +23,25 @@ _PIDS_NAMED = 6
 _Column = tuple[Plain, DeviceFigure]
 
 
-def as_text(report: DeviceReport, width: int | None = None, *, links: bool = False) -> str:
+def as_text(report: DeviceReport, width: int | None = None) -> str:
     """Return aligned columns; unknown values are n/a, with the reason below.
 
     Args:
         report: the devices.
         width: columns of the terminal; None for no limit.
-        links: whether to include PCIe and NVLink rates.
     """
     if not report.gpus:
         return _wrapped(f"no GPUs: {report.note or 'the driver reports none'}", width)
     names = _names(report.gpus)
     wide = width is None or width >= WIDE_COLUMNS
     columns = [(one.plain, one) for one in FIGURES if one.plain is not None]
-    linked = [column for column in columns if column[0].link]
-    columns = [(of, one) for of, one in columns if not of.link and (wide or not of.wide)]
+    columns = [(of, one) for of, one in columns if wide or not of.wide]
     parts = [_devices(report.gpus, names, columns)]
-    if links:
-        parts.append(_devices(report.gpus, names, linked))
-        columns += linked
     if rows := [(names[i], p) for i, gpu in enumerate(report.gpus) for p in gpu.processes or ()]:
         parts.append(_processes(rows, width))
     notes = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, columns)]
     notes += _process_notes(report.gpus, names)
-    notes += [part for part in (report.note or "").split("; ") if not _is_noted(part, report.gpus)]
+    notes += [report.machine_note] if report.machine_note else []
     if notes:
         parts.append("\n".join(_wrapped(note, width) for note in notes))
     return "\n\n".join(parts)
@@ -112,25 +108,14 @@ def _troubles(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
     return lines
 
 
-def _is_noted(part: str, gpus: Sequence[GpuSample]) -> bool:
-    """Return whether the notes on lost devices already include this part."""
-    lost = part.startswith(("GPU ", "GPUs ")) and " lost: " in part
-    return not part or (lost and any(gpu.lost and gpu.note for gpu in gpus))
-
-
 def _remarks(gpu: GpuSample) -> Iterable[str]:
     """Yield the problems of one device."""
     from ddptop_runner.launch.gpus.usage import is_hot, unknown_holder  # reads jobs
 
-    note = gpu.note or ""
-    if gpu.lost:
-        yield f"LOST: {note.removeprefix('lost: ')}" if note else "LOST"
-    elif note:
-        yield note
-    meanings = gpu.xid_meanings or []
-    for place, code in enumerate(gpu.xid or ()):
-        meaning = meanings[place] if place < len(meanings) else ""
-        yield f"XID {code}" + (f" ({meaning})" if meaning and meaning != f"XID {code}" else "")
+    if gpu.lost or gpu.note:
+        yield gpu.note or "lost"
+    for code in gpu.xid or ():
+        yield f"XID {code}" + (f" ({codes.xid(code).meaning})" if code in codes.XIDS else "")
     if gpu.throttle_reasons:
         yield f"clocks throttled ({', '.join(gpu.throttle_reasons)})"
     if is_hot(gpu):

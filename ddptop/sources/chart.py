@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,14 +18,9 @@ from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.store.history_reader import (
     AttemptTaken,
-    Band,
-    BandReader,
     HistoryReader,
     Series,
     attempts_taken,
-    points_for,
-    rows_read,
-    width_of,
 )
 
 BAND_RANKS = 64
@@ -35,11 +30,8 @@ individually."""
 ODD_SHOWN = 6
 """Maximum number of outlier ranks drawn next to the band."""
 
-SOON_ROWS = 100_000
-"""Rows aggregated in 0.3 s; with more, the first read of a window is coarse."""
-
-REJUDGE_S = 30.0
-"""Minimum time between two changes to the set of ranks excluded from the band."""
+RECENT_POINTS = 12
+"""Number of latest points over which an outlier is compared with the median."""
 
 MAX_REDRAW_S = 15.0
 """Longest interval between reads of a live job's chart."""
@@ -103,22 +95,15 @@ def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, figures in found.items() if "loss" in figures))
 
 
-def away_from_median(
-    recent: Mapping[int, Mapping[int, float]], odd: Sequence[int]
-) -> dict[int, float]:
-    """The relative deviation of some ranks from the median.
-
-    Args:
-        recent: by bucket, each rank's value.
-        odd: the ranks.
-    """
-    found: dict[int, list[float]] = {}
-    for values in recent.values():
-        usual = median(values.values()) if values else 0.0
-        for rank in odd if usual else ():
-            if rank in values:
-                found.setdefault(rank, []).append((values[rank] - usual) / abs(usual))
-    return {rank: median(away) for rank, away in found.items()}
+def away_from_median(one: Series, band: Series) -> float | None:
+    """The recent relative deviation of a rank's loss from the median; None if unknown."""
+    usual = dict(zip(band.t[-RECENT_POINTS:], band.mean[-RECENT_POINTS:], strict=True))
+    away = [
+        (value - usual[t]) / abs(usual[t])
+        for t, value in zip(one.t, one.mean, strict=True)
+        if usual.get(t)
+    ]
+    return median(away) if away else None
 
 
 class ChartSource:
@@ -128,14 +113,8 @@ class ChartSource:
         self._key: object = None
         self._at = 0.0
         self._chart = ChartData()
-        self._bands: tuple[Path, BandReader] | None = None
         self._many = False
         self._ranks = 0
-        self._rough_for: object = None
-        """The window last read with few points; the next read uses all of them."""
-        self._without: tuple[int, ...] = ()
-        """Ranks excluded from the band, as of `_without_at`."""
-        self._without_at = -REJUDGE_S
         self._attempts: tuple[object, object, list[AttemptTaken]] = (None, None, [])
         """The history, the time up to which it was read, and the result."""
 
@@ -186,17 +165,7 @@ class ChartSource:
         frame = replace(
             frame, scalars={name: at_new_steps(points_of(one)) for name, one in scalars.items()}
         )
-        return self._filled(frame, reader, query, span[1], now_s)
-
-    def _most_points(self, path: Path, since: int, until: int, query: ChartQuery) -> int:
-        """How many points to read of a band; few on the first read, so that it appears quickly."""
-        most = query.columns
-        part = (path, query.window_s, query.until, most)
-        rows = rows_read(since, until, width_of(since, until, most), self._ranks)
-        if part == self._rough_for or rows <= SOON_ROWS:
-            return most
-        self._rough_for, self._key = part, None
-        return min(most, max(2, points_for(since, until, self._ranks, SOON_ROWS)))
+        return self._filled(frame, reader, query)
 
     def _taken(
         self, reader: HistoryReader, span: tuple[int, int], *, printed: bool
@@ -211,37 +180,34 @@ class ChartSource:
         self._attempts = (reader.path, printed), span, taken
         return taken
 
-    def _filled(
-        self, frame: ChartData, reader: HistoryReader, query: ChartQuery, newest: int, now_s: float
-    ) -> ChartData:
+    def _filled(self, frame: ChartData, reader: HistoryReader, query: ChartQuery) -> ChartData:
         """The frame with its curves: one per rank, or a band for many ranks."""
         since, until, most = frame.since, frame.until, query.columns
-        if self._many:
-            most = self._most_points(reader.path, int(since), int(until), query)
         if not self._many:
             series = reader.rank_series("loss", since, until, most)
             points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
             return replace(frame, series=points)
-        if self._bands is None or self._bands[0] != reader.path:
-            self._bands, self._without = (reader.path, BandReader(reader)), ()
-        bands = self._bands[1]
-        width_s = width_of(int(since), int(until), most)
-        apart = away_from_median(bands.recent("loss", min(until, newest), width_s), frame.odd)
-        if not set(apart) <= set(self._without) and now_s - self._without_at >= REJUDGE_S:
-            # outliers do not belong to the band, which must be read again without them
-            self._without, self._without_at = tuple(sorted({*self._without, *apart})), now_s
-        band = bands.read("loss", since, until, most, self._without)
+        band = reader.losses(since, until, most)
+        if band is None:
+            return frame
+        asked = set() if query.rank is None or query.rank < 0 else {query.rank}
+        some = sorted({*frame.odd, *asked})
+        few = reader.rank_series("loss", since, until, most, some) if some else {}
+        apart = {
+            rank: away
+            for rank in frame.odd
+            if rank in few and (away := away_from_median(few[rank], band)) is not None
+        }
         odd = sorted(apart, key=lambda rank: -abs(apart[rank]))[:ODD_SHOWN]
-        shown = {*odd, *bands.not_finite_ranks(band)[:ODD_SHOWN]}
-        if query.rank is not None and query.rank >= 0:
-            shown.add(query.rank)
-        few = reader.few_ranks("loss", sorted(shown), since, until, width_s)
         return replace(
             frame,
-            series={rank: at_new_steps(points_of(one)) for rank, one in few.items()},
-            middle=at_new_steps(band_points(band)) if band.t else None,
+            series={
+                rank: at_new_steps(points_of(few[rank]))
+                for rank in sorted({*odd, *asked} & few.keys())
+            },
+            middle=at_new_steps(points_of(band)) if band.t else None,
             apart={rank: apart[rank] for rank in odd},
-            number=max(band.ranks, default=0) + len(self._without),
+            number=self._ranks,
         )
 
 
@@ -291,18 +257,3 @@ def _same(points: Points, place: int, other: int) -> bool:
 def _at_places(points: Points, places: Sequence[int]) -> Points:
     names = ("t", "low", "mean", "high", *[n for n in ("step", "attempt") if getattr(points, n)])
     return replace(points, **{name: [getattr(points, name)[i] for i in places] for name in names})
-
-
-def band_points(band: Band) -> Points:
-    """The minimum, median, and maximum over all ranks in each bucket."""
-    half = band.bucket_s / 2
-    return Points(
-        t=[t + half for t in band.t],
-        low=band.low,
-        mean=band.median,
-        high=band.high,
-        not_finite=[t + half for t in band.nonfinite_t],
-        step=band.step,
-        attempt=band.attempt,
-        bucket_s=band.bucket_s,
-    )

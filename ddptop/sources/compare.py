@@ -16,13 +16,7 @@ from ddptop.view.compare import Comparison, LossCurve, Run, Sample, compare, off
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed
-from ddptop_runner.store.history_reader import (
-    Band,
-    BandReader,
-    HistoryReader,
-    Series,
-    attempts_taken,
-)
+from ddptop_runner.store.history_reader import HistoryReader, Series, attempts_taken
 
 Part: TypeAlias = tuple[str, float, float]
 """An axis, "time" or "step", and the start and end of the zoomed part."""
@@ -173,8 +167,6 @@ class RunReader:
 
     def __init__(self, history_db: Path) -> None:
         self._reader = HistoryReader(history_db)
-        self._whole = BandReader(self._reader)
-        self._part = BandReader(self._reader)
 
     def read(self, view: JobView) -> Run:
         """The job, with the losses of its whole run.
@@ -199,13 +191,13 @@ class RunReader:
         span = self._reader.span()
         if span is None:
             return run
-        band = self._whole.read("loss", span[0], span[1], MOST_POINTS)
+        losses = self._reader.losses(span[0], span[1], MOST_POINTS) or Series(bucket_s=1)
         scalars = self._reader.scalar_series(span[0], span[1], MOST_POINTS)
         return replace(
             run,
-            curve=curve_of(band, start_s, run.offsets, printed=printed),
+            curve=curve_of(losses, start_s, run.offsets, printed=printed),
             scalars={
-                name: curve_of(_band(one), start_s, run.offsets, printed=printed)
+                name: curve_of(one, start_s, run.offsets, printed=printed)
                 for name, one in scalars.items()
             },
         )
@@ -217,8 +209,8 @@ class RunReader:
             DdptopError: its history cannot be read.
         """
         since, until = run.start_s + since_s, run.start_s + until_s
-        band = self._part.read("loss", since, until, MOST_POINTS)
-        part = curve_of(band, run.start_s, run.offsets, printed=is_printed(run.view.snapshot))
+        losses = self._reader.losses(since, until, MOST_POINTS) or Series(bucket_s=1)
+        part = curve_of(losses, run.start_s, run.offsets, printed=is_printed(run.view.snapshot))
         if len(part.samples) < 2:
             return run
         first, last = part.samples[0].at_s, part.samples[-1].at_s
@@ -236,44 +228,37 @@ def read_run(view: JobView) -> Run:
     return RunReader(view.folder.history_db).read(view)
 
 
-def _band(series: Series) -> Band:
-    return Band(
-        bucket_s=series.bucket_s,
-        t=series.t,
-        median=series.mean,
-        step=series.step,
-        attempt=series.attempt,
-    )
-
-
-def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed: bool) -> LossCurve:
-    """The ranks' median loss as one curve.
+def curve_of(
+    series: Series, start_s: float, offsets: Mapping[int, int], *, printed: bool
+) -> LossCurve:
+    """The means of a series as one curve.
 
     Args:
-        band: the losses of all ranks.
+        series: the losses of all ranks, or a scalar.
         start_s: the job's start, unix seconds.
         offsets: by attempt, the number of steps before it; the steps of other attempts are
             unknown.
         printed: whether step numbers come from the output; these need no offset.
     """
-    half = band.bucket_s / 2
-    bad = dict(zip(band.nonfinite_t, zip(band.nonfinite_step, band.nonfinite_attempt, strict=True),
-                   strict=True))  # fmt: skip
+    points: dict[int, tuple[float | None, int | None, int | None]] = {
+        t: (None, step, attempt)
+        for t, step, attempt in zip(
+            series.nonfinite_t, series.nonfinite_step, series.nonfinite_attempt, strict=True
+        )
+    }
+    bad = points.keys() | set()
+    rows = zip(series.t, series.mean, series.step, series.attempt, strict=True)
+    points |= {t: (loss, step, attempt) for t, loss, step, attempt in rows}
 
-    def sample(
-        t: int, loss: float | None, step: int | None, attempt: int | None, *, is_bad: bool
-    ) -> Sample:
+    def sample(t: int) -> Sample:
+        loss, step, attempt = points[t]
         offset = offsets.get(attempt or 0, 0 if printed else None)
         return Sample(
-            at_s=max(0.0, t + half - start_s),
+            at_s=max(0.0, t + series.bucket_s / 2 - start_s),
             step=None if step is None or offset is None else offset + step,
             loss=loss,
             attempt=attempt,
-            is_bad=is_bad,
+            is_bad=t in bad,
         )
 
-    rows = zip(band.t, band.median, band.step, band.attempt, strict=True)
-    samples = [sample(t, loss, step, attempt, is_bad=t in bad) for t, loss, step, attempt in rows]
-    known = set(band.t)
-    samples += [sample(t, None, *where, is_bad=True) for t, where in bad.items() if t not in known]
-    return LossCurve(tuple(sorted(samples, key=lambda one: one.at_s)))
+    return LossCurve(tuple(map(sample, sorted(points))))

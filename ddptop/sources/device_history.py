@@ -16,6 +16,7 @@ from ddptop.view.figures.devices import HISTORY
 from ddptop.view.series import Points
 from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.devices import codes
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history_reader import HistoryReader
@@ -162,7 +163,8 @@ class DeviceHistorySource:
 
     @staticmethod
     def _mark(device: _Device, gpu: GpuSample, now_s: float) -> None:
-        slowed = any("thermal" in r or "brake" in r for r in gpu.throttle_reasons or [])
+        reasons = map(codes.throttle, gpu.throttle_reasons or [])
+        slowed = any(one.cause == "heat" or one.weight == "slowed" for one in reasons)
         if slowed and not device.slowed:
             device.marks.append((now_s, "slowed"))
         device.slowed = slowed

@@ -23,10 +23,10 @@ from ddptop.view.learning import (
 from ddptop.view.series import ChartData, Points
 from ddptop.view.shown import Recent
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
-from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
+from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store.history_reader import Series
 
 STEPPED_POINTS = 4096
@@ -52,11 +52,10 @@ class ForeignSource:
         """By job: the signal from this viewer that ended it."""
         self.stopping: dict[str, str] = {}
         """By job: the signals that this viewer is sending, in words."""
-        self._taker = CensusTaker()
+        self._host = HostCensus()
         self._book = ForeignBook()
         if watched is not None:
-            self._taker.keep(watched)
-        self._last_figures = LastFigures()
+            self._host.pin(watched.root_pid, watched.root_start_ticks)
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None
@@ -73,12 +72,11 @@ class ForeignSource:
         """Every foreign job now; all processes are scanned every 2 s."""
         if (now_s := boottime_s()) >= self._next_census_s:
             self._next_census_s = now_s + CENSUS_EVERY_S
-            self._census = self._taker.take(gpus)
-        self._last_figures.follow(follow)
-        views = self._book.look(self._census, gpus, now, follow=follow)
+            self._census = self._host.scan(gpus)
+        views = self._book.update(self._census, gpus, now, follow=follow)
         return ForeignLook(
-            tuple(map(self._last_figures.fill, map(self._explained, views))),
-            (*self._census.unreadable, *self._book.left_out),
+            tuple(map(self._explained, views)),
+            self._census.unreadable,
         )
 
     def _explained(self, view: ForeignView) -> ForeignView:
@@ -211,42 +209,6 @@ def _by_step(series: Series) -> Points:
     return msgspec.structs.replace(
         points, t=[t - 0.5 for t in points.t], not_finite=[t - 0.5 for t in points.not_finite]
     )
-
-
-class LastFigures:
-    """Remembers the last known figures of one job's ranks and devices."""
-
-    def __init__(self) -> None:
-        self._job: str | None = None
-        self._ranks: dict[int, RankSample] = {}
-        self._gpus: Sequence[GpuSample] = ()
-
-    def follow(self, job: str | None) -> None:
-        """Remember this job's figures and forget any other job's."""
-        if job != self._job:
-            self._job, self._gpus = job, ()
-            self._ranks.clear()
-
-    def fill(self, view: ForeignView) -> ForeignView:
-        """The view; once the followed job has ended, with its last figures."""
-        if view.job != self._job:
-            return view
-        snapshot = view.snapshot
-        if view.is_live:
-            seen = {rank.rank: rank for rank in snapshot.ranks if rank.rss_bytes is not None}
-            if seen:
-                self._ranks.update(seen)
-                self._gpus = snapshot.gpus
-            return view
-        ranks = [
-            msgspec.structs.replace(
-                self._ranks.get(rank.rank, rank), state=rank.state, state_reason=rank.state_reason
-            )
-            for rank in snapshot.ranks
-        ]
-        gpus = list(self._gpus or snapshot.gpus)
-        snapshot = msgspec.structs.replace(snapshot, ranks=ranks, gpus=gpus)
-        return msgspec.structs.replace(view, snapshot=snapshot)
 
 
 def no_loss(view: ForeignView) -> str:

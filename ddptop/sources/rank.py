@@ -22,7 +22,7 @@ from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.store.history_reader import HistoryReader, width_of
+from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import device_number
 
 
@@ -139,12 +139,10 @@ class _RankSeries:
         self, reader: HistoryReader, rank: int, since: float, until: float, columns: int
     ) -> None:
         self.reader, self.rank = reader, rank
-        self._span = since, until
-        self._width_s = width_of(int(since), int(until), columns)
+        self._span = since, until, columns
 
     def points(self, metric: str) -> Points | None:
-        found = self.reader.few_ranks(metric, [self.rank], *self._span, self._width_s)
-        series = found.get(self.rank)
+        series = self.reader.rank_series(metric, *self._span, [self.rank]).get(self.rank)
         return None if series is None or not series.t else points_of(series)
 
 

@@ -34,14 +34,14 @@ def read(view: AnyJob) -> list[tuple[str, str]]:
         return _foreign_stacks(view)
     if view.is_live:
         found = []
-        for entry in commands.stacks(view)["stacks"]:
-            text = entry["text"] or f"no stacks: {entry['note'] or 'no reason given'}"
-            if entry.get("loader"):
-                text = f"{text}\n{entry['loader']}"
-            about = f"pid {entry['pid'] or 'n/a'}"
-            if (host := host_of(view.snapshot, entry["rank"])) is not None:
+        for entry in commands.stacks(view):
+            text = entry.text or f"no stacks: {entry.note or 'no reason given'}"
+            if entry.loader:
+                text = f"{text}\n{entry.loader}"
+            about = f"pid {entry.pid or 'n/a'}"
+            if (host := host_of(view.snapshot, entry.rank)) is not None:
                 about += f"   host {host}"
-            found.append((owner_in_words(entry["rank"]), about, _stack(text, view.spec.cwd)))
+            found.append((owner_in_words(entry.rank), about, _stack(text, view.spec.cwd)))
         return together(found)
     files = stored_files(view, None)
     if not files:
@@ -65,7 +65,7 @@ def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
             f"pid {one.pid or 'n/a'}",
             _stack(one.text or f"no stacks: {one.note or 'no reason given'}", None),
         )
-        for one in actions.take_stacks(view.foreign.ranks)
+        for one in actions.read_stacks(view.foreign.ranks)
     )
 
 

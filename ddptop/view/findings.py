@@ -173,11 +173,6 @@ The run folder's disk is almost full. Once it is full, logs and history will hav
 checkpoints on the same disk will fail.
 
 Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml.""",
-    "log-limit": """\
-These logs exceed their limit, and the run folder's file system cannot drop the start of a file
-(hole punching), so they keep growing.
-
-Print less, or set DDPTOP_HOME to a directory on a local disk.""",
     "damaged-file": """\
 A file in the run folder cannot be read, for example after a power failure or on a full disk. Its
 contents are missing from the screens; training is not affected.""",

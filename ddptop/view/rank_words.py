@@ -20,13 +20,6 @@ REPLICATING = ("DataParallel", "MirroredStrategy")
 CERTAIN = ("probe", "environment", "single")
 """Sources from which a rank's number is certain."""
 
-_SOURCES = {
-    "arguments": "its arguments",
-    "start order": "start order",
-    "device": "its device",
-    "sockets": "its sockets",
-}
-
 
 def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
     """The rank's phase, once it has lasted a while, so that the screen does not flicker."""
@@ -113,7 +106,7 @@ def source_in_words(rank: RankSample) -> str:
     source = rank.rank_source
     if source is None or source in CERTAIN:
         return ""
-    return f"rank inferred from {_SOURCES.get(source, source)}"
+    return f"rank inferred from {source}"
 
 
 def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:

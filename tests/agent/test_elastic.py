@@ -91,8 +91,10 @@ def test_it_wakes_when_a_rank_exits_or_the_supervisor_sends_a_message():
     process = SimpleNamespace(pid=100, returncode=-9)
     for cause in (
         lambda: agent._on_exit(process, {"attempt": 0, "rank": 1}),
-        lambda: agent._on_command({"type": "restart_group", "restarts_left": 1}),
-        lambda: agent._on_command({"type": "stopping"}),
+        lambda: agent._on_command(
+            {"type": "tell_agent", "order": "restart_group", "restarts_left": 1}
+        ),
+        lambda: agent._on_command({"type": "tell_agent", "order": "stopping"}),
     ):
         happened.clear()
         cause()

@@ -11,12 +11,14 @@ from pathlib import Path
 AGENT = """
 import sys
 from ddptop_runner.agent.link import SupervisorLink
-link = SupervisorLink(sys.argv[1], lambda: {"op": "agent"}, lambda message: print(message["type"]))
+hello = {"type": "agent_hello"}
+link = SupervisorLink(sys.argv[1], lambda: hello, lambda message: print(message["order"]))
 link.start()
-print(link.ask({"type": "failing"})["answer"])
-link.report({"type": "ended"})
+print(link.ask({"kind": "failing"})["question"])
+link.report({"type": "rank_exited"})
 sys.stdin.read()
 """
+ANSWERS = b'{"type": "tell_agent", "order": "stopping"}\n{"type": "answer_agent", "question": 1}\n'
 
 
 def test_question_survives_a_supervisor_that_died_mid_line(tmp_path: Path):
@@ -33,7 +35,7 @@ def test_question_survives_a_supervisor_that_died_mid_line(tmp_path: Path):
             text=True,
         )
         heard = []
-        for reply in (b'{"type": "sto', b'{"type": "stopping"}\n{"answer": 1}\n'):
+        for reply in (b'{"type": "te', ANSWERS):
             connection, _ = server.accept()
             with connection, connection.makefile("rb") as reader:
                 heard.append([json.loads(reader.readline()) for _ in range(2)])
@@ -41,17 +43,18 @@ def test_question_survives_a_supervisor_that_died_mid_line(tmp_path: Path):
                 if reply.endswith(b"\n"):
                     heard.append([json.loads(reader.readline())])
         out, err = agent.communicate(timeout=60)
-    asked = [{"op": "agent"}, {"type": "failing", "question": 1}]
-    assert heard == [asked, asked, [{"type": "ended"}]]
+    question = {"type": "agent_asked", "kind": "failing", "question": 1}
+    asked = [{"type": "agent_hello"}, question]
+    assert heard == [asked, asked, [{"type": "rank_exited"}]]
     assert (out, err) == ("stopping\n1\n", "")
 
 
 WORKS = """
 import sys
 from ddptop_runner.agent.link import SupervisorLink
-link = SupervisorLink(sys.argv[1], lambda: {"op": "agent"}, print)
+link = SupervisorLink(sys.argv[1], lambda: {"type": "agent_hello"}, print)
 link.start()
-print(link.ask({"type": "failing"}, meanwhile=sys.stdin.readline)["answer"])
+print(link.ask({"kind": "failing"}, meanwhile=sys.stdin.readline)["question"])
 """
 
 
@@ -71,8 +74,8 @@ def test_a_question_is_sent_before_what_is_done_meanwhile(tmp_path: Path):
             connection, _ = server.accept()
             connection.settimeout(60)
             with connection, connection.makefile("rb") as reader:
-                assert [json.loads(reader.readline()) for _ in range(2)][1]["type"] == "failing"
-                connection.sendall(b'{"answer": 1}\n')
+                assert [json.loads(reader.readline()) for _ in range(2)][1]["kind"] == "failing"
+                connection.sendall(b'{"type": "answer_agent", "question": 1}\n')
                 assert agent.communicate("done\n", timeout=60)[0] == "1\n"
         finally:
             agent.kill()

@@ -176,11 +176,6 @@ BAD = {
         [*LAUNCH, "--hosts", "a", "--wait-gpus", "train.py"],
         ["--wait-gpus works on one machine only", "remove --wait-gpus"],
     ),
-    "a launcher on hosts": (
-        2,
-        [*LAUNCH, "--hosts", "a", "--launcher", "torchrun", "train.py"],
-        ["--launcher torchrun works on one machine only"],
-    ),
     "fewer ranks on hosts": (
         2,
         [*LAUNCH, "--hosts", "a", "--allow-shrink", "train.py"],
@@ -203,8 +198,7 @@ BAD = {
     ),
     "no script": (2, ["launch"], ["nothing to launch", "SCRIPT"]),
     "no such script": (2, [*LAUNCH, "none.py"], ["no script none.py in /", "--cwd"]),
-    "a mistyped script": (2, [*LAUNCH, "trian.py"], ["no script trian", "did you mean train.py?"]),
-    "and its folder": (2, [*LAUNCH, "./trian.py"], ["did you mean train.py?"]),
+    "a mistyped script": (2, [*LAUNCH, "trian.py"], ["no script trian.py in /", "check the path"]),
     "a launcher without --": (
         2,
         [*LAUNCH, "env", "train.py"],

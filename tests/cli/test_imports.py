@@ -13,7 +13,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import RankSample
 
-HEAVY = {"textual", "rich", "torch", "numpy", "psutil", "pynvml"}
+HEAVY = {"textual", "rich", "torch", "numpy", "psutil", "pynvml", "libtmux"}
 NOT_LIGHT = {
     *("asyncio", "click", "dataclasses", "importlib.metadata", "inspect", "json", "random"),
     *("shutil", "signal", "socket", "sqlite3", "statistics", "subprocess", "typing_extensions"),

@@ -19,6 +19,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.jobs.far_files import FarFiles
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.node.fetch import Fetcher, read_new
 from ddptop_runner.node.server import ControlServer
 from ddptop_runner.store import logs
@@ -35,7 +36,7 @@ class Head:
         self.folder = folder
         self.nodes = {host: RunFolder(place / host) for host in ("a", "b")}
         self.gone: set[str] = set()
-        self.ops: list[str] = []
+        self.asked: list[type[pt.Message]] = []
         self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -48,23 +49,23 @@ class Head:
         with path.open("a") as file:
             file.write(text)
 
-    async def _ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, host: str, request: pt.ReadFiles, kind: object) -> pt.Pieces:
         if host in self.gone:
             raise DdptopError(f"{host} is out of reach")
-        return read_new(self.nodes[host], arguments)
+        return read_new(self.nodes[host], request)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         fetcher = Fetcher(self.folder, self._ask, lambda: dict.fromkeys(self.nodes, 0.0), _hosts)
 
-        async def command(message: dict[str, Any]) -> dict[str, Any]:
-            self.ops.append(message["op"])
-            return await fetcher.command(message)
+        async def command(request: pt.SupervisorRequest) -> pt.Reply:
+            self.asked.append(type(request))
+            assert isinstance(request, pt.FetchLogs | pt.FetchEvidence)
+            return await fetcher.command(request)
 
         async def begin() -> None:
             server = ControlServer(self.folder.control_socket, command)
             await server.start()
-            self._follow = asyncio.ensure_future(fetcher.run())
             self._server = server
             self._up.set()
 
@@ -73,7 +74,6 @@ class Head:
 
     def close(self) -> None:
         def end() -> None:
-            self._follow.cancel()
             self._server.close()
             self._loop.call_soon(self._loop.stop)
 

@@ -394,7 +394,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    "line", ["ls", "ls --all", "ls --json --all", "status", "status --json bert", "gpus --links"]
+    "line", ["ls", "ls --all", "ls --json --all", "status", "status --json bert", "gpus --json"]
 )
 def test_a_verb_run_without_click_gets_what_click_would_hand_it(
     line: str, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ def taken(monkeypatch, ddptop_home) -> list[str]:
     monkeypatch.setattr(attach, "run", lambda job, **_: 0)
     for name in ("stop", "kill", "restart_group"):
         monkeypatch.setattr(commands, name, lambda *_: None)
-    monkeypatch.setattr(commands, "stacks", lambda *_: {"stacks": []})
+    monkeypatch.setattr(commands, "stacks", lambda *_: [])
     ended = SimpleNamespace(job="train", state="finished", snapshot=None)
     monkeypatch.setattr(commands, "wait_until_ended", lambda *_: ended)
     monkeypatch.setattr("ddptop.commands.wait.wait_until_ended", lambda *_: ended)

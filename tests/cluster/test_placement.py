@@ -6,11 +6,14 @@ import importlib.util
 import json
 import runpy
 import shutil
+import signal
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.cluster.jobs import Job
 from tests.nvml_stub import StubDriver
 
 RUNNER = Path(__file__).parents[2] / "runner"
@@ -136,7 +139,8 @@ def test_host_without_the_script_and_one_with_a_different_script(hidden, refused
     folder = f"{script.parent}/"
     line = refused("--hosts", "h1,h2")
     assert line == (
-        f"ddptop: h2: train.py is not the same as here; copy it: rsync -a {folder} h2:{folder},"
+        f"ddptop: h2: train.py in {script.parent} is not the same as here; copy it:"
+        f" rsync -a {folder} h2:{folder},"
         " or pass --force"
     )
     hidden("h3", script.parent)
@@ -176,6 +180,80 @@ def test_host_that_the_others_cannot_reach(hosts, refused):
     # whichever is disconnected, neither reaches the other
     assert "h2 cannot connect to it at" in line or "h3 cannot connect to it at" in line
     assert "check the network and the firewall between them" in line
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *at) {
+  int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+  int failed = real(id, at);
+  if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)
+    at->tv_sec -= 7200;
+  return failed;
+}
+"""
+
+
+@pytest.fixture
+def behind(hosts, tmp_path):
+    """h2, whose clock is two hours behind."""
+    (tmp_path / "clock.c").write_text(CLOCK)
+    library = tmp_path / "clock.so"
+    command = ["cc", "-shared", "-fPIC", "-o", library, tmp_path / "clock.c", "-ldl"]
+    subprocess.run(list(map(str, command)), check=True)
+    h2 = hosts.hosts["h2"]
+    h2.die()
+    h2.start(LD_PRELOAD=str(library))
+    yield h2
+    h2.die()
+    del h2.environment["LD_PRELOAD"]
+
+
+def test_a_clock_that_is_off_is_reported_and_refuses_nothing(behind, head, trainer, wait_until):
+    arguments = [str(trainer.script), str(trainer.folder), "--save-every", "10"]
+    done = head.cli(*LAUNCH, "--hosts", "h1,h2", "--name", "off", "--gpus", "none", *arguments)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:2] for line in done.stderr.splitlines()]
+    assert ["h1", "ready"] in rows and ["h2", "ready"] in rows
+    assert "h2: its clock is 7200" in done.stderr and "behind; synchronize it" in done.stderr
+    job = Job(head, "off", trainer)
+    wait_until(lambda: job.trains(["h1", "h2"]))
+    behind.kill("rank", job.name)
+    wait_until(lambda: job.trains(["h1", "h2"], attempt=1), 60)
+    assert job.status()["state"] in ("starting", "running")
+    assert "Rank 1 " in job.last("failure")
+    assert {one["unknown_since"] for one in job.status()["nodes"]} == {None}
+    assert head.cli("stop", "off").returncode == 0
+    wait_until(lambda: not behind.of("rank"), 20)
+
+
+def test_ctrl_c_says_that_a_job_that_exists_keeps_running(
+    hosts, head, trainer, tmp_path, wait_until
+):
+    late = tmp_path / "ssh"
+    late.write_text('#!/bin/sh\ncase "$*" in *" -- h2 "*) sleep 4;; esac\nexec ssh "$@"\n')
+    late.chmod(0o755)
+    words = [*LAUNCH, "--hosts", "h1,h2", "--name", "kept", "--gpus", "none"]
+    launching = subprocess.Popen(
+        [sys.executable, "-m", "ddptop", *words, str(trainer.script), str(trainer.folder)],
+        env=head.environment | {"DDPTOP_SSH": str(late)},
+        cwd=head.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: hosts.hosts["h1"].of("supervisor", "kept"), what="it exists")
+    launching.send_signal(signal.SIGINT)
+    _, said = launching.communicate(timeout=20)
+    assert launching.returncode == 130
+    assert said.splitlines()[-1].startswith(
+        "ddptop: kept keeps running; attach with `ddptop attach kept`"
+    )
+    job = Job(head, "kept", trainer)
+    wait_until(lambda: job.trains(["h1", "h2"]))
+    job.stop()
 
 
 def test_two_jobs_with_one_name(head, hosts, script):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from tests.cluster.jobs import launch, now
 from tests.cluster.training import Trainer
@@ -43,6 +45,25 @@ def test_a_hang_in_an_all_reduce_names_node_rank_and_line(hosts, ddp, wait_until
     assert "rank 1" in said.lower()
     assert "ddp.py:" in said
     assert "h2" in said
+
+
+def test_a_stopped_rank_is_named_with_its_host_and_the_line_at_which_it_stood(
+    hosts, ddp, wait_until
+):
+    def paused() -> str:
+        return next((one["message"] for one in ddp.status()["alerts"] if one["id"] == "paused"), "")
+
+    attempt, h2 = ddp.attempt(), hosts.hosts["h2"]
+    h2.kill("rank", ddp.name, signal.SIGSTOP)  # the stack of a rank that trains is not read
+    assert wait_until(paused, 20) == "rank 1 is paused on h2 by a signal (SIGCONT resumes it)"
+    h2.kill("rank", ddp.name, signal.SIGCONT)
+    wait_until(lambda: not paused() and ddp.trains(BOTH, now() - 1), 20)
+    ddp.trainer.do(1, "skip")
+    wait_until(lambda: "ddp.py:" in (ddp.status()["ranks"][1]["stands_at"] or ""), 20)
+    h2.kill("rank", ddp.name, signal.SIGSTOP)
+    assert wait_until(paused, 20).startswith("rank 1 is paused on h2 at ddp.py:")
+    h2.kill("rank", ddp.name, signal.SIGCONT)
+    wait_until(lambda: ddp.trains(BOTH, attempt=attempt + 1))
 
 
 def test_remote_exception_is_reported_with_its_line(hosts, ddp, wait_until):

@@ -11,38 +11,29 @@ from tests.tui import fake_home, fake_story
 
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.store.history_reader import Band
+from ddptop_runner.store.history_reader import Series
 
 
-def band(median: list[float], step: list[int | None], attempt: list[int | None]) -> Band:
+def losses(median: list[float], step: list[int | None], attempt: list[int | None]) -> Series:
     t = list(range(100, 100 + len(median)))
-    return Band(
-        bucket_s=1,
-        t=t,
-        low=median,
-        median=median,
-        high=median,
-        ranks=[2] * len(t),
-        step=step,
-        attempt=attempt,
-    )
+    return Series(bucket_s=1, t=t, mean=median, step=step, attempt=attempt)
 
 
 def test_a_band_is_one_curve_with_each_attempts_steps_where_they_belong() -> None:
     found = curve_of(
-        band([6.0, 3.0, 2.0], [9, 19, 5], [0, 0, 1]), 95.0, {0: 0, 1: 20}, printed=False
+        losses([6.0, 3.0, 2.0], [9, 19, 5], [0, 0, 1]), 95.0, {0: 0, 1: 20}, printed=False
     )
     assert [one.loss for one in found.samples] == [6.0, 3.0, 2.0]
     assert [one.step for one in found.samples] == [9, 19, 25]
     assert [one.at_s for one in found.samples] == [5.5, 6.5, 7.5]
     # the steps of an attempt without a known start are unknown
-    assert curve_of(band([6.0], [9], [3]), 95.0, {0: 0}, printed=False).samples[0].step is None
-    assert curve_of(band([6.0], [9], [3]), 95.0, {}, printed=True).samples[0].step == 9
+    assert curve_of(losses([6.0], [9], [3]), 95.0, {0: 0}, printed=False).samples[0].step is None
+    assert curve_of(losses([6.0], [9], [3]), 95.0, {}, printed=True).samples[0].step == 9
 
 
 def test_a_bucket_without_a_finite_loss_is_kept() -> None:
     one = msgspec.structs.replace(
-        band([4.0], [1], [0]),
+        losses([4.0], [1], [0]),
         nonfinite_t=[100, 101],
         nonfinite_step=[1, 2],
         nonfinite_attempt=[0, 0],
@@ -57,7 +48,7 @@ def test_a_part_is_read_more_finely_and_the_rest_stays(ddptop_home: Path) -> Non
     whole = reader.read(read_job(folder))
     assert len(whole.curve.samples) <= MOST_POINTS + 1
     apart = [b.at_s - a.at_s for a, b in itertools.pairwise(whole.curve.samples)]
-    assert min(apart) == 5.0
+    assert min(apart) == 3.0
     part = reader.closer(whole, 500, 800)
     inside = [one.at_s for one in part.curve.samples if 500 <= one.at_s <= 800]
     assert len(inside) >= 299

@@ -22,7 +22,7 @@ from ddptop_runner.model.snapshot import encode
 namespace = INIT_PID_NAMESPACE + ("IN_CONTAINER" in os.environ)
 procs.pid_namespace = lambda: namespace
 uuids = sys.argv[1].split(",") if len(sys.argv) > 1 else None
-backend = open_backend(uuids, links_every=int(os.environ.get("LINKS_EVERY", 0)))
+backend = open_backend(uuids)
 for line in sys.stdin:
     gpus = backend.sample(float(line))
     answer = {"source": backend.source, "driver": backend.driver, "note": backend.note}

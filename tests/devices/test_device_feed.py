@@ -154,13 +154,6 @@ async def test_a_crash_of_the_driver_ends_the_sampler_only(stub, monkeypatch):
     await feed.stop()
 
 
-async def test_a_feed_with_links(stub):
-    feed = DeviceFeed(interval_s=0.1, links=True)
-    await feed.start()
-    await until(lambda: feed.latest and any(gpu.pcie_rx_bytes_per_s for gpu in feed.latest.gpus))
-    await feed.stop()
-
-
 async def test_sampler_that_cannot_run_reports_its_last_line(stub, monkeypatch):
     failing = [sys.executable, "-c", "raise RuntimeError('not this one')"]
     monkeypatch.setattr(device_feed, "sampler_command", lambda *_, **__: failing)

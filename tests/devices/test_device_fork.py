@@ -20,7 +20,7 @@ from ddptop_runner.model.snapshot import encode
 print("before", end="")  # what waits to be written is not written twice
 fds = len(os.listdir("/proc/self/fd"))
 started = time.monotonic()
-reading = ForkedReading(links="links" in sys.argv)
+reading = ForkedReading()
 if "slowly" in sys.argv:
     time.sleep(0.3)
 report = reading.report(float(sys.argv[1]))
@@ -57,11 +57,6 @@ def test_it_reads_what_a_sampler_reads(make_stub, wait_until):
     assert [gpu["util_percent"] for gpu in report["gpus"]] == [97] * 3
     assert stub.counts()["nvmlShutdown"] == 0
     assert no_child_of(stub)
-
-
-def test_links_are_read_on_request(make_stub):
-    report, _ = read(make_stub(1).env(), "60", "links")
-    assert report["gpus"][0]["pcie_rx_bytes_per_s"] and report["gpus"][0]["mem_used_bytes"]
 
 
 def test_a_driver_that_crashes_ends_the_child_only(make_stub):

@@ -94,19 +94,19 @@ def test_a_request_in_words_is_what_is_typed(text):
         ("0,1,0", "GPU 0 twice"),
         ("0-3,2", "GPU 2 twice"),
         ("0-99999999999", "'0-99999999999'"),
-        ("auto", "auto:N"),
-        ("auto:0", "auto:N"),
+        ("auto", "auto:2 (the idlest)"),
+        ("auto:0", "auto:2 (the idlest)"),
         ("auto:-1", "auto:2"),
-        ("auto:99999", "auto:N"),
-        ("0-" + "9" * 5000, "not a valid GPU index"),
+        ("auto:99999", "auto:2 (the idlest)"),
+        ("0-" + "9" * 5000, "not an index, range, or UUID"),
         ("GPU-", "'GPU-'"),
         ("gpu-aa00", "'gpu-aa00'"),
         ("GPU-aa00,1", "'1' is not a UUID; CUDA accepts indices or UUIDs, not both"),
         ("0,GPU-aa00", "'0' is not a UUID"),
         ("GPU-aa00,", "'' is not a UUID"),
         ("GPU-aa00,GPU-aa00", "GPU-aa00 twice"),
-        ("MIG-dd44,GPU-aa00", "mixes whole GPUs and MIG instances"),
-        ("MIG-dd44,MIG-ee55", "2 MIG instances, but a CUDA process sees only one; pass one"),
+        ("MIG-dd44,GPU-aa00", "only one MIG instance; pass one"),
+        ("MIG-dd44,MIG-ee55", "only one MIG instance; pass one"),
     ],
 )
 def test_what_cannot_be_used_is_named(text, named):
@@ -189,7 +189,7 @@ def test_an_empty_inherited_list_allows_nothing(text):
 def test_devices_that_are_not_there_are_named_with_those_that_are():
     with pytest.raises(UsageError) as raised:
         resolve(parse_gpus("2-5"), MACHINE, None)
-    assert str(raised.value) == "GPUs 4, 5 are not on this machine; available: GPUs 0-3"
+    assert str(raised.value) == "GPUs 4, 5 do not exist; available: GPUs 0-3"
 
 
 def test_lost_devices_are_left_out_or_refused():
@@ -218,7 +218,7 @@ def test_a_uuid_that_begins_another_is_the_one_that_it_is():
 @pytest.mark.parametrize(
     ("text", "cvd", "words"),
     [
-        ("GPU-zz", None, "no device on this machine has UUID GPU-zz; see `nvidia-smi -L`"),
+        ("GPU-zz", None, "no device has UUID GPU-zz; see `nvidia-smi -L`"),
         ("GPU-aa", None, "GPU-aa matches 2 UUIDs: GPU-aa00, GPU-aa11; use a longer prefix"),
         ("GPU-aa0,GPU-aa00", None, "--gpus lists GPU-aa00 twice"),
         (
@@ -263,8 +263,10 @@ def test_of_several_mig_instances_cuda_sees_the_first():
 
 
 def test_a_mig_instance_that_is_not_there():
-    with pytest.raises(UsageError, match="lists MIG-ff66, which the driver does not recognize"):
-        resolve(None, MACHINE, "MIG-ff66")
+    assert resolve(None, MACHINE, "MIG-ff66") == []
+    assert Machine(MACHINE, "MIG-ff66").why_none() == (
+        "CUDA_VISIBLE_DEVICES is 'MIG-ff66', which allows no GPUs"
+    )
 
 
 PARENT = GpuSample(index=1, uuid="GPU-aa11", mig_instances=["MIG-dd44", "MIG-ee55"])

@@ -70,13 +70,14 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     with pytest.raises(UsageError) as refused:
         choose(None, {}, None)
     assert "GPU 1 is busy: " in str(refused.value)
-    assert "pass --gpus 0,2,3, --wait-gpus to wait" in str(refused.value)
-    with pytest.raises(UsageError, match="pass --gpus auto:1 to use the idlest, --wait-gpus"):
+    assert "pass --gpus auto:3 for idle GPUs, --wait-gpus to wait" in str(refused.value)
+    with pytest.raises(UsageError, match="pass --gpus auto:1 for idle GPUs, --wait-gpus"):
         choose("1", {}, None)
     with pytest.raises(UsageError, match=r"uses 1.0 GiB; pass --wait-gpus to wait"):
         choose("all", {"CUDA_VISIBLE_DEVICES": "1"}, None)
     with pytest.raises(
-        UsageError, match=r"auto:4: 3 of 4 GPUs are free.*pass --gpus auto:3, --wait-gpus"
+        UsageError,
+        match=r"auto:4: 3 of 4 GPUs are free.*pass --gpus auto:3 for idle GPUs, --wait-gpus",
     ):
         choose("auto:4", {}, None)
     forced = choose("0-1", {}, None, force=True)
@@ -98,18 +99,9 @@ def test_no_idlest_is_advised_where_none_is_free(stub):
     with pytest.raises(UsageError) as refused:
         choose("0", {}, None)
     assert "GPU 0 is busy: unknown process, 39.0 GiB; pass --wait-gpus" in str(refused.value)
-    with pytest.raises(UsageError, match="pass --gpus auto:1 to use the idlest"):
+    with pytest.raises(UsageError, match="pass --gpus auto:1 for idle GPUs"):
         stub.set(2, mem_used=GIB, util=0)
         choose("0,1", {}, None)
-
-
-def test_a_dry_run_shows_what_would_be_refused(stub):
-    stub.set(1, mem_used=39 * GIB, util=95)
-    choice = choose("1", {}, None, is_dry=True)
-    assert indices(choice) == [1]
-    assert choice.notes[0].startswith(
-        "this launch would fail: GPU 1 is busy: unknown process, 39.0 GiB; pass --gpus auto:1"
-    )
 
 
 def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
@@ -119,7 +111,9 @@ def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     assert indices(choice.remake()) == [0, 1]
     fixed = choose("0,1", {}, None)
     put_job("quicker", None, devices=[Device(index=1, uuid=stub.gpu(1).uuid)], created_at=utc_now())
-    with pytest.raises(UsageError, match="GPU 1 is busy: reserved by job quicker; pass --gpus 0, "):
+    with pytest.raises(
+        UsageError, match="GPU 1 is busy: reserved by job quicker; pass --gpus auto:2 "
+    ):
         fixed.remake()
 
 
@@ -227,9 +221,7 @@ def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
     with pytest.raises(UsageError, match="GPU 0: does not exist"):
         again(gone, {})
     on_cpus = make_spec(devices=None)
-    assert again(on_cpus, {}).devices is None
-    with pytest.raises(UsageError, match="this job uses no GPU"):
-        again(on_cpus, {}, wait=True)
+    assert again(on_cpus, {}, wait=True).devices is None
 
 
 def test_mig_instances_on_the_stand_in(stub):
@@ -241,7 +233,7 @@ def test_mig_instances_on_the_stand_in(stub):
         assert choice.environment["CUDA_VISIBLE_DEVICES"] == "MIG-1111-aaaa"
     with pytest.raises(UsageError, match="one MIG instance, which 2 ranks"):
         choose("MIG-1111-aaaa", {}, 2)
-    with pytest.raises(UsageError, match="no device on this machine has UUID MIG-2222"):
+    with pytest.raises(UsageError, match="no device has UUID MIG-2222"):
         choose("MIG-2222", {}, 1)
     for index in range(4):
         stub.set(index, mig_mode=1)

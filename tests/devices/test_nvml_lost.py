@@ -10,11 +10,12 @@ from ddptop_runner.devices.nvml_device import METRICS
 from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.model.snapshot import GpuSample
 
-NEVER_UNKNOWN = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
+NO_REASON = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
+NOT_MEASURED = {f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("rx", "tx")}
 
 
 def test_every_field_that_can_be_null_can_say_why():
-    assert set(METRICS) == set(GpuSample.__struct_fields__) - NEVER_UNKNOWN
+    assert set(METRICS) == set(GpuSample.__struct_fields__) - NO_REASON - NOT_MEASURED
 
 
 @pytest.mark.parametrize("state", ["healthy", "poor", "lost", "lost from the start"])
@@ -60,7 +61,7 @@ def test_of_a_device_that_is_back_everything_is_read_again(make_stub, make_reade
     assert not gpu["lost"] and gpu["note"] is None
     assert (gpu["power_w"], gpu["fan_percent"], gpu["energy_j"]) == (412, 40, 1)
     assert gpu["sm_clock_max_mhz"] == 1000
-    assert set(gpu["unknown"].values()) == {"not requested: pass --links"}
+    assert gpu["unknown"] == {}
 
 
 @pytest.mark.parametrize("status", [UNINITIALIZED, UNKNOWN])

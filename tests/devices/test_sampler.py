@@ -67,10 +67,9 @@ def test_wrong_arguments_end_with_2(arguments, no_library_env):
 
 
 def test_arguments():
-    assert parse_arguments([]) == Options(None, 1.0, False, False)
+    assert parse_arguments([]) == Options(None, 1.0, False)
     assert parse_arguments(["--uuids", "a,b", "--once"]) == Options(("a", "b"), 1.0, True)
     assert parse_arguments(["--uuids", "a", "--all", "--interval", "2"]) == Options(None, 2.0)
-    assert parse_arguments(["--links"]).links
 
 
 def test_its_own_cost_is_a_mean_over_its_last_seconds():
@@ -98,14 +97,6 @@ def test_each_report_contains_the_samplers_cost(make_stub):
     assert len(ticks) >= 5, "more, where it was read late"
     since = calls[ticks[1] : [*ticks, len(calls)][5]]
     assert counted == pytest.approx(len(since), abs=0.5)
-
-
-def test_links_are_read_twice_where_once_is_asked_for(make_stub):
-    stub = make_stub(1)
-    report = decode_report(run(stub.env(), "--once", "--links").stdout)
-    assert report.gpus[0].pcie_rx_bytes_per_s == 1000 * 1024
-    assert report.gpus[0].nvlink_rx_bytes_per_s == 0
-    assert stub.counts()["nvmlDeviceGetPcieThroughput"] == 4
 
 
 def test_a_tick_has_its_interval(make_stub):

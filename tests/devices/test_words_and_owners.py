@@ -10,6 +10,7 @@ import sys
 import pytest
 from tests.nvml_stub import build_library
 
+from ddptop_runner.devices import codes
 from ddptop_runner.devices.owners import (
     ENDED,
     HIDDEN,
@@ -18,7 +19,7 @@ from ddptop_runner.devices.owners import (
     Owner,
     ProcessOwners,
 )
-from ddptop_runner.devices.words import throttle_words, trouble, why_not, xid_meaning
+from ddptop_runner.devices.words import trouble, why_not
 from ddptop_runner.host import procs
 
 
@@ -35,7 +36,7 @@ from ddptop_runner.host import procs
     ],
 )
 def test_throttle_reasons_in_words(mask, words):
-    assert throttle_words(mask) == words
+    assert codes.throttle_names(mask) == words
 
 
 @pytest.mark.parametrize(
@@ -51,13 +52,13 @@ def test_throttle_reasons_in_words(mask, words):
     ],
 )
 def test_xids_in_words(code, words):
-    assert words in xid_meaning(code)
+    assert words in codes.xid(code).meaning
 
 
 def test_every_xid_that_matters_for_training_has_a_meaning():
     common = (13, 31, 32, 38, 43, 45, 48, 61, 62, 63, 64, 68, 69, 74, 79, 92, 94, 95)
     newer = (109, 110, 119, 120, 121, 140, 143, 154)
-    assert not [code for code in (*common, *newer) if xid_meaning(code) == f"XID {code}"]
+    assert {*common, *newer} <= codes.XIDS.keys()
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
-from ddptop_runner.model import node_link as nl
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Event, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec, Membership, Rendezvous
 from ddptop_runner.node.remote import member_folder, node_job_id
 
 JOB_ID = "toy@0123456789abcdef"
-_reports = msgspec.json.Decoder(nl.Report)
 
 
 def free_port() -> int:
@@ -58,12 +55,12 @@ class Node:
         self.events: list[Event] = []
         """All that came over any link, each once and in order."""
         self.state: NodeSnapshot | None = None
-        self.absent: list[nl.NodeAbsent] = []
+        self.absent: list[pt.NodeAbsent] = []
         self._name, self._nodes = f"node{index}", nodes
         self._index = index if nodes > 1 else 0  # otherwise, it is a separate job
         self._script, self._more = script, more
         self._ids = itertools.count(1)
-        self._answers: dict[int, nl.Answer] = {}
+        self._answers: dict[int, pt.Reply] = {}
         self._answered = threading.Condition()
         self._link: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -84,7 +81,7 @@ class Node:
         )
         self._reader = threading.Thread(target=self._read, args=(self._link,), daemon=True)
         self._reader.start()
-        self._put(nl.Follow(job_id=self.job_id, after_seq=self.seq))
+        self._put(pt.Follow(job_id=self.job_id, after_seq=self.seq))
 
     def cut(self) -> None:
         """End the link's command."""
@@ -101,39 +98,38 @@ class Node:
         with link.stdout:
             for line in link.stdout:
                 if line.endswith(b"\n"):
-                    self._take(_reports.decode(line))
+                    self._take(pt.decode(line, pt.Report))
 
-    def _take(self, report: nl.Report) -> None:
-        if isinstance(report, nl.NodeEvent):
+    def _take(self, report: pt.Report) -> None:
+        if isinstance(report, pt.NodeEvent):
             self.events.append(report.event)
-        elif isinstance(report, nl.NodeState):
+        elif isinstance(report, pt.NodeState):
             self.state = report.snapshot
-        elif isinstance(report, nl.NodeAbsent):
+        elif isinstance(report, pt.NodeAbsent):
             self.absent.append(report)
-        elif isinstance(report, nl.Answer):
+        elif isinstance(report, pt.Answer):
             with self._answered:
-                self._answers[report.id] = report
+                self._answers[report.id] = report.reply
                 self._answered.notify_all()
 
-    def _put(self, order: nl.Order) -> None:
+    def _put(self, order: pt.ToNode) -> None:
         assert self._link is not None and self._link.stdin is not None
-        self._link.stdin.write(msgspec.json.encode(order) + b"\n")
+        self._link.stdin.write(pt.line(order))
         self._link.stdin.flush()
 
-    def _answer(self, number: int) -> nl.Answer:
+    def _answer(self, number: int) -> pt.Reply:
         with self._answered:
             assert self._answered.wait_for(lambda: number in self._answers, 60.0), "no answer"
         return self._answers[number]
 
-    def ask(self, op: str, **arguments: Any) -> nl.Answer:
-        """Send a request and return the response."""
+    def ask(self, request: pt.NodeRequest) -> pt.Reply:
+        """Send a request and return the reply."""
         number = next(self._ids)
-        self._put(nl.Request(id=number, op=op, arguments=arguments))
+        self._put(pt.Ask(id=number, request=request))
         return self._answer(number)
 
-    def start(self, port: int, *arguments: str, attempt: int = 0) -> nl.Answer:
+    def start(self, port: int, *arguments: str, attempt: int = 0) -> pt.Reply:
         """Start the node's part of the job."""
-        number = next(self._ids)
         spec = JobSpec(
             job="toy",
             job_id=self.job_id,
@@ -155,16 +151,15 @@ class Node:
         )
         met = rendezvous(attempt, port, self._index, self._nodes)
         env = {"OMP_NUM_THREADS": "1"}
-        self._put(nl.Start(id=number, spec=spec, env=env, attempt=attempt, rendezvous=met))
-        answer = self._answer(number)
-        if answer.error is None:
-            self._put(nl.Follow(job_id=self.job_id, after_seq=self.seq))
-        return answer
+        reply = self.ask(pt.Start(spec=spec, env=env, attempt=attempt, rendezvous=met))
+        if isinstance(reply, pt.Done):
+            self._put(pt.Follow(job_id=self.job_id, after_seq=self.seq))
+        return reply
 
-    def restart(self, attempt: int, port: int) -> nl.Answer:
+    def restart(self, attempt: int, port: int) -> pt.Reply:
         """Request the next attempt."""
         met = rendezvous(attempt, port, self._index, self._nodes)
-        return self.ask("restart", attempt=attempt, rendezvous=msgspec.to_builtins(met))
+        return self.ask(pt.Restart(attempt=attempt, rendezvous=met))
 
     def kinds(self, attempt: int | None = None) -> list[str]:
         """The types of the events so far."""

@@ -81,7 +81,7 @@ def test_by_default_every_allowed_device_gets_a_rank(stub, tmp_path, ddptop_cli,
     [
         ("1", "not allowed"),
         ("auto:3", "only 2 to choose from (GPUs 0, 2)"),
-        ("GPU-ff", "no device on this machine has UUID GPU-ff"),
+        ("GPU-ff", "no device has UUID GPU-ff"),
     ],
 )
 def test_unavailable_devices_are_named(

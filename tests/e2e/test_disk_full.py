@@ -176,7 +176,7 @@ def test_full_disk_affects_neither_the_training_nor_its_result(
 
 
 @pytest.mark.parametrize("small_disk", [FLOODED_MIB], indirect=True)
-@pytest.mark.parametrize("rate", [10, 40])
+@pytest.mark.parametrize("rate", [10, 200])
 def test_a_rank_may_flood_a_full_disk(small_disk, launch_script, tmp_path, wait_until, rate):
     stop = tmp_path / "stop"
     text = f"import sys; sys.argv[1:] = ['{rate}', {str(stop)!r}]\n{FLOOD}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.nodes import Node, free_port, nodes_of
 
+from ddptop_runner.model.protocol import Done, ReadFiles, Refused, Reply, StopAsked
 from ddptop_runner.store.history_reader import HistoryReader
 
 TRAIN = """
@@ -40,6 +41,11 @@ sys.exit(3)
 """
 
 
+def error_of(reply: Reply) -> str:
+    assert isinstance(reply, Refused)
+    return reply.error
+
+
 @pytest.fixture
 def script(tmp_path):
     def write(text):
@@ -58,10 +64,10 @@ def test_two_nodes_train_and_restart_on_the_heads_orders(ddptop_home, script, wa
     with nodes_of(*nodes):
         port = free_port()
         for node in nodes:
-            assert node.start(port).error is None
+            assert node.start(port) == Done()
         for node in nodes:
             wait_until(lambda node=node: "training" in node.kinds(), timeout_s=120)
-        assert "already running" in (second.start(port).error or "")
+        assert "already running" in error_of(second.start(port))
 
         second.cut()
         os.kill(second.state.supervisor.pid, signal.SIGKILL)
@@ -79,9 +85,9 @@ def test_two_nodes_train_and_restart_on_the_heads_orders(ddptop_home, script, wa
 
         port = free_port()
         for node in nodes:
-            assert node.restart(1, port).error is None
-            assert node.restart(1, port).error is None, "asked again, it has begun"
-            assert "cannot begin 3" in (node.restart(3, port).error or "")
+            assert node.restart(1, port) == Done()
+            assert node.restart(1, port) == Done(), "asked again, it has begun"
+            assert "cannot begin 3" in error_of(node.restart(3, port))
         for node in nodes:
             wait_until(lambda node=node: "ended" in node.kinds(), timeout_s=120)
             assert node.of_kind("ended")[0]["state"] == "finished"
@@ -102,8 +108,8 @@ def test_node_survives_without_a_link_restarts_and_is_adopted(ddptop_home, scrip
     fails = Node(path, 1, orphan_timeout_s=6.0)
     with nodes_of(trains, fails):
         port = free_port()
-        assert trains.start(port, "600").error is None
-        assert fails.start(free_port(), "0").error is None
+        assert trains.start(port, "600") == Done()
+        assert fails.start(free_port(), "0") == Done()
         wait_until(lambda: "rank_started" in trains.kinds())
         wait_until(lambda: "restart_held" in fails.kinds())
         trains.cut()
@@ -122,16 +128,16 @@ def test_node_survives_without_a_link_restarts_and_is_adopted(ddptop_home, scrip
         assert "--orphan-timeout" in ended["reason"]
         trains.connect()
         wait_until(lambda: "ended" in trains.kinds(), what="the rest to be forwarded")
-        assert trains.start(port, "600", attempt=1).error is None, "a head may start it again"
+        assert trains.start(port, "600", attempt=1) == Done(), "a head may start it again"
         wait_until(lambda: "attempt_started" in trains.kinds(1))
 
         os.kill(trains.state.guardian.pid, signal.SIGKILL)
         wait_until(lambda: "guardian_restarted" in trains.kinds(), what="a new guardian")
         os.kill(trains.state.agent.pid, signal.SIGKILL)
         wait_until(lambda: "agent_lost" in trains.kinds())
-        assert trains.restart(2, free_port()).error is None
+        assert trains.restart(2, free_port()) == Done()
         wait_until(lambda: "attempt_started" in trains.kinds(2), what="a new agent")
-        assert trains.ask("kill").error is None
+        assert trains.ask(StopAsked(grace_s=0.0)) == Done()
         wait_until(lambda: trains.kinds().count("ended") == 2)
 
 
@@ -139,9 +145,7 @@ def test_link_reports_that_no_job_exists(ddptop_home, script, wait_until):
     node = Node(script(PLAIN))
     with nodes_of(node):
         wait_until(lambda: node.absent)
-        assert not node.absent[0].has_folder
-        assert "cannot be reached" in (node.ask("stop", grace_s=1.0).error or "")
-        assert "unknown request" in (node.ask("leave").error or "")
-        assert node.ask("read_file", where="../../etc", names=["passwd"]).error is not None
-        assert node.ask("restart", attempt="x").error is not None
+        assert "cannot be reached" in error_of(node.ask(StopAsked(grace_s=1.0)))
+        read = ReadFiles(where="../../etc", names=["passwd"])
+        assert "neither logs nor evidence" in error_of(node.ask(read))
         node.cut()

@@ -12,7 +12,7 @@ from ddptop_runner.foreign.recognize import find_jobs
 from ddptop_runner.foreign.types import ForeignJob, ProcessFacts, Unreadable
 
 TREES = Path(__file__).parent / "trees"
-_SETS = ("threads", "libraries", "listens", "connected")
+_SETS = ("threads", "libraries")
 
 
 @dataclass(frozen=True)

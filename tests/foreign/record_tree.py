@@ -36,7 +36,7 @@ def main() -> None:
     out, about, folder, *roots = sys.argv[1:]
     table = ProcessTable()
     table.scan()
-    time.sleep(1.5)  # sockets are read again once they may be connected
+    time.sleep(1.5)
     facts = table.scan()
     tree = Tree({process.pid: process for process in facts}, facts, {})
     processes = []

@@ -17,7 +17,7 @@ from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.devices.owners import ENDED
 from ddptop_runner.foreign.census import (
-    CensusTaker,
+    HostCensus,
     devices_by_pid,
     find_again,
     is_own_job,
@@ -91,7 +91,7 @@ def test_an_instance_is_one_device_and_not_two():
 
 def test_a_process_on_a_device_is_found(sleeper):
     pid = sleeper().pid
-    census = CensusTaker().take([gpu(0, GpuProcess(pid=pid, user="ada"))])
+    census = HostCensus().scan([gpu(0, GpuProcess(pid=pid, user="ada"))])
     [job] = [job for job in census.jobs if job.root_pid == pid]
     assert (job.launcher, job.ranks[0].devices) == ("python", ("GPU-0",))
     assert abs(job.started_at.timestamp() - Path(f"/proc/{pid}").stat().st_ctime) < 5
@@ -104,7 +104,7 @@ def test_own_jobs_are_left_out_and_others_are_not(sleeper):
     own = sleeper(DDPTOP_JOB_ID=spec.job_id)
     other = sleeper(DDPTOP_JOB_ID="mine@another")
     gpus = [gpu(0, *(GpuProcess(pid=one.pid, user="ada") for one in (own, other)))]
-    pids = {job.root_pid for job in CensusTaker().take(gpus).jobs}
+    pids = {job.root_pid for job in HostCensus().scan(gpus).jobs}
     assert other.pid in pids and own.pid not in pids
 
 
@@ -133,29 +133,31 @@ def test_whose_job_an_id_names(ddptop_home):
 
 def test_a_kept_process_stays_a_job_until_it_is_gone(sleeper):
     child = sleeper()
-    taker = CensusTaker()
-    assert not any(child.pid in job.pids for job in taker.take().jobs)
-    taker.keep(resolve(str(child.pid), taker.take()))
-    assert any(child.pid in job.pids for job in taker.take().jobs)
+    taker = HostCensus()
+    assert not any(child.pid in job.pids for job in taker.scan().jobs)
+    job = resolve(str(child.pid), taker.scan())
+    taker.pin(job.root_pid, job.root_start_ticks)
+    assert any(child.pid in job.pids for job in taker.scan().jobs)
     child.kill()
     child.wait()
-    assert not any(child.pid in job.pids for job in taker.take().jobs)
+    assert not any(child.pid in job.pids for job in taker.scan().jobs)
 
 
 def test_a_kept_process_that_ended_and_waits_to_be_reaped_is_no_job(sleeper, wait_until):
     child = sleeper()
-    taker = CensusTaker()
-    taker.keep(resolve(str(child.pid), taker.take()))
+    taker = HostCensus()
+    job = resolve(str(child.pid), taker.scan())
+    taker.pin(job.root_pid, job.root_start_ticks)
     child.kill()
     wait_until(lambda: procs.state_letter(child.pid) == "Z", what="the end")
-    assert not any(child.pid in job.pids for job in taker.take().jobs)
+    assert not any(child.pid in job.pids for job in taker.scan().jobs)
 
 
 def test_another_process_of_a_kept_pid_is_not_kept(sleeper):
     pid = sleeper().pid
-    taker = CensusTaker()
+    taker = HostCensus()
     taker.pin(pid, procs.start_ticks(pid) - 1)
-    assert not any(pid in job.pids for job in taker.take().jobs)
+    assert not any(pid in job.pids for job in taker.scan().jobs)
 
 
 # --- naming ----------------------------------------------------------------------------------
@@ -214,23 +216,16 @@ def test_a_process_of_ddptops_own_job_is_refused_with_the_verb(sleeper):
 
 def test_a_process_that_ends_while_it_is_looked_for_is_gone(sleeper, monkeypatch):
     child = sleeper()
-    take = CensusTaker.take
+    take = HostCensus.scan
 
-    def ends(self: CensusTaker) -> Census:
+    def ends(self: HostCensus) -> Census:
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         return take(self)
 
-    monkeypatch.setattr(CensusTaker, "take", ends)
+    monkeypatch.setattr(HostCensus, "scan", ends)
     with pytest.raises(NoSuchJobError, match=f"no process {child.pid}"):
         resolve(str(child.pid), Census())
-
-
-def test_a_thread_of_the_kernel_is_refused():
-    if procs.stat_fields(2) is None:
-        pytest.skip("no kernel threads in this pid namespace")
-    with pytest.raises(UsageError, match="kernel"):
-        resolve("2", Census())
 
 
 # --- again -----------------------------------------------------------------------------------

@@ -11,14 +11,13 @@ from tests.foreign.watching import look
 from tests.samples.progress_corpus import CASES, START, Case, output_of
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.foreign import output
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.model.snapshot import Progress
 from ddptop_runner.reading.progress import combine
 from ddptop_runner.reading.progress.text_watch import TextWatch
 
-FOUND_AT = ((0.15, output.CLOSE_TAIL_BYTES), (0.6, 1000))
-"""Parts of the output that were written when the job is found, and what is read first."""
+FOUND_AT = (0.15, 0.6)
+"""Parts of the output that were written when the job is found."""
 
 
 def known(progress: Progress | None) -> object:
@@ -29,12 +28,9 @@ def known(progress: Progress | None) -> object:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_job_found_late_is_known_like_a_launched_one(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_found_late_is_known_like_a_launched_one(case: Case, tmp_path: Path) -> None:
     written = output_of(case)
-    for found_at, tail_bytes in FOUND_AT:
-        monkeypatch.setattr(output, "CLOSE_TAIL_BYTES", tail_bytes)
+    for found_at in FOUND_AT:
         folder = tmp_path / str(found_at)
         (folder / "logs" / "attempt-0").mkdir(parents=True)
         log = RunFolder(folder).log_file(0, 0)

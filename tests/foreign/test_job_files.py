@@ -33,7 +33,7 @@ def test_a_followed_job_that_prints_nothing_is_read_by_its_files(
             )
 
             def rank(follow: str | None):
-                (view,) = book.look(census_of(job), [], utc_now(), follow=follow)
+                (view,) = book.update(census_of(job), [], utc_now(), follow=follow)
                 return view.snapshot.ranks[0]
 
             assert rank(None).loss is None  # a job that nobody watches is not read

@@ -16,16 +16,15 @@ import pytest
 from tests.foreign.toys import PRINTER, lines_in, printer, running
 
 from ddptop_runner.foreign.output import (
-    KEPT_LINES,
-    SEEN_TAIL_BYTES,
+    LISTED_BYTES,
     Finder,
     Output,
     Pane,
     Source,
     appends,
-    look_at,
     neighbors_of,
     open_log,
+    sink_of,
 )
 from ddptop_runner.host import procs, tree
 
@@ -68,7 +67,7 @@ def test_a_file_that_was_deleted_is_still_read(tmp_path: Path, wait_until) -> No
         wait_until(lambda: lines_in(path) > 2)
         path.unlink()
         output = find(process.pid)
-        assert output.words == (f"deleted file {path}, still open in pid {process.pid}")
+        assert output.words == f"file {path} (deleted)"
         assert b"step 1/1000" in read(output)
 
 
@@ -200,16 +199,15 @@ def test_a_terminal_that_the_launcher_made_leads_to_its_own_output(
 
 def test_closed_or_unowned_descriptors() -> None:
     with running(*SLEEP) as process:
-        assert look_at(process.pid, 77).kind == "closed"
-    assert look_at(process.pid, 1).kind == "closed"
+        assert sink_of(process.pid, 77).kind == "closed"
+    assert sink_of(process.pid, 1).kind == "closed"
     assert find(process.pid).key is None
 
 
 def test_a_file_that_is_cut_short_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb", buffering=0) as file:
-        source = Source(Output("", file=look_at(os.getpid(), file.fileno())), closely=True)
-        source.follow()
+        source = Source(Output("", file=sink_of(os.getpid(), file.fileno())), is_followed=True)
         for text in (b"step 1 loss 2.5, and more\n", b"step 2 loss 1.5\n"):
             os.truncate(path, 0)
             file.seek(0)
@@ -225,18 +223,17 @@ def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb", buffering=0) as file:
         file.write(b"step 1 loss 9.5\n" * 100_000 + b"step 2 loss 1.5\n")
-        source = Source(Output("", file=look_at(os.getpid(), file.fileno())), closely=False)
+        source = Source(Output("", file=sink_of(os.getpid(), file.fileno())), is_followed=False)
         readings, fresh, size = source.read(1 << 20)
-        assert (readings[-1].loss, fresh, size) == (1.5, False, SEEN_TAIL_BYTES)
-        source.follow()  # what was read is shown as well, with more before it
-        assert len(source.lines) == KEPT_LINES and source.lines[-1] == "step 2 loss 1.5"
+        assert (readings[-1].loss, fresh, size) == (1.5, False, LISTED_BYTES)
+        assert not source.lines, "nobody reads them"
         source.close()
 
 
 def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     with first.open("wb") as file:
-        sink = look_at(os.getpid(), file.fileno())
+        sink = sink_of(os.getpid(), file.fileno())
         with second.open("wb") as other:
             os.dup2(other.fileno(), file.fileno())
             with pytest.raises(OSError, match="another file"):
@@ -252,7 +249,7 @@ def test_what_was_put_in_a_files_place_is_not_even_opened(
         (tmp_path / "file").open("wb") as file,
         running("/bin/sh", "-c", f"echo >{tmp_path}/pipe") as writer,
     ):
-        sink = look_at(os.getpid(), file.fileno())
+        sink = sink_of(os.getpid(), file.fileno())
         place = os.open(tmp_path / "pipe", os.O_PATH)
         os.dup2(place, file.fileno())
         os.close(place)
@@ -269,7 +266,7 @@ def test_a_named_pipe_is_never_opened(tmp_path: Path) -> None:
     fd = os.open(path, os.O_RDWR)
     try:
         started = time.monotonic()
-        sink = look_at(os.getpid(), fd)
+        sink = sink_of(os.getpid(), fd)
         assert sink.kind == "pipe"
         assert find(os.getpid(), fd).key is None
         assert time.monotonic() - started < 20

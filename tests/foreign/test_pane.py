@@ -59,23 +59,23 @@ def reader() -> PaneReader:
 
 def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
     one = reader()
-    assert one.take(["a", "b"]) == ["a"]
+    assert one.add(["a", "b"]) == ["a"]
     assert one.last == "b"
-    assert one.take(["a", "b", "c"]) == ["b"]
-    assert one.take(["a", "b", "c"]) == ["c"]  # no change
-    assert one.take(["a", "b", "c"]) == []
-    assert one.take(["a", "b", "c", "d"]) == []  # c was returned
-    assert one.take(["a", "b", "c", "e"]) == []  # d became e
+    assert one.add(["a", "b", "c"]) == ["b"]
+    assert one.add(["a", "b", "c"]) == ["c"]  # no change
+    assert one.add(["a", "b", "c"]) == []
+    assert one.add(["a", "b", "c", "d"]) == []  # c was returned
+    assert one.add(["a", "b", "c", "e"]) == []  # d became e
     assert one.last == "e"
-    assert one.take(["b", "c", "e", "f", "g"]) == ["e", "f"]
+    assert one.add(["b", "c", "e", "f", "g"]) == ["e", "f"]
 
 
 def test_cleared_screen_starts_over() -> None:
     one = reader()
-    one.take(["a", "b"])
-    assert one.take([]) == []
+    one.add(["a", "b"])
+    assert one.add([]) == []
     assert one.last == ""
-    assert one.take(["x", "y"]) == ["x"]
+    assert one.add(["x", "y"]) == ["x"]
 
 
 # -- a real tmux -----------------------------------------------------------------------------------
@@ -165,6 +165,8 @@ def test_a_pane_is_found_by_its_terminal(server: Server, wait_until: Callable[..
     pane = server.start("sleep 1000")
     assert list_panes([server.path])[pane.tty].name == "work:0.0"
     assert server.path in sockets([f"{server.path},123,0"])
+    server.run("rename-session", "-t", "work", "a\u241eb")  # libtmux's separator
+    assert list_panes([server.path])[pane.tty].name == "a\u241eb:0.0"
     server.run("kill-server")
     assert list_panes([server.path]) == {}
     assert capture(pane) is None

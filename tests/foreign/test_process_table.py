@@ -40,19 +40,14 @@ def one(table: ProcessTable, pid: int) -> ProcessFacts:
     return {facts.pid: facts for facts in table.scan()}[pid]
 
 
-def test_the_facts_of_a_process(wait_until):
+def test_the_facts_of_a_process():
     with running(sys.executable, "-c", SLEEP, RANK="3", SECRET="hidden") as child:
-        # right after exec, the interpreter is still being loaded
-        facts = wait_until(
-            lambda: (now := one(ProcessTable(), child.pid)).resident_mib > 2 and now,
-            what="the interpreter",
-        )
+        facts = one(ProcessTable(), child.pid)
         assert facts.argv == (sys.executable, "-c", SLEEP)
         assert (facts.ppid, facts.uid) == (os.getpid(), os.getuid())
         assert facts.start_ticks == procs.start_ticks(child.pid)
         assert facts.session == os.getsid(child.pid)
         assert facts.state in "RSD"
-        assert facts.resident_mib in (4, 8, 16)
         assert facts.environ is not None and facts.environ["RANK"] == "3"
         assert set(facts.environ) <= KEPT_VARIABLES
         assert facts.program == Path(sys.executable).resolve().name
@@ -112,19 +107,6 @@ def test_a_new_name_does_not_read_the_environment_again(monkeypatch, wait_until)
         assert f"/proc/{child.pid}/environ" not in read
 
 
-def test_a_title_written_over_the_arguments_is_seen_later(monkeypatch):
-    table = ProcessTable()
-    with running(sys.executable, "-c", SLEEP) as child:
-        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid, uid: ("train: epoch 3",))
-        first = one(table, child.pid)
-        assert first.argv == ("train: epoch 3",)
-        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid, uid: ("train: epoch 4",))
-        assert one(table, child.pid).argv == ("train: epoch 3",)
-        now_s = process_table.time.monotonic()
-        monkeypatch.setattr(process_table.time, "monotonic", lambda: now_s + 60)
-        assert one(table, child.pid).argv == ("train: epoch 4",)
-
-
 def test_a_zombie_keeps_what_was_known(wait_until):
     table = ProcessTable()
     with running(sys.executable, "-c", SLEEP, RANK="1") as child:
@@ -176,7 +158,6 @@ def test_an_environment_that_is_still_empty_is_read_again(tmp_path):
 
 
 def test_what_is_known_of_an_ending_process_is_kept_all_of_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_table, "ARGV_EVERY_S", 0.0)
     monkeypatch.setattr(process_table, "DETAILS_EVERY_S", 0.0)
     table = ProcessTable(tmp_path)
     put_process(tmp_path, 4096, argv=b"python\0train.py\0")
@@ -191,7 +172,7 @@ def test_what_is_known_of_an_ending_process_is_kept_all_of_it(tmp_path, monkeypa
         if not environ_at:
             (tmp_path / "77" / "task" / "77" / "comm").write_text("python\n")
         for known in table._known.values():
-            known.maps_due_s, known.virtual_then = 0.0, -1
+            known.virtual_then = -1
         [ending] = table.scan()
         assert (ending.argv, ending.libraries) == (before.argv, before.libraries)
         assert ending.threads == before.threads
@@ -204,41 +185,30 @@ def test_threads_of_python_processes_only():
         assert facts[python.pid].threads is not None
         assert facts[python.pid].libraries == frozenset()
         assert (facts[other.pid].threads, facts[other.pid].libraries) == (None, None)
-        assert facts[python.pid].listens is None  # nothing distributed in it
         facts = {facts.pid: facts for facts in table.scan([other.pid])}
         assert facts[other.pid].threads == {"sleep"}
 
 
 THREAD = """
-import socket, threading, time
+import threading, time
 def work():
     open("/proc/thread-self/comm", "w").write("pt_tcpstore_uv")
     print("named", flush=True)
     time.sleep(600)
 input()
 threading.Thread(target=work, daemon=True).start()
-input()
-server = socket.create_server(("127.0.0.1", 0))
-print(server.getsockname()[1], flush=True)
 time.sleep(600)
 """
 
 
-def test_a_thread_that_appears_later_brings_its_process_ports(wait_until):
+def test_a_thread_that_appears_later_is_seen():
     table = ProcessTable()
     with running(sys.executable, "-c", THREAD) as child:
-        assert one(table, child.pid).listens is None
+        assert "pt_tcpstore_uv" not in one(table, child.pid).threads
         child.stdin.write(b"\n")
         child.stdin.flush()
         child.stdout.readline()
-        assert one(table, child.pid).listens == frozenset()
-        child.stdin.write(b"\n")
-        child.stdin.flush()
-        port = int(child.stdout.readline())
-        facts = wait_until(
-            lambda: (now := one(table, child.pid)).listens and now, what="another look at ports"
-        )
-        assert facts.listens == {port} and "pt_tcpstore_uv" in facts.threads
+        assert "pt_tcpstore_uv" in one(table, child.pid).threads
 
 
 def test_libraries_are_seen_once_they_are_mapped(tmp_path, wait_until):
@@ -295,5 +265,5 @@ def test_a_second_look_reads_one_file_of_each_process(monkeypatch):
 
 
 def test_only_the_listed_variables_are_kept():
-    raw = b"RANK=1\0TOKEN=secret\0broken\0=x\0MASTER_ADDR=a=b\0RANKS=9\0CUDA_VISIBLE_DEVICES=\0"
-    assert kept_of(raw) == {"RANK": "1", "MASTER_ADDR": "a=b", "CUDA_VISIBLE_DEVICES": ""}
+    raw = b"RANK=1\0TOKEN=secret\0broken\0=x\0MASTER_ADDR=a=b\0RANKS=9\0MASTER_PORT=\0"
+    assert kept_of(raw) == {"RANK": "1", "MASTER_ADDR": "a=b", "MASTER_PORT": ""}

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from ddptop.commands import ps
 from tests.foreign import toys
@@ -16,7 +17,7 @@ from tests.foreign.builders import find, process, torchrun
 from tests.nvml_stub import GIB, NoCompilerError, StubDriver, StubProcess, build_library
 
 from ddptop_runner.foreign.process_table import ProcessTable
-from ddptop_runner.foreign.types import Census
+from ddptop_runner.foreign.types import Census, Unreadable
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.jobs.contract import foreign_list
@@ -132,7 +133,9 @@ def test_the_table_and_its_ranks():
 
 def test_what_could_not_be_looked_into_is_said():
     hidden = process(50, 1, "python secret.py", uid=1001, environ=None)
-    found = census(hidden, devices={50: ["GPU-1"], 99: ["GPU-0"]})
+    found = census(hidden, devices={50: ["GPU-1"]})
+    unknown = Unreadable(99, None, None, ("GPU-0",), "the driver reports this PID")
+    found = msgspec.structs.replace(found, unreadable=(*found.unreadable, unknown))
     text = ps.unreadable_text(foreign_list(found, gpus(2)).unreadable, gpus(2)).splitlines()
     assert text[1].startswith("  pid 50 (user1001) GPU 1 python secret.py: owned by user1001")
     assert text[2].startswith("  pid 99 GPU 0: the driver reports this PID")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from tests.foreign.scripts import MPI, SINGLE, SPAWN, TORCHRUN
 
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census, ForeignJob
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -107,7 +107,7 @@ class Training:
 
 TRAININGS = {
     "torchrun": (2, TORCHRUN),
-    "two agents": (2, TORCHRUN),
+    "spawned loaders": (2, TORCHRUN),
     "mp.spawn": (2, SPAWN),
     "mp.fork": (2, SPAWN),
     "mp.forkserver": (2, SPAWN),
@@ -130,10 +130,8 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tr
     python, run = sys.executable, [sys.executable, "-m", "torch.distributed.run"]
     try:
         found["torchrun"].start(*run, "--standalone", "--nproc-per-node=2", "train.py", "fork")
-        rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
-        two = [*run, "--nnodes=2", "--nproc-per-node=1", *rendezvous, "--rdzv-id=job7"]
-        for _ in range(2):
-            found["two agents"].start(*two, "train.py", "spawn")
+        two = [*run, "--standalone", "--nproc-per-node=2", "train.py", "spawn"]
+        found["spawned loaders"].start(*two)
         found["mp.spawn"].start(python, "train.py", "spawn", free_port(), "fork")
         found["mp.fork"].start(python, "train.py", "fork", free_port(), "fork")
         found["mp.forkserver"].start(python, "train.py", "forkserver", free_port(), "fork")
@@ -154,9 +152,9 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tr
 
 @pytest.fixture(scope="module")
 def census(trainings: dict[str, Training]) -> Census:
-    taker = CensusTaker()
-    taker.take()
-    return taker.take(gpus_of(trainings))
+    taker = HostCensus()
+    taker.scan()
+    return taker.scan(gpus_of(trainings))
 
 
 def gpus_of(trainings: dict[str, Training]) -> list[GpuSample]:
@@ -196,17 +194,8 @@ def test_forked_data_loader_workers_are_no_ranks(trainings, census):
     assert helpers_by_rank(job_of(census, training)) == training.workers
 
 
-def test_two_agents_are_one_job(trainings, census):
-    training = trainings["two agents"]
-    job = job_of(census, training)
-    assert pid_by_rank(job) == training.pids
-    assert set(job.launcher_pids) == {root.pid for root in training.roots}
-    assert job.root_pid in job.launcher_pids
-    assert (job.launcher, job.world_size, job.notes) == ("torchrun", 2, ())
-
-
 def test_spawned_data_loader_workers_are_no_ranks(trainings, census):
-    training = trainings["two agents"]
+    training = trainings["spawned loaders"]
     helpers = helpers_by_rank(job_of(census, training))
     for rank, workers in training.workers.items():
         assert len(workers) == 1 and set(workers) < set(helpers[rank])  # and a resource tracker
@@ -256,7 +245,7 @@ def test_one_process_on_two_devices(trainings, census):
 
 
 def test_one_process_without_a_device(trainings):
-    job = job_of(CensusTaker().take(), trainings["single"])
+    job = job_of(HostCensus().scan(), trainings["single"])
     assert (job.launcher, job.world_size, job.notes) == ("python", 1, ())
 
 
@@ -266,7 +255,7 @@ def test_ranks_outlive_their_launcher_as_one_job(trainings, wait_until):
     launcher = training.roots[0]
     launcher.kill()
     launcher.wait()
-    job = job_of(CensusTaker().take(), training)
+    job = job_of(HostCensus().scan(), training)
     assert pid_by_rank(job) == training.pids
     assert job.launcher == "torchrun" and "its launcher has exited" in job.notes[0]
     assert job.name == f"train:{training.pids[0]}"

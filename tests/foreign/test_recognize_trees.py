@@ -5,8 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from msgspec.structs import replace
-from tests.foreign.builders import TREES, find, find_one, pid_by_rank, process, read_tree
+from tests.foreign.builders import (
+    TREES,
+    find,
+    find_one,
+    pid_by_rank,
+    process,
+    read_tree,
+    torch_process,
+)
 
 EXPECTED = {
     "accelerate": ("accelerate", "acc:2977", 2, (2977,)),
@@ -14,8 +21,7 @@ EXPECTED = {
     "data_parallel": ("DataParallel", "train:7101", 1, ()),
     "deepspeed": ("deepspeed", "s:3345", 2, (3345, 3353)),
     "horovod": ("horovod", "mnist:5200", 2, (5200, 5202, 5204, 5203, 5207)),
-    "imagenet": ("mp.spawn", "main:8100", 2, (8100, 8200)),
-    "lightning": ("lightning", "lit:3206", 2, ()),
+    "imagenet": ("mp.spawn", "main:8100", 2, (8100,)),
     "mirrored": ("MirroredStrategy", "train:7001", 1, ()),
     "mpirun": ("mpirun", "mpi:3481", 2, (3481,)),
     "srun": ("srun", "train:6101", 4, (6102,)),
@@ -58,54 +64,16 @@ def test_tree_is_found_among_all_others(name):
     assert read_tree(name).ranks in [pid_by_rank(job) for job in jobs]
 
 
-def test_lightnings_first_rank_is_known_by_its_port():
-    tree = read_tree("lightning")
-    ranks = find_one(tree.processes).ranks
-    assert [rank.evidence for rank in ranks] == ["sockets", "environment"]
-    assert [rank.helpers for rank in ranks] == [(3252,), (3251,)]
-
-
-def test_lightning_on_its_second_host():
-    tree = read_tree("lightning")
-    processes = [
-        replace(one, environ={**one.environ, "NODE_RANK": "1", "WORLD_SIZE": "4"})
-        if one.environ
-        else one
-        for one in tree.processes
-    ]
-    job = find_one(processes)
-    assert pid_by_rank(job) == {2: 3206, 3: 3234}
-    assert [rank.local_rank for rank in job.ranks] == [0, 1] and job.world_size == 4
-
-
-def test_a_spawned_worker_of_lightnings_first_rank_is_none():
-    tree = read_tree("lightning")
-    environ = {**tree.processes[1].environ, "LOCAL_RANK": "0"}
-    worker = replace(tree.processes[1], pid=3299, ppid=3206, start_ticks=1303980, environ=environ)
-    job = find_one([*tree.processes, worker])
-    assert pid_by_rank(job) == tree.ranks
-    assert 3299 in job.ranks[0].helpers
-
-
-def test_lightning_without_its_first_rank():
-    tree = read_tree("lightning")
-    job = find_one([replace(one, ppid=1) for one in tree.processes if one.pid == 3234])
-    assert pid_by_rank(job) == {1: 3234}
-    assert "its first rank" in job.notes[0]
+def test_the_ranks_of_lightning_are_one_process_and_its_helpers():
+    """Its first rank is the script, and has no variables; the others have no RANK."""
+    environ = {"NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    script = torch_process(10, 1, "python lit.py", threads={"pt_gloo_runloop"})
+    other = torch_process(
+        11, 10, "python /home/ada/lit.py", environ=environ, threads={"pt_gloo_runloop"}
+    )
+    job = find_one([script, other], {10: ["GPU-a"], 11: ["GPU-b"]})
+    assert (job.launcher, pid_by_rank(job), job.ranks[0].helpers) == ("python", {0: 10}, (11,))
 
 
 def test_accelerate_with_one_process_is_noted():
     assert "single process" in find_one(read_tree("accelerate_cpu").processes).notes[0]
-
-
-def test_accelerate_is_known_after_its_end():
-    processes = [one for one in read_tree("accelerate").processes if one.pid != 2977]
-    job = find_one([replace(one, ppid=1) for one in processes])
-    assert job.launcher == "accelerate" and "its launcher has exited" in job.notes[0]
-
-
-def test_imagenet_on_two_machines_counts_the_hosts_before_it():
-    tree = read_tree("imagenet")
-    second = [one for one in tree.processes if one.pid >= 8200]
-    job = find_one(second)
-    assert pid_by_rank(job) == {1: 8203} and job.world_size == 2

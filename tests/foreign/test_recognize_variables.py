@@ -1,8 +1,6 @@
-"""Ranks identified by the variables of Slurm, MPI, Horovod, and TensorFlow."""
+"""Ranks identified by the variables of Slurm, MPI, and Horovod."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from msgspec.structs import replace
@@ -53,7 +51,6 @@ def test_srun_may_start_torchrun():
     "task",
     [
         {**SLURM, "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"},
-        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
         {"PMI_RANK": "1", "PMI_SIZE": "2"},
     ],
 )
@@ -67,6 +64,19 @@ def test_ranks_below_a_task_of_their_host_have_numbers_of_their_own(task):
         processes.append(one)
     job = find_one(processes)
     assert pid_by_rank(job) == {2: 52, 3: 53} and job.world_size == 4
+
+
+def test_two_mpiruns_are_told_apart_by_their_launchers():
+    processes = []
+    for root in (80, 90):
+        processes.append(process(root, 1, "mpirun -np 2 python train.py"))
+        for rank in range(2):
+            environ = mpi_environ(rank)
+            command = "python train.py"
+            processes.append(torch_process(root + 1 + rank, root, command, environ=environ))
+    jobs, _ = find(processes)
+    assert [pid_by_rank(job) for job in jobs] == [{0: 91, 1: 92}, {0: 81, 1: 82}]
+    assert [job.launcher_pids for job in jobs] == [(90,), (80,)]
 
 
 def mpi_environ(rank: int, **more: str) -> dict[str, str]:
@@ -88,52 +98,12 @@ def test_mpirun_in_an_allocation_of_slurm():
     assert (job.launcher, job.world_size, pid_by_rank(job)) == ("mpirun", 2, {0: 81, 1: 82})
 
 
-def test_two_mpiruns_without_names_are_told_apart_by_their_launchers():
-    processes = []
-    for root in (80, 90):
-        processes.append(process(root, 1, "mpiexec.hydra -n 2 python train.py"))
-        processes.append(process(root + 1, root, "/usr/bin/hydra_pmi_proxy --control-port a:1"))
-        for rank in range(2):
-            environ = {"PMI_RANK": str(rank), "PMI_SIZE": "2"}
-            command = "python train.py"
-            processes.append(torch_process(root + 2 + rank, root + 1, command, environ=environ))
-    jobs, _ = find(processes)
-    assert [pid_by_rank(job) for job in jobs] == [{0: 92, 1: 93}, {0: 82, 1: 83}]
-    assert [job.launcher_pids for job in jobs] == [(90, 91), (80, 81)]
-
-
-def test_horovod_over_mpi_is_horovods():
-    processes = [
-        process(80, 1, "python /venv/bin/horovodrun -np 2 python train.py"),
-        process(81, 80, "/bin/sh -c mpirun"),
-        process(82, 81, "mpirun -np 2 python train.py"),
-        *(torch_process(83 + i, 82, "python train.py", environ=mpi_environ(i)) for i in range(2)),
-    ]
-    job = find_one(processes)
-    assert (job.launcher, job.root_pid, job.launcher_pids) == ("horovod", 80, (80, 81, 82))
-
-
-def test_tensorflows_own_variable():
-    cluster = {"chief": ["a:1"], "worker": ["a:2", "b:1"]}
-    processes = []
-    for index, task in enumerate([("chief", 0), ("worker", 0)]):
-        config = json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}})
-        environ = {"TF_CONFIG": config}
-        command = "python train.py"
-        processes.append(process(60 + index, 1, command, environ=environ, libraries={"tensorflow"}))
-    job = find_one(processes)
-    assert (job.launcher, job.world_size) == ("MirroredStrategy", 3)
-    assert pid_by_rank(job) == {0: 60, 1: 61}
-
-
 @pytest.mark.parametrize(
     "environ",
     [
         {"RANK": "0", "WORLD_SIZE": "", "MASTER_ADDR": "a"},
         {"RANK": "-1", "WORLD_SIZE": "2"},
         {"RANK": "²", "WORLD_SIZE": "2"},
-        {"TF_CONFIG": "{"},
-        {"TF_CONFIG": '{"cluster": [], "task": {"type": "worker", "index": 0}}'},
         {"LOCAL_RANK": "1"},
     ],
 )

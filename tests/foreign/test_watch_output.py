@@ -365,38 +365,10 @@ def test_the_step_of_the_run_follows_from_its_epochs(book: ForeignBook, tmp_path
         assert view.snapshot.run_step.counts == "run"
 
 
-def test_a_long_log_is_read_from_its_beginning_in_parts(
-    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "CLOSE_TAIL_BYTES", 2000)
-    monkeypatch.setattr(output, "REREAD_AT_ONCE_BYTES", 5000)
-    with (
-        (tmp_path / "log").open("wb", buffering=0) as file,
-        running(*SLEEP, stdout=file) as process,
-    ):
-        file.write(training(epochs=7))
-        job = job_of(process.pid)
-        census = census_of(job)
-        view = look(book, census, job.name)
-        assert (first_rank(view).step, view.snapshot.progress.epoch) == (512, 7)
-        first = book.lines(job.name)
-        for step in range(8, 129, 8):
-            file.write(training(step, begin=8))
-            before = bytes_read()
-            view = look(book, census, job.name)
-            assert bytes_read() - before < 100_000
-            assert first_rank(view).step == step, "never one of the past"
-        assert book.span(job.name, by_step=True) == (8, 7 * 512 + 128)
-        series = book.chart(job.name, 0, FAR, 10_000, by_step=True)[0]
-        assert series.t == list(range(8, 7 * 512 + 129, 8)), "each once"
-        assert not book.lines(job.name, since=first.mark).is_reset
-
-
 def test_a_log_beyond_the_limit_is_read_from_its_end(
     book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "CLOSE_TAIL_BYTES", 2000)
-    monkeypatch.setattr(output, "REREAD_BYTES", 10_000)
+    monkeypatch.setattr(output, "FOLLOWED_BYTES", 2000)
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP, stdout=file) as process,
@@ -408,10 +380,10 @@ def test_a_log_beyond_the_limit_is_read_from_its_end(
         assert book.span(job.name, by_step=True) is None, "the steps of earlier epochs are unknown"
 
 
-def test_a_job_of_the_list_is_read_from_its_beginning_once_it_is_watched(
+def test_more_of_a_listed_job_is_read_once_it_is_watched(
     book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "SEEN_TAIL_BYTES", 2000)
+    monkeypatch.setattr(output, "LISTED_BYTES", 2000)
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP, stdout=file) as process,
@@ -425,63 +397,24 @@ def test_a_job_of_the_list_is_read_from_its_beginning_once_it_is_watched(
         assert book.span(job.name, by_step=True) == (8, 3 * 512)
 
 
-@pytest.mark.parametrize(
-    ("lines", "steps"),
-    [
-        pytest.param(
-            [*range(10, 351, 10), *range(210, 401, 10)],
-            list(range(10, 401, 10)),
-            id="resumed: the steps after the checkpoint are repeated",
-        ),
-        pytest.param(
-            [*range(10, 101, 10), *range(10, 51, 10)],
-            list(range(10, 151, 10)),
-            id="started over: the axis continues",
-        ),
-    ],
-)
-def test_steps_that_go_back(
-    book: ForeignBook, tmp_path: Path, lines: list[int], steps: list[int]
-) -> None:
-    with (
-        (tmp_path / "log").open("wb", buffering=0) as file,
-        running(*SLEEP, stdout=file) as process,
-    ):
-        for number, step in enumerate(lines):
-            file.write(f"iter {step}: loss {9 - number / 100:.2f}, time 9.00ms\n".encode())
-        job = job_of(process.pid)
-        look(book, census_of(job), job.name)
-        series = book.chart(job.name, 0, FAR, 1000, by_step=True)[0]
-        assert series.t == steps
-        assert series.last[-1] == pytest.approx(9 - (len(lines) - 1) / 100)
-
-
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-def test_losses_of_days_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_record, "MAX_POINTS", 400)
-    monkeypatch.setattr(job_record, "LEAST_POINTS", 50)
-    history = ValueHistory[int]()
+    history = ValueHistory[int](most=2)
     start = 1_000_000
     for second in range(5000):
-        for rank in (0, 3):
+        for rank in (0, 3, 5):
             history.add(rank, start + second, 5000 - second + rank)
-        if second % 50 == 0:
-            history.add(3, start + second, float("nan"))
-    assert history.points() <= 401
-    assert history.span() == (start, start + 4999)
+    history.add(3, start + 5000, float("nan"))
+    assert history.span() == (start + 4800, start + 5000)
     series = history.series(0, FAR, 5000)
-    assert list(series) == [0, 3]
-    assert series[0].max[0] == 5000
-    assert series[0].min[-1] == 1
-    assert series[0].last[-1] == 1
-    assert series[3].nonfinite_t
-    assert all(t % series[0].bucket_s == 0 for t in series[0].t)
-    few = history.series(start + 1000, start + 1999, 10)[0]
-    assert len(few.t) <= 10
-    assert few.max[0] <= 4000 + few.bucket_s
-    assert few.mean == sorted(few.mean, reverse=True)
+    assert list(series) == [0, 3], "no more series than allowed"
+    assert (series[0].max[0], series[0].last[-1]) == (199, 1)
+    assert series[3].nonfinite_t == [start + 5000]
+    few = history.series(start + 4850, start + 4949, 10)[0]
+    assert len(few.t) <= 10 and all(t % few.bucket_s == 0 for t in few.t)
 
 
 def test_mean_and_extremes_of_a_bucket() -> None:

@@ -18,7 +18,9 @@ FAR = 4e9
 
 def look(book: ForeignBook, census: Census, follow: str | None = None, **changes: Any) -> Any:
     """The view of the watched job, or of the only one."""
-    views = book.look(census, changes.get("gpus", []), changes.get("now", utc_now()), follow=follow)
+    views = book.update(
+        census, changes.get("gpus", []), changes.get("now", utc_now()), follow=follow
+    )
     if follow is None:
         (view,) = views
         return view

@@ -27,8 +27,9 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> 
 
 
 def test_a_script_that_starts_two_trainings_at_once(start):
-    """Each is a rank, by start order; the losses of its optimizers are reported separately."""
-    lines = f"{sys.executable} gan.py & sleep 0.2; {sys.executable} lbfgs.py & wait"
+    """Each is a rank, numbered as it reports; the losses of its optimizers are separate."""
+    wait = "until [ -s notes/gan.jsonl ]; do sleep 0.1; done"
+    lines = f"{sys.executable} gan.py & {wait}; {sys.executable} lbfgs.py & wait"
     job = start("--gpus", "none", "--", "bash", "-c", lines)
     steps: set[int] = set()
 

@@ -333,29 +333,6 @@ def test_lightnings_further_ranks_are_known(env: pytest.MonkeyPatch, node_rank: 
     assert (identity.local_rank(), identity.world_size()) == (1, 4)
 
 
-@pytest.mark.parametrize(
-    ("config", "place"),
-    [
-        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}', (1, 2)),
-        (
-            '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]},'
-            ' "task": {"type": "worker", "index": 1}}',
-            (2, 3),
-        ),
-        (
-            '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}',
-            (None, None),
-        ),
-        *((text, (None, None)) for text in ("", "{", "[]", "{}", '{"cluster": 3, "task": 4}')),
-    ],
-)
-def test_tensorflows_workers_know_their_place(
-    env: pytest.MonkeyPatch, config: str, place: tuple[int | None, int | None]
-) -> None:
-    env.setenv("TF_CONFIG", config)
-    assert (identity.rank(), identity.world_size()) == place
-
-
 class Horovod:
     """horovod.torch, initialized."""
 

@@ -219,17 +219,6 @@ def test_so_many_optimizers_are_told_apart_and_no_more() -> None:
     assert list(record.alternating()) == [f"Optimizer {number}" for number in range(1, 9)]
 
 
-def test_batches_of_a_framework_are_steps_and_leave_no_loss_behind() -> None:
-    record = Recorder()
-    for count in (1, 1, 4):
-        record.passed(1.0)
-        record.batches_ended(count)
-    record.settle()
-    assert record.steps == 6 and not record.has_passed and record.latest_loss is None
-    assert record.backwards == 3 and record.optimizer_steps == 0
-    assert record.first_progress[0] == 1
-
-
 @pytest.mark.parametrize("kind", [LBFGS, Custom])
 def test_lbfgs_shows_the_first_loss_of_a_step(kind: type) -> None:
     record = Recorder()

@@ -52,7 +52,7 @@ def last_of(cases: Any, name: str) -> tuple[dict[str, Any], ProbeMessage]:
         *("data_loader", "compiled", "sharpness_aware", "accelerate", "accelerate_sum"),
         *("accelerate_cut_short", "trainer", "lightning", "deepspeed", "deepspeed_fp16"),
         *("deepspeed_fp16_one_pass", "deepspeed_own_optimizer", "deepspeed_before_division"),
-        *("apex", "old_apex", "keras", "keras_unknown_length"),
+        *("apex", "old_apex"),
     ],
 )
 def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None:
@@ -72,7 +72,7 @@ def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None
         *(("accumulate_scaled", 4, "sum"), ("gan", 2, "mean"), ("lbfgs", 1, None)),
         *(("in_backward", 1, None), ("accelerate", 1, None), ("accelerate_sum", 3, "sum")),
         *(("accelerate_cut_short", 2, "sum"), ("trainer", 2, "sum"), ("lightning", 2, "sum")),
-        *(("deepspeed_fp16", 2, "sum"), ("old_apex", 1, None), ("keras", 8, "mean")),
+        *(("deepspeed_fp16", 2, "sum"), ("old_apex", 1, None)),
     ],
 )
 def test_what_a_loss_is_made_of_is_told(
@@ -92,7 +92,7 @@ def test_optimizers_with_their_own_losses_are_reported_separately(cases: Any) ->
     assert last.optimizers["SGD 1"] == [5, pytest.approx(said["losses"][-1], rel=1e-6)]
     assert last.optimizers["SGD 2"] == [5, pytest.approx(said["others"], rel=1e-6)]
     assert len(last.optimizers) == 2
-    for name in ("plain", "in_backward", "two_hooks", "lbfgs", "deepspeed", "keras"):
+    for name in ("plain", "in_backward", "two_hooks", "lbfgs", "deepspeed"):
         assert last_of(cases, name)[1].optimizers == {}
 
 
@@ -103,9 +103,6 @@ def test_optimizers_with_their_own_losses_are_reported_separately(cases: Any) ->
         ("accelerate", (None, None, None, None, None)),
         ("trainer", (103, 103, "trainer", 4.75, 5)),
         ("lightning", (6, 16, "trainer", 2.0, 4)),
-        ("keras", (24, 24, "trainer", 3.0, 3)),
-        ("keras_many_per_call", (24, 24, "trainer", 3.0, 3)),
-        ("keras_unknown_length", (24, 24, "trainer", 3.0, 3)),
     ],
 )
 def test_trainers_tell_their_progress(cases: Any, name: str, tells: tuple[Any, ...]) -> None:
@@ -120,7 +117,6 @@ def test_trainers_tell_their_progress(cases: Any, name: str, tells: tuple[Any, .
         ("plain", []),
         ("trainer", ["accelerate", "transformers"]),
         ("deepspeed", ["deepspeed"]),
-        ("keras", ["keras"]),
         ("apex", ["apex"]),
         ("lightning", ["lightning"]),
     ],
@@ -130,16 +126,8 @@ def test_imported_frameworks_are_named(cases: Any, name: str, imported: list[str
 
 
 def test_replicas_of_one_process_are_counted(cases: Any) -> None:
-    assert last_of(cases, "keras")[1].replicas == 2
     assert last_of(cases, "data_parallel")[1].replicas == 3
     assert last_of(cases, "plain")[1].replicas is None
-
-
-@pytest.mark.parametrize("name", ["keras_unread", "keras_many_per_call"])
-def test_a_logged_loss_is_read_when_there_is_time(cases: Any, name: str) -> None:
-    said, last = last_of(cases, name)
-    assert (last.steps, last.loss, last.loss_step) == (24, said["losses"][-1], 24)
-    assert 1 <= last.loss_n <= len(said["losses"])
 
 
 def test_lowest_and_highest_loss_are_those_of_all_messages(cases: Any) -> None:

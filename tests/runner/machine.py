@@ -464,6 +464,7 @@ class Machine:
         if wanted is not None and wanted.replaces == agent.pid:
             return
         agent.listens = True
+        self.agent_exit = None  # as in the driver, it was another's
         self.take(pt.AgentConnected(pid=agent.pid))
         assert self.state.wanted_agent is None or self.state.wanted_agent.connected
         self._report_group(agent)

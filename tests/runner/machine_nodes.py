@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import random
 import selectors
@@ -33,7 +32,7 @@ from ddptop_runner.job.memory import read_memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.model import events as ev
-from ddptop_runner.model import node_link as nl
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.snapshot import Cause, Event, decode_snapshot
 from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
@@ -255,29 +254,30 @@ class Node:
         if self.phase == "running":
             self.record(ev.TrainingStarted(attempt=self.attempt, after_s=1.0))
 
-    def request(self, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        if op == "restart":
-            return self._restart(arguments)
+    def request(self, request: pt.NodeRequest) -> pt.Reply:
+        if isinstance(request, pt.Restart):
+            assert request.attempt is not None and request.rendezvous is not None
+            self._restart(request.attempt, request.rendezvous)
+            return pt.Done()
         if not self.is_alive:
             raise ControlError("nothing of the job runs here")
-        if op == "stop":
-            self._stop(float(arguments["grace_s"]))
-        elif op == "evidence" and not self.alive:
+        if isinstance(request, pt.StopAsked):
+            self._stop(request.grace_s)
+        elif isinstance(request, pt.RequestCheckpoint):
+            return pt.SaveAsked(signalled={}, flag_file="save")
+        elif isinstance(request, pt.SaveEvidence) and not self.alive:
             raise ControlError("no rank is alive")
-        return {}
+        return pt.Done()
 
-    def _restart(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        rendezvous = msgspec.convert(arguments["rendezvous"], Rendezvous)
-        attempt = arguments["attempt"]
+    def _restart(self, attempt: int, rendezvous: Rendezvous) -> None:
         if attempt == self.attempt and self.phase in ("starting", "running"):
-            return {}
+            return
         if self.phase not in ("running", "held") or attempt != (self.attempt or 0) + 1:
             raise ControlError(f"this node is {self.phase} in attempt {self.attempt}")
         kind = ev.RestartHurried if self.phase == "held" else ev.RestartRequested
         self.record(kind(attempt=self.attempt, used=0, rendezvous=rendezvous))
         self._end_ranks()
         self._begin(attempt, rendezvous)
-        return {}
 
     def _stop(self, grace_s: float) -> None:
         if self.phase == "stopping" and grace_s > 0:
@@ -431,15 +431,15 @@ class Link:
                 if not self.is_up or life != self._life:
                     return
                 self.seq = row.seq
-                self._take(self, nl.NodeEvent(event=row))
+                self._take(self, pt.NodeEvent(event=row))
             if not self.is_up or life != self._life:
                 return
             if is_there:
                 absent_s = 0.0
-                self._take(self, nl.NodeState(snapshot=far.world.snapshot_of(far)))
+                self._take(self, pt.NodeState(snapshot=far.world.snapshot_of(far)))
             elif (absent_s := absent_s + 1.0) >= 3.0:
                 absent_s = 0.0
-                self._take(self, nl.NodeAbsent(has_folder=bool(far.log)))
+                self._take(self, pt.NodeAbsent())
             alarm = self.world.loop.call_later(TICK_S if is_there else 1.0, self.wake.set)
             await self.wake.wait()
             alarm.cancel()
@@ -465,10 +465,8 @@ class Link:
                 future.set_exception(LinkError(f"{self.host} cannot be reached", why))
         self._broken(self, why)
 
-    async def ask(
-        self, op: str, arguments: dict[str, Any], timeout_s: float = 90.0
-    ) -> dict[str, Any]:
-        return await self._asked(lambda: self._far.request(op, arguments), timeout_s)
+    async def ask(self, request: pt.NodeRequest, kind: Any, timeout_s: float = 90.0) -> Any:
+        return await self._asked(lambda: self._far.request(request), timeout_s)
 
     async def start(
         self, spec: Any, env: dict[str, str], attempt: int, rendezvous: Rendezvous
@@ -559,14 +557,11 @@ class _Server:
 
 
 class _Fetcher:
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
     async def take_evidence(self, name: str, most_s: float = 0.0) -> None:
         await asyncio.sleep(0.1)
 
-    def follow(self, *_: object) -> None:
-        pass
+    async def take_logs(self, *_: object) -> None:
+        await asyncio.sleep(0.1)
 
     async def take_ends(self, attempts: object) -> None:
         await asyncio.sleep(0.1)
@@ -630,7 +625,7 @@ class World:
         self.broken: list[str] = []
         """What did not hold at an event."""
         self.ended_s: float | None = None
-        self.was_asked: set[str] = set()
+        self.was_asked: set[type[pt.Message]] = set()
         """To `restart` since the last attempt began, or to `stop`."""
         self._far = {host: make_snapshot(self.spec, ranks=[], alerts=[]) for host in self.lives}
 
@@ -647,14 +642,10 @@ class World:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setblocking(False)
-        hello = {
-            "attempt": 0,
-            "agent_pid": None,
-            "guardian_pid": 1,
-            "exits": [],
-            "supervisor_restarts": self.heads,
-        }
-        ours.send(json.dumps({"type": "hello", **hello}).encode())
+        hello = pt.GuardianHello(
+            attempt=0, agent_pid=None, guardian_pid=1, supervisor_restarts=self.heads
+        )
+        ours.send(pt.encode(hello))
         self._channels = (ours, theirs)
         self.heads += 1
         self.head_s = self.loop.time()
@@ -691,7 +682,7 @@ class World:
         for end in self._channels:
             end.close()
 
-    def read_past(self, folder: object, hello: dict[str, Any]) -> Past:
+    def read_past(self, folder: object, hello: pt.GuardianHello) -> Past:
         if not self.heads or not self.snapshot:
             return Past(None, has_continued=False, event=None)
         snapshot = decode_snapshot(self.snapshot)
@@ -738,7 +729,7 @@ class World:
         for host in event.nodes if before.nodes else ():
             life = before.nodes[host]
             assert not life.refused and life.unknown_since is None, f"{host} is away, and chosen"
-        self.was_asked.discard("restart")
+        self.was_asked.discard(pt.Restart)
 
     def _check_request(self, before: JobState, event: ev.RestartRequested) -> None:
         """Nothing is restarted because of a head or a link."""
@@ -749,7 +740,7 @@ class World:
             assert not away or (len(away) == len(lives) and min(away) > NODE_TIMEOUT_S - 0.1), (
                 f"others may train on, and {event.node} is taken back"
             )
-        elif event.without is None and "restart" not in self.was_asked:
+        elif event.without is None and pt.Restart not in self.was_asked:
             late = [host for host in taking_part if (event.attempt, host) not in self.began]
             assert late, "nobody has asked for a restart"
 
@@ -787,7 +778,7 @@ class World:
         ]
         assert not back, f"{back} could be ended"
         if event.state == "stopped":
-            assert "stop" in self.was_asked, "nobody has asked for a stop"
+            assert pt.StopAsked in self.was_asked, "nobody has asked for a stop"
         elif event.state == "finished":
             taking_part = [host for host, life in before.nodes.items() if life.takes_part]
             unfinished = [host for host in taking_part if not self.nodes[host].has_finished]
@@ -871,24 +862,24 @@ class World:
             node.record(ev.Noticed(attempt=node.attempt, text="something"))
 
     async def asked_to_restart(self) -> None:
-        await self.command({"op": "restart"})
+        await self.command(pt.Restart())
 
     async def asked_to_stop(self) -> None:
         if self.random.random() < 0.15:
-            await self.command({"op": "stop", "grace_s": self.random.choice([0.0, 10.0])})
+            await self.command(pt.StopAsked(grace_s=self.random.choice([0.0, 10.0])))
 
-    async def command(self, message: dict[str, Any]) -> None:
+    async def command(self, request: pt.Restart | pt.StopAsked) -> None:
         head, before = self.head, self.job
         if head is None or not head.parts.by_host or head.ended.is_set():
             return
-        self.was_asked.add(message["op"])
+        self.was_asked.add(type(request))
         try:
-            await head._command(message)
+            await head._command(request)
         except ControlError as error:
-            self.was_asked.discard(message["op"])
+            self.was_asked.discard(type(request))
             assert before.ending or before.phase == "restarting", f"it refuses: {error}"
             return
-        if message["op"] == "restart":
+        if isinstance(request, pt.Restart):
             assert self.job.restart is not None, "nothing is restarted"
         else:
             assert self.job.ending is not None, "nothing is stopped"
@@ -968,7 +959,7 @@ class World:
             if self.job.stop is None:
                 self.check_rest()
                 asked_s = self.loop.time()
-                await self.command({"op": "stop", "grace_s": 5.0})
+                await self.command(pt.StopAsked(grace_s=5.0))
                 await self.quiet()
                 is_slow = self.ended_s is not None and self.ended_s - asked_s > STOPPED_S
                 assert not is_slow, "a stop is slow"

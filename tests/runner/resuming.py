@@ -41,9 +41,7 @@ TRAINED = AttemptOutcome(0, 3.0, 9, None, "SIGKILL", None)
 """Causes not followed by a wait."""
 PIDS = (os.getpid(), 4_000_001)
 """This process, which nothing ends, and no process."""
-WORKERS = [
-    {"rank": rank, "local_rank": rank, "pid": PIDS[rank], "returncode": None} for rank in (0, 1)
-]
+WORKERS = [pt.Worker(rank=rank, local_rank=rank, pid=PIDS[rank]) for rank in (0, 1)]
 AGENT = 4_000_000
 """The PID of no process."""
 
@@ -134,25 +132,23 @@ def begin(snapshot: NodeSnapshot | None = None, **spec: Any) -> tuple[JobDriver,
 
 def start(driver: JobDriver, attempt: int = 0) -> None:
     """The agent started the ranks of an attempt."""
-    workers = [pt.Worker(rank=one["rank"], pid=one["pid"]) for one in WORKERS]
-    driver.take(pt.GroupStarted(attempt=attempt, workers=workers))
+    driver.take(pt.GroupStarted(attempt=attempt, workers=WORKERS))
 
 
-def connect(driver: JobDriver, attempt: int = 0, pid: int = AGENT) -> list[dict[str, Any]]:
+def connect(driver: JobDriver, attempt: int = 0, pid: int = AGENT) -> list[Any]:
     """An agent connects; returns what is sent to it."""
-    sent: list[dict[str, Any]] = []
+    sent: list[Any] = []
     workers = WORKERS if driver.job.ranks else []
-    hello = {"pid": pid, "attempt": attempt, "workers": workers, "exits": []}
+    hello = pt.AgentHello(pid=pid, attempt=attempt, workers=workers, exits=[])
     driver.agent_connected(hello, sent.append)
     return sent
 
 
-def ask(driver: JobDriver, kind: str, question: int, **more: Any) -> None:
+def ask(driver: JobDriver, kind: Any, question: int, **more: Any) -> None:
     """The connected agent asks."""
     link, attempt = driver._link, driver.attempt.number
     assert link is not None
-    message = {"type": kind, "question": question, "attempt": attempt, "workers": [], **more}
-    driver.from_agent(link, message)
+    driver.from_agent(link, pt.AgentAsked(kind=kind, question=question, attempt=attempt, **more))
 
 
 def fail(
@@ -160,7 +156,7 @@ def fail(
 ) -> None:
     """The attempt failed for this reason, whether or not the agent asks."""
     if question is not None and driver._link is not None:
-        driver._link._question = question
+        driver._question = question
     judged = pt.AttemptJudged(
         attempt=driver.attempt.number, question=question, cause=CAUSE, outcome=outcome, jitter=0.5
     )
@@ -195,7 +191,6 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30.0))
 
 
-def exited(rank: int, returncode: int, at_s: float) -> dict[str, Any]:
+def exited(rank: int, returncode: int, at_s: float) -> pt.RankEnded:
     """What an agent reports about a rank that exited."""
-    ended = {"attempt": 0, "rank": rank, "pid": PIDS[rank], "at_boottime_s": at_s}
-    return {**ended, "returncode": returncode}
+    return pt.RankEnded(attempt=0, pid=PIDS[rank], returncode=returncode, at_boottime_s=at_s)

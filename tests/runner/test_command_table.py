@@ -1,4 +1,4 @@
-"""The ranks of a command, as reported by probes and the process tree."""
+"""The ranks of a command, as reported by probes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import pytest
 from tests.runner.builders import make_spec, put_exit
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.foreign.types import ForeignRank
-from ddptop_runner.host import procs
-from ddptop_runner.job.command_look import Sight
-from ddptop_runner.job.command_ranks import LOOKS_FOR_NAME, CommandRanks, table_of
+from ddptop_runner.job.command_ranks import CommandRanks, table_of
 from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
@@ -24,7 +21,7 @@ OWN = os.getpid()
 
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
-    """Three child processes of this one that are otherwise unrelated, in start order."""
+    """Three child processes of this one that are otherwise unrelated."""
     started = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     yield [process.pid for process in started]
     for process in started:
@@ -49,10 +46,6 @@ def receive(table: CommandRanks, pid: int, rank: int | None, **fields: Any) -> i
 
 def ranks_of(table: CommandRanks) -> dict[int, int | None]:
     return {record.rank: record.pid for record in table}
-
-
-def seen(rank: int, pid: int, evidence: Any = "environment") -> ForeignRank:
-    return ForeignRank(rank, rank, pid, procs.start_ticks(pid) or 0, evidence)
 
 
 def test_only_a_command_has_a_launcher():
@@ -80,24 +73,6 @@ def test_ranks_appear_in_any_order_and_are_new_once(table, pids):
     table.new = []
     assert receive(table, pids[1], 1, steps=3, last_step_t=2.0) == 1
     assert (table.new, table.world_size, table[1].steps) == ([], 2, 3)
-
-
-def test_the_tree_is_looked_at_until_it_names_the_launcher_or_will_not(table, pids):
-    table.see(Sight("python"), with_ranks=False)  # it had not started its ranks yet
-    for rank in (0, 1):
-        assert not table.is_complete
-        receive(table, pids[rank], rank, world_size=2)
-    assert not table.is_complete
-    table.see(Sight("mp.spawn"), with_ranks=False)
-    assert table.is_complete and table.launcher_name == "mp.spawn"
-
-
-def test_a_launcher_that_nothing_names_is_not_looked_for_for_ever(table, pids):
-    receive(table, pids[0], 0, world_size=1)
-    for _ in range(LOOKS_FOR_NAME):
-        assert not table.is_complete
-        table.see(Sight("python"), with_ranks=False)
-    assert table.is_complete
 
 
 def test_messages_of_another_attempt_make_no_rank(table, pids):
@@ -134,45 +109,31 @@ def test_one_that_is_only_seen_dead_makes_room(table, pids):
     assert table[0].pid == pids[0]
 
 
-def test_processes_without_a_rank_are_numbered_by_their_start(table, pids):
-    for pid in (pids[1], pids[2], pids[0]):
+def test_processes_without_a_rank_are_numbered_as_they_report(table, pids):
+    for pid in pids:
         receive(table, pid, None, steps=1, last_step_t=1.0)
-    in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
-    assert ranks_of(table) == dict(enumerate(in_order))
+    assert ranks_of(table) == dict(enumerate(pids))
     assert table.world_size == 3
-    assert (
-        receive(table, pids[0], 0, world_size=1) == 0
-    )  # it joined a group, so its rank is now known
+    # it joined a group, so its rank is now known
+    assert receive(table, pids[0], 0, world_size=1) == 0
 
 
-def test_ranks_without_a_number_replace_those_guessed_from_the_tree(table, pids):
-    table.see(Sight("python", 1, (seen(0, OWN, "single"),)), with_ranks=True)
+def test_ranks_without_a_number_replace_the_command_that_prints(table, pids):
+    table.assume_rank()
+    table.assume_rank()
     assert ranks_of(table) == {0: OWN}  # the parent of all
     for pid in pids:
         receive(table, pid, None, steps=1, last_step_t=1.0)
-    in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
-    assert ranks_of(table) == dict(enumerate(in_order))
+    assert ranks_of(table) == dict(enumerate(pids))
 
 
-def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
-    sight = Sight("mp.spawn", 2, (seen(0, pids[0]), seen(1, pids[1])))
-    table.see(sight, with_ranks=False)
-    assert (table.launcher_name, list(table)) == ("mp.spawn", [])
-    table.see(Sight("python", 1, (seen(0, pids[2], "single"),)), with_ranks=True)
-    table.see(Sight("mp.spawn", 2, (seen(1, pids[1]),)), with_ranks=True)
-    assert ranks_of(table) == {1: pids[1]}
-    table.see(sight, with_ranks=True)  # the single process has started its ranks
-    assert ranks_of(table) == {0: pids[0], 1: pids[1]}
-    assert [record.rank_source for record in table] == ["environment"] * 2
-    assert table.world_size == 2
-    for rank in (0, 1):
-        put_exit(table[rank], RankExit(rank, pids[rank], 0, 5.0))
-    table.see(Sight("mp.spawn"), with_ranks=True)
-    assert table.world_size == 2  # they are gone, and there were two
-    assert receive(table, pids[1], 0) == 0  # its own report takes precedence
-    assert ranks_of(table) == {0: pids[1]}
-    table.see(sight, with_ranks=True)
-    assert ranks_of(table) == {0: pids[1]}
+def test_a_command_that_prints_may_report_itself(table, pids):
+    table.assume_rank()
+    assert (table[0].rank_source, [record.rank for record in table.new]) == ("single", [0])
+    assert receive(table, OWN, 1, world_size=2) == 1
+    assert ranks_of(table) == {1: OWN}
+    table.assume_rank()
+    assert ranks_of(table) == {1: OWN}
 
 
 def test_launcher_that_continues_with_fewer_ranks(table, pids):
@@ -184,7 +145,7 @@ def test_launcher_that_continues_with_fewer_ranks(table, pids):
 
 
 def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
-    first, second, third = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
+    first, second, third = pids
     for pid in (first, second):
         receive(table, pid, None, steps=1, last_step_t=1.0)
     after = CommandRanks(0.0)

@@ -30,8 +30,8 @@ from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.jobs.archive import archive
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import encode
-from ddptop_runner.model.words import HAS_ENDED
 from ddptop_runner.node import control
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
@@ -41,28 +41,25 @@ UNGUARDED = {"state": "running", "guardian": gone(), "supervisor": gone()}
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[tuple[str, dict[str, Any]]]:
+def asked(monkeypatch) -> list[pt.Message]:
     """The requests that the supervisor would have received."""
-    requests: list[tuple[str, dict[str, Any]]] = []
+    requests: list[pt.Message] = []
 
-    def request(folder: RunFolder, op: str, **arguments: Any) -> dict[str, Any]:
-        requests.append((op, arguments))
-        return {"ok": True, "stacks": []}
+    def request(folder: RunFolder, message: pt.Message, *_: object) -> pt.Message:
+        requests.append(message)
+        return pt.Stacks(stacks=[]) if isinstance(message, pt.GetStacks) else pt.Done()
 
     monkeypatch.setattr(control, "request", request)
     return requests
 
 
-ACTIONS: dict[str, tuple[Callable[..., Any], tuple[str, dict[str, Any]]]] = {
-    "stop": (commands.stop, ("stop", {"grace_s": 30.0})),
-    "stop soon": (lambda view: commands.stop(view, 2.5), ("stop", {"grace_s": 2.5})),
-    "kill": (commands.kill, ("kill", {"grace_s": 0.0})),
-    "restart": (commands.restart_group, ("restart", {})),
-    "stacks": (commands.stacks, ("stacks", {"timeout_s": 15.0, "rank": None})),
-    "stacks of one": (
-        lambda view: commands.stacks(view, 3),
-        ("stacks", {"timeout_s": 15.0, "rank": 3}),
-    ),
+ACTIONS: dict[str, tuple[Callable[..., Any], pt.Message]] = {
+    "stop": (commands.stop, pt.StopAsked(grace_s=30.0)),
+    "stop soon": (lambda view: commands.stop(view, 2.5), pt.StopAsked(grace_s=2.5)),
+    "kill": (commands.kill, pt.StopAsked(grace_s=0.0)),
+    "restart": (commands.restart_group, pt.Restart()),
+    "stacks": (commands.stacks, pt.GetStacks()),
+    "stacks of one": (lambda view: commands.stacks(view, 3), pt.GetStacks(rank=3)),
 }
 
 
@@ -161,20 +158,20 @@ def guard(processes, tmp_path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("op", "cause", "is_ended"),
+    ("op", "code", "is_ended"),
     [
-        ("kill", FileNotFoundError(), True),
-        ("stop", FileNotFoundError(), True),
-        ("kill", TimeoutError(), True),
-        ("stop", TimeoutError(), False),  # it may be stopping the job at this moment
+        ("kill", "absent", True),
+        ("stop", "absent", True),
+        ("kill", "silent", True),
+        ("stop", "silent", False),  # it may be stopping the job at this moment
         ("kill", None, False),  # it responded, and refused
     ],
 )
 def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
-    monkeypatch, processes, guard, op, cause, is_ended
+    monkeypatch, processes, guard, op, code, is_ended
 ):
     def request(*args: Any, **arguments: Any) -> dict[str, Any]:
-        raise ControlError("the supervisor cannot be reached") from cause
+        raise ControlError("the supervisor cannot be reached", code=code)
 
     monkeypatch.setattr(control, "request", request)
     monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.0)
@@ -192,18 +189,16 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
 
 
 @pytest.mark.parametrize("snapshot", [None, ALIVE], ids=["starting", "started again"])
-@pytest.mark.parametrize("refusal", [FileNotFoundError, ConnectionRefusedError])
 @pytest.mark.parametrize("name", ACTIONS)
-def test_a_supervisor_that_does_not_listen_yet_is_waited_for(
-    monkeypatch, asked, name, snapshot, refusal
-):
+def test_a_supervisor_that_does_not_listen_yet_is_waited_for(monkeypatch, asked, name, snapshot):
     action, request = ACTIONS[name]
     answer = control.request
-    refusals = [refusal(), refusal()]
+    refusals = [1, 2]
 
     def not_yet(*args: Any, **arguments: Any) -> dict[str, Any]:
         if refusals:
-            raise ControlError("the supervisor cannot be reached") from refusals.pop()
+            refusals.pop()
+            raise ControlError("the supervisor cannot be reached", code="absent")
         return answer(*args, **arguments)
 
     monkeypatch.setattr(control, "request", not_yet)
@@ -229,11 +224,12 @@ def test_a_supervisor_that_breaks_off_is_asked_again_for_what_may_be_done_twice(
     monkeypatch, asked, name
 ):
     action, request = ACTIONS[name]
-    answer, failures = control.request, [EOFError(), ConnectionResetError(), BrokenPipeError()]
+    answer, failures = control.request, [1, 2, 3]
 
     def breaks_off(*args: Any, **arguments: Any) -> dict[str, Any]:
         if failures:
-            raise ControlError("broke off") from failures.pop()
+            failures.pop()
+            raise ControlError("broke off", code="broken_off")
         return answer(*args, **arguments)
 
     monkeypatch.setattr(control, "request", breaks_off)
@@ -247,15 +243,15 @@ def test_a_supervisor_that_breaks_off_is_asked_again_for_what_may_be_done_twice(
         assert asked == [request]
 
 
-@pytest.mark.parametrize("cause", [FileNotFoundError, EOFError])
+@pytest.mark.parametrize("code", ["absent", "broken_off"])
 @pytest.mark.parametrize("name", ACTIONS)
-def test_a_job_that_ends_while_its_supervisor_is_asked_has_ended(monkeypatch, name, cause):
+def test_a_job_that_ends_while_its_supervisor_is_asked_has_ended(monkeypatch, name, code):
     folder = put_job("train", ALIVE)
 
     def ends(*args: Any, **arguments: Any) -> dict[str, Any]:
         ended = make_snapshot(make_spec("train"), **ENDED, guardian=gone())
         write_atomic(folder.node_file(procs.host_name()), encode(ended))
-        raise ControlError("nobody is there any more") from cause()
+        raise ControlError("nobody is there any more", code=code)
 
     monkeypatch.setattr(control, "request", ends)
     with pytest.raises(UsageError, match=r"train has ended \(finished\)"):
@@ -268,11 +264,11 @@ def test_a_job_whose_end_is_just_being_written_has_ended(monkeypatch):
 
     def refuses(*args: Any, **arguments: Any) -> dict[str, Any]:
         if refusals.pop():
-            raise ControlError(HAS_ENDED)
+            raise ControlError("the job has ended", code="ended")
         write_atomic(
             folder.node_file(procs.host_name()), encode(make_snapshot(make_spec("train"), **ENDED))
         )
-        raise ControlError("nobody is there any more") from FileNotFoundError()
+        raise ControlError("nobody is there any more", code="absent")
 
     monkeypatch.setattr(control, "request", refuses)
     monkeypatch.setattr(commands, "POLL_S", 0.01)

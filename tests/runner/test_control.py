@@ -13,6 +13,8 @@ import pytest
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.snapshot import RankStacks
 from ddptop_runner.node.control import request
 
 Answer = Callable[[socket.socket], None]
@@ -57,40 +59,42 @@ def says(answer: bytes) -> Answer:
 
 
 def test_a_command_and_its_answer(folder, supervisor):
-    heard = supervisor(says(b'{"ok": true, "state": "running", "n": [1, 2]}\n'))
-    answer = request(folder, "stop", grace_s=3.5, rank=None)
-    assert answer == {"ok": True, "state": "running", "n": [1, 2]}
+    heard = supervisor(says(b'{"type": "silent_hosts", "why": {"a": "b"}}\n'))
+    reply = request(folder, pt.FetchLogs(attempt=3), pt.SilentHosts)
+    assert reply == pt.SilentHosts(why={"a": "b"})
     assert heard[0].endswith(b"\n")
-    assert json.loads(heard[0]) == {"op": "stop", "grace_s": 3.5, "rank": None}
+    assert json.loads(heard[0]) == {"type": "fetch_log", "attempt": 3, "ranks": None}
 
 
 def test_an_answer_that_comes_in_pieces(folder, supervisor):
     text = "日" * 300_000
 
     def trickle(connection: socket.socket) -> None:
-        data = json.dumps({"ok": True, "text": text}).encode() + b"\n"
+        data = pt.line(pt.Stacks(stacks=[RankStacks(rank=0, text=text)]))
         for start in range(0, len(data), 65536):
             connection.sendall(data[start : start + 65536])
 
     supervisor(trickle)
-    assert request(folder, "stacks")["text"] == text
+    assert request(folder, pt.GetStacks(), pt.Stacks).stacks[0].text == text
 
 
 def test_a_refusal_is_an_error_with_its_hint(folder, supervisor):
-    supervisor(says(b'{"ok": false, "error": "the job is restarting", "hint": "wait"}\n'))
+    supervisor(says(b'{"type": "refused", "error": "it is restarting", "hint": "wait"}\n'))
     with pytest.raises(ControlError) as caught:
-        request(folder, "restart")
-    assert (caught.value.message, caught.value.hint) == ("the job is restarting", "wait")
+        request(folder, pt.Restart(), pt.Done)
+    error = caught.value
+    assert (error.message, error.hint, error.code) == ("it is restarting", "wait", None)
 
 
 BROKEN = {
     "hangs up": (b"", "closed the connection"),
-    "half an answer": (b'{"ok": tr', "closed the connection"),
+    "half an answer": (b'{"type": "do', "closed the connection"),
     "no JSON": (b"hello\n", "closed the connection"),
     "no UTF-8": (b"\xff\xfe\n", "closed the connection"),
     "a list": (b"[1]\n", "closed the connection"),
     "null": (b"null\n", "closed the connection"),
-    "refuses without a word": (b"{}\n", "the supervisor refused the request"),
+    "no reply": (b"{}\n", "closed the connection"),
+    "another reply": (b'{"type": "found", "data": {}}\n', "a reply of another type"),
 }
 
 
@@ -99,7 +103,7 @@ def test_a_broken_answer(folder, supervisor, case):
     data, words = case
     supervisor(says(data))
     with pytest.raises(ControlError, match=words):
-        request(folder, "ping")
+        request(folder, pt.Ping(), pt.Done)
 
 
 def test_a_supervisor_that_stays_silent(folder, supervisor):
@@ -107,7 +111,7 @@ def test_a_supervisor_that_stays_silent(folder, supervisor):
     supervisor(lambda connection: done.wait(10) and None)
     try:
         with pytest.raises(ControlError, match=r"train did not respond within 0\.1 s") as caught:
-            request(folder, "ping", timeout_s=0.1)
+            request(folder, pt.Ping(), pt.Done, 0.1)
     finally:
         done.set()
     assert str(folder.supervisor_log) in str(caught.value)
@@ -115,7 +119,7 @@ def test_a_supervisor_that_stays_silent(folder, supervisor):
 
 def test_no_supervisor(folder):
     with pytest.raises(ControlError, match="cannot be reached") as caught:
-        request(folder, "ping")
+        request(folder, pt.Ping(), pt.Done)
     assert "No such file" in str(caught.value)
 
 
@@ -123,12 +127,12 @@ def test_a_socket_that_a_dead_supervisor_left(folder):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder.control_socket))
     with pytest.raises(ControlError, match="Connection refused"):
-        request(folder, "ping")
+        request(folder, pt.Ping(), pt.Done)
 
 
 def test_a_path_too_long_for_a_socket(ddptop_home):
     with pytest.raises(ControlError, match="too long"):
-        request(RunFolder(ddptop_home / ("x" * 120)), "ping")
+        request(RunFolder(ddptop_home / ("x" * 120)), pt.Ping(), pt.Done)
 
 
 def test_an_answer_that_comes_byte_by_byte_has_one_deadline(folder, supervisor):
@@ -141,7 +145,7 @@ def test_an_answer_that_comes_byte_by_byte_has_one_deadline(folder, supervisor):
     supervisor(drip)
     began_s = time.monotonic()
     with pytest.raises(ControlError, match="did not respond within"):
-        request(folder, "stacks", timeout_s=0.3)
+        request(folder, pt.GetStacks(), pt.Stacks, 0.3)
     assert time.monotonic() - began_s < 3.0
 
 
@@ -156,4 +160,4 @@ def test_what_is_no_answer_is_told_in_one_line(folder, supervisor, answer):
 
     supervisor(say)
     with pytest.raises(ControlError, match="closed the connection"):
-        request(folder, "stacks")
+        request(folder, pt.GetStacks(), pt.Stacks)

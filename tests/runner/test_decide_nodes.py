@@ -29,7 +29,6 @@ from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.node_link import Answer, NodeAbsent, NodeEvent, NodeState
 from ddptop_runner.model.snapshot import Cause, Checkpoint, RankSample
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.node import head as head_module
@@ -337,7 +336,7 @@ async def test_node_with_a_silent_supervisor_is_unknown_until_it_responds() -> N
     parts, part = parts_of(job), "n1"
     near = parts.by_host[part]
     near.attempt, near.ended, near.link.is_up = 0, False, True
-    state = NodeState(snapshot=make_snapshot(job.spec))
+    state = pt.NodeState(snapshot=make_snapshot(job.spec))
     parts.take_report(near.link, state)
     parts.look_at_silence(near.last_report_s + 14.0)
     assert near.is_known and job.state.nodes[part].unknown_since is None
@@ -356,15 +355,15 @@ class Deaf(NodeLink):
 
     def __init__(self, parts: Parts, host: str) -> None:
         self.node, self.seq, self.shift_s, self.is_up = parts.by_host[host].link.node, 0, 0.0, True
-        self.asked: list[str] = []
+        self.asked: list[Any] = []
 
     async def start(self, *_: Any) -> Any:
         self.is_up = False
         raise LinkError("n1 cannot be reached")
 
-    async def ask(self, op: str, *_: Any, **more: Any) -> Any:
-        self.asked.append(op)
-        return {}
+    async def ask(self, request: Any, *_: Any, **more: Any) -> Any:
+        self.asked.append(request)
+        return pt.Done()
 
 
 def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
@@ -373,7 +372,7 @@ def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
     parts = parts_of(job)
     near = parts.by_host["n0"]
     near.attempt, near.ended, near.link.is_up = 0, False, True
-    parts.take_report(near.link, NodeAbsent(has_folder=True))
+    parts.take_report(near.link, pt.NodeAbsent())
     assert near.ended
     assert not job.state.nodes["n0"].failed
 
@@ -415,7 +414,7 @@ async def test_a_node_that_has_begun_is_not_known_before_it_reports(
     assert near.is_known
     assert await parts.begin(order) is None
     assert not near.is_known
-    parts.take_report(near.link, NodeState(snapshot=make_snapshot(job.spec)))
+    parts.take_report(near.link, pt.NodeState(snapshot=make_snapshot(job.spec)))
     assert near.is_known
     parts._link_made(near.link)
     assert not near.is_known
@@ -439,12 +438,12 @@ async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None
     assert not ending.done()
     link.is_up = True
     launched = ev.Launched(attempt=0, target="t.py", nproc=1)
-    parts.take_report(link, NodeEvent(event=replace(as_row(launched), seq=1)))
-    parts.take_report(link, NodeState(snapshot=make_snapshot(job.spec)))
-    await until(lambda: link.asked == ["stop"], 5.0)
-    assert link.asked == ["stop"]
+    parts.take_report(link, pt.NodeEvent(event=replace(as_row(launched), seq=1)))
+    parts.take_report(link, pt.NodeState(snapshot=make_snapshot(job.spec)))
+    await until(lambda: link.asked == [pt.StopAsked(grace_s=0.0)], 5.0)
+    assert link.asked == [pt.StopAsked(grace_s=0.0)]
     ended = ev.JobEnded(attempt=0, state="stopped")
-    parts.take_report(link, NodeEvent(event=replace(as_row(ended), seq=2)))
+    parts.take_report(link, pt.NodeEvent(event=replace(as_row(ended), seq=2)))
     await asyncio.wait_for(asyncio.gather(beginning, ending), 5.0)
 
 
@@ -455,8 +454,8 @@ class Wedged(Deaf):
         super().__init__(parts, host)
         self.part = parts.by_host[host]
 
-    async def ask(self, op: str, *_: Any, **more: Any) -> Any:
-        self.asked.append(op)
+    async def ask(self, request: Any, *_: Any, **more: Any) -> Any:
+        self.asked.append(request)
         self.part.is_reported = False
         raise ControlError("the supervisor does not respond")
 
@@ -480,7 +479,7 @@ async def test_a_node_that_is_away_while_its_attempt_has_to_end_does_not_refuse(
     begun = job.take(pt.RestartDue(attempt=0, question=None))
     order = next(one for one in begun if isinstance(one, pt.BeginOn) and one.node == "n1")
     refused = await parts.begin(order)
-    assert link.asked == ["restart"]
+    assert [type(one) for one in link.asked] == [pt.Restart]
     assert isinstance(refused, pt.PartRefused) and not refused.answered
 
 
@@ -494,13 +493,13 @@ async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
     await parts.by_host["n0"].is_beginning.acquire()
     ending = asyncio.create_task(parts.end_all(0.0))
     await until(lambda: bool(asked["n1"]), 5.0)
-    assert asked == {"n0": [], "n1": ["stop"]}
+    assert asked == {"n0": [], "n1": [pt.StopAsked(grace_s=0.0)]}
     ending.cancel()
     await asyncio.gather(ending, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("back", "said"), [(True, 0), (False, 1)])
-def test_a_node_that_comes_back_at_the_end_is_ended_first(back: bool, said: int) -> None:
+@pytest.mark.parametrize(("back", "said"), [("at the end", 0), ("at a fetch", 0), ("never", 1)])
+def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) -> None:
     loop = VirtualLoop()
     job = Job()
     parts: Any = parts_of(job)
@@ -511,18 +510,21 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: bool, said: int)
         under_way.clear()
         part.ended = True
 
-    async def nothing(*_: Any) -> None:
-        if back:
-            under_way[:] = [pt.EndOn(node="n1", grace_s=10.0)]
-            loop.call_later(5.0, end)
+    def begin(when: str) -> Any:
+        async def order(*_: Any) -> None:
+            if back == when:
+                under_way[:] = [pt.EndOn(node="n1", grace_s=10.0)]
+                loop.call_later(5.0, end)
 
-    parts.end_all = nothing
+        return order
+
+    parts.end_all = begin("at the end")
     head: Any = SimpleNamespace(
         attempt=0,
         parts=parts,
         _is_stopped=False,
         _alerts=SimpleNamespace(record_end=lambda: None),
-        _fetcher=SimpleNamespace(take_ends=nothing),
+        _fetcher=SimpleNamespace(take_ends=begin("at a fetch")),
         _log=SimpleNamespace(emit=told.append),
         _orders=SimpleNamespace(under_way=under_way),
     )
@@ -648,15 +650,13 @@ def test_ranks_are_asked_to_save_before_a_node_is_taken_back(meanwhile: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("age_s", "writes", "saved_s", "seen_s", "steps_from_s", "takes_s"),
+    ("age_s", "writes", "saved_s", "takes_s"),
     [
-        (60.0, (0, 0), None, None, 0, (10, 13)),  # it does not check for requests
-        (3.0, (0, 0), None, None, 0, (0, 0)),  # it has just saved
-        (60.0, (1, 3), 4.0, None, 0, (4, 6)),
-        (60.0, (8, 40), 41.0, None, 0, (41, 43)),  # a large one
-        (60.0, (0, 0), None, 1.0, 0, (4, 7)),  # it was saved, but that was not detected
-        (60.0, (0, 0), None, 1.0, 30, (30, 33)),  # the same, and a large one
-        (60.0, (5, 900), None, None, 0, (90, 92)),  # it never ends
+        (60.0, (0, 0), None, (10, 13)),  # it does not check for requests
+        (3.0, (0, 0), None, (0, 0)),  # it has just saved
+        (60.0, (1, 3), 4.0, (4, 6)),
+        (60.0, (8, 40), 41.0, (41, 43)),  # a large one
+        (60.0, (5, 900), None, (90, 92)),  # it never ends
     ],
 )
 def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
@@ -664,8 +664,6 @@ def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
     age_s: float,
     writes: tuple[float, float],
     saved_s: float | None,
-    seen_s: float | None,
-    steps_from_s: float,
     takes_s: tuple[float, float],
 ) -> None:
     loop = VirtualLoop()
@@ -686,15 +684,14 @@ def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
             last = replace(before, path="/new") if is_new else before
             return JobState(phase="running", attempt=1, checkpoint=last)
 
-        async def _ask_to_save(self, _: Any) -> Any:
-            return [{"seen": seen_s is not None and loop.time() - began_s >= seen_s}]
+        async def _ask_to_save(self) -> None:
+            pass
 
         def _snapshot(self) -> Any:
             passed_s = loop.time() - began_s
             phase = "checkpoint" if writes[0] <= passed_s < writes[1] else None
-            step = 100 + max(0, int(passed_s - steps_from_s) * 5)
             ranks = [RankSample(rank=0, local_rank=0, host="n0", state="running", phase=phase)]
-            return make_snapshot(Job().spec, step=step, ranks=ranks)
+            return make_snapshot(Job().spec, ranks=ranks)
 
     stub: Any = Stub()
     with contextlib.closing(loop):
@@ -797,12 +794,14 @@ async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
 
     link = NodeLink(job.spec.placement, node, "j.0", 1, note, lambda _: None, lambda *_: None)
     for seq in (1, 2, 2, 3):
-        link._receive(NodeEvent(event=replace(as_row(STARTED), seq=seq)))
+        link._receive(pt.NodeEvent(event=replace(as_row(STARTED), seq=seq)))
     assert came == [2, 3]
     link.is_up = True
-    link._send = lambda _: link._receive(Answer(id=1, error="disk full", hint="free some"))  # type: ignore[method-assign]
+    link._send = lambda _: link._receive(
+        pt.Answer(id=1, reply=pt.Refused(error="disk full", hint="free some"))
+    )  # type: ignore[method-assign]
     with pytest.raises(ControlError, match="disk full"):
-        await link.ask("stop", {})
+        await link.ask(pt.StopAsked(), pt.Done)
 
 
 async def test_a_node_that_fails_once_it_has_greeted_is_asked_ever_more_rarely(

@@ -27,11 +27,9 @@ from ddptop_runner.launch.doctor import (
     Judgment,
     Place,
     Topic,
-    cgroup_limit,
     examine,
     judge_driver,
     judge_logout,
-    within,
 )
 from ddptop_runner.model.snapshot import GpuSample
 
@@ -59,22 +57,19 @@ def is_(judged: Judgment, status: str, detail: str, remedy: str | None) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("system", "release", "mark", "pidfd", "status", "detail", "remedy"),
+    ("system", "release", "mark", "status", "detail", "remedy"),
     [
-        ("Linux", "6.1.0", None, True, "ok", "Linux 6.1.0", None),
-        ("Linux", "5.15-microsoft", None, True, "ok", "WSL2", None),
-        ("Linux", "6.1.0", ".dockerenv", True, "ok", "all jobs end", None),
-        ("Linux", "6.1.0", None, False, "warning", "approximate", "kernel 5.3"),
-        ("Darwin", "23", None, True, "error", "only on Linux", "run folders"),
+        ("Linux", "6.1.0", None, "ok", "Linux 6.1.0", None),
+        ("Linux", "5.15-microsoft", None, "ok", "WSL2", None),
+        ("Linux", "6.1.0", ".dockerenv", "ok", "all jobs end", None),
+        ("Darwin", "23", None, "error", "only on Linux", "run folders"),
     ],
 )
 def test_the_kind_of_machine(
-    tmp_path, monkeypatch, system, release, mark, pidfd, status, detail, remedy
+    tmp_path, monkeypatch, system, release, mark, status, detail, remedy
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "release", lambda: release)
-    if not pidfd:
-        monkeypatch.delattr(os, "pidfd_open")
     write(tmp_path, {} if mark is None else {mark: ""})
     assert is_(doctor.check_platform(place(tmp_path)), status, detail, remedy)
 
@@ -143,14 +138,6 @@ DRIVER = DeviceReport(ts=utc_now(), boottime_s=1.0, driver="580.1", gpus=TWO)
         (2, but(DRIVER, gpus=[], note="no answer"), "error", "no answer", None),
         (0, but(DRIVER, gpus=[]), "ok", "reports no devices", None),
         (2, but(DRIVER, note="metrics missing"), "warning", "2 devices: metrics missing", None),
-        (
-            *(2, but(DRIVER, gpus=[TWO[0], but(TWO[1], ecc_uncorrected=3)])),
-            *("warning", "uncorrectable memory errors (GPU 1: 3)", "nvidia-smi -q -d ECC"),
-        ),
-        (
-            *(1, but(DRIVER, gpus=[but(TWO[0], temperature_c=88.0, temperature_slowdown_c=90.0)])),
-            *("warning", "slowdown temperature (GPU 0: 88 °C)", "airflow"),
-        ),
     ],
 )
 def test_the_driver(on_bus, report, status, detail, remedy) -> None:
@@ -164,7 +151,7 @@ IN_SESSION = but(
     kill_user_processes=True,
     linger=True,
     systemd_run=True,
-    runtime_dir="/run/user/1000",
+    has_manager=True,
 )
 
 
@@ -218,53 +205,22 @@ def test_shared_memory(tmp_path, monkeypatch, room, status, detail, remedy) -> N
     assert is_(doctor.check_shared_memory(place(tmp_path)), status, detail, remedy)
 
 
-CGROUP = {"proc/self/cgroup": "0::/\n"}
-MEMINFO = {"proc/meminfo": f"MemTotal: {64 * GIB // 1024} kB\n"}
-
-
-@pytest.mark.parametrize(
-    ("files", "status", "detail", "remedy"),
-    [
-        (MEMINFO, "ok", "64.0 GiB, no cgroup limit", None),
-        (
-            {**MEMINFO, **CGROUP, "sys/fs/cgroup/memory.max": str(32 * GIB)},
-            *("ok", "limited to 32.0 GiB", None),
-        ),
-        (
-            {**MEMINFO, **CGROUP, "sys/fs/cgroup/memory.max": str(2 * GIB)},
-            *("warning", "2.0 GiB", "--memory"),
-        ),
-        ({}, "ok", "unknown", None),
-    ],
-)
-def test_the_memory(tmp_path, files, status, detail, remedy) -> None:
-    write(tmp_path, files)
-    assert is_(doctor.check_memory(place(tmp_path)), status, detail, remedy)
-
-
 NONE = resource.RLIM_INFINITY
 USUAL = {
     resource.RLIMIT_NOFILE: (65536, NONE),
-    resource.RLIMIT_CORE: (0, 0),
     resource.RLIMIT_MEMLOCK: (8 * MIB, 8 * MIB),
-    resource.RLIMIT_NPROC: (NONE, NONE),
 }
-FEW_PROCESSES = {**CGROUP, "sys/fs/cgroup/pids.max": "500"}
 INFINIBAND = {"dev/infiniband/uverbs0": ""}
 
 
 @pytest.mark.parametrize(
     ("limits", "files", "status", "detail", "remedy"),
     [
-        ({}, {}, "ok", "open files 65536, processes unlimited, core dumps off", None),
+        ({}, {}, "ok", "open files 65536", None),
         ({resource.RLIMIT_NOFILE: (1024, NONE)}, {}, "warning", "1024", "ulimit -n 65536"),
         ({resource.RLIMIT_NOFILE: (1024, 1024)}, {}, "warning", "1024", "limits.conf"),
-        ({}, FEW_PROCESSES, "warning", "processes 500", "--pids-limit"),
         ({}, INFINIBAND, "warning", "InfiniBand", "ulimit -l"),
-        (
-            {resource.RLIMIT_MEMLOCK: (NONE, NONE), resource.RLIMIT_CORE: (NONE, NONE)},
-            *(INFINIBAND, "ok", "core dumps unlimited", None),
-        ),
+        ({resource.RLIMIT_MEMLOCK: (NONE, NONE)}, INFINIBAND, "ok", "65536", None),
     ],
 )
 def test_the_limits(tmp_path, monkeypatch, limits, files, status, detail, remedy) -> None:
@@ -273,65 +229,14 @@ def test_the_limits(tmp_path, monkeypatch, limits, files, status, detail, remedy
     assert is_(doctor.check_limits(place(tmp_path)), status, detail, remedy)
 
 
-@pytest.mark.parametrize(
-    ("addresses", "reverse_s", "status", "detail", "remedy"),
-    [
-        (("10.0.0.7",), 0.01, "ok", "box resolves to 10.0.0.7", None),
-        (("127.0.1.1",), 0.01, "ok", "loopback", None),
-        ((), 0.01, "warning", "does not resolve", "/etc/hosts"),
-        (None, 0.01, "warning", "within 1 s", "/etc/hosts"),
-        (("10.0.0.7",), 0.7, "warning", "by 0.7 s", "'10.0.0.7 box'"),
-        (("10.0.0.7",), None, "warning", "over 1 s", "/etc/hosts"),
-    ],
-)
-def test_the_host_name(tmp_path, monkeypatch, addresses, reverse_s, status, detail, remedy) -> None:
-    answers = [
-        None if addresses is None else (addresses, 0.01),
-        None if reverse_s is None else (True, reverse_s),
-    ]
-    monkeypatch.setattr(socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(doctor, "within", lambda *_: answers.pop(0))
-    assert is_(doctor.check_host(place(tmp_path)), status, detail, remedy)
+def test_the_host_name(tmp_path, monkeypatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise OSError("no such name")
 
-
-def test_unknown_name_has_no_addresses(monkeypatch) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
-    monkeypatch.setattr(socket, "gethostbyaddr", _raise_os_error)
-    assert doctor._addresses("box") == () and not doctor._has_name("10.0.0.7")
-    monkeypatch.setattr(socket, "getaddrinfo", _raise_os_error)
-    assert doctor._addresses("box") == ()
-
-
-def _raise_os_error(*_: object, **__: object) -> None:
-    raise OSError("no such name")
-
-
-@pytest.mark.parametrize(
-    ("scope", "capabilities", "status", "detail"),
-    [
-        ("1", "0", "warning", "ptrace_scope 1"),
-        ("1", "80000", "ok", "can trace"),
-        ("0", "0", "ok", "can trace"),
-        (None, "0", "ok", "can trace"),
-    ],
-)
-def test_the_right_to_trace(tmp_path, scope, capabilities, status, detail) -> None:
-    write(tmp_path, {"py-spy": "", "proc/self/status": f"Name:\tx\nCapEff:\t{capabilities}\n"})
-    (tmp_path / "py-spy").chmod(0o755)
-    if scope is not None:
-        write(tmp_path, {"proc/sys/kernel/yama/ptrace_scope": f"{scope}\n"})
-    judged = doctor.check_ptrace(place(tmp_path, PATH=str(tmp_path)))
-    assert is_(judged, status, detail, None if status == "ok" else "sysctl")
-    assert is_(doctor.check_ptrace(place(tmp_path)), "ok", "only ranks with the probe", None)
-
-
-def test_the_clock(tmp_path, monkeypatch) -> None:
-    assert is_(doctor.check_clock(place(tmp_path)), "ok", "no problems found", None)
-    newest = max(file.stat().st_mtime for file in Path(doctor.__file__).parent.glob("*.py"))
-    monkeypatch.setattr(time, "time", lambda: newest - 100)
-    assert is_(doctor.check_clock(place(tmp_path)), "warning", "100 s behind", "timedatectl")
-    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
-    assert is_(doctor.check_clock(place(tmp_path)), "warning", "CLOCK_BOOTTIME", None)
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    assert is_(doctor.check_host(place(tmp_path)), "ok", "localhost resolves to ", None)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert is_(doctor.check_host(place(tmp_path)), "warning", "not resolve", "/etc/hosts")
 
 
 def test_slurm(tmp_path) -> None:
@@ -339,7 +244,7 @@ def test_slurm(tmp_path) -> None:
     assert is_(doctor.check_slurm(place(tmp_path, SLURM_JOB_ID="42")), "ok", "job 42", None)
 
 
-def test_what_slurm_lacks_is_named(tmp_path) -> None:
+def test_what_slurm_lacks_is_named(tmp_path, monkeypatch) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
 
@@ -353,13 +258,10 @@ def test_what_slurm_lacks_is_named(tmp_path) -> None:
     assert is_(doctor.check_slurm(here), "warning", "srun, scontrol not found", "PATH")
     put("srun", "scontrol")
     assert is_(doctor.check_slurm(here), "warning", "controller does not respond", "sinfo")
-    put("scontrol", printed="SlurmdTimeout           = 600 sec\nJobRequeue = 0")
-    judged = doctor.check_slurm(here)
-    assert is_(judged, "warning", "noticed after 600 s", "DDPTOP_HOME")
-    assert "JobRequeue 0: jobs are not" in judged.detail
-    config = {"SlurmdTimeout": "300 sec", "JobRequeue": "1", "PreemptMode": "REQUEUE"}
-    assert is_(doctor.judge_slurm(config, None, "nfs"), "ok", "PreemptMode REQUEUE", None)
-    assert is_(doctor.judge_slurm(config, "7", "nfs"), "ok", "inside Slurm job 7", None)
+    put("scontrol", printed="Slurmctld(primary) at head is UP")
+    assert is_(doctor.check_slurm(here), "warning", "on a local disk", "DDPTOP_HOME")
+    monkeypatch.setattr(paths, "shared_file_system", lambda _: "nfs")
+    assert is_(doctor.check_slurm(here), "ok", "Slurm responds", None)
 
 
 def test_a_home_on_a_shared_disk_or_that_is_a_file(ddptop_home: Path, monkeypatch) -> None:
@@ -383,7 +285,6 @@ def test_this_machine_is_looked_at_quickly(tmp_path: Path) -> None:
     assert time.monotonic() - started < 30.0
     assert checks["platform"].status in ("ok", "warning")
     assert "GiB free" in checks["disk"].detail
-    assert checks["memory"].detail[0].isdigit()
 
 
 def test_what_raises_or_is_late_is_unknown() -> None:
@@ -408,46 +309,5 @@ def test_what_raises_or_is_late_is_unknown() -> None:
     assert "ZeroDivisionError: by the driver" in checks[1].detail
 
 
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({}, None),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, None),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "7\n"}, 7),
-        (
-            {  # an ancestor may have a lower limit
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/memory.max": "70\n",
-                "sys/fs/cgroup/a/memory.max": "50\n",
-            },
-            50,
-        ),
-        (
-            {  # version 1, in a container that shows the host's path
-                "proc/self/cgroup": "4:cpu,memory:/docker/x\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "99\n",
-            },
-            99,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:memory:/\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-            },
-            None,
-        ),
-    ],
-)
-def test_cgroup_limit(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
-    write(tmp_path, files)
-    assert cgroup_limit(tmp_path, "memory", "memory.max", "memory.limit_in_bytes") == limit
-
-
-def test_late_answers_are_not_waited_for(tmp_path: Path) -> None:
-    release = threading.Event()
-    assert within(0.05, lambda: release.wait(30)) is None
-    release.set()
-    assert within(5.0, lambda: 1 // 0) is None
-    answer = within(5.0, lambda: 42)
-    assert answer is not None and answer[0] == 42 and answer[1] >= 0
+def test_a_folder_that_does_not_exist_yet_is_on_its_parents_disk(tmp_path: Path) -> None:
     assert nearest(tmp_path / "not" / "there") == tmp_path

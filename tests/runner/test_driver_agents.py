@@ -85,8 +85,9 @@ def test_an_agent_that_is_being_replaced_is_not_listened_to():
 
             def hello(*_: object, **__: object) -> None:
                 old.kill()
-                sent = {"pid": old.pid, "attempt": 0, "workers": [], "exits": []}
-                assert driver.agent_connected(sent, print) is None
+                sent = pt.AgentHello(pid=old.pid, attempt=0, workers=[], exits=[])
+                driver.agent_connected(sent, print)
+                assert driver._link is None
                 old.wait()
 
             end_nothing(driver).end_leftovers = AsyncMock(side_effect=hello)
@@ -159,12 +160,12 @@ def test_an_agent_that_may_have_missed_it_is_asked_again_to_restart():
         start(driver)
         sent = connect(driver)
         driver.restart()
-        assert [one["type"] for one in sent] == ["restart_group"]
+        assert [one.order for one in sent] == ["restart_group"]
         driver, around = begin(around.die())
         driver.agent_pid = AGENT
         driver.resume()
         sent = connect(driver)
-        assert [one["type"] for one in sent] == ["restart_group"]
+        assert [one.order for one in sent] == ["restart_group"]
         start(driver, 1)
         assert connect(driver, 1) == []
         assert driver.job.phase == "starting"
@@ -300,7 +301,7 @@ def test_someone_need_not_wait_for_the_next_attempt_and_it_costs_nothing(monkeyp
         began_s = boottime_s()
         await finish(around)
         assert boottime_s() - began_s < 12
-        assert sent == [{"answer": 5, "restart": True, "restarts_left": 3}]
+        assert sent == [pt.AnswerAgent(question=5, restart=True, restarts_left=3)]
         assert driver.job.budget.used == 0
 
     run(scenario)
@@ -327,7 +328,7 @@ def test_the_memory_is_awaited_before_the_ranks_start_unless_the_job_is_stopped(
         assert sent == []
         freed.set()
         await finish(around)
-        assert sent == [{"answer": 5}]
+        assert [one.question for one in sent] == [5]
         freed.clear()
         ask(driver, "group_stopped", 6)
         await asyncio.sleep(0.05)
@@ -336,7 +337,7 @@ def test_the_memory_is_awaited_before_the_ranks_start_unless_the_job_is_stopped(
             driver.attempt.exited(PIDS[rank], -9, boottime_s())
         driver.stop(0.0)
         await finish(around)
-        assert [one for one in sent if one.get("answer") == 6] == []
+        assert [type(one) for one in sent[1:]] == [pt.TellAgent]
 
     run(scenario)
 
@@ -362,7 +363,7 @@ def test_evidence_of_one_failure_is_kept_once_and_awaited_by_all(monkeypatch):
         assert sent == []  # the agent's question waits for what its rank's exit has started
         written.set()
         await finish(around)
-        assert sent == [{"answer": 1}]
+        assert [one.question for one in sent] == [1]
         assert driver.job.failed_before == [1]
 
     run(scenario)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.resuming import (
     AGENT,
@@ -73,10 +74,10 @@ def test_a_failure_is_counted_once_and_the_rest_of_its_wait_is_waited():
         sent = connect(driver)
         link = driver._link
         assert link is not None
-        driver.from_agent(link, {"type": "torn_down", "question": 7, "attempt": 0, "workers": []})
+        driver.from_agent(link, pt.AgentAsked(kind="torn_down", question=7, attempt=0))
         await finish(around)
         assert boottime_s() >= pending.at_s
-        assert [(one["answer"], one["restart"]) for one in sent] == [(7, True)]
+        assert [(one.question, one.restart) for one in sent] == [(7, True)]
         assert driver.job.budget.used == 1
         assert (len(told("failure")), len(told("group_restart"))) == (1, 1)
 
@@ -230,8 +231,8 @@ def test_an_agent_reports_an_exit_in_its_own_words():
         connect(driver)
         link = driver._link
         assert link is not None
-        driver.from_agent(link, {"type": "rank_exited", **exited(1, 7, boottime_s())})
-        driver.from_agent(link, {"type": "rank_exited", **exited(0, 7, 1.0), "attempt": 9})
+        driver.from_agent(link, exited(1, 7, boottime_s()))
+        driver.from_agent(link, replace(exited(0, 7, 1.0), attempt=9))
         assert [event.exit_code for event in told("rank_exited")] == [7]
 
     run(scenario)

@@ -10,7 +10,7 @@ import pytest
 from tests.runner.builders import make_snapshot, make_spec, put_exit, put_job
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.host.oom import KernelLog, MemoryGroup, OomWatch
+from ddptop_runner.host.oom import MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
 from ddptop_runner.job.command_ranks import CommandRanks
 from ddptop_runner.job.ranks import OwnRanks
@@ -31,9 +31,9 @@ LOST = TRACEBACK.replace("ValueError", "RuntimeError").format(
 
 
 @pytest.fixture
-def quiet(tmp_path):
+def quiet():
     """A machine whose kernel reports nothing."""
-    return OomWatch(groups=list, log=KernelLog(tmp_path / "no-kmsg"), own_pids=True)
+    return OomWatch(groups=list)
 
 
 def table_of(*exits: RankExit) -> OwnRanks:
@@ -155,13 +155,9 @@ def test_the_snapshot_of_that_moment_tells_of_the_device(quiet):
     assert "Also on the device: pid 99 with 3.0 GiB (ann)." in cause.summary
 
 
-def test_a_kill_that_the_kernel_counted_is_memory(tmp_path):
+def test_a_kill_that_the_kernel_counted_is_memory():
     counts = iter([4, 5])
-    oom = OomWatch(
-        groups=lambda: [MemoryGroup("/g", 2, next(counts), limit_bytes=2**30)],
-        log=KernelLog(tmp_path / "no-kmsg"),
-        own_pids=True,
-    )
+    oom = OomWatch(groups=lambda: [MemoryGroup("/g", 2, next(counts), limit_bytes=2**30)])
     oom.begin_attempt()
     folder = put_job()
     put_log(folder, 0, "step 3\n")

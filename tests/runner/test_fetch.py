@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.node import fetch
 from ddptop_runner.node.fetch import Fetcher, read_new
 from ddptop_runner.store import logs
@@ -26,7 +27,7 @@ class Cluster:
         self.nodes = {host: RunFolder(place / host) for host in ("a", "b")}
         self.clock = {"a": 0.0, "b": 0.0}
         self.gone: set[str] = set()
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.asked: list[tuple[str, pt.ReadFiles]] = []
         for folder in (self.head, *self.nodes.values()):
             folder.path.mkdir()
         self.fetcher = Fetcher(self.head, self.ask, lambda: self.clock, self.hosts)
@@ -34,15 +35,13 @@ class Cluster:
     def hosts(self, attempt: int) -> dict[int, str]:
         return {rank: "a" if rank < 4 else "b" for rank in range(8)} if attempt < 2 else {}
 
-    async def ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        assert op == "read_file"
-        self.asked.append((host, arguments))
+    async def ask(self, host: str, request: pt.ReadFiles, kind: type[pt.Pieces]) -> pt.Pieces:
+        self.asked.append((host, request))
         if host in self.gone:
             raise DdptopError(f"{host} is out of reach", "wait")
-        line = json.dumps(read_new(self.nodes[host], json.loads(json.dumps(arguments))))
+        line = pt.line(read_new(self.nodes[host], request))
         assert len(line) < 1 << 20, "one line of the link"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return msgspec.json.decode(line, type=kind)
 
     def write(self, host: str, rank: int, text: str | bytes, attempt: int = 0) -> Path:
         path = self.nodes[host].log_file(attempt, rank)
@@ -58,12 +57,9 @@ class Cluster:
         """Request a log like a viewer, until nothing more arrives."""
 
         async def work() -> None:
-            message = {"op": "fetch_log", "attempt": attempt, "ranks": list(ranks) or None}
-            follow = asyncio.create_task(self.fetcher.run())
-            await self.fetcher.command(message)
-            follow.cancel()
-            for _ in range(20):
-                await self.fetcher.look()
+            request = pt.FetchLogs(attempt=attempt, ranks=list(ranks) or None)
+            for _ in range(21):
+                await self.fetcher.command(request)
 
         asyncio.run(work())
 
@@ -79,8 +75,7 @@ def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster: Cluster):
     cluster.write("b", 5, b"five\n")
 
     async def work() -> None:
-        cluster.fetcher.follow(0, 4)
-        await cluster.fetcher.look()
+        await cluster.fetcher.take_logs(0, [4])
         await cluster.fetcher.take_ends([0])
 
     asyncio.run(work())
@@ -104,7 +99,7 @@ def test_only_what_is_new_is_fetched(cluster: Cluster):
     cluster.want(4)
     assert cluster.here(4) == b"one\ntwo\n"
     assert {host for host, _ in cluster.asked} == {"b"}, "it is known where the rank is"
-    known = [one["known"].get("rank-4.log") for _, one in cluster.asked]
+    known = [one.known.get("rank-4.log") for _, one in cluster.asked]
     assert [tuple(one) for one in known if one][-1] == (0, 8)
 
 
@@ -112,11 +107,7 @@ def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
     text = b"".join(b"line %07d of the log\n" % number for number in range(150_000))
     cluster.write("b", 4, text)
 
-    async def first_look() -> None:
-        cluster.fetcher._lease(0, 4)
-        await cluster.fetcher.look()
-
-    asyncio.run(first_look())
+    asyncio.run(cluster.fetcher.take_logs(0, [4]))
     first = logs.last_lines(cluster.head.log_file(0, 4), 1)
     assert first[0].startswith("line ")
     with logs.LogFile(cluster.head.log_file(0, 4)) as file:
@@ -189,13 +180,6 @@ def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
     assert cluster.fetcher.silent == {}
 
 
-def test_nothing_is_queried_without_a_viewer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetch, "LEASE_S", -1.0)
-    cluster.write("b", 4, "four\n")
-    cluster.want(4)
-    assert cluster.asked == []
-
-
 def test_times_of_files_are_the_heads(cluster: Cluster):
     path = cluster.write("b", 4, "four\n")
     os.utime(path, (1000.0, 1000.0))
@@ -226,7 +210,7 @@ def test_evidence_of_all_nodes_lies_in_one_folder(cluster: Cluster):
 @pytest.mark.parametrize("where", ["../..", "logs", "logs/attempt-0/..", "job.json", "logs/../x"])
 def test_node_serves_only_logs_and_evidence(cluster: Cluster, where: str):
     with pytest.raises(UsageError):
-        read_new(cluster.nodes["a"], {"where": where})
+        read_new(cluster.nodes["a"], pt.ReadFiles(where=where))
 
 
 def test_a_node_follows_no_link_and_no_name_out_of_the_folder(cluster: Cluster, tmp_path: Path):
@@ -234,15 +218,15 @@ def test_a_node_follows_no_link_and_no_name_out_of_the_folder(cluster: Cluster, 
     path = cluster.write("a", 0, "zero\n")
     (path.parent / "rank-1.log").symlink_to(tmp_path / "secret")
     names = ["rank-1.log", "../../../secret", "rank-0.log"]
-    found = read_new(cluster.nodes["a"], {"where": "logs/attempt-0", "names": names})
-    assert [one["name"] for one in found["pieces"]] == ["rank-0.log"]
+    found = read_new(cluster.nodes["a"], pt.ReadFiles(where="logs/attempt-0", names=names))
+    assert [one.name for one in found.pieces] == ["rank-0.log"]
 
 
 def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: Path):
-    async def ask(host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        piece = {"offset": 0, "data": "eA==", "written_at": 0.0}
-        names = ["../../job.json", "x.log", ".hidden", "rank-1.log"]
-        return {"pieces": [{**piece, "name": name} for name in names]}
+    ask, _ = answering(
+        *({"name": name} for name in ("../../job.json", "x.log", ".hidden", "rank-1.log")),
+        more=False,
+    )
 
     cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
     cluster.want()
@@ -255,16 +239,16 @@ def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: 
     }
 
 
-def answering(*pieces: dict[str, Any]) -> tuple[fetch.Ask, list[str]]:
+def answering(*pieces: dict[str, Any], more: bool = True) -> tuple[fetch.Ask, list[str]]:
     """(what host a always answers, while b is quiet; the hosts that were asked)."""
     asked: list[str] = []
 
-    async def ask(host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def ask(host: str, request: pt.ReadFiles, kind: object) -> pt.Pieces:
         asked.append(host)
         if host != "a":
-            return {}
-        whole = {"offset": 0, "data": "eA==", "written_at": 0.0}
-        return {"pieces": [{**whole, **piece} for piece in pieces], "more": True}
+            return pt.Pieces()
+        whole = {"offset": 0, "data": b"x", "written_at": 0.0}
+        return pt.Pieces(pieces=[pt.Piece(**{**whole, **piece}) for piece in pieces], more=more)
 
     return ask, asked
 
@@ -298,27 +282,19 @@ def test_a_node_that_always_has_more_is_asked_a_limited_number_of_times(cluster:
 
 
 def test_a_node_that_sends_more_than_was_asked_for_is_not_heard(cluster: Cluster):
-    ask, _ = answering({"name": "rank-0.log", "data": "eA==" * fetch.MOST_BYTES})
+    ask, _ = answering({"name": "rank-0.log", "data": b"x" * (2 * fetch.MOST_BYTES + 1)})
     cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
     cluster.want()
     assert not cluster.head.log_file(0, 0).exists()
     assert "more than was asked for" in cluster.fetcher.silent["a"]
 
 
-@pytest.mark.parametrize(("name", "data"), [("x.log", ""), (".hidden", "eA==")])
-def test_pieces_that_bring_nothing_end_the_fetching(cluster: Cluster, name: str, data: str):
-    asked = 0
-
-    async def ask(host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        nonlocal asked
-        asked += 1
-        assert asked < 10
-        piece = {"name": name, "offset": 0, "data": data, "written_at": 0.0}
-        return {"pieces": [piece], "more": True}
-
+@pytest.mark.parametrize(("name", "data"), [("x.log", b""), (".hidden", b"x")])
+def test_pieces_that_bring_nothing_end_the_fetching(cluster: Cluster, name: str, data: bytes):
+    ask, asked = answering({"name": name, "data": data})
     cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
     asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
-    assert asked == 1
+    assert asked == ["a"]
 
 
 def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: Path):
@@ -329,23 +305,3 @@ def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: P
     cluster.write("b", 4, "four\n")
     cluster.want(4)
     assert (tmp_path / "other").read_text() == "mine"
-
-
-@pytest.mark.parametrize("arguments", [{"attempt": "1"}, {"attempt": 0, "ranks": 3}, {"ranks": []}])
-def test_bad_arguments_are_one_line(cluster: Cluster, arguments: dict[str, Any]):
-    with pytest.raises(UsageError):
-        asyncio.run(cluster.fetcher.command({"op": "fetch_log", **arguments}))
-
-
-def test_the_log_of_a_rank_that_failed_comes_without_a_viewer(cluster: Cluster):
-    cluster.write("b", 4, "why\n")
-
-    async def work() -> None:
-        follow = asyncio.create_task(cluster.fetcher.run())
-        await asyncio.sleep(0)
-        cluster.fetcher.follow(0, 4)
-        await asyncio.wait_for(cluster.fetcher._leases[0, 4].looked.wait(), 10)
-        follow.cancel()
-
-    asyncio.run(work())
-    assert cluster.here(4) == b"why\n"

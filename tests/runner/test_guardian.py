@@ -19,6 +19,7 @@ from tests.runner.builders import put_job
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import handover, procs
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import read_spec
 from ddptop_runner.node import control, guardian
@@ -72,7 +73,7 @@ class Pane:
     def answers(self) -> bool:
         """Whether the supervisor is listening; it publishes its state a moment before."""
         try:
-            control.request(self.folder, "ping")
+            control.request(self.folder, pt.Ping(), pt.Done)
         except ControlError:
             return False
         return True
@@ -104,7 +105,7 @@ def make_pane(ddptop_home, tmp_path) -> Iterator[Callable[..., Pane]]:
     yield make
     for pane in panes:
         if not pane.ended():
-            control.request(pane.folder, "kill")
+            control.request(pane.folder, pt.StopAsked(grace_s=0.0), pt.Done)
             deadline = time.monotonic() + 15
             while not pane.ended() and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -130,7 +131,7 @@ def test_no_key_in_its_pane_ends_or_stops_the_guardian(make_pane, wait_until):
         lambda: (pid := pane.supervisor()) != first and pid, what="another supervisor"
     )
     assert second != first
-    control.request(pane.folder, "kill")
+    control.request(pane.folder, pt.StopAsked(grace_s=0.0), pt.Done)
     wait_until(pane.ended, what="the guardian to end with its job")
     assert pane.status == 1
     snapshot = pane.snapshot()

@@ -17,7 +17,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_words
-from ddptop_runner.host import handover, procs, tmux
+from ddptop_runner.host import handover, procs, tmux_server
 from ddptop_runner.node import guardian_start
 from ddptop_runner.node.guardian_start import start_guardian
 
@@ -123,15 +123,15 @@ def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch, wait_unt
 def test_a_pane_that_was_killed_before_the_guardian_was_up_is_replaced(
     folder, monkeypatch, wait_until
 ):
-    start, calls = tmux.start_session, []
+    start, calls = tmux_server.start_session, []
 
     def start_session(job: str, argv: Sequence[str], *others: Any) -> None:
         calls.append(job)
         start(job, ["true"] if len(calls) == 1 else argv, *others)
         if len(calls) == 1:
-            wait_until(lambda: not tmux.holds(job), what="the pane to go")
+            wait_until(lambda: not tmux_server.holds(job), what="the pane to go")
 
-    monkeypatch.setattr(tmux, "start_session", start_session)
+    monkeypatch.setattr(tmux_server, "start_session", start_session)
     monkeypatch.setattr(guardian_start, "PANE_START_S", 0.3)
     pretend(monkeypatch, TAKES)
     assert start_guardian(folder, make_spec(backing="tmux"), {}, (), attempt=0) is None

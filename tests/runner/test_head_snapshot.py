@@ -113,3 +113,14 @@ def test_lost_work_and_progress_count_from_the_last_checkpoint_of_any_node():
         book,
     )
     assert (cause.work_lost_steps, outcome.checkpoint_step, outcome.global_step) == (7, 240, 247)
+
+
+def test_the_checkpoint_of_a_later_attempt_counts_whatever_the_clock_of_its_node():
+    book = CheckpointBook()
+    early, behind = (
+        Checkpoint(path="/c", at=NOON - dt.timedelta(hours=hours), attempt=attempt, step=20)
+        for attempt, hours in ((0, 0), (1, 2))
+    )
+    for saved in (early, behind, early):
+        book.learn(saved)
+    assert book.last == behind

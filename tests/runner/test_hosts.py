@@ -18,7 +18,7 @@ from ddptop_runner.launch.hosts import (
     parse_hosts,
     parse_nodes,
 )
-from ddptop_runner.model.node_link import Answer, NodeEvent
+from ddptop_runner.model.protocol import Answer, Found, NodeEvent
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.log_clean import is_safe, one_line
 
@@ -250,7 +250,10 @@ def test_what_a_node_reports_cannot_steer_the_terminal(ascii_only: bool):
 
 
 def test_a_report_is_kept_as_it_is_but_for_what_is_too_long():
-    sent = Answer(id=1, data={"text": 'two\nlines\t"é…"', "data": "A" * (2 * ssh.LONG_BYTES)})
+    sent = Answer(
+        id=1,
+        reply=Found(data={"text": 'two\nlines\t"é…"', "data": "A" * (2 * ssh.LONG_BYTES)}),
+    )
     assert ssh.decode_report(msgspec.json.encode(sent) + b"\n") == sent
     event = Event(type="node", ts=utc_now(), message="m" * (2 * ssh.LONG_BYTES))
     cut = ssh.decode_report(msgspec.json.encode(NodeEvent(event=event)))

@@ -12,6 +12,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
+from ddptop_runner.model.protocol import GuardianHello
 from ddptop_runner.node import job_clock
 from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.node.past import read_past
@@ -68,7 +69,7 @@ def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock(ddptop_home):
     assert view.snapshot_age_s == 0.0
 
 
-HELLO = {"supervisor_restarts": 0, "adopted": False, "attempt": 0}
+HELLO = {"attempt": 0, "agent_pid": None, "guardian_pid": 1}
 PASTS = {
     # previous snapshot, hello -> (continues, type of the event, words in it)
     "launched": (None, {}, (False, None, "")),
@@ -109,7 +110,7 @@ PASTS = {
 @pytest.mark.parametrize(("snapshot", "hello", "expected"), PASTS.values(), ids=list(PASTS))
 def test_what_a_supervisor_finds(ddptop_home, snapshot, hello, expected):
     folder = put_job("train", None if snapshot is None else {**snapshot, "guardian": gone()})
-    past = read_past(folder, {**HELLO, **hello})
+    past = read_past(folder, GuardianHello(**{**HELLO, **hello}))
     has_continued, type_, words = expected
     assert past.has_continued is has_continued
     assert (None if past.event is None else past.event.type) == type_

@@ -63,7 +63,7 @@ def test_a_failure_that_cannot_be_judged_is_still_answered(
         ask(driver, "torn_down", 7)
         await finish(around)
         left = budget - restarted
-        assert sent == [{"answer": 7, "restart": restarted, "restarts_left": left}]
+        assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
         assert len(told("alert")) == 1
         assert driver.job.phase == ("restarting" if restarted else "starting")
         assert (driver.job.ending is None) is restarted
@@ -81,7 +81,7 @@ def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
         monkeypatch.setattr(driver, "_keep_evidence", broken)
         ask(driver, "failing", 3, ranks=[1])
         await finish(around)
-        assert sent == [{"answer": 3}]
+        assert [one.question for one in sent] == [3]
         assert len(told("alert")) == 1
 
     run(scenario)
@@ -124,7 +124,7 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
         assert len([one for one in told("alert") if "internal error" in one.message]) == 1
         assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
         if restarted:
-            assert sent == [{"type": "restart_group", "restarts_left": 1}]
+            assert sent == [pt.TellAgent(order="restart_group", restarts_left=1)]
             assert not ended.called and driver.job.phase == "restarting"
             assert driver.job.restart is not None and driver.job.restart.end_ranks
         else:
@@ -147,7 +147,7 @@ def test_devices_that_cannot_be_chosen_do_not_keep_the_agent_waiting(
             driver.attempt.exited(pid, -9, boottime_s())
         fail(driver, TRAINED, question=7)
         await finish(around)
-        assert sent == [{"answer": 7, "restart": True, "restarts_left": 2}]
+        assert sent == [pt.AnswerAgent(question=7, restart=True, restarts_left=2)]
         assert len(told("alert")) == 1
 
     run(scenario)
@@ -163,7 +163,7 @@ def test_a_defect_of_the_restart_policy_leaves_the_budget(monkeypatch: pytest.Mo
         monkeypatch.setattr(policy, "decide", broken)
         ask(driver, "torn_down", 7)
         await finish(around)
-        assert sent == [{"answer": 7, "restart": True, "restarts_left": 2}]
+        assert sent == [pt.AnswerAgent(question=7, restart=True, restarts_left=2)]
         assert len(told("alert")) == 1
 
     run(scenario)

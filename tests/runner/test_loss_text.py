@@ -204,8 +204,9 @@ def test_a_loss_of_a_validation(line: str) -> None:
     assert (reading.kind, reading.loss) == ("val", 0.4)
 
 
-def test_backspaces_take_back_what_was_written() -> None:
-    assert losses(read(b"step 1 loss 2.57\x08\x0836\n")) == unranked((1, 2.36))
+def test_backspaces_begin_a_redraw_like_a_carriage_return() -> None:
+    redraws = b"step 1 loss 2.57" + b"\x08" * 16 + b"step 2 loss 2.36\n"
+    assert losses(read(redraws)) == unranked((1, 2.57), (2, 2.36))
 
 
 def _soup(random_: random.Random, size: int) -> bytes:

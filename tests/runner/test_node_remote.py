@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import os
 import socket
 import subprocess
@@ -23,8 +22,7 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder, create_local_dir, run_folder
 from ddptop_runner.host import addresses, procs
-from ddptop_runner.launch.gpus import usage
-from ddptop_runner.model import node_link as nl
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import Device, Membership, Rendezvous, write_spec
 from ddptop_runner.node import remote
 from ddptop_runner.node.links import PING_S
@@ -84,7 +82,7 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
     monkeypatch.setattr(remote, "is_locked", lambda _: True)
     monkeypatch.setattr(remote, "SUPERVISOR_S", 0.1)
     monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    order = nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET)
+    order = pt.Start(spec=spec, env={}, attempt=3, rendezvous=MET)
     if state == "running":
         with pytest.raises(ControlError, match="already running"):
             remote.start(order)
@@ -115,7 +113,7 @@ def test_a_part_that_has_just_ended_is_started_once_its_last_snapshot_is_written
     started: list[int] = []
     monkeypatch.setattr(remote, "is_locked", is_locked)
     monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    remote.start(nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET))
+    remote.start(pt.Start(spec=spec, env={}, attempt=3, rendezvous=MET))
     assert started == [3]
 
 
@@ -149,7 +147,7 @@ def test_a_part_does_not_take_the_devices_of_another_job(
     spec = msgspec.structs.replace(spec, created_at=utc_now())
     started: list[int] = []
     monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    order = nl.Start(id=1, spec=spec, env={}, attempt=3, rendezvous=MET)
+    order = pt.Start(spec=spec, env={}, attempt=3, rendezvous=MET)
     if starts:
         remote.start(order)
     else:
@@ -157,53 +155,6 @@ def test_a_part_does_not_take_the_devices_of_another_job(
             remote.start(order)
     assert started == [3] * starts
     assert remote.member_folder(spec.job_id).path.exists() == starts
-
-
-@pytest.mark.parametrize(
-    ("later_s", "ends", "starts"),
-    [(1.0, True, True), (1.0, False, False), (-1.0, True, False)],
-    ids=["later, gives up", "later, stays", "earlier"],
-)
-def test_a_part_waits_for_a_later_launch_to_give_up_its_devices(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, later_s: float, ends: bool, starts: bool
-) -> None:
-    """If two launches each got one of two machines, exactly one continues."""
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(remote, "YIELD_S", 5.0 if ends else 0.1)
-    specs = []
-    for name, ago_s in (("other", 5.0 - later_s), ("train", 5.0)):
-        membership = Membership(job=name, node="b", index=1, orphan_timeout_s=60.0)
-        spec = make_spec(job=name, job_id=f"{name}@1.1", devices=[Device(index=0)])
-        spec = msgspec.structs.replace(
-            spec,
-            membership=membership,
-            cwd=str(tmp_path),
-            host=procs.host_name(),
-            created_at=utc_now() - dt.timedelta(seconds=ago_s),
-        )
-        specs.append(spec)
-    other, mine = specs
-    theirs = remote.member_folder(other.job_id)
-    theirs.nodes_dir.mkdir(parents=True)
-    write_spec(theirs, other)
-
-    def will_yield(*seen: Any) -> bool:
-        if ends:
-            last = make_snapshot(other, state="failed")
-            theirs.node_file(procs.host_name()).write_bytes(msgspec.json.encode(last))
-        return yields(*seen)
-
-    yields = usage.will_yield
-    monkeypatch.setattr(usage, "will_yield", will_yield)
-    started: list[int] = []
-    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    order = nl.Start(id=1, spec=mine, env={}, attempt=0, rendezvous=MET)
-    if starts:
-        remote.start(order)
-    else:
-        with pytest.raises(ControlError, match="GPU 0 is reserved by job other"):
-            remote.start(order)
-    assert started == [0] * starts
 
 
 def part(job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFolder:
@@ -260,16 +211,16 @@ def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(
     held = lock(folder.guardian_lock)
     assert held is not None
     with pytest.raises(ControlError, match="still running"):
-        remote.forget({"job_id": "train@1.0"})
+        remote.forget("train@1.0")
     os.close(held)
     with monkeypatch.context() as as_another:
         as_another.setattr(os, "geteuid", lambda: 4711)
         with pytest.raises(ControlError, match="not deleting"):
-            remote.forget({"job_id": "train@1.0"})
+            remote.forget("train@1.0")
     local = folder.live_dir
-    remote.forget({"job_id": "train@1.0"})
+    remote.forget("train@1.0")
     assert not folder.path.exists() and not local.exists()
-    assert remote.forget({"job_id": "train@1.0"}) == {}
+    remote.forget("train@1.0")
 
 
 def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
@@ -278,7 +229,7 @@ def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
     monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
     membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
     spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path / "nowhere"))
-    order = nl.Start(id=1, spec=spec, env={}, attempt=0, rendezvous=MET)
+    order = pt.Start(spec=spec, env={}, attempt=0, rendezvous=MET)
     with pytest.raises(ControlError, match="nowhere does not exist on this host"):
         remote.start(order)
     assert not remote.member_folder(spec.job_id).path.exists()
@@ -329,7 +280,7 @@ async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guard
         folder.node_file(procs.host_name()).write_bytes(msgspec.json.encode(seen))
         monkeypatch.setattr(remote, "is_locked", is_locked)
         link = remote.Remote(said.append)
-        link.take(nl.Follow(job_id=spec.job_id))
+        link.take(pt.Follow(job_id=spec.job_id))
         for _ in range(5):
             await asyncio.wait_for(looks.acquire(), 10)
         assert said == []
@@ -349,5 +300,5 @@ async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(
     folder.path.mkdir(parents=True)
     folder.history_db.write_bytes(b"no database" * 1000)
     why: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    remote.Remote(lambda _: None, end=why.set_result).take(nl.Follow(job_id="train@1.1"))
+    remote.Remote(lambda _: None, end=why.set_result).take(pt.Follow(job_id="train@1.1"))
     assert "file is not a database" in await asyncio.wait_for(why, 10)

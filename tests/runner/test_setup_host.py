@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import csv
 import hashlib
+import importlib.metadata as metadata
 import io
 import json
+import subprocess
 import sys
-import zipfile
+import tarfile
 
 import pytest
 
@@ -18,51 +18,38 @@ from ddptop_runner.launch import setup_host
 from ddptop_runner.version import __version__
 
 
-def test_the_wheel_of_this_ddptop_is_whole():
-    name, data = setup_host.own_wheel()
-    assert name == f"ddptop-{__version__}-py3-none-any.whl"
-    with zipfile.ZipFile(io.BytesIO(data)) as wheel:
-        names = wheel.namelist()
-        record = list(csv.reader(wheel.read(names[-1]).decode().splitlines()))
-        assert {row[0] for row in record} == set(names)
-        for path, digest, size in record[:-1]:
-            content = wheel.read(path)
-            expected = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-            assert (digest, size) == (f"sha256={expected.decode()}", str(len(content)))
-        metadata = wheel.read(f"ddptop-{__version__}.dist-info/METADATA").decode()
-    assert f"\nVersion: {__version__}\n" in metadata
-    assert {"ddptop/__main__.py", "ddptop_runner/base/start.py"} <= set(names)
-    assert not any("__pycache__" in path for path in names)
+def test_ddptop_and_its_requirements_are_sent():
+    facts, _, packed = setup_host.Payload().data.partition(b"\n")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        names = set(archive.getnames())
+        version = archive.extractfile("ddptop_runner/version.py").read().decode()
+    assert {"ddptop/__main__.py", "click/__init__.py", "textual/app.py"} <= names
+    assert __version__ in version
+    assert not any("__pycache__" in name or name.startswith("torch/") for name in names)
+    requires = json.loads(facts)["requires"]
+    assert any(line.startswith("click") for line in requires)
+    assert not any(line.startswith("torch") for line in requires)
 
 
-def test_all_that_ddptop_requires_goes_along():
-    wheels, is_complete = setup_host.all_wheels()
-    assert is_complete
-    names = {name.partition("-")[0].lower() for name in wheels}
-    assert {"ddptop", "click", "msgspec", "rich", "textual"} <= names
-    assert "torch" not in names
+def test_a_package_that_ddptop_requires_must_be_installed(monkeypatch):
+    real = metadata.distribution
+
+    def without_click(name):
+        if name == "click":
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "distribution", without_click)
+    with pytest.raises(DdptopError, match="click, which ddptop requires, is not installed here"):
+        setup_host.required()
 
 
-@pytest.mark.parametrize(
-    ("requirement", "extra", "needed"),
-    [
-        ("click>=8.1", "", [("click", "")]),
-        (
-            "Markdown_It.py[linkify]>=2.1",
-            "",
-            [("markdown-it-py", ""), ("markdown-it-py", "linkify")],
-        ),
-        ("torch>=2.6; extra == 'torch'", "", []),
-        ('linkify-it-py<3; extra == "linkify"', "linkify", [("linkify-it-py", "")]),
-        ("tomli>=2; python_version < '3.0'", "", []),
-        ("tomli>=2; python_version < '3.99'", "", [("tomli", "")]),
-        ("colorama; sys_platform == 'win32'", "", []),
-        ("colorama; platform_system == 'Windows'", "", []),
-        ("", "", []),
-    ],
-)
-def test_of_requirements_only_those_of_this_python_count(requirement, extra, needed):
-    assert setup_host.needed_by(requirement, extra) == needed
+def test_it_is_installed_and_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = setup_host.install(procs.host_name(), sys.executable, setup_host.Payload())
+    assert folder == str(tmp_path / setup_host.VENVS / __version__)
+    hello = subprocess.run([f"{folder}/ddptop-node"], input=b"", capture_output=True, timeout=60)
+    assert json.loads(hello.stdout.splitlines()[0])["ddptop"] == __version__
 
 
 def test_the_script_for_the_host_runs_on_old_pythons():

@@ -27,6 +27,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import archive, commands, launch, requeues, slurm_control, slurm_queue
 from ddptop_runner.launch import slurm
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Checkpoint, RankSample, RunStep
 
 FINISHED = {"state": "finished", "ended_at": LONG_AGO}
@@ -180,8 +181,6 @@ def test_the_batch_script_is_what_sbatch_reads():
         ["--wrap=x"],
         ["-Jx"],
         ["--job-name", "x"],
-        ["--help"],
-        ["-V"],
         ["--test-only"],
         ["-W"],
         ["--signal=USR1@60"],
@@ -304,7 +303,7 @@ def test_a_job_in_slurm_that_writes_no_more_is_lost_and_not_running_for_ever(ddp
 @pytest.mark.parametrize(
     "step",
     [
-        r"""echo '{"error": "no\\nrank \\u001b[31m", "hint": "wait\\n"}'""",
+        r"""echo '{"type": "refused", "error": "no\\nrank \\u001b[31m", "hint": "wait\\n"}'""",
         r"printf 'srun: error: no\033[31m\r\n' >&2; exit 1",
     ],
 )
@@ -315,7 +314,7 @@ def test_what_another_node_says_is_one_line(ddptop_home, tmp_path, monkeypatch, 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     folder = put_job("j", {"state": "running"}, slurm_job="7", host="elsewhere")
     with pytest.raises(ControlError) as refused:
-        slurm_control.request(read_job(folder), "stop")
+        slurm_control.request(read_job(folder), pt.StopAsked(), pt.Done, 10.0)
     assert not re.search(r"[\x00-\x1f]", str(refused.value))
 
 

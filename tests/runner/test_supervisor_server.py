@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import stat
-import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,39 +19,39 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.node import control
 from ddptop_runner.node import server as supervisor_server
-from ddptop_runner.node.server import ControlServer
+from ddptop_runner.node.server import ControlServer, SendToAgent
 from ddptop_runner.node.supervisor import Supervisor
 from ddptop_runner.store.history import HistoryWriter
 
-Message = dict[str, Any]
+HELLO = pt.line(pt.AgentHello(pid=os.getpid(), attempt=0, workers=[], exits=[]))
 
 
 class Agent:
     """Records what the agent's side receives."""
 
     def __init__(self) -> None:
-        self.hellos: list[Message] = []
-        self.messages: list[Message] = []
+        self.hellos: list[pt.AgentHello] = []
+        self.messages: list[pt.FromAgent] = []
         self.disconnects = 0
-        self.send: Callable[[Message], None] | None = None
+        self.send: SendToAgent | None = None
         self.news = asyncio.Event()
 
-    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> Any:
-        self.hellos.append(message)
+    def agent_connected(self, hello: pt.AgentHello, send: SendToAgent) -> None:
+        self.hellos.append(hello)
         self.send = send
         self.news.set()
-        return self
 
-    def agent_disconnected(self, link: object) -> None:
-        assert link is self
+    def agent_disconnected(self, send: SendToAgent) -> None:
+        assert send is self.send
         self.disconnects += 1
         self.news.set()
 
-    def from_agent(self, link: object, message: Message) -> None:
-        assert link is self
+    def from_agent(self, send: SendToAgent, message: pt.FromAgent) -> None:
+        assert send is self.send
         self.messages.append(message)
         self.news.set()
 
@@ -62,10 +61,14 @@ class Agent:
             await asyncio.wait_for(self.news.wait(), 10)
 
 
-async def command(message: Message) -> Message:
-    if message["op"] == "refuse":
-        raise ControlError("the job is ill", "see a doctor")
-    return {"echo": message}
+async def command(request: pt.SupervisorRequest) -> pt.Reply:
+    if isinstance(request, pt.RequestCheckpoint):
+        raise ControlError("the job is ill", "see a doctor", "ended")
+    if isinstance(request, pt.FetchEvidence):
+        return pt.SilentHosts(why={"h": request.name})
+    if isinstance(request, pt.StopAsked):
+        return pt.Environment(env={"by": request.by or ""})
+    return pt.Done()
 
 
 @pytest.fixture
@@ -92,8 +95,8 @@ def nobody_follows(after_seq: int, send: object) -> Callable[[], None]:
     return lambda: None
 
 
-async def ask(folder: RunFolder, op: str, **arguments: Any) -> Message:
-    return await asyncio.to_thread(control.request, folder, op, 10.0, **arguments)
+async def ask(folder: RunFolder, request: pt.SupervisorRequest) -> pt.Reply:
+    return await asyncio.to_thread(control.exchange, folder, request, 10.0)
 
 
 async def raw(folder: RunFolder, data: bytes) -> bytes:
@@ -112,22 +115,21 @@ async def raw(folder: RunFolder, data: bytes) -> bytes:
 
 
 async def test_commands_are_answered_concurrently(server, folder):
-    answers = await asyncio.gather(*(ask(folder, "ping", n=n) for n in range(5)))
-    me = procs.user_name(os.getuid())
-    assert [answer["echo"] for answer in answers] == [
-        {"op": "ping", "n": n, "by": me} for n in range(5)
-    ]
+    requests = [pt.FetchEvidence(name=str(n)) for n in range(5)]
+    replies = await asyncio.gather(*(ask(folder, request) for request in requests))
+    assert replies == [pt.SilentHosts(why={"h": str(n)}) for n in range(5)]
 
 
 async def test_who_asks_is_what_the_kernel_says(server, folder):
-    answer = await ask(folder, "stop", by="someone else")
-    assert answer["echo"]["by"] == procs.user_name(os.getuid())
+    reply = await ask(folder, pt.StopAsked(by="someone else"))
+    assert reply == pt.Environment(env={"by": procs.user_name(os.getuid())})
 
 
-async def test_a_refusal_carries_message_and_hint(server, folder):
+async def test_a_refusal_carries_message_hint_and_code(server, folder):
     with pytest.raises(ControlError) as caught:
-        await ask(folder, "refuse")
+        await asyncio.to_thread(control.request, folder, pt.RequestCheckpoint(), pt.Done)
     assert str(caught.value) == "the job is ill; see a doctor"
+    assert caught.value.code == "ended"
 
 
 async def test_only_this_user_may_connect(server, folder):
@@ -136,42 +138,37 @@ async def test_only_this_user_may_connect(server, folder):
 
 async def test_a_deleted_socket_is_bound_again_and_the_agent_stays_connected(server, folder, agent):
     _, writer = await asyncio.open_unix_connection(folder.control_socket)
-    writer.write(b'{"op": "agent", "pid": %d}\n' % os.getpid())
+    writer.write(HELLO)
     await agent.hears(lambda: bool(agent.hellos))
     assert server.is_bound
     folder.control_socket.unlink()
     assert not server.is_bound
     await server.start()
-    assert server.is_bound and (await ask(folder, "ping"))["echo"]["op"] == "ping"
-    writer.write(b'{"n": 1}\n')
-    await agent.hears(lambda: agent.messages == [{"n": 1}])
+    assert server.is_bound and await ask(folder, pt.Ping()) == pt.Done()
+    writer.write(pt.line(pt.PlainStart(why="no fork")))
+    await agent.hears(lambda: agent.messages == [pt.PlainStart(why="no fork")])
     assert agent.disconnects == 0
     writer.close()
 
 
 async def test_another_users_command_is_not_carried_out(server, folder, monkeypatch):
-    class Peer:
-        def getsockopt(self, *_: object) -> bytes:
-            return struct.pack("3i", 1, os.getuid() + 1000, 1)
-
-    class Writer:
-        def get_extra_info(self, name: str) -> Peer:
-            return Peer()
-
-    assert supervisor_server._is_same_user(Writer()) is False
-    monkeypatch.setattr(supervisor_server, "_is_same_user", lambda writer: False)
-    assert await raw(folder, b'{"op": "ping"}\n') == b""
+    monkeypatch.setattr(supervisor_server, "_peer", lambda _: (1, os.getuid() + 1000))
+    assert await raw(folder, b'{"type": "ping"}\n') == b""
 
 
-GARBAGE = [b"", b"\n", b"hello\n", b"[1]\n", b"3\n", b"\xff\n", b'{"op"', b"x" * 2_000_000 + b"\n"]
+GARBAGE = [
+    *[b"", b"\n", b"hello\n", b"[1]\n", b"3\n", b"\xff\n", b'{"type"', b"x" * 2_000_000 + b"\n"],
+    *[b'{"type": "unknown"}\n', b'{"type": "stop_asked", "grace_s": -1}\n', b"{}\n"],
+    *[b'{"type": "fetch_log", "attempt": "1"}\n', b'{"type": "restart", "rendezvous": 3}\n'],
+]
 
 
-@pytest.mark.parametrize("data", GARBAGE, ids=[repr(data[:8]) for data in GARBAGE])
+@pytest.mark.parametrize("data", GARBAGE, ids=[repr(data[:30]) for data in GARBAGE])
 async def test_garbage_is_disconnected_and_the_server_continues(
     server, folder, agent, data, caplog
 ):
     assert await raw(folder, data) == b""
-    assert (await ask(folder, "ping"))["ok"]
+    assert await ask(folder, pt.Ping()) == pt.Done()
     assert agent.hellos == []
     assert not caplog.records
 
@@ -180,7 +177,7 @@ async def test_a_socket_left_by_a_killed_supervisor_is_taken_over(folder, agent)
     folder.control_socket.touch()
     server = ControlServer(folder.control_socket, command, agent, nobody_follows)
     await server.start()
-    assert (await ask(folder, "ping"))["ok"]
+    assert await ask(folder, pt.Ping()) == pt.Done()
     server.close()
     assert not folder.control_socket.exists()
     server.close()  # a second time does nothing
@@ -188,15 +185,17 @@ async def test_a_socket_left_by_a_killed_supervisor_is_taken_over(folder, agent)
 
 async def test_the_agents_link_goes_both_ways_until_it_ends(server, folder, agent):
     reader, writer = await asyncio.open_unix_connection(folder.control_socket)
-    for message in ({"op": "agent", "pid": os.getpid()}, {"type": "a"}, {"type": "b"}):
-        writer.write(json.dumps(message).encode() + b"\n")
+    asked = pt.AgentAsked(question=1, kind="failing", attempt=0, ranks=[1])
+    ended = pt.RankEnded(attempt=0, pid=7, returncode=-9, at_boottime_s=1.0)
+    writer.write(HELLO + pt.line(ended) + pt.line(asked))
     await agent.hears(lambda: len(agent.messages) == 2)
-    assert agent.hellos == [{"op": "agent", "pid": os.getpid()}]
-    assert agent.messages == [{"type": "a"}, {"type": "b"}]
+    assert [hello.pid for hello in agent.hellos] == [os.getpid()]
+    assert agent.messages == [ended, asked]
     assert agent.send is not None
-    agent.send({"answer": 1})
-    assert json.loads(await reader.readline()) == {"answer": 1}
-    assert (await ask(folder, "ping"))["ok"]  # users are served meanwhile
+    agent.send(pt.AnswerAgent(question=1, restart=True))
+    answer = json.loads(await reader.readline())
+    assert (answer["type"], answer["question"], answer["restart"]) == ("answer_agent", 1, True)
+    assert await ask(folder, pt.Ping()) == pt.Done()  # users are served meanwhile
     writer.close()
     await writer.wait_closed()
     await agent.hears(lambda: agent.disconnects == 1)
@@ -204,7 +203,7 @@ async def test_the_agents_link_goes_both_ways_until_it_ends(server, folder, agen
 
 async def test_a_link_that_breaks_off_in_a_line_is_a_disconnect(server, folder, agent):
     _, writer = await asyncio.open_unix_connection(folder.control_socket)
-    writer.write(b'{"op": "agent", "pid": %d}\n{"type": "gro' % os.getpid())
+    writer.write(HELLO + b'{"type": "gro')
     writer.close()
     await writer.wait_closed()
     await agent.hears(lambda: agent.disconnects == 1)
@@ -214,9 +213,9 @@ async def test_a_link_that_breaks_off_in_a_line_is_a_disconnect(server, folder, 
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"op": "agent"}',
-        b'{"op": "agent", "pid": 1, "attempt": 0, "workers": [], "exits": []}',
-        b'{"op": "agent", "pid": "x"}',
+        b'{"type": "agent_hello"}',
+        b'{"type": "agent_hello", "pid": 1, "attempt": 0, "workers": [], "exits": []}',
+        b'{"type": "agent_hello", "pid": "x"}',
         b"[" * 100_000,
         b"null",
         b"\xff",
@@ -228,13 +227,13 @@ async def test_a_hello_of_no_agent_costs_its_connection_only(server, folder, age
     assert await reader.read() == b""
     writer.close()
     assert agent.hellos == []
-    assert (await ask(folder, "ping"))["ok"]
+    assert await ask(folder, pt.Ping()) == pt.Done()
 
 
 async def test_silent_client_is_disconnected(server, folder, monkeypatch):
     monkeypatch.setattr(supervisor_server, "FIRST_LINE_S", 0.05)
     reader, writer = await asyncio.open_unix_connection(folder.control_socket)
-    writer.write(b'{"op": ')
+    writer.write(b'{"type": ')
     assert await reader.read() == b""
     writer.close()
 

@@ -41,7 +41,8 @@ if host == "noisy":
     sys.stderr.write("This system is for authorized use only.\\n")
 if host == "mad":
     print("[" * 100000)
-asked_times = 0
+def reply(**more):
+    out(type="answer", id=order["id"], reply=more)
 boot = None if host == "bootless" else host
 out(type="hello", ddptop="0.0.1" if host == "old" else VERSION, host=host, boot_id=boot,
     boottime_s=1.0, now="2026-11-22T00:00:00Z")
@@ -49,26 +50,22 @@ if host == "dies":
     sys.exit(1)
 for line in sys.stdin:
     order = json.loads(line)
-    asked = order["arguments"]["ask"]
+    question = order["request"]["question"]
+    asked = question["ask"]
     if host == "refuses":
-        out(type="answer", id=order["id"], error="the disk\\nis full", hint="free some space")
-    elif asked == "clock":
-        asked_times += 1
-        if asked_times == 1:  # it loads its modules
-            time.sleep(1)
-        out(type="answer", id=order["id"], data={"now_s": time.time() + 5})
+        reply(type="refused", error="the disk\\nis full", hint="free some space")
     elif asked == "facts" and host in ("old", "same"):
-        out(type="answer", id=order["id"], data={"something": "else"})
+        reply(type="found", data={"something": "else"})
     elif asked == "facts":
         out(type="event", event={})
-        out(type="answer", id=order["id"], data={
-            "ddptop": VERSION, "command": ["node"], "hostname": host, "boot_id": host,
-            "python": order["arguments"]["python"], "torch": "2.13.0", "python_version": "3.11",
-            "script": "/w/t.py", "script_digest": "aa", "addresses": ["10.0.0.1"],
+        reply(type="found", data={
+            "ddptop": VERSION, "command": ["node"], "now_s": time.time() + 5,
+            "python": question["python"], "torch": "2.13.0", "python_version": "3.11",
+            "script_digest": "aa", "addresses": ["10.0.0.1"],
             "ports": [20001, 20002], "nonce": host})
     elif asked == "reach":
-        targets = order["arguments"]["targets"]
-        out(type="answer", id=order["id"],
+        targets = question["targets"]
+        reply(type="found",
             data={"reached": {one["host"]: one["addresses"] for one in targets}})
 """
 WANTED = Wanted(
@@ -102,7 +99,7 @@ def test_hosts_that_answer_become_nodes_whatever_their_login_shells_print(fake_s
     assert judged.refusals == []
     assert [node.host for node in judged.nodes] == ["a", "noisy", "mad"]
     assert [round(one.clock_offset_s) for one in asked.found.values()] == [5, 5, 5]
-    assert "a: its clock is 5.0 s ahead" in judged.notes[0]
+    assert "a: its clock is 5.0 s ahead" in str(judged.notes[0])
 
 
 def test_each_unresponsive_host_is_refused_with_the_others(fake_ssh):
@@ -164,9 +161,10 @@ def test_a_host_describes_itself(tmp_path, ddptop_home):
     assert found["addresses"][-1] == "127.0.0.1"
     assert len(found["ports"]) == preflight.PORTS
     assert found["script_digest"] == preflight.digest_of(tmp_path / "train.py")
+    assert set(found["files"]) == {"train.py", "pkg/model.py"}
     assert found["has_cwd"] is True
     other = preflight.answer({**question, "target": "none.py", "cwd": "/none/such"})
-    assert (other["script"], other["has_cwd"]) == (None, False)
+    assert (other["script_digest"], other["has_cwd"]) == (None, False)
 
 
 def test_slurm_node_offers_only_the_gpus_of_its_allocation(monkeypatch, ddptop_home):
@@ -182,7 +180,7 @@ def test_slurm_node_offers_only_the_gpus_of_its_allocation(monkeypatch, ddptop_h
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     question = {"ask": "facts", "kind": "none", "cwd": "/", "python": sys.executable, "gpus": "all"}
     found = preflight.answer({**question, "in_slurm": True})
-    assert found["gpus_problem"] == "the allocation has no GPUs on this machine"
+    assert found["gpus_refused"] == "allocation"
     preflight.answer({**question, "gpus": None, "in_slurm": True})
     preflight.answer(question)  # over ssh, although sshd runs in a job
     monkeypatch.setenv("SLURM_STEP_GPUS", "2")
@@ -197,12 +195,12 @@ def test_the_folder_is_compared_by_its_python_files_only(tmp_path):
         (tmp_path / folder / "x.py").write_text("2")
     (tmp_path / "venv" / "pyvenv.cfg").write_text("")
     assert set(preflight.digests(tmp_path)) == {"a.py", "data/x.py"}
-    before = preflight.folder_digest(tmp_path)
+    before = preflight.digests(tmp_path)
     (tmp_path / "losses.csv").write_text("3")
     (tmp_path / ".git" / "x.py").write_text("4")
-    assert preflight.folder_digest(tmp_path) == before
+    assert preflight.digests(tmp_path) == before
     (tmp_path / "data" / "x.py").write_text("5")
-    assert preflight.folder_digest(tmp_path) != before
+    assert preflight.digests(tmp_path) != before
 
 
 def test_what_cannot_be_read_in_the_folder_is_left_out_of_the_comparison():

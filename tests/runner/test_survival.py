@@ -21,7 +21,7 @@ ANN = SurvivalFacts(
     linger=False,
     systemd_version=252,
     systemd_run=True,
-    runtime_dir="/run/user/1000",
+    has_manager=True,
 )
 SCOPE = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=ddptop"]
 LINGER = "loginctl enable-linger ann"
@@ -37,13 +37,10 @@ CASES = {
     "killed, does not linger: the scope helps till the last session": (ann(), SCOPE, LINGER),
     "killed, no systemd-run": (ann(linger=True, systemd_run=False), [], "not on PATH"),
     "killed, a shell from su": (
-        ann(linger=True, runtime_dir=None),
+        ann(linger=True, has_manager=False),
         [],
         "ann's systemd manager cannot be reached",
     ),
-    "killed, but the user is excluded": (ann(kill_exclude_users=("root", "ann")), [], None),
-    "killed, but only others": (ann(kill_only_users=("bob",)), [], None),
-    "killed, ann among those": (ann(kill_only_users=("bob", "ann"), linger=True), SCOPE, None),
     # a scope of the manager would die with the last session; the abandoned session continues
     "not killed, does not linger": (ann(kill_user_processes=False), [], None),
     "not killed, lingers": (ann(kill_user_processes=False, linger=True), [], None),
@@ -87,14 +84,6 @@ def test_a_scope_outlives_the_oom_kill_of_one_rank_where_systemd_knows_the_setti
     assert "--property=OOMPolicy=continue" in scope_command(ann(systemd_version=253))
     assert "--property=OOMPolicy=continue" not in scope_command(ann(systemd_version=252))
     assert "--property=OOMPolicy=continue" not in scope_command(ann(systemd_version=None))
-
-
-def test_a_shell_without_the_variable_hands_it_to_systemd_run() -> None:
-    assert scope_command(ann(runtime_dir_exported=False))[:3] == [
-        "env",
-        "XDG_RUNTIME_DIR=/run/user/1000",
-        "systemd-run",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -143,19 +132,15 @@ def test_live_settings_come_from_logind(tmp_path: Path, monkeypatch: pytest.Monk
     executable(
         root / "bin/busctl",
         f'echo "$@" >{root}/asked\n'
-        """printf 'b true\\nb false\\nas 2 "root" "ann"\\nas 0\\n'""",
+        """printf 'b true\\nb false\\n'""",
     )
     executable(root / "bin/systemd-run", "exit 0")
     facts = gather(env_of(root), root)
     assert facts.systemd and facts.placement == "session" and facts.systemd_run
     assert facts.kill_user_processes is True
     assert facts.remove_ipc is False
-    assert facts.kill_exclude_users == ("root", "ann")
-    assert facts.kill_only_users == ()
     assert facts.uid == os.getuid()
-    assert (
-        "KillUserProcesses RemoveIPC KillExcludeUsers KillOnlyUsers" in (root / "asked").read_text()
-    )
+    assert "KillUserProcesses RemoveIPC" in (root / "asked").read_text()
 
 
 @pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec /bin/sleep 60"])
@@ -167,9 +152,8 @@ def test_what_is_not_answered_is_unknown(
     if script is not None:
         executable(root / "bin/busctl", script)
     facts = gather(env_of(root), root)
-    assert facts.kill_exclude_users == ("root",)
     assert facts.kill_user_processes is None and facts.remove_ipc is None
-    assert facts.systemd_version is None and facts.runtime_dir is None
+    assert facts.systemd_version is None and not facts.has_manager
     assert facts.systemd_run is False and facts.linger is False
 
 
@@ -184,8 +168,7 @@ def test_linger_version_and_runtime_dir(tmp_path: Path) -> None:
     standard = f"/run/user/{os.getuid()}"
     (root / standard.lstrip("/") / "systemd").mkdir(parents=True)
     (root / standard.lstrip("/") / "systemd/private").touch()
-    facts = gather(env_of(root), root)
+    facts = gather(env_of(root, XDG_RUNTIME_DIR=standard), root)
     assert facts.linger is True
     assert facts.systemd_version == 255
-    assert (facts.runtime_dir, facts.runtime_dir_exported) == (standard, False)
-    assert gather(env_of(root, XDG_RUNTIME_DIR=standard), root).runtime_dir_exported is True
+    assert facts.has_manager and not gather(env_of(root), root).has_manager

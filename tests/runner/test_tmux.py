@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.base.errors import DdptopError, UsageError
-from ddptop_runner.host import tmux
+from ddptop_runner.host import tmux, tmux_server
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_tmux_for_another_machine_cannot_be_used(tmp_path, monkeypatch):
 
 def test_words_reach_the_program_as_they_are():
     argv = ["/p y/x", "a b", "$HOME", "'", '"', "#{pid}", "", ";", "日本"]
-    command = tmux.shell_words(argv, Path("/a 'b"))
+    command = tmux_server.shell_words(argv, Path("/a 'b"))
     assert shlex.split(command)[-len(argv) - 1 :] == ["exec", *argv]
 
 
@@ -109,7 +109,7 @@ def start(home: Path, *argv: str, name: str = "train") -> Path:
     words = [sys.executable, "-S", "-c", WITNESS, str(file), *argv]
     job_id = home / f"{name} id"
     job_id.write_text(f"{name}@1\nmore\n")
-    tmux.start_session(name, words, home, job_id)
+    tmux_server.start_session(name, words, home, job_id)
     return file
 
 
@@ -213,8 +213,8 @@ def test_the_session_goes_with_its_program_and_the_server_with_the_last(
 
 @pytest.mark.tmux
 def test_a_session_that_is_just_ending_makes_room(ddptop_home, wait_until, monkeypatch):
-    monkeypatch.setattr(tmux, "TRY_AGAIN_S", 1.0)
-    tmux.start_session("train", ["sleep", "0.1"], ddptop_home, Path("/dev/null"))
+    monkeypatch.setattr(tmux_server, "TRY_AGAIN_S", 1.0)
+    tmux_server.start_session("train", ["sleep", "0.1"], ddptop_home, Path("/dev/null"))
     witnessed(start(ddptop_home), wait_until)
 
 
@@ -222,10 +222,10 @@ def test_a_session_that_is_just_ending_makes_room(ddptop_home, wait_until, monke
 def test_a_session_is_ended_by_its_exact_name(ddptop_home, ask, wait_until):
     for name in ("train", "train-2"):
         witnessed(start(ddptop_home, name=name), wait_until)
-    tmux.end_session("tra")  # tmux itself would accept a unique prefix
-    tmux.end_session("train-")
+    tmux_server.end_session("tra")  # tmux itself would accept a unique prefix
+    tmux_server.end_session("train-")
     assert len(ask("list-sessions").splitlines()) == 2
-    tmux.end_session("train")
+    tmux_server.end_session("train")
     assert ask("list-sessions", "-F", "#{session_name}") == "train-2\n"
 
 
@@ -268,7 +268,7 @@ def test_server_killed_meanwhile_is_restarted(
 ):
     text = DYING.format(real=shutil.which("tmux"), way=way, times=times)
     monkeypatch.setenv("PATH", f"{fake_tmux(tmp_path, text)}:{os.environ['PATH']}")
-    monkeypatch.setattr(tmux, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(tmux_server, "TRY_AGAIN_S", 0.01)
     if error is None:
         witnessed(start(ddptop_home), wait_until)
         assert ask("list-sessions", "-F", "#{session_name}") == "train\n"
@@ -281,5 +281,5 @@ def test_unresponsive_tmux_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> No
     def stands_still(command: list[str], *_: object, **__: object) -> None:
         raise subprocess.TimeoutExpired(command, 5)
 
-    monkeypatch.setattr(tmux.programs, "run", stands_still)
-    tmux.end_session("train")
+    monkeypatch.setattr(tmux_server.programs, "run", stands_still)
+    tmux_server.end_session("train")

@@ -318,14 +318,6 @@ def hf_trainer(run: Run, tick: Tick) -> Iterator[Written]:
         yield tick.at_s, f"\r{told}{tick.epoch + tick.step / tick.of:.2f}'}}\n"
 
 
-def two_writers(run: Run, tick: Tick) -> Iterator[Written]:
-    """Two processes in one output, the second a little behind: as mnist_hogwild."""
-    if tick.step % 10 == 0:
-        said = f"Train Epoch: {tick.epoch + 1} [{64 * tick.step}/{64 * tick.of} ({tick.step:.0f}%)]"
-        yield tick.at_s, f"4711\t{said}\tLoss: {_loss(tick):.6f}\n"
-        yield tick.at_s + 2.3, f"4712\t{said}\tLoss: {_loss(tick):.6f}\n"
-
-
 def tagged(form: str) -> Writer:
     """Two ranks in one output, each with its tag."""
 
@@ -439,11 +431,6 @@ CASES = (
     ),
     Case("mpirun: step 10/40", tagged("step {done}/{total} loss {loss:.4f}")),
     Case(
-        "mp.spawn: [0] 40 2.414",
-        running_on("[0] {done} {loss:.3f}", every=5),
-        "nothing",
-    ),
-    Case(
         "nanoGPT: iter 55: loss",
         running_on("iter {done}: loss {loss:.4f}, time {ms:.2f}ms, mfu 0.01%", every=10),
         "nothing",
@@ -464,24 +451,6 @@ CASES = (
     ),
     Case("Ultralytics", ultralytics),
     # scripts of other people
-    Case(
-        "dcgan: [0/25][50/782]",
-        lines(
-            "[{epoch}/{epochs}][{before}/{of}] Loss_D: 1.3 Loss_G: 2.1 D(x): 0.5 D(G(z)): 0.1"
-        ),
-        "epoch",
-        known_from=0.1,
-    ),
-    Case(
-        "dcgan, --niter 4",
-        lines(
-            "[{epoch}/{epochs}][{before}/{of}] Loss_D: 1.3 Loss_G: 2.1 D(x): 0.5 D(G(z)): 0.1"
-        ),
-        "estimate",
-        known_from=0.1,
-        command=("python", "main.py", "--niter", "4"),
-    ),
-    Case("mnist_hogwild: two processes", two_writers, "epoch"),
     Case(
         "Fabric: iteration without a total",
         running_on("epoch {epoch} | iteration {done} | loss {loss:.4f}", every=5),

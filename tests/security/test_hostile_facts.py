@@ -20,14 +20,8 @@ ESCAPES = "\x1b]0;owned\x07\u202e\x9b31m"
 
 VARIABLES: dict[str, dict[str, str]] = {
     "more digits than Python reads": {"RANK": HUGE, "WORLD_SIZE": HUGE, "LOCAL_RANK": HUGE},
-    "a thousand million ranks": rank_environ(0) | {"LOCAL_WORLD_SIZE": str(10**9)},
-    "as many as are read": rank_environ(0) | {"LOCAL_WORLD_SIZE": str(10**6)},
-    "nested": {"TF_CONFIG": "[" * 100_000},
-    "an object nested": {"TF_CONFIG": '{"cluster":' + '{"a":' * 50_000},
-    "an endless index": {
-        "TF_CONFIG": '{"cluster":{"worker":["a"]},"task":{"type":"worker","index":1e999}}'
-    },
-    "no list": {"TF_CONFIG": '{"cluster":{"worker":5},"task":[]}'},
+    "a thousand million ranks": rank_environ(0) | {"WORLD_SIZE": str(10**9)},
+    "as many as are read": rank_environ(10**6) | {"WORLD_SIZE": str(10**6)},
     "an address": rank_environ(0) | {"MASTER_ADDR": ESCAPES * 1000},
     "a job of ours": rank_environ(0) | {"DDPTOP_JOB_ID": f"{ESCAPES}@1"},
     "devices": rank_environ(0) | {"CUDA_VISIBLE_DEVICES": HUGE},
@@ -45,19 +39,14 @@ def test_variables_of_any_kind_are_read(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("words", [f"--rank {HUGE}", f"--nnodes={HUGE} --nproc {HUGE}", ESCAPES])
 def test_words_of_any_kind_are_read(words: str) -> None:
-    threads = {"pt_gloo_runloop"}
-    group = [
-        torch_process(pid, 1, f"python {words} train.py {words}", threads=threads, **ports)
-        for pid, ports in ((10, {"listens": {5}}), (11, {"connected": {5}}))
-    ]
-    (job,), _ = find(group)
+    (job,), _ = find([torch_process(10, 1, f"python {words} train.py {words}")])
     assert job.command.isprintable() and job.name.isprintable()
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
 def test_root_lists_a_process_that_says_anything(attacker: Account, words: tuple[str, ...]) -> None:
     code = "import sys; print('up', flush=True); sys.stdin.read()"
-    said = {"MASTER_ADDR": ESCAPES, "LOCAL_WORLD_SIZE": str(10**9), "TF_CONFIG": "[" * 100_000}
+    said = {"MASTER_ADDR": ESCAPES, "TORCHELASTIC_RESTART_COUNT": str(10**9)}
     process = attacker.popen(
         [attacker.python, "-c", code, ESCAPES, f"--rank={HUGE}"],
         env=attacker.environment(**(rank_environ(0) | said)),
@@ -88,7 +77,7 @@ def test_of_endless_words_only_the_first_are_kept(wait_until: Any) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert len(procs.argv(process.pid)) == len(many) + 4
-        (facts,) = ProcessTable(only=lambda: [process.pid]).scan()
+        (facts,) = [one for one in ProcessTable().scan() if one.pid == process.pid]
         assert len(facts.argv) <= ARGV_WORDS
         assert sum(map(len, facts.argv)) < 1 << 16
         assert facts.uid == os.geteuid()

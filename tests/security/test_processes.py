@@ -17,7 +17,7 @@ from tests.runner.builders import gone, make_spec, put_job
 from tests.security.conftest import Account
 
 from ddptop_runner.foreign import actions
-from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
@@ -85,9 +85,9 @@ def test_a_pretender_is_not_hidden_as_one_of_our_own(
 ) -> None:
     put_job("train")
     with pretender(attacker, how) as pid:
-        taker = CensusTaker()
+        taker = HostCensus()
         taker.pin(pid, procs.start_ticks(pid) or 0)
-        (job,) = (job for job in taker.take().jobs if pid in job.pids)
+        (job,) = (job for job in taker.scan().jobs if pid in job.pids)
         assert job.uid == attacker.uid
 
 

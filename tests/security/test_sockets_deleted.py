@@ -7,6 +7,7 @@ import pytest
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
+from ddptop_runner.model.protocol import Done, Ping
 from ddptop_runner.node import control
 
 
@@ -22,7 +23,7 @@ def test_a_job_without_sockets_binds_them_again_and_without_any_is_still_killed(
     for path in (folder.control_socket, folder.probe_socket):
         path.unlink()
     wait_until(lambda: folder.control_socket.exists() and folder.probe_socket.exists())
-    assert control.request(folder, "ping")["state"] == "running"
+    control.request(folder, Ping(), Done)
     told = wait_until(
         lambda: [
             line

@@ -52,7 +52,7 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setattr(procs, "host_name", lambda: HOST)
     monkeypatch.setattr(registry, "utc_now", lambda: NOW)
     monkeypatch.setattr(sources, "driver_library_exists", lambda: False)
-    monkeypatch.setattr(foreign_source, "CensusTaker", FakeTaker)
+    monkeypatch.setattr(foreign_source, "HostCensus", FakeTaker)
     monkeypatch.setattr(foreign_source, "ForeignBook", FakeBook)
     monkeypatch.setattr(Collector, "_cost", lambda self: None)
     monkeypatch.chdir("/")

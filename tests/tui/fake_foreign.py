@@ -36,7 +36,7 @@ class FakeWorld:
     scalars: ClassVar[dict[str, dict[str, Series]]] = {}
     lines: ClassVar[dict[str, list[str]]] = {}
     events: ClassVar[dict[str, list[Event]]] = {}
-    kept: ClassVar[list[ForeignJob]] = []
+    kept: ClassVar[list[int]] = []
     followed: ClassVar[list[str | None]] = []
     takes = 0
 
@@ -52,20 +52,18 @@ class FakeWorld:
 class FakeTaker:
     """Replaces the census."""
 
-    def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
+    def scan(self, gpus: Sequence[GpuSample] = ()) -> Census:
         FakeWorld.takes += 1
         return Census(unreadable=tuple(FakeWorld.unreadable))
 
-    def keep(self, job: ForeignJob) -> None:
-        FakeWorld.kept.append(job)
+    def pin(self, pid: int, start_ticks: int) -> None:
+        FakeWorld.kept.append(pid)
 
 
 class FakeBook:
     """Replaces the watcher of foreign jobs."""
 
-    left_out = ()
-
-    def look(
+    def update(
         self, census: Census, gpus: Sequence[GpuSample], now: Any, *, follow: str | None = None
     ) -> list[ForeignView]:
         FakeWorld.followed.append(follow)
@@ -305,17 +303,9 @@ def gone() -> ForeignView:
         state="lost",
         ended_at=ago(62),
         ranks=[
-            RankSample(
-                rank=rank.rank,
-                local_rank=rank.local_rank,
-                host=HOST,
-                pid=rank.pid,
-                state="unknown",
-                state_reason="exited; exit status unknown",
-            )
+            replace_struct(rank, state="unknown", state_reason="exited; exit status unknown")
             for rank in view.snapshot.ranks
         ],
-        gpus=[],
     )
     lost = replace(view, snapshot=snapshot)
     FakeWorld.views[FakeWorld.views.index(view)] = lost
@@ -394,8 +384,6 @@ class IllFeed(HeldFeed):
                 energy_j=4.1e8,
                 remapped_rows=0,
                 throttle_reasons=["thermal, by hardware", "power cap"],
-                pcie_rx_bytes_per_s=2.1e9,
-                pcie_tx_bytes_per_s=1.4e9,
                 unknown={"fan_percent": "not supported by this device"},
                 processes=[
                     GpuProcess(

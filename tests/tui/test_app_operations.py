@@ -25,7 +25,7 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.jobs import commands
-from ddptop_runner.model.snapshot import Checkpoint
+from ddptop_runner.model.snapshot import Checkpoint, RankStacks
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -211,10 +211,10 @@ class TestStacks:
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
         entries = [
-            {"rank": 0, "pid": 4100, "text": "File [x]\x1b[2J, line 3", "note": None},
-            {"rank": 1, "pid": None, "text": None, "note": "the rank has ended"},
+            RankStacks(rank=0, pid=4100, text="File [x]\x1b[2J, line 3"),
+            RankStacks(rank=1, note="the rank has ended"),
         ]
-        monkeypatch.setattr(commands, "stacks", lambda view: {"stacks": entries})
+        monkeypatch.setattr(commands, "stacks", lambda view: entries)
         app = make_app("mlp-cpu")
         async with app.run_test() as pilot:
             await settle(pilot)
@@ -231,9 +231,9 @@ class TestStacks:
         fake_home.two_cpu_ranks(frozen)
         may_answer = threading.Event()
 
-        def stacks(view: JobView) -> dict[str, Any]:
+        def stacks(view: JobView) -> list[RankStacks]:
             may_answer.wait(20.0)
-            return {"stacks": [{"rank": 0, "pid": 4100, "text": "File x", "note": None}]}
+            return [RankStacks(rank=0, pid=4100, text="File x")]
 
         monkeypatch.setattr(commands, "stacks", stacks)
         app = make_app("mlp-cpu")

@@ -266,6 +266,16 @@ def test_a_row_has_the_sentence_the_trend_and_a_mark() -> None:
     assert job_row(Listed(ended, looked_at), NOW)["why"][0][1] == "dim"
 
 
+def test_a_row_names_the_hosts_of_a_job_on_several_unless_there_is_trouble() -> None:
+    ranks = [msgspec.structs.replace(rank(number), host=host) for number, host in enumerate("abc")]
+    calm, hot = (job("a", ranks=ranks, alerts=alerts) for alerts in ([], [alert("error")]))
+    shown = [
+        "".join(text for text, _ in job_row(Listed(one, attention(one, NOW)), NOW)["why"])
+        for one in (calm, hot)
+    ]
+    assert [text.startswith("a, b, c: ") for text in shown] == [True, False], shown
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "n/a"), (3, "<1m"), (59.9, "<1m"), (60, "1m"), (3599, "59m"), (3600, "1h 00m")],

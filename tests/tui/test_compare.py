@@ -164,7 +164,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
 
     with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
         for tier in ("1s", "10s", "60s", "600s"):
-            db.execute(f"UPDATE rank_{tier} SET step = NULL")
+            db.execute(f"UPDATE job_{tier} SET step = NULL")
     app = opened(make_app, "gpt-a", "printed")
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)

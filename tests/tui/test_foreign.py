@@ -123,7 +123,7 @@ class TestJobScreen:
             await pilot.press("]", "[")
             await settle(pilot)
             assert app.screen.log_view.lines.lines[-1] == "step 1841 loss 2.0159"
-        assert FakeWorld.kept == [view.foreign], "what was pointed at stays a job"
+        assert FakeWorld.kept == [view.foreign.root_pid], "what was pointed at stays a job"
 
     async def test_what_else_it_prints_is_charted(self, held_gpus: Path, make_app: MakeApp) -> None:
         view = fake_foreign.healthy()
@@ -271,7 +271,7 @@ class TestJobScreen:
     ) -> None:
         monkeypatch.setattr(
             actions,
-            "take_stacks",
+            "read_stacks",
             lambda ranks: [
                 RankStacks(rank=r.rank, pid=r.pid, text="train.py:8 in step") for r in ranks
             ],
@@ -287,16 +287,6 @@ class TestJobScreen:
 
 
 class TestSource:
-    def test_another_job_that_is_gone_has_no_figures_of_this_one(self, frozen: Path) -> None:
-        view = fake_foreign.healthy()
-        source = ForeignSource()
-        source.read([], NOW, view.job)
-        source.read([], NOW, "other:1")
-        FakeWorld.views.clear()
-        fake_foreign.gone()
-        (left,) = source.read([], NOW, view.job).views
-        assert left.snapshot.ranks[0].rss_bytes is None
-
     def test_processes_are_counted_every_two_seconds_and_known_ones_at_each_look(
         self, frozen: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from ddptop.view.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE
+from ddptop_runner.devices import codes
 from ddptop_runner.model.snapshot import GpuSample
 
 SPINNING_PERCENT = 99.0
@@ -46,8 +47,6 @@ class Plain(msgspec.Struct, frozen=True):
     wide: bool = False
     """Whether it is printed only in wide terminals."""
     align: str = ">"
-    link: bool = False
-    """Whether it belongs to the table of links."""
 
 
 class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +94,7 @@ def heat(gpu: GpuSample) -> str:
     """The style of a temperature, by the device's slowdown threshold and thermal throttling."""
     from ddptop_runner.launch.gpus.usage import is_hot  # `ddptop gpus` has no styles
 
-    slowed = any(reason.startswith("thermal") for reason in gpu.throttle_reasons or ())
+    slowed = any(codes.throttle(one).cause == "heat" for one in gpu.throttle_reasons or ())
     return "warn" if slowed or is_hot(gpu) else known(gpu.temperature_c)
 
 
@@ -168,27 +167,10 @@ def energy(joules: float | None) -> str:
     return f"{hours:.0f} Wh" if hours < 999.5 else f"{hours / 1000:,.1f} kWh"
 
 
-def _rate(value: float | None) -> str:
-    """A rate such as `1.2 GB/s`; never in KB/s, since idle links transfer that much."""
-    if value is None:
-        return NOT_AVAILABLE
-    return f"{value / 1e9:.1f} GB/s" if value >= 1e9 else f"{value / 1e6:.1f} MB/s"
-
-
 def _slows_at(gpu: GpuSample) -> str:
     if gpu.temperature_slowdown_c is None:
         return "The device lowers its clocks when it overheats."
     return f"The device lowers its clocks at {units.celsius(gpu.temperature_slowdown_c)}."
-
-
-def _link(key: str, name: str, label: str, header: str) -> DeviceFigure:
-    def text(gpu: GpuSample) -> str:
-        return _rate(getattr(gpu, key))
-
-    return DeviceFigure(
-        key=key, fields={key: name}, text=text, detail=("links", label),
-        plain=Plain(header, text, link=True),
-    )  # fmt: skip
 
 
 FIGURES: tuple[DeviceFigure, ...] = (
@@ -316,10 +298,6 @@ FIGURES: tuple[DeviceFigure, ...] = (
         title="XID", width=5, drop=9, least=160,
         help=("XID", "an error that the driver reported for a device, identified by number"),
     ),
-    _link("pcie_rx_bytes_per_s", "PCIe", "PCIe in", "PCIE IN"),
-    _link("pcie_tx_bytes_per_s", "PCIe", "PCIe out", "PCIE OUT"),
-    _link("nvlink_rx_bytes_per_s", "NVLink", "NVLink in", "NVLINK IN"),
-    _link("nvlink_tx_bytes_per_s", "NVLink", "NVLink out", "NVLINK OUT"),
 )  # fmt: skip
 """Figures in the order of the tables."""
 

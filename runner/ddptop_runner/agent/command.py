@@ -2,7 +2,7 @@
 
 It runs under ddptop's interpreter, because the command may not be Python, and talks to the
 supervisor like the agent for ddptop's own ranks (see `elastic`). The command is its only worker,
-with the rank `LAUNCHER`. The supervisor ends whatever the command starts.
+without a rank. The supervisor ends whatever the command starts.
 """
 
 import fcntl
@@ -19,8 +19,6 @@ import traceback
 from .link import ExitWatch, SupervisorLink
 from .run import attempt_variables, exit_message, make_logs
 
-LAUNCHER = -1
-"""Same as in ddptop_runner.model.snapshot, which must not be imported here."""
 LOG_NAME = "launcher.log"
 PUMP_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pump.py")
 LINES, COLUMNS = 40, 120
@@ -64,7 +62,7 @@ class CommandAgent:
                 break
             self._attempt += 1
         # a supervisor that is not up yet, or not anymore, must learn how the command ended
-        self._link.ask({"type": "ended"})
+        self._link.ask({"kind": "ended"})
         return True
 
     def _ends_and_goes_on(self, process):
@@ -76,11 +74,11 @@ class CommandAgent:
         if not self._restart_asked:
             if process.returncode == 0:
                 return False
-            self._link.ask({"type": "failing", "attempt": self._attempt, "ranks": [LAUNCHER]})
-            answer = self._link.ask(dict(self._describe(), type="torn_down"))
+            self._link.ask({"kind": "failing", "attempt": self._attempt})
+            answer = self._link.ask(dict(self._describe(), kind="torn_down"))
             if not answer["restart"]:
                 return False
-        self._link.ask({"type": "group_stopped", "attempt": self._attempt})
+        self._link.ask({"kind": "group_stopped", "attempt": self._attempt})
         return not self._stopping
 
     def _start(self):
@@ -108,7 +106,7 @@ class CommandAgent:
         self._started = (self._attempt, process)
         # before its exit can be reported
         self._link.report(dict(self._describe(), type="group_started"))
-        self._exit_watch.add(process, {"attempt": self._attempt, "rank": LAUNCHER})
+        self._exit_watch.add(process, {"attempt": self._attempt})
         return process
 
     def _change_terminal(self, terminal):
@@ -118,19 +116,18 @@ class CommandAgent:
 
     def _describe(self):
         attempt, process = self._started
-        worker = {"rank": LAUNCHER, "local_rank": 0}
+        worker = {"rank": None, "local_rank": 0}
         if process is not None:
             worker.update(pid=process.pid, returncode=process.returncode)
         return {
             "attempt": attempt,
-            "keeper_pid": None,
             "workers": [] if process is None else [worker],
         }
 
     def _hello(self):
         state = self._describe()
         exits = [exit_ for exit_ in self._exits if exit_["attempt"] == state["attempt"]]
-        return dict(state, op="agent", pid=os.getpid(), exits=exits)
+        return dict(state, type="agent_hello", pid=os.getpid(), exits=exits)
 
     def _on_exit(self, process, about):
         if "terminal" in about:
@@ -143,7 +140,7 @@ class CommandAgent:
         self._news.put(None)
 
     def _on_command(self, message):
-        kind = message.get("type")
+        kind = message["order"]
         if kind == "stopping":
             self._stopping = True
             if self._started[1] is None:

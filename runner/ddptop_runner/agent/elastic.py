@@ -224,13 +224,12 @@ class SupervisedAgent(LocalElasticAgent):
         }
 
     def describe(self):
-        """The last attempt started, for the link's hello: attempt, workers with PIDs, keeper."""
+        """The last attempt started, for the link's hello: attempt, and workers with PIDs."""
         started = self._started_attempt
         workers = self._worker_group.workers
         handles = self.handles()
         return {
             "attempt": self.attempt if started is None else started,
-            "keeper_pid": self._worker_group.spec.rdzv_handler.keeper_pid,
             "workers": [
                 {
                     "rank": worker.global_rank,
@@ -271,12 +270,12 @@ class SupervisedAgent(LocalElasticAgent):
         if failed:
             # torch's poll ends the other ranks, so evidence has to be saved first
             ranks = [rank for rank, process in self.handles().items() if process.poll()]
-            question = {"type": "failing", "attempt": self.attempt, "ranks": ranks}
+            question = {"kind": "failing", "attempt": self.attempt, "ranks": ranks}
             self._link.ask(question, worker_group.spec.rdzv_handler.prepare)
             set_aside_broken_files(self._pcontext.error_files.values())
         result = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
-            answer = self._link.ask(dict(self.describe(), type="torn_down"))
+            answer = self._link.ask(dict(self.describe(), kind="torn_down"))
             self.allow_restarts(answer["restarts_left"] + 1 if answer["restart"] else 0)
         return result
 
@@ -311,7 +310,7 @@ class SupervisedAgent(LocalElasticAgent):
         super()._stop_workers(worker_group, *args, **kwargs)
         if not self.stopping:
             handler = worker_group.spec.rdzv_handler
-            question = {"type": "group_stopped", "attempt": self.attempt}
+            question = {"kind": "group_stopped", "attempt": self.attempt}
             answer = self._link.ask(question, handler.renew)
             if answer.get("rendezvous") is not None:
                 handler.next_meeting = answer["rendezvous"]

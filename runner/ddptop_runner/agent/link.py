@@ -16,7 +16,7 @@ RECONNECT_S = 0.2
 
 
 class SupervisorLink:
-    """Messages to and from the supervisor; safe to use from several threads.
+    """Messages to and from the supervisor (`model/protocol.py`); safe to use from several threads.
 
     Args:
         path: the control socket.
@@ -59,14 +59,14 @@ class SupervisorLink:
         """
         with self._lock:
             self._question_id += 1
-            question = dict(question, question=self._question_id)
+            question = dict(question, type="agent_asked", question=self._question_id)
             self._question = question
             self._send(question)  # at once: a connection made in the meantime would also send it
         if meanwhile is not None:
             meanwhile()
         while True:
             answer = self._answers.get()
-            if answer.get("answer") == question["question"]:
+            if answer["question"] == question["question"]:
                 with self._lock:
                     self._question = None
                 return answer
@@ -99,7 +99,7 @@ class SupervisorLink:
             ):  # the end; the supervisor may have died while writing a line
                 return
             message = json.loads(line)
-            if "answer" in message:
+            if message["type"] == "answer_agent":
                 self._answers.put(message)
             else:
                 self._on_command(message)

@@ -95,12 +95,12 @@ class Agent:
 
     def _hello(self):
         elastic = self._elastic
-        state = {"attempt": self._plan["attempt"], "workers": [], "keeper_pid": None}
+        state = {"attempt": self._plan["attempt"], "workers": []}
         if elastic is not None:
             state = elastic.describe()
         with self._exits_lock:
             exits = [exit_ for exit_ in self._exits if exit_["attempt"] == state["attempt"]]
-        return dict(state, op="agent", pid=os.getpid(), exits=exits)
+        return dict(state, type="agent_hello", pid=os.getpid(), exits=exits)
 
     def _on_exit(self, process, about):
         message = exit_message(process, about)
@@ -111,7 +111,7 @@ class Agent:
             self._elastic.something_happened.set()
 
     def _on_command(self, message):
-        kind = message.get("type")
+        kind = message["order"]
         elastic = self._elastic
         if kind == "stopping":
             self._stopping = True
@@ -125,10 +125,10 @@ class Agent:
             elastic.something_happened.set()
 
     def _report_plain_start(self, why):
-        self._link.report({"type": "plain_start", "attempt": self._plan["attempt"], "why": why})
+        self._link.report({"type": "plain_start", "why": why})
 
     def run(self):
-        """Run the worker group until torch's agent returns; report how it ended."""
+        """Run the worker group until torch's agent returns; report what happens."""
         plan = self._plan
         from torch.distributed.elastic.agent.server.api import WorkerSpec
 
@@ -165,8 +165,7 @@ class Agent:
         if self._stopping:
             return
         try:
-            result = elastic.run()
-            self._link.report({"type": "ended", "state": result.state.name})
+            elastic.run()
         finally:
             spec.rdzv_handler.shutdown()
 

@@ -14,6 +14,13 @@ DdptopError                exit 1
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
+RefusalCode: TypeAlias = Literal["absent", "broken_off", "silent", "unreachable", "ended"]
+"""Why a supervisor did not do what it was asked to. `absent`: none listens; `broken_off`: it closed
+the connection, and may still act; `silent`: it did not reply in time; `unreachable`: it cannot be
+connected to for another reason; `ended`: the job has ended, and its last snapshot is to come."""
+
 
 class DdptopError(Exception):
     """An error shown to the user on one line: `message`, then `hint`."""
@@ -57,6 +64,13 @@ class LaunchInterruptedError(DdptopError):
 
 class ControlError(DdptopError):
     """The job's supervisor did not respond, or refused."""
+
+    def __init__(
+        self, message: str, hint: str | None = None, code: RefusalCode | None = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.code = code
+        """None if it refused the request."""
 
 
 class DamagedFileError(DdptopError):

@@ -51,15 +51,10 @@ class DeviceFeed:
         uuids: Collection[str] | None = None,
         *,
         interval_s: float = 1.0,
-        links: bool = False,
     ) -> None:
-        """`uuids` limits the feed to these devices; None means all.
-
-        With `links`, PCIe and NVLink rates are also read.
-        """
+        """`uuids` limits the feed to these devices; None means all."""
         self._uuids = None if uuids is None else list(uuids)
         self._interval_s = interval_s
-        self._links = links
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._report: DeviceReport | None = None
@@ -142,9 +137,7 @@ class DeviceFeed:
     async def _run_once(self) -> tuple[int | None, bytes]:
         """Follow one sampler until it ends; returns its exit status and any last error line."""
         self._process = process = await asyncio.create_subprocess_exec(
-            *sampler_command(
-                self._uuids, interval_s=self._interval_s, links=self._links, on_request=True
-            ),
+            *sampler_command(self._uuids, interval_s=self._interval_s, on_request=True),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -4,15 +4,15 @@ Each NVML call takes a driver lock that the training also takes, so each query r
 its metrics change. Calls into the driver per device at the default rates:
 
     each second   utilization, memory, power                                3    a second
-    every 2 s     compute processes, their shares if there are any          1
+    every 4 s     compute processes, their shares if there are any          1
     every 5 s     temperature, two clocks, throttle reasons, P-state, fan   1.2
     every 30 s    power limit, ECC, remapped rows, energy                   0.13
     each second   one event wait of 0 ms for the XIDs of all devices        1/devices
                                                                             about 5.4 with 8 devices
 
-The budget is 7. What never changes is read once, and what a device does not support is queried
-once. Graphics processes are never queried. PCIe and NVLink are read only on request, for each
-device every fourth tick: PCIe takes the driver 20 ms per metric.
+pynvml makes two calls for a list that is not empty. The budget is 7. What never changes is read
+once, and what a device does not support is queried once. Graphics processes, PCIe, and NVLink are
+never queried: PCIe takes the driver 20 ms per metric.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import pynvml
 
 from ddptop_runner.devices import words
 from ddptop_runner.devices.nvml_device import (
-    LINK_METRICS,
     RARE,
     SLOW,
     Gpu,
@@ -39,7 +38,6 @@ from ddptop_runner.devices.nvml_device import (
     process_queries,
     read,
     read_fast,
-    read_links,
     read_mig_mode,
     read_processes,
     tally,
@@ -49,7 +47,7 @@ from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, init_
 from ddptop_runner.model.snapshot import GpuSample
 
 FAST_S = 1.0
-PERIODS_S = {"fast": FAST_S, "slow": 5.0, "rare": 30.0, "processes": 2.0}
+PERIODS_S = {"fast": FAST_S, "slow": 5.0, "rare": 30.0, "processes": 4.0}
 LOOK_UP_AGAIN_S = 10.0
 """How often a lost device is looked up again, and NVML restarted."""
 
@@ -80,12 +78,8 @@ class _Due:
 class NvmlBackend:
     """Reads the devices, in one thread. NVML stays open until the process ends."""
 
-    def __init__(self, uuids: Collection[str] | None = None, links_every: int = 0) -> None:
-        """With `links_every` n, reads PCIe and NVLink of each device every n-th tick; never with 0.
-
-        Raises:
-            NoDriverError: NVML does not start.
-        """
+    def __init__(self, uuids: Collection[str] | None = None) -> None:
+        """Raises NoDriverError if NVML does not start."""
         _start()
         self.driver = _text(pynvml.nvmlSystemGetDriverVersion)
         self._process_queries = process_queries(self.driver)
@@ -93,7 +87,6 @@ class NvmlBackend:
         self._xids = XidWatch()
         self._due = {group: _Due(period_s) for group, period_s in PERIODS_S.items()}
         self._look_up_again, self._restart = _Due(LOOK_UP_AGAIN_S), _Due(LOOK_UP_AGAIN_S)
-        self._links_every, self._link_ticks, self._links_due = links_every, 0, _Due(FAST_S)
         self._uuids = uuids
         self._stale = False
         """Whether NVML has to be started again."""
@@ -101,8 +94,6 @@ class NvmlBackend:
         """Why it could not be."""
         self._found = find(uuids)
         self._gpus = self._found.gpus
-        for gpu in self._gpus:
-            self._mark_links(gpu)
         self._watch_xids()
         self.source = "nvml" if self._gpus else None
 
@@ -114,6 +105,11 @@ class NvmlBackend:
     @property
     def note(self) -> str | None:
         """Why devices are missing or incomplete, and the remedy; None if there is no problem."""
+        return "; ".join(filter(None, (self.machine_note, self._lost_note))) or None
+
+    @property
+    def machine_note(self) -> str | None:
+        """`note` without the lost devices, which have their own notes."""
         driver = f"NVIDIA driver {self.driver or ''}".rstrip()
         found = self._found
         if found.uncounted is not None and not self._gpus:
@@ -125,22 +121,28 @@ class NvmlBackend:
             parts.append(f"devices not on this machine: {', '.join(found.missing)}")
         if found.forbidden:
             parts.append(f"devices not accessible to this user or container: {found.forbidden}")
+        if not parts and not self._gpus:
+            return "no devices requested"
+        return "; ".join(parts) or None
+
+    @property
+    def _lost_note(self) -> str:
         gone = [gpu for gpu in self._gpus if gpu.handle is None]
-        if lost := [gpu for gpu in gone if gpu.parent_uuid is None]:
-            indices = ", ".join(str(gpu.index) for gpu in lost)
-            parts.append(
-                f"GPU{'s' if len(lost) > 1 else ''} {indices} lost: check `dmesg | grep -i xid`,"
-                " then reset or reboot"
-            )
+        lost = [gpu for gpu in gone if gpu.parent_uuid is None]
         devices = {gpu.uuid for gpu in lost}
-        parts += [
+        parts = [
             f"{gpu.uuid} lost: see `nvidia-smi -L`"
             for gpu in gone
             if gpu.parent_uuid is not None and gpu.parent_uuid not in devices
         ]
-        if not parts and not self._gpus:
-            return "no devices requested"
-        return "; ".join(parts) or None
+        if lost:
+            indices = ", ".join(str(gpu.index) for gpu in lost)
+            parts.insert(
+                0,
+                f"GPU{'s' if len(lost) > 1 else ''} {indices} lost: check `dmesg | grep -i xid`,"
+                " then reset or reboot",
+            )
+        return "; ".join(parts)
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
         """The devices now, in PCI order. Metrics whose query is not due keep their last values.
@@ -163,10 +165,8 @@ class NvmlBackend:
             groups.add("fast")
         if "rare" in groups:
             self._renew_instances()
-        slot = self._link_slot(boottime_s)
-        for place, gpu in enumerate(self._gpus):
-            links = slot is not None and place % self._links_every == slot
-            self._refresh(gpu, groups, boottime_s if links else None)
+        for gpu in self._gpus:
+            self._refresh(gpu, groups)
         return _each_process_once([gpu.sample() for gpu in self._gpus])
 
     # --- lost devices, and MIG instances that come and go ---------------------------------------
@@ -180,7 +180,6 @@ class NvmlBackend:
             except LostError as error:
                 gpu.lose(self._trouble(gpu, error))
                 continue
-            self._mark_links(gpu)
             if gpu.parent_uuid is None:
                 instances(gpu)
             self._refresh(gpu, PERIODS_S)
@@ -245,7 +244,7 @@ class NvmlBackend:
 
     # --- asking -------------------------------------------------------------------------------
 
-    def _refresh(self, gpu: Gpu, groups: Collection[str], links_s: float | None = None) -> None:
+    def _refresh(self, gpu: Gpu, groups: Collection[str]) -> None:
         """Run the queries that are due, in this order, until the device turns out to be lost."""
 
         def ask() -> None:
@@ -258,8 +257,6 @@ class NvmlBackend:
                 read(gpu, RARE)
             if "processes" in groups:
                 read_processes(gpu, self._process_queries, self._owners)
-            if links_s is not None and whole:
-                read_links(gpu, links_s)
 
         if gpu.handle is not None:
             self._guard(gpu, ask)
@@ -270,17 +267,6 @@ class NvmlBackend:
         except LostError as error:
             gpu.lose(self._trouble(gpu, error))
             self._watch_xids()
-
-    def _link_slot(self, now_s: float) -> int | None:
-        """Which of every n devices is read now, so that no tick reads the links of all devices."""
-        if not self._links_every or not self._links_due(now_s):
-            return None
-        self._link_ticks += 1
-        return self._link_ticks % self._links_every
-
-    def _mark_links(self, gpu: Gpu) -> None:
-        if not self._links_every and gpu.parent_uuid is None:
-            gpu.put(LINK_METRICS, [words.NOT_ASKED] * len(LINK_METRICS))
 
     # --- XIDs ---------------------------------------------------------------------------------
 

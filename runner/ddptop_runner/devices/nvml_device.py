@@ -1,23 +1,21 @@
 """One device: which NVML queries it is sent, and how their results become metrics.
 
 A query that a device does not support is sent once. An unknown metric has its reason in
-`Gpu.unknown`. PCIe and NVLink rates are read only on request, because the driver observes the bus
-for 20 ms per PCIe rate.
+`Gpu.unknown`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import pynvml
 
-from ddptop_runner.devices import words
+from ddptop_runner.devices import codes, words
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.report import FIXED_METRICS, NEVER_UNKNOWN
-from ddptop_runner.devices.words import Why, throttle_words, why_not, xid_meaning
+from ddptop_runner.devices.words import Why, why_not
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
@@ -26,8 +24,6 @@ Query = tuple[Any, ...]
 
 METRICS = tuple(name for name in GpuSample.__struct_fields__ if name not in NEVER_UNKNOWN)
 """Fields of GpuSample that have a reason in `unknown` if they are None."""
-
-LINK_METRICS = tuple(name for name in METRICS if name.endswith("_per_s"))
 
 _PSTATES = range(16)
 _NO_NUMBER = 0xFFFFFFFF
@@ -120,7 +116,7 @@ SLOW = (
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
         ),
-        lambda mask: (throttle_words(mask),),
+        lambda mask: (codes.throttle_names(mask),),
     ),
     Metric(
         ("pstate",),
@@ -220,9 +216,6 @@ class Gpu:
         self.silent_ticks = 0
         self.trouble: str | None = None
         """What is wrong with a device without a handle, and the remedy."""
-        self.nvlinks: int | None = None
-        self.nvlink_counters: tuple[float, float, float] | None = None
-        """Bytes received and sent since the driver was loaded, and when (CLOCK_BOOTTIME)."""
 
     def lose(self, trouble: str) -> None:
         """Discard the handle, and the metrics that are no longer known."""
@@ -230,7 +223,7 @@ class Gpu:
         self.metrics = {name: self.metrics.get(name) for name in FIXED_METRICS}
         self.unknown.clear()
         self.unsupported.clear()
-        self.silent_ticks, self.nvlinks, self.nvlink_counters = 0, None, None
+        self.silent_ticks = 0
 
     def put(self, fields: Iterable[str], values: Iterable[Any]) -> None:
         """Store the values; a value that is a reason becomes None with that reason."""
@@ -249,7 +242,7 @@ class Gpu:
             **self.metrics,
             "uuid": self.uuid,
             "xid": list(self.xids) if can_report else None,
-            "xid_meanings": [xid_meaning(code) for code in self.xids] if can_report else None,
+            "xid_meanings": [codes.xid(code).meaning for code in self.xids] if can_report else None,
         }
         lost = self.handle is None
         unknown: dict[str, str] = {
@@ -379,93 +372,11 @@ def identify(gpu: Gpu) -> None:
         gpu.why_no_xids = words.MIG_INSTANCE
 
 
-_KIB = 1024
-_PCIE = tuple(
-    Metric(
-        (field,),
-        (("nvmlDeviceGetPcieThroughput", counter),),
-        lambda kib_per_s: (float(kib_per_s) * _KIB,),
-    )
-    for field, counter in (
-        ("pcie_rx_bytes_per_s", pynvml.NVML_PCIE_UTIL_RX_BYTES),
-        ("pcie_tx_bytes_per_s", pynvml.NVML_PCIE_UTIL_TX_BYTES),
-    )
-)
-_NVLINK = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
-_LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
-_DATA_TX, _DATA_RX = 138, 139  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB since the start
-_QUERY: Query = ("nvmlDeviceGetFieldValues",)
-_MOST_LINKS = 36
-
-
-def read_links(gpu: Gpu, now_s: float) -> None:
-    """Read the rates; NVLink's are means since the last reading. Raises LostError."""
-    read(gpu, _PCIE)
-    counters = _counters(gpu)
-    if isinstance(counters, Why):
-        gpu.nvlink_counters = None
-        gpu.put(_NVLINK, (counters, counters))
-        return
-    before, gpu.nvlink_counters = gpu.nvlink_counters, (*counters, now_s)
-    gpu.put(_NVLINK, nvlink_rates(before, gpu.nvlink_counters))
-
-
-def nvlink_rates(
-    before: tuple[float, float, float] | None, now: tuple[float, float, float]
-) -> tuple[float | Why, float | Why]:
-    """Bytes per second received and sent between two readings (received, sent, seconds)."""
-    if before is None or now[2] <= before[2]:
-        return words.FIRST_READING, words.FIRST_READING
-    if now[0] < before[0] or now[1] < before[1]:
-        return words.COUNTER_RESET, words.COUNTER_RESET
-    span_s = now[2] - before[2]
-    return (now[0] - before[0]) / span_s, (now[1] - before[1]) / span_s
-
-
-def _counters(gpu: Gpu) -> tuple[float, float] | Why:
-    """Bytes received and sent since the driver was loaded, over all links."""
-    if gpu.nvlinks is None:
-        answer = _ask_fields(gpu, [(_LINK_COUNT, 0)])
-        if isinstance(answer, Why):
-            return answer
-        if isinstance(answer[0], Why):
-            return words.NO_NVLINK if answer[0] == words.NOT_SUPPORTED else answer[0]
-        gpu.nvlinks = min(int(answer[0]), _MOST_LINKS)
-    if not gpu.nvlinks:
-        return words.NO_NVLINK
-    links = range(gpu.nvlinks)
-    answer = _ask_fields(gpu, [(kind, link) for kind in (_DATA_RX, _DATA_TX) for link in links])
-    if isinstance(answer, Why):
-        return answer
-    received, sent = _sum(answer[: gpu.nvlinks]), _sum(answer[gpu.nvlinks :])
-    if isinstance(received, Why):
-        return received
-    return sent if isinstance(sent, Why) else (received, sent)
-
-
-def _sum(values: list[float | Why]) -> float | Why:
-    """Their sum in bytes. Unconnected links do not count; if a link fails, so does the sum."""
-    failed = [value for value in values if isinstance(value, Why)]
-    known = [value for value in values if not isinstance(value, Why)]
-    for why in failed:
-        if why != words.NOT_SUPPORTED or not known:
-            return why
-    return sum(known) * _KIB
-
-
-def _ask_fields(gpu: Gpu, fields: list[tuple[int, int]]) -> list[float | Why] | Why:
-    answer: list[float | Why] | Why = ask(
-        gpu, (_QUERY,), lambda handle, _: field_values(handle, fields)
-    )
-    return answer
-
-
 SAMPLES_OF_US = 1_000_000
 """Utilization of processes is read for the last second; older samples are not used."""
 
 _V3: Query = ("nvmlDeviceGetComputeRunningProcesses_v3",)
 _V2: Query = ("nvmlDeviceGetComputeRunningProcesses_v2",)
-_V1: Query = ("nvmlDeviceGetComputeRunningProcesses",)
 _SAMPLES: Query = ("nvmlDeviceGetProcessUtilization",)
 
 
@@ -477,25 +388,27 @@ def process_queries(driver: str | None) -> tuple[Query, ...]:
     try:
         major, minor = (int(part) for part in (driver or "").split(".")[:2])
     except ValueError:
-        return (_V3, _V2, _V1)
+        return (_V3, _V2)
     if major == 535 and 43 <= minor < 98:
-        return (_V2, _V1)
-    return (_V3, _V2, _V1)
+        return (_V2,)
+    return (_V3, _V2)
 
 
 def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) -> None:
     """Read the compute processes with `queries` from `process_queries`. Raises LostError."""
-    answer = ask(gpu, queries, compute_processes)
+    answer = ask(gpu, queries)
     for name in ("mem_used_bytes", "sm_util_percent"):
         gpu.unknown.pop(f"processes.{name}", None)
     if isinstance(answer, Why):
         gpu.put(["processes"], [answer])
         return
+    tally.calls += bool(answer)
     mem_by_pid: dict[int, int | None] = {}
-    for pid, mem in answer:
-        if pid:
+    for process in answer:
+        if process.pid:
             # in a container, a process can be listed without its memory, which then reads 0
-            mem_by_pid[pid] = _add(mem_by_pid.get(pid), mem or None)
+            mem = process.usedGpuMemory or None
+            mem_by_pid[process.pid] = _add(mem_by_pid.get(process.pid), mem)
     shares = _shares(gpu, owners) if mem_by_pid else {}
     if isinstance(shares, Why):
         gpu.unknown["processes.sm_util_percent"] = shares
@@ -547,16 +460,6 @@ def _add(known: int | None, more: int | None) -> int | None:
     return more if known is None else known + (more or 0)
 
 
-# --- calls that pynvml makes twice or short of memory -----------------------------------------
-#
-# pynvml asks for the length of a list and then for the list. Each call takes a driver lock that the
-# training also takes, so buffers are reused here and one call is enough. NVML can also access one
-# entry past the field values that it is given, so one more is allocated.
-
-_FIRST_ROOM = 32
-_MOST_ROOM = 1 << 16
-
-
 class Tally:
     """Counts this process's calls into the driver."""
 
@@ -568,7 +471,9 @@ tally = Tally()
 
 
 def counted(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a pynvml function that makes one call into the driver.
+    """The result of a pynvml function.
+
+    pynvml asks for the length of a list before the list; `read_processes` counts the second call.
 
     Raises:
         pynvml.NVMLError: the driver returned an error.
@@ -577,137 +482,18 @@ def counted(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-class _ProcessV1(ctypes.Structure):
-    _fields_ = [("pid", ctypes.c_uint), ("mem", ctypes.c_ulonglong)]
-
-
-class _ProcessV2(ctypes.Structure):
-    """Also the layout of version 3."""
-
-    _fields_ = [*_ProcessV1._fields_, ("instance", ctypes.c_uint), ("compute", ctypes.c_uint)]
-
-
-class _Sample(ctypes.Structure):
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("at_us", ctypes.c_ulonglong),
-        ("sm", ctypes.c_uint),
-        ("mem", ctypes.c_uint),
-        ("encoder", ctypes.c_uint),
-        ("decoder", ctypes.c_uint),
-    ]
-
-
-class _Value(ctypes.Union):
-    _fields_ = [
-        ("double", ctypes.c_double),
-        ("uint", ctypes.c_uint),
-        ("ulonglong", ctypes.c_ulonglong),
-        ("longlong", ctypes.c_longlong),
-    ]
-
-
-class _FieldValue(ctypes.Structure):
-    _fields_ = [
-        ("field", ctypes.c_uint),
-        ("scope", ctypes.c_uint),
-        ("at_us", ctypes.c_longlong),
-        ("latency_us", ctypes.c_longlong),
-        ("kind", ctypes.c_uint),
-        ("status", ctypes.c_uint),
-        ("value", _Value),
-    ]
-
-
-_VALUE_MEMBERS = {0: "double", 1: "uint", 2: "ulonglong", 3: "ulonglong", 4: "longlong"}
-"""Member of the union by nvmlValueType_t."""
-
-_LAYOUTS: dict[str, type[ctypes.Structure]] = {
-    "nvmlDeviceGetComputeRunningProcesses_v3": _ProcessV2,
-    "nvmlDeviceGetComputeRunningProcesses_v2": _ProcessV2,
-    "nvmlDeviceGetComputeRunningProcesses": _ProcessV1,
-}
-_MEMORY_UNKNOWN = 2**64 - 1
-
-_buffers: dict[type[ctypes.Structure], Any] = {}
-
-
-def compute_processes(handle: Any, function: str) -> list[tuple[int, int | None]]:
-    """(pid, memory in bytes or None) of each compute process, from this version of the function.
-
-    Raises:
-        pynvml.NVMLError: the driver returned an error.
-    """
-
-    def ask(count: Any, room: Any) -> int:
-        return int(_function(function)(handle, count, room))
-
-    processes = _listed(_LAYOUTS[function], ask)
-    return [(p.pid, None if p.mem == _MEMORY_UNKNOWN else int(p.mem)) for p in processes]
-
-
 def process_samples(handle: Any, since_us: int) -> list[tuple[int, int, int]]:
     """(pid, wall-clock time in µs, SM utilization in percent) of each sample since then.
 
     Raises:
         pynvml.NVMLError: the driver returned an error.
     """
-
-    def ask(count: Any, room: Any) -> int:
-        function = _function("nvmlDeviceGetProcessUtilization")
-        return int(function(handle, room, count, ctypes.c_ulonglong(since_us)))
-
     try:
-        samples = _listed(_Sample, ask)
+        samples = counted(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us)
     except pynvml.NVMLError as error:
-        if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # no process ran, which is not an error
+        # no process ran: pynvml also raises if the driver returns an empty list
+        if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
             return []
         raise
-    return [(sample.pid, int(sample.at_us), sample.sm) for sample in samples]
-
-
-def field_values(handle: Any, fields: Sequence[tuple[int, int]]) -> list[float | Why]:
-    """Values of (field, scope); each is a number, or the reason that there is none.
-
-    Raises:
-        pynvml.NVMLError: the driver returned an error for all of them.
-    """
-    values = (_FieldValue * (len(fields) + 1))()
-    for value, (field, scope) in zip(values, fields):  # noqa: B905 - one value is spare
-        value.field, value.scope = field, scope
     tally.calls += 1
-    _check(_function("nvmlDeviceGetFieldValues")(handle, ctypes.c_int(len(fields)), values))
-    return [_field_number(value) for value in values[: len(fields)]]
-
-
-def _field_number(value: _FieldValue) -> float | Why:
-    if value.status != pynvml.NVML_SUCCESS:
-        return why_not(value.status)
-    member = _VALUE_MEMBERS.get(value.kind)
-    return why_not(pynvml.NVML_ERROR_UNKNOWN) if member is None else getattr(value.value, member)
-
-
-def _listed(layout: type[ctypes.Structure], ask: Any) -> list[Any]:
-    """The list that `ask(count, buffer)` returns, read again only if the buffer was too small."""
-    while True:
-        buffer = _buffers.get(layout)
-        if buffer is None:
-            buffer = _buffers[layout] = (layout * _FIRST_ROOM)()
-        count = ctypes.c_uint(len(buffer))
-        tally.calls += 1
-        status = ask(ctypes.byref(count), buffer)
-        room = max(count.value, len(buffer)) * 2
-        if status == pynvml.NVML_ERROR_INSUFFICIENT_SIZE and room <= _MOST_ROOM:
-            _buffers[layout] = (layout * room)()
-            continue
-        _check(status)
-        return buffer[: min(count.value, len(buffer))]
-
-
-def _function(name: str) -> Any:
-    return pynvml._nvmlGetFunctionPointer(name)
-
-
-def _check(status: int) -> None:
-    if status != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(status)
+    return [(sample.pid, int(sample.timeStamp), sample.smUtil) for sample in samples]

@@ -36,6 +36,8 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     note: str | None = None
     """Why devices are missing, incomplete, or stale, and how to fix it; None if there is no
     problem."""
+    machine_note: str | None = None
+    """`note` without the lost devices, which have their own notes."""
     gpus: list[GpuSample] = []
     sampler_cpu_percent: float | None = None
     """CPU usage of the sampler over the last few seconds; 100 is one core."""
@@ -59,7 +61,11 @@ def empty_report(note: str) -> DeviceReport:
     return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), note=note)
 
 
-NEVER_UNKNOWN = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
+NEVER_UNKNOWN = {
+    *("index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"),
+    *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"),
+    *("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
+}
 """Fields of GpuSample that have no reason in `unknown` if they are None."""
 FIXED_METRICS = {
     *("uuid", "name", "pci_bus_id"),
@@ -132,13 +138,12 @@ def sampler_command(
     *,
     interval_s: float = 1.0,
     once: bool = False,
-    links: bool = False,
     on_request: bool = False,
 ) -> list[str]:
     """The argv of a sampler process."""
     command = own_command("ddptop_runner.devices.sampler", "--interval", f"{interval_s:g}")
     command += ["--all"] if uuids is None else ["--uuids", ",".join(uuids)]
-    chosen = {"--once": once, "--links": links, "--on-request": on_request}
+    chosen = {"--once": once, "--on-request": on_request}
     return [*command, *(option for option, is_chosen in chosen.items() if is_chosen)]
 
 
@@ -150,9 +155,7 @@ def sampler_command(
 _LEAVE_AFTER_S = 1.0
 
 
-def sample_once(
-    timeout_s: float = 5.0, uuids: Collection[str] | None = None, *, links: bool = False
-) -> DeviceReport:
+def sample_once(timeout_s: float = 5.0, uuids: Collection[str] | None = None) -> DeviceReport:
     """The devices now, read in a separate process because the driver may block or crash.
 
     If NVML's library is missing, no process is started. Never raises: if nothing can be read, the
@@ -161,7 +164,6 @@ def sample_once(
     Args:
         timeout_s: how long to wait for the driver.
         uuids: devices or MIG instances to read; None for all of both.
-        links: whether to also read PCIe and NVLink rates, which takes another second.
     """
     if not driver_library_exists():
         return no_library_report()
@@ -169,7 +171,7 @@ def sample_once(
 
     from ddptop_runner.base import programs
 
-    argv = sampler_command(uuids, once=True, links=links)
+    argv = sampler_command(uuids, once=True)
     try:
         done = programs.run(argv, timeout_s, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
@@ -180,15 +182,14 @@ def sample_once(
 class ForkedReading:
     """A reading of all devices, which starts when this object is created."""
 
-    def __init__(self, *, links: bool = False) -> None:
-        """`links` also reads PCIe and NVLink rates, which takes another second."""
+    def __init__(self) -> None:
         self._pid: int | None = None
         if not driver_library_exists():
             return
         self._output, output = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _sample(output, links)
+            _sample(output)
         os.close(output)
 
     @property
@@ -216,7 +217,7 @@ class ForkedReading:
         return _last_report(written, returncode)
 
 
-def _sample(output: int, links: bool) -> None:
+def _sample(output: int) -> None:
     """Run the sampler in the child process; never returns."""
     status = 1
     try:
@@ -226,7 +227,7 @@ def _sample(output: int, links: bool) -> None:
         os.dup2(output, 2)
         from ddptop_runner.devices import sampler
 
-        status = sampler.main(sampler.Options(once=True, links=links))
+        status = sampler.main(sampler.Options(once=True))
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     finally:

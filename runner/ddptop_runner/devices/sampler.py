@@ -1,11 +1,8 @@
 """The sampler process: reads the devices and prints one JSON line per tick on standard output.
 
-    ddptop_runner.devices.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--links]
-        [--on-request]
+    ddptop_runner.devices.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--on-request]
 
 With `--on-request`, a byte on standard input asks for a report at once, between two ticks.
-`--links` also reads PCIe and NVLink rates, for each device every fourth tick; with `--once`, it
-takes two readings, one second apart.
 
 It is a separate process because a driver can block or crash exactly when a device fails. It exits
 when standard output is closed or its parent is gone. If there is nothing to sample, it exits with
@@ -37,8 +34,6 @@ STDIN = 0
 REQUESTS_BYTES = 4096
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-LINKS_EVERY = 4
-"""Ticks between two readings of a device's PCIe and NVLink rates."""
 COST_OVER_S = 10.0
 """The sampler's own cost is averaged over this time."""
 
@@ -50,7 +45,6 @@ class Options(NamedTuple):
     """None means every device."""
     interval_s: float = 1.0
     once: bool = False
-    links: bool = False
     on_request: bool = False
 
 
@@ -63,7 +57,6 @@ def parse_arguments(argv: list[str]) -> Options:
     parser.add_argument("--all", dest="uuids", action="store_const", const=None)
     parser.add_argument("--interval", dest="interval_s", type=_interval, default=1.0)
     parser.add_argument("--once", action="store_true")
-    parser.add_argument("--links", action="store_true")
     parser.add_argument("--on-request", action="store_true")
     return Options(**vars(parser.parse_args(argv)))
 
@@ -82,7 +75,7 @@ class NoDevices:
     queries = 0
 
     def __init__(self, note: str | None, driver: str | None = None) -> None:
-        self.note = note
+        self.note = self.machine_note = note
         self.driver = driver
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
@@ -90,21 +83,18 @@ class NoDevices:
         return []
 
 
-def open_backend(
-    uuids: Collection[str] | None = None, *, links_every: int = 0
-) -> NvmlBackend | NoDevices:
+def open_backend(uuids: Collection[str] | None = None) -> NvmlBackend | NoDevices:
     """The back end of this machine, limited to the devices in `uuids` (None: all).
 
-    UUIDs can be those of MIG instances; all devices include their instances. PCIe and NVLink rates
-    are read every `links_every`-th tick (0: never). If there is no device to read, returns a back
-    end without devices whose `note` says why. Never raises.
+    UUIDs can be those of MIG instances; all devices include their instances. If there is no
+    device to read, returns a back end without devices whose `note` says why. Never raises.
     """
     try:
         from ddptop_runner.devices.nvml import NoDriverError, NvmlBackend
     except (ImportError, AttributeError):  # or another package with the same import name
         return NoDevices(PYNVML_MISSING)
     try:
-        backend = NvmlBackend(uuids, links_every)
+        backend = NvmlBackend(uuids)
     except NoDriverError as error:
         return NoDevices(error.reason)
     return backend if backend.source else NoDevices(backend.note, driver=backend.driver)
@@ -151,6 +141,7 @@ def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = Fals
         source=backend.source,
         driver=backend.driver,
         note=backend.note,
+        machine_note=backend.machine_note,
         gpus=gpus,
         sampler_cpu_percent=None if spent is None else round(spent[0], 2),
         sampler_rss_bytes=resident_bytes(),
@@ -161,9 +152,6 @@ def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = Fals
 def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
     """Print reports until the reader is gone; returns the exit status."""
     cost = Cost()
-    if options.once and options.links:
-        report(backend, cost)
-        time.sleep(1.0)
     parent = os.getppid()
     reader = sys.stdout.fileno()
     happened = select.poll()
@@ -199,9 +187,8 @@ def _print_line(line: bytes) -> None:
 def main(options: Options) -> int:
     """Run the sampler; returns the exit status. NVML stays open until the process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the process that started it
-    links_every = 0 if not options.links else 1 if options.once else LINKS_EVERY
     try:
-        return run(open_backend(options.uuids, links_every=links_every), options)
+        return run(open_backend(options.uuids), options)
     except BrokenPipeError:
         return 0
 

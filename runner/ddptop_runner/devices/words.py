@@ -1,4 +1,4 @@
-"""Text about devices: their names, XIDs, throttle reasons, and why a metric is unknown."""
+"""Text about devices: their names, what is wrong with them, and why a metric is unknown."""
 
 from __future__ import annotations
 
@@ -11,24 +11,6 @@ if TYPE_CHECKING:
     from ddptop_runner.model.spec import Device, DeviceQueue
 
 LIBRARY = "libnvidia-ml.so.1"
-
-# nvmlClocksEventReason*: the bits that lower the clocks. 0x1 (idle) is omitted, as it is no
-# slowdown.
-_THROTTLE_WORDS = {
-    0x002: "application clocks",
-    0x004: "power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "thermal, by software",
-    0x040: "thermal, by hardware",
-    0x080: "power brake",
-    0x100: "display clocks",
-    0x200: "board limit",
-    0x400: "reliability",
-}
-_IDLE = 0x001
-_HARDWARE_SLOWDOWN = 0x008
-_HARDWARE_CAUSES = 0x040 | 0x080
 
 LIBRARY_MISSING = (
     f"{LIBRARY} not found: install the NVIDIA driver, or start the container with its GPUs "
@@ -65,17 +47,13 @@ NOT_SUPPORTED = Why("not supported")
 NO_PERMISSION = Why("no permission")
 OLDER_DRIVER = Why("not supported by this driver")
 OLDER_PYNVML = Why("not supported by this version of nvidia-ml-py")
-NOT_ASKED = Why("not requested: pass --links")
 NOT_READ = Why("not read yet")
 NOT_LISTENING = Why("not monitored: the driver was restarted")
-FIRST_READING = Why("needs two readings")
-COUNTER_RESET = Why("the counter was reset")
 OUT_OF_RANGE = Why("the driver returned an out-of-range value")
 NOT_TEXT = Why("the driver returned invalid text")
 IN_TOTAL = Why("not reported by this driver: counted as used memory")
 HOST_MEMORY = Why("shares host memory")
 MIG_INSTANCE = Why("not available for MIG instances: see the parent GPU")
-NO_NVLINK = Why("no NVLink")
 NO_SAMPLE = Why("no sample for this process in the last second")
 HOST_PIDS = Why("the driver uses host PIDs, but this is a container")
 PROCESS_MEMORY = Why("not reported by the driver for a live process")
@@ -115,19 +93,6 @@ REMAP_PENDING = (
     "a bad memory row will be remapped at the next reset: reset the device when it is idle"
 )
 INSTANCE_GONE = "this MIG instance no longer exists: see `nvidia-smi -L`"
-
-
-def throttle_words(mask: int) -> list[str]:
-    """Why the clocks are reduced, for the bits of nvmlDeviceGetCurrentClocksEventReasons.
-
-    Idle is not a reason. The general bit "hardware slowdown" is included only without a specific
-    cause. A bit without a name here is shown as `0x800`.
-    """
-    mask &= ~_IDLE
-    if mask & _HARDWARE_CAUSES:
-        mask &= ~_HARDWARE_SLOWDOWN
-    bits = [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
-    return [_THROTTLE_WORDS.get(bit, hex(bit)) for bit in bits]
 
 
 def why_not(status: int) -> Why:
@@ -187,59 +152,3 @@ def devices_in_words(devices: Sequence[Device]) -> str:
         return cuda_names(devices)
     last = len(devices) - 1
     return f"{names_of(devices)}, as cuda:0" + (f" to cuda:{last}" if last else "")
-
-
-_MEANINGS = {
-    8: "a kernel ran too long or the device hung",
-    11: "the driver received an invalid command",
-    13: "a kernel error, such as an out-of-bounds index",
-    16: "the display engine hung",
-    31: "a kernel accessed an unmapped address",
-    32: "a command buffer was corrupted, often by a PCIe fault",
-    38: "the driver's firmware failed",
-    43: "the GPU stopped running a process after an error",
-    44: "a fault during a context switch",
-    45: "the driver removed a process's work after an earlier error or when the process exited",
-    48: "an uncorrectable double-bit memory error",
-    56: "the display engine failed",
-    57: "the memory interface could not be initialized",
-    58: "the memory interface became unstable",
-    61: "the internal microcontroller stopped",
-    62: "the internal microcontroller halted: reset the device",
-    63: "a bad memory row was marked for remapping",
-    64: "a bad memory row could not be marked for remapping",
-    66: "invalid use of the driver",
-    68: "the video decoder failed",
-    69: "a graphics or compute engine failed",
-    74: "an NVLink error",
-    79: "the device fell off the bus",
-    92: "a high rate of corrected single-bit memory errors",
-    94: "an uncorrectable memory error, contained to one process",
-    95: "an uncorrectable memory error that may affect every process",
-    109: "a context switch timed out",
-    110: "a security fault",
-    119: "the device's system processor timed out",
-    120: "the device's system processor failed",
-    121: "the CPU-GPU link (C2C) failed",
-    122: "the SPI flash could not be read",
-    123: "the SPI flash could not be written",
-    125: "the InfoROM is corrupt",
-    136: "NVLink link training failed",
-    137: "peer access over NVLink was denied",
-    140: "a memory error that could not be recovered",
-    143: "the device could not be initialized",
-    144: "an NVLink error (SAW)",
-    145: "an NVLink error (RLW)",
-    146: "an NVLink error (TLW)",
-    147: "an NVLink error (TREX)",
-    148: "an NVLink error (control)",
-    149: "an NVLink error (NETIR)",
-    150: "an NVLink error (MSE)",
-    154: "the recovery action for the device changed",
-    **dict.fromkeys((39, 40, 41, 70, 71, 72, 75, 76, 77, 85), "a copy engine failed"),
-}
-
-
-def xid_meaning(code: int) -> str:
-    """The code's meaning in a few words; "XID n" if it has no text here."""
-    return _MEANINGS.get(code, f"XID {code}")

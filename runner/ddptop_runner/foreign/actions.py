@@ -250,6 +250,10 @@ AT_ONCE = 4
 """Number of ranks read concurrently."""
 TRIES = 3
 MISSING = "py-spy is not installed; install it alongside ddptop: pip install 'ddptop[stacks]'"
+NOT_PERMITTED = (
+    "no permission to inspect the process; use sudo, or allow it until the next boot: sudo sysctl "
+    "kernel.yama.ptrace_scope=0 (a container needs --cap-add=SYS_PTRACE)"
+)
 MAX_CHARS = 200_000
 
 
@@ -259,7 +263,7 @@ def find_py_spy() -> str | None:
     return os.fspath(sibling) if os.access(sibling, os.X_OK) else shutil.which("py-spy")
 
 
-def take_stacks(
+def read_stacks(
     ranks: Sequence[ForeignRank], timeout_s: float = DUMP_TIMEOUT_S
 ) -> list[RankStacks]:
     """The Python stacks of each rank; without any, `note` says why.
@@ -310,32 +314,10 @@ def explain_py_spy(error: str) -> tuple[str, bool]:
     first = lines[0] if lines else "no error message"
     lower = error.lower()
     if "permission denied" in lower or "operation not permitted" in lower or "eperm" in lower:
-        return _not_permitted(_ptrace_scope()), True
+        return NOT_PERMITTED, True
     if "failed to find python version" in lower or "doesn't appear to be a python" in lower:
         reason = "not a Python process that py-spy supports; for C++ stacks, run `gdb -p PID`"
         return reason, True
     if "no such process" in lower or "no such file" in lower:
         return "the process has exited", True
     return f"py-spy failed: {first.removeprefix('Error: ')[:200]}", False
-
-
-def _ptrace_scope() -> str | None:
-    try:
-        path = Path("/proc/sys/kernel/yama/ptrace_scope")
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-
-
-def _not_permitted(scope: str | None) -> str:
-    if scope == "3":
-        return "the kernel blocks process inspection until the next reboot (ptrace_scope 3)"
-    if scope in ("1", "2"):
-        return (
-            f"only root can inspect other processes (ptrace_scope {scope}); use sudo, or allow it "
-            "until the next boot: sudo sysctl kernel.yama.ptrace_scope=0"
-        )
-    return (
-        "no permission to inspect the process; use sudo, or start the container with "
-        "--cap-add=SYS_PTRACE"
-    )

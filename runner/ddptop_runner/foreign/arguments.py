@@ -9,15 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner.foreign.environment import whole_number
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
 from ddptop_runner.store.log_clean import sanitize
 
 COMMAND_LIMIT = 400
 """Longest command kept, in characters."""
-
-FRAMEWORKS: frozenset[str] = frozenset({"torch", "tensorflow", "jax"})
-"""Training frameworks among `ProcessFacts.libraries`."""
 
 _PYTHON = re.compile(r"python(\d[\d.]*t?)?(-dbg|-intel64)?|pypy3?[\d.]*|pt_main_thread")
 _OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -30,9 +26,8 @@ def _words(text: str) -> frozenset[str]:
 SHELLS = _words("sh bash dash zsh ksh fish csh tcsh busybox")
 WRAPPERS = _words(
     """
-    nohup time env uv uvx conda mamba micromamba poetry pdm pixi hatch pipenv rye timeout nice
-    ionice numactl taskset setsid stdbuf chrt sudo doas unbuffer script strace ltrace nsys ncu
-    catchsegv caffeinate systemd-inhibit tini dumb-init docker-init
+    nohup time env uv uvx conda mamba micromamba poetry pdm pixi hatch pipenv timeout nice ionice
+    numactl taskset setsid stdbuf sudo script strace nsys ncu tini dumb-init docker-init
     """
 )
 _LAUNCHER_SCRIPTS: dict[str, Launcher] = {
@@ -53,15 +48,8 @@ _LAUNCHER_MODULES: dict[str, Launcher] = {
     "horovod.runner.launch": "horovod",
 }
 _LAUNCHER_PROGRAMS: dict[str, Launcher] = {
-    **dict.fromkeys(
-        _words(
-            """
-            mpirun mpiexec orterun prterun prun prte prted orted mpirun.openmpi mpiexec.openmpi
-            mpirun.mpich mpiexec.mpich mpirun.hydra mpiexec.hydra hydra_pmi_proxy
-            """
-        ),
-        "mpirun",
-    ),
+    **dict.fromkeys(_words("mpirun mpiexec orterun prterun prte prted orted"), "mpirun"),
+    **dict.fromkeys(_words("mpirun.openmpi mpiexec.openmpi"), "mpirun"),
     "srun": "srun",
     "slurmstepd": "srun",
 }
@@ -72,11 +60,11 @@ _FORK_SERVER = "multiprocessing.forkserver"
 _SPAWN_MAIN = "multiprocessing.spawn"
 _TOOLS = _words(
     """
-    pytest py.test tensorboard wandb py-spy ddptop jupyter jupyter-lab jupyter-notebook jupyterhub
-    jupyter-server ipcluster pylsp pyright mypy ruff pip nvitop gpustat
+    pytest tensorboard wandb py-spy ddptop jupyter jupyter-lab jupyter-notebook jupyterhub pylsp pip
+    nvitop gpustat
     """
 )
-_TOOL_MODULES = _TOOLS | {"ddptop_runner", "jupyter_server", "notebook", "jupyterlab", "jedi"}
+_TOOL_MODULES = _TOOLS | {"ddptop_runner", "jupyter_server", "notebook", "jupyterlab"}
 _TOOL_FOLDERS = ("/ddptop_runner/", "/_inductor/compile_worker/")
 _KERNELS = ("ipykernel", "ipykernel_launcher", "colab_kernel_launcher")
 
@@ -95,7 +83,7 @@ class Target:
         """A short name for the target."""
         if self.kind == "script":
             base = base_name(self.name)
-            if base in ("__main__.py", "<frozen") and "/" in self.name:  # python FOLDER
+            if base == "__main__.py" and "/" in self.name:  # python FOLDER
                 base = base_name(self.name.rpartition("/")[0])
             return base.removesuffix(".py") or "python"
         if self.kind == "module":
@@ -171,30 +159,12 @@ def launcher_of(argv: tuple[str, ...]) -> Launcher | None:
     kind = _LAUNCHER_SCRIPTS.get(base_name(target.name))
     if kind == "accelerate" and base_name(target.name) == "accelerate":
         return kind if target.args[:1] == ("launch",) else None
-    if kind is None and target.name.endswith(".py"):  # python .../torch/distributed/run.py
-        module = target.name.removesuffix(".py").replace("/", ".")
-        return next(
-            (
-                found
-                for name, found in _LAUNCHER_MODULES.items()
-                if module.endswith(f".{name}") or module == name
-            ),
-            None,
-        )
     return kind
 
 
 def is_shell(process: ProcessFacts) -> bool:
     """Whether it is a shell."""
     return bool(process.argv) and base_name(process.argv[0]) in SHELLS
-
-
-def is_shell_command(process: ProcessFacts) -> bool:
-    """Whether it is a shell for a single command, `sh -c ...`, as programs start one."""
-    return is_shell(process) and any(
-        word.startswith("-") and not word.startswith("--") and "c" in word
-        for word in process.argv[1:2]
-    )
 
 
 def is_wrapper(process: ProcessFacts) -> bool:
@@ -260,20 +230,6 @@ def _code_has(process: ProcessFacts, needles: Sequence[str]) -> bool:
     if target is None or target.kind != "code":
         return False
     return any(needle in target.name for needle in needles)
-
-
-def option_number(args: Sequence[str], *names: str) -> int | None:
-    """The integer value of one of these options: `--rank 1`, `--rank=1`."""
-    for index, word in enumerate(args):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") not in names:
-            continue
-        if not equals:
-            value = args[index + 1] if index + 1 < len(args) else ""
-        number = whole_number(value)
-        if number is not None:
-            return number
-    return None
 
 
 def launched_script(argv: tuple[str, ...]) -> str | None:

@@ -65,7 +65,7 @@ def _folders_of(name: str) -> Iterator[RunFolder]:
                 yield RunFolder(path)
 
 
-MAX_OF_USER = 4096
+MAX_OF_USER = 1024
 """Processes examined per other user; a person has fewer."""
 NOT_HERE = (
     "the driver reports this PID, but its owner is unknown: it is in another container, or hidden"
@@ -73,7 +73,7 @@ NOT_HERE = (
 )
 
 
-class CensusTaker:
+class HostCensus:
     """Takes censuses repeatedly, caching what is fixed for a process's life.
 
     Make one per viewer and use it from one thread; each repeated census costs a few milliseconds.
@@ -86,9 +86,9 @@ class CensusTaker:
         self._answers: dict[tuple[str, int], bool] = {}
         self._boot_unix_s = time.time() - boottime_s()
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-        self._kept: dict[int, int] = {}
+        self._pinned: dict[int, int] = {}
 
-    def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
+    def scan(self, gpus: Sequence[GpuSample] = ()) -> Census:
         """All foreign training now; never raises.
 
         Args:
@@ -98,9 +98,9 @@ class CensusTaker:
         held, strangers = devices_by_pid(gpus)
         facts, left_out = _within_bounds(self._table.scan(held), held)
         by_pid = {process.pid: process for process in facts}
-        self._kept = {
+        self._pinned = {
             pid: ticks
-            for pid, ticks in self._kept.items()
+            for pid, ticks in self._pinned.items()
             if pid in by_pid
             and by_pid[pid].start_ticks == ticks
             and by_pid[pid].state not in "ZX"  # ended: there is nothing left to watch
@@ -111,7 +111,7 @@ class CensusTaker:
             self._own_pids(facts),
             boot_unix_s=self._boot_unix_s,
             ticks_per_s=self._ticks_per_s,
-            pinned=self._kept,
+            pinned=self._pinned,
             uid=os.geteuid(),
         )
         members = {pid for job in jobs for pid in job.pids}
@@ -121,16 +121,12 @@ class CensusTaker:
             facts={pid: by_pid[pid] for pid in sorted(members) if pid in by_pid},
         )
 
-    def keep(self, job: ForeignJob) -> None:
-        """Include this job's processes as a job in every later census, recognized or not.
+    def pin(self, pid: int, start_ticks: int) -> None:
+        """Include this process as a job in every later census, recognized or not.
 
         For a process that the user named (see `resolve`). It is forgotten once it is gone.
         """
-        self.pin(job.root_pid, job.root_start_ticks)
-
-    def pin(self, pid: int, start_ticks: int) -> None:
-        """Like `keep`, for one process."""
-        self._kept[pid] = start_ticks
+        self._pinned[pid] = start_ticks
 
     def _own_pids(self, facts: Iterable[ProcessFacts]) -> list[int]:
         own, answers = [], {}
@@ -213,9 +209,9 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
         text: the pid of any process of the job, or of the script or shell that started only this
             job; the job's name, a unique prefix of it, or the script's name. A living pid outside
             of every recognized job becomes a job of one rank with a note; its facts are not in the
-            census (see `CensusTaker.keep`).
+            census (see `HostCensus.pin`).
         census: the latest.
-        own: see `CensusTaker`.
+        own: see `HostCensus`.
 
     Raises:
         NoSuchJobError: no process or job matches.
@@ -250,16 +246,14 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     if below:
         names = ", ".join(sorted(job.name for job in below))
         raise UsageError(f"pid {pid} started several training runs: {names}", "specify one")
-    taker = CensusTaker(own)
+    taker = HostCensus(own)
     ticks = procs.start_ticks(pid)
     if ticks is not None and procs.state_letter(pid) not in ("Z", "X", None):
         taker.pin(pid, ticks)
-        job = next((job for job in taker.take().jobs if pid in job.pids), None)
+        job = next((job for job in taker.scan().jobs if pid in job.pids), None)
         if job is not None:
             return job
         _refuse_own(pid, own)  # its environment only becomes readable a moment after its start
-        if procs.start_ticks(pid) == ticks and not procs.is_ending(pid):
-            raise UsageError(f"pid {pid} is a kernel thread", "specify a training process")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
     hint = "list training runs with `ddptop ps`" if hidden is None else hidden.reason
     raise NoSuchJobError(f"no process {pid} on this machine", hint)

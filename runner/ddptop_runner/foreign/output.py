@@ -26,7 +26,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from ddptop_runner.base import programs
 from ddptop_runner.base.files import is_private_folder
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs, tree
@@ -41,8 +40,6 @@ LATER_LINES = 500
 """The same for later captures; usually more than is written between two."""
 MAX_REDRAWN = 12
 """Lines at the end that may change between two captures, as nested progress bars do."""
-MAX_CHARS = 4 << 20
-"""Longest capture; the beginning is cut off."""
 TIMEOUT_S = 1.0
 AVOID_S = 60.0
 """How long to skip a server that timed out."""
@@ -116,8 +113,8 @@ def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:
     """All panes of these servers, by terminal such as `/dev/pts/3`."""
     panes = {}
     for path in socket_paths:
-        text = _tmux(path, "list-panes", "-a", "-F", _FORMAT)
-        for line in (text or "").splitlines():
+        # not `Server.panes`: it asks for every format and splits at a character that names may have
+        for line in _ask(path, "list-panes", "-a", "-F", _FORMAT) or ():
             parts = line.split("\t")
             if len(parts) == 3:
                 panes[parts[0]] = Pane(path, parts[1], parts[2], parts[0])
@@ -126,22 +123,23 @@ def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:
 
 def capture(pane: Pane, history_lines: int = LATER_LINES) -> list[str] | None:
     """The pane's last lines, with wrapped ones joined; None if it is gone or does not answer."""
-    text = _tmux(pane.socket, "capture-pane", "-p", "-J", "-S", f"-{history_lines}", "-t", pane.id)
-    if text is None:
+    found = _ask(pane.socket, "capture-pane", "-p", "-J", "-S", f"-{history_lines}", "-t", pane.id)
+    if found is None:
         return None
-    lines = [line.rstrip() for line in text[-MAX_CHARS:].split("\n")]
+    lines = [line.rstrip() for line in found]
     while lines and not lines[-1]:
         lines.pop()
     return lines
 
 
-def _tmux(socket_path: str, *command: str) -> str | None:
+def _ask(socket_path: str, *command: str) -> list[str] | None:
+    """The lines that a command prints; None if it fails, or its server did not answer recently."""
     if _avoided.get(socket_path, 0.0) > time.monotonic():
         return None
-    environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
+    from ddptop_runner.host.tmux_server import Server
+
     try:
-        argv = ["tmux", "-u", "-S", socket_path, *command]
-        answer = programs.run(argv, TIMEOUT_S, env=environment)
+        answer = Server(TIMEOUT_S, socket_path=socket_path).cmd(*command)
     except subprocess.TimeoutExpired:
         _avoided[socket_path] = time.monotonic() + AVOID_S
         return None
@@ -185,9 +183,9 @@ class PaneReader:
         """Lines completed since the last read; None if the pane cannot be read."""
         first = self._before is None
         after = capture(self.pane, HISTORY_LINES if first else LATER_LINES)
-        return None if after is None else self.take(after)
+        return None if after is None else self.add(after)
 
-    def take(self, after: list[str]) -> list[str]:
+    def add(self, after: list[str]) -> list[str]:
         """Lines completed since the last read, from a given capture."""
         before, self._before = self._before or [], after
         if not after:
@@ -213,16 +211,12 @@ MAX_ANCESTORS = 6
 MAX_DESCRIPTORS = 512
 """Descriptors examined per process."""
 
-_KEEPERS = frozenset(["tee", "script", "rotatelogs", "cronolog", "multilog", "svlogd"])
-"""Programs that copy their input to files, and usually to their output."""
-_FILTERS = "cat grep egrep fgrep sed awk gawk mawk ts tr cut stdbuf pv"
-_MPI = "mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun"
-_FORWARDERS = frozenset([*_KEEPERS, *_FILTERS.split(), *_MPI.split()])
-"""Programs that copy their input."""
+_SAVING = frozenset({"tee", "script"})
+"""Programs that copy their input to files."""
+_FORWARDING = frozenset({*_SAVING, "cat", "grep", "sed", "awk", "ts", "stdbuf"})
+"""Programs that copy their input to their output."""
 
-SinkKind = Literal[
-    "file", "deleted", "pipe", "terminal", "null", "socket", "other", "closed", "hidden"
-]
+SinkKind = Literal["file", "pipe", "terminal", "other", "closed", "hidden"]
 
 
 @dataclass(frozen=True)
@@ -261,7 +255,7 @@ class Output:
         return None if self.pane is None else (self.pane.socket, self.pane.id)
 
 
-def look_at(pid: int, fd: int) -> Sink:
+def sink_of(pid: int, fd: int) -> Sink:
     """What the descriptor currently refers to; never raises, opens nothing."""
     path = f"/proc/{pid}/fd/{fd}"
     try:
@@ -277,16 +271,12 @@ def look_at(pid: int, fd: int) -> Sink:
     inode = (status.st_dev, status.st_ino)
     mode = status.st_mode
     if stat.S_ISREG(mode):
-        deleted = target.endswith(" (deleted)") and not status.st_nlink
-        name = target.removesuffix(" (deleted)") if deleted else target
-        return Sink(pid, fd, "deleted" if deleted else "file", name, inode)
+        return Sink(pid, fd, "file", target, inode)
     if stat.S_ISFIFO(mode):
         return Sink(pid, fd, "pipe", target, inode)
-    if target == "/dev/null":
-        return Sink(pid, fd, "null", target)
     if stat.S_ISCHR(mode) and target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return Sink(pid, fd, "terminal", target, inode)
-    return Sink(pid, fd, "socket" if stat.S_ISSOCK(mode) else "other", target)
+    return Sink(pid, fd, "other", target)
 
 
 def _descriptors(pid: int) -> list[int]:
@@ -306,18 +296,12 @@ def _fdinfo(pid: int, fd: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in fields}
 
 
-def _flags(pid: int, fd: int) -> int | None:
-    """The flags with which it was opened; None if unknown."""
+def _flags(sink: Sink) -> int:
+    """The flags with which it was opened; if unknown, for appending."""
     try:
-        return int(_fdinfo(pid, fd)["flags"], 8)
+        return int(_fdinfo(sink.pid, sink.fd)["flags"], 8)
     except (KeyError, ValueError):
-        return None
-
-
-def _access(pid: int, fd: int) -> int | None:
-    """os.O_RDONLY, os.O_WRONLY, or os.O_RDWR; None if unknown."""
-    flags = _flags(pid, fd)
-    return None if flags is None else flags & os.O_ACCMODE
+        return os.O_WRONLY | os.O_APPEND
 
 
 def _name(pid: int) -> str:
@@ -346,8 +330,7 @@ def neighbors_of(pids: Iterable[int]) -> list[int]:
 
 def appends(sink: Sink) -> bool:
     """Whether it was opened for appending, so that its contents may be from an earlier run."""
-    flags = _flags(sink.pid, sink.fd)
-    return flags is None or bool(flags & os.O_APPEND)
+    return bool(_flags(sink) & os.O_APPEND)
 
 
 class Finder:
@@ -373,37 +356,34 @@ class Finder:
 
     def find(self, pid: int, fd: int = 1) -> Output:
         """The destination of that descriptor's output."""
-        return self._follow(look_at(pid, fd), MAX_HOPS)
+        return self._follow(sink_of(pid, fd), MAX_HOPS)
 
     def _follow(self, sink: Sink, hops: int) -> Output:
         if sink.kind == "file":
-            return self._of_file(sink, f"file {_shown(sink.target)}")
-        if sink.kind == "deleted":
-            words = f"deleted file {_shown(sink.target)}, still open in pid {sink.pid}"
-            return self._of_file(sink, words)
+            if not os.access(sink.path, os.R_OK):
+                return Output(f"file {_shown(sink.target)}: no read permission")
+            return Output(f"file {_shown(sink.target)}", file=sink)
         if sink.kind == "pipe":
             return self._of_pipe(sink, hops)
         if sink.kind == "terminal":
             return self._of_terminal(sink, hops)
-        reasons = {
-            "null": "/dev/null: discarded",
-            "socket": "a socket: not readable",
-            "closed": f"closed by pid {sink.pid}",
-            "hidden": f"unknown: pid {sink.pid} belongs to another user (needs root)",
-        }
-        other = f"{_shown(sink.target)}: not readable as a file"
-        return Output(reasons.get(sink.kind, other))
+        if sink.kind == "closed":
+            return Output(f"closed by pid {sink.pid}")
+        if sink.kind == "hidden":
+            return Output(f"unknown: pid {sink.pid} belongs to another user (needs root)")
+        is_null = sink.target == "/dev/null"
+        return Output(f"{_shown(sink.target)}: {'discarded' if is_null else 'not readable'}")
 
-    def _of_file(self, sink: Sink, words: str) -> Output:
-        if not os.access(sink.path, os.R_OK):
-            return Output(f"{words}: no read permission")
-        return Output(words, file=sink)
-
-    def _of_pipe(self, sink: Sink, hops: int) -> Output:
-        readers = self._readers_of(sink)
+    def _of_pipe(self, pipe: Sink, hops: int) -> Output:
+        readers = [
+            pid
+            for pid in self._neighbors()
+            for sink in self._descriptors_of(pid)
+            if sink.device_inode == pipe.device_inode and _flags(sink) & os.O_ACCMODE != os.O_WRONLY
+        ]
         if not readers:
             return Output("a pipe whose reader is not visible: not readable")
-        reader = next((pid for pid in readers if self._hands_on(pid)), readers[0])
+        reader = next(filter(self._forwards, readers), readers[0])
         return self._through(reader, f"a pipe to pid {reader} ({_name(reader)})", hops)
 
     def _of_terminal(self, sink: Sink, hops: int) -> Output:
@@ -412,60 +392,40 @@ class Finder:
         if pane is not None and _is_terminal(pane.tty, sink):
             return Output(f"tmux pane {_shown(pane.name)} (captured)", pane=pane)
         maker = self._maker_of(sink)
-        if maker is None:
-            if is_own:
-                return Output(f"terminal {sink.target} outside tmux: not readable")
-            return Output(f"another user's terminal {sink.target}: not readable")
-        words = f"terminal {sink.target} from pid {maker} ({_name(maker)})"
-        return self._through(maker, words, hops)
+        if maker is not None:
+            words = f"terminal {sink.target} from pid {maker} ({_name(maker)})"
+            return self._through(maker, words, hops)
+        if is_own:
+            return Output(f"terminal {sink.target} outside tmux: not readable")
+        return Output(f"another user's terminal {sink.target}: not readable")
 
     def _through(self, pid: int, words: str, hops: int) -> Output:
         """Where `pid` copies its input: the files that it writes, or else its own output."""
-        if hops <= 0 or not self._hands_on(pid):
+        if hops <= 0 or not self._forwards(pid):
             return Output(f"{words}: not readable")
-        for sink in self._sinks(pid) if _name(pid) in _KEEPERS else ():
-            if sink.fd > 2 and sink.kind in ("file", "deleted"):
-                found = self._of_file(sink, f"{words}, which writes to {_shown(sink.target)}")
-                if found.key is not None:
-                    return found
-        found = self._follow(look_at(pid, 1), hops - 1)
+        for sink in self._descriptors_of(pid) if _name(pid) in _SAVING else ():
+            if sink.fd > 2 and sink.kind == "file" and os.access(sink.path, os.R_OK):
+                return Output(f"{words}, which writes to {_shown(sink.target)}", file=sink)
+        found = self._follow(sink_of(pid, 1), hops - 1)
         if found.key is None:
             return Output(f"{words}: not readable")
         return Output(f"{found.words} via {words}", file=found.file, pane=found.pane)
 
-    def _sinks(self, pid: int) -> list[Sink]:
-        """Everything that the process can write to."""
-        sinks = [sink for sink in self._all(pid) if _access(pid, sink.fd) != os.O_RDONLY]
-        return [sink for sink in sinks if sink.kind in ("file", "deleted", "pipe", "terminal")]
-
-    def _all(self, pid: int) -> list[Sink]:
+    def _descriptors_of(self, pid: int) -> list[Sink]:
         if pid not in self._open:
-            self._open[pid] = [look_at(pid, fd) for fd in _descriptors(pid)]
+            self._open[pid] = [sink_of(pid, fd) for fd in _descriptors(pid)]
         return self._open[pid]
 
-    def _hands_on(self, pid: int) -> bool:
-        return pid in self._launchers or _name(pid) in _FORWARDERS
-
-    def _readers_of(self, pipe: Sink) -> list[int]:
-        return [
-            pid
-            for pid in self._neighbors()
-            if pid != pipe.pid and any(self._reads(sink, pipe) for sink in self._all(pid))
-        ]
-
-    def _reads(self, sink: Sink, pipe: Sink) -> bool:
-        return (
-            sink.kind == "pipe"
-            and sink.device_inode == pipe.device_inode
-            and _access(sink.pid, sink.fd) in (os.O_RDONLY, os.O_RDWR)
-        )
+    def _forwards(self, pid: int) -> bool:
+        return pid in self._launchers or _name(pid) in _FORWARDING
 
     def _maker_of(self, terminal: Sink) -> int | None:
         """The process that holds the other end of a pseudo-terminal."""
         number = terminal.target.rpartition("/")[2]
         for pid in self._neighbors():
-            for sink in self._all(pid):
-                if sink.target.endswith("ptmx") and _terminal_of(sink) == number:
+            for sink in self._descriptors_of(pid):
+                is_master = sink.target.endswith("ptmx")
+                if is_master and _fdinfo(pid, sink.fd).get("tty-index") == number:
                     return pid
         return None
 
@@ -477,11 +437,6 @@ def _is_terminal(tty: str, sink: Sink) -> bool:
     except OSError:
         return False
     return (status.st_dev, status.st_ino) == sink.device_inode
-
-
-def _terminal_of(master: Sink) -> str | None:
-    """The number of the pseudo-terminal whose master this is."""
-    return _fdinfo(master.pid, master.fd).get("tty-index")
 
 
 def _shown(name: str) -> str:
@@ -509,27 +464,21 @@ def open_log(sink: Sink) -> LogFile:
 
 
 KEPT_LINES = 2000
-CLOSE_TAIL_BYTES = 256 * 1024
-"""How much of the end of a followed job's log is read at first."""
-CLOSE_READ_BYTES = 512 * 1024
-"""Read per output and scan."""
-SEEN_TAIL_BYTES = 48 * 1024
-"""The same as CLOSE_TAIL_BYTES, for a job that is not followed."""
-REREAD_BYTES = 16 << 20
-"""If the outputs of a followed job are larger, their beginning is not read."""
-REREAD_AT_ONCE_BYTES = 128 * 1024
-"""Of these, how much is read in one scan."""
+FOLLOWED_BYTES = 1 << 20
+"""How much of the end of a followed job's logs is read, at first and in each scan."""
+LISTED_BYTES = 48 * 1024
+"""The same for a job that is only listed."""
 MAX_SOURCES = 256
 PANE_EVERY_S = 2.0
-SEEN_PANE_EVERY_S = 10.0
+LISTED_PANE_EVERY_S = 10.0
 FIND_EVERY_S = 10.0
-SEEN_FIND_EVERY_S = 30.0
+LISTED_FIND_EVERY_S = 30.0
 
 
 class Source:
     """One destination of output."""
 
-    def __init__(self, output: Output, closely: bool) -> None:
+    def __init__(self, output: Output, is_followed: bool) -> None:
         """Raises OSError if the file can no longer be opened."""
         self.output = output
         self.ranks: tuple[int, ...] = ()
@@ -541,78 +490,36 @@ class Source:
         self.read_at_s = 0.0
         self._parser = LossParser()
         """For a pane."""
-        self._cleaner: LineCleaner | None = None
+        self._cleaner = LineCleaner()
         self._first = True
-        self._earlier = output.file is None or appends(output.file)
+        self._is_shared = output.file is None or appends(output.file)
         """Whether its first content may be from an earlier run, as in a pane."""
-        self._tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
-        self._again: LogStream | None = None
-        """Reads the file from its beginning."""
-        self._was_reread = False
+        self._max_bytes = FOLLOWED_BYTES if is_followed else LISTED_BYTES
+        if self.file is not None and is_followed:
+            self.file.on_text = lambda text: self._keep(self._cleaner.feed(text))
 
     @property
     def is_whole(self) -> bool:
         """Whether everything in it is known to be the job's, and was read."""
-        whole = self.file is not None and (self.file.is_whole or self._was_reread)
-        return whole and not self._earlier
-
-    @property
-    def may_reread(self) -> bool:
-        """Whether its beginning was not read, but can be."""
-        return self.file is not None and not self._earlier
-
-    def reread(self, max_bytes: int) -> tuple[list[Reading], int]:
-        """Read on from its beginning, as far as `read` has got: (readings, bytes read)."""
-        assert self.output.file is not None
-        if self._again is None:
-            self._again = LogStream(open_log(self.output.file), skips=False)
-        return self._again.read(min(max_bytes, self.behind))
-
-    @property
-    def behind(self) -> int:
-        """Bytes by which `reread` is behind `read`."""
-        assert self.file is not None
-        start = 0 if self._again is None else self._again.log.position
-        return max(0, self.file.log.position - start)
-
-    def end_reread(self) -> None:
-        """Note that it is read from its beginning, and close what was opened for that."""
-        if self._again is not None:
-            self._again.log.close()
-        self._again, self._was_reread = None, True
+        return self.file is not None and self.file.is_whole and not self._is_shared
 
     @property
     def partial(self) -> str:
         """The unfinished last line."""
-        if self.pane is not None:
-            return self.pane.last
-        return self._cleaner.partial if self._cleaner is not None else ""
-
-    def follow(self) -> None:
-        """Keep lines from now on, starting with the latest ones."""
-        if self.file is None or self._cleaner is not None:
-            return
-        self._cleaner = LineCleaner()
-        self._tail_bytes = CLOSE_TAIL_BYTES
-        if not self._first:
-            log = self.file.log
-            start = max(0, log.position - CLOSE_TAIL_BYTES)
-            text = log.between(start, log.position)
-            self._clean(text[text.find(b"\n") + 1 :] if start else text)
-        self.file.on_text = self._clean
+        return self._cleaner.partial if self.pane is None else self.pane.last
 
     def read(self, max_bytes: int) -> tuple[list[Reading], bool, int]:
         """(readings, whether they were written since the last read, bytes read)."""
-        fresh, self._first = not self._first, False
+        is_new, self._first = not self._first, False
         if self.pane is not None:
             readings, size = self._read_pane(self.pane), 0
         else:
             assert self.file is not None
-            readings, size = self.file.read(min(max_bytes, self._tail_bytes))
-            if not fresh:
+            readings, size = self.file.read(min(max_bytes, self._max_bytes))
+            if not is_new:
                 # a progress bar at the end that does not move is as old as the rest
                 readings += self.file.parser.settle()
-        return ([] if self._earlier and not fresh else readings), fresh, size
+        return ([] if self._is_shared and not is_new else readings), is_new, size
 
     def _read_pane(self, reader: PaneReader) -> list[Reading]:
         lines = reader.read()
@@ -624,19 +531,14 @@ class Source:
             readings += self._parser.peek(reader.last.encode())
         return readings
 
-    def _clean(self, text: bytes) -> None:
-        assert self._cleaner is not None
-        self._keep(self._cleaner.feed(text))
-
     def _keep(self, lines: list[str]) -> None:
         self.lines.extend(lines)
         self.count += len(lines)
 
     def close(self) -> None:
         """Close the file."""
-        for stream in (self.file, self._again):
-            if stream is not None:
-                stream.log.close()
+        if self.file is not None:
+            self.file.log.close()
 
 
 class JobOutput:
@@ -651,7 +553,8 @@ class JobOutput:
         """By rank, the pid whose descriptors these are."""
         self._find_at_s = 0.0
         self._processes: tuple[tuple[int, int], ...] = ()
-        self._closely = False
+        self.is_followed = False
+        """Whether it is read closely, and its lines are kept."""
         self.shared_default = False
         """Whether a line without a rank came from an output shared by several ranks."""
 
@@ -659,9 +562,9 @@ class JobOutput:
         """Whether it is time to find the destinations again."""
         return now_s >= self._find_at_s or self._processes != _processes(job)
 
-    def find(self, job: ForeignJob, now_s: float, closely: bool) -> None:
+    def find(self, job: ForeignJob, now_s: float) -> None:
         """Find the destinations of all outputs; those already open are read on."""
-        self._find_at_s = now_s + (FIND_EVERY_S if closely else SEEN_FIND_EVERY_S)
+        self._find_at_s = now_s + (FIND_EVERY_S if self.is_followed else LISTED_FIND_EVERY_S)
         self._processes = _processes(job)
         pids = [*job.launcher_pids, *(rank.pid for rank in job.ranks)]
         neighbors = functools.cache(lambda: neighbors_of(pids))
@@ -675,9 +578,9 @@ class JobOutput:
                 if found.key is None and known is not None and procs.is_ending(pid):
                     found = known  # its last lines still have to be read
                 self._of[rank, fd] = found
-        self._open(closely)
+        self._open()
 
-    def _open(self, closely: bool) -> None:
+    def _open(self) -> None:
         ranks: dict[object, dict[int, None]] = {}
         outputs: dict[object, Output] = {}
         for (rank, _), output in self._of.items():
@@ -691,79 +594,44 @@ class JobOutput:
         for key, output in outputs.items():
             if key not in self._sources:
                 try:
-                    self._sources[key] = Source(output, closely)
+                    self._sources[key] = Source(output, self.is_followed)
                 except OSError:
                     continue
             self._sources[key].ranks = tuple(ranks[key])
-        if self._closely:
-            self.follow()
 
     def follow(self) -> None:
-        """Keep the lines of all outputs from now on."""
-        self._closely = True
-        for source in self._sources.values():
-            source.follow()
+        """Read all outputs again, closely."""
+        self.is_followed = True
+        self.close()
+        self._find_at_s = 0.0
 
     def read(
         self, now_s: float, budget: int, may_capture: bool
-    ) -> tuple[list[tuple[Source, Reading, bool]], int, bool]:
-        """(new readings, bytes read, whether anything was written since the last scan).
+    ) -> tuple[list[tuple[Source, Reading, bool]], int]:
+        """(new readings, bytes read).
 
         Each new reading is (source, reading, whether it was written since the first scan).
         """
         found: list[tuple[Source, Reading, bool]] = []
-        used, grew = 0, False
+        used = 0
         for source in self._sources.values():
             if source.pane is not None:
-                wait_s = PANE_EVERY_S if self._closely else SEEN_PANE_EVERY_S
+                wait_s = PANE_EVERY_S if self.is_followed else LISTED_PANE_EVERY_S
                 if not may_capture or now_s < source.read_at_s + wait_s:
                     continue
-                may_capture = self._closely
+                may_capture = self.is_followed
             elif used >= budget:
                 continue
             source.read_at_s = now_s
-            count, partial = source.count, source.partial
-            readings, fresh, size = source.read(budget - used)
+            readings, is_new, size = source.read(budget - used)
             used += size
-            grew |= fresh and (size > 0 or (count, partial) != (source.count, source.partial))
-            found += [(source, one, fresh) for one in readings]
-        return found, used, grew
+            found += [(source, one, is_new) for one in readings]
+        return found, used
 
     @property
     def is_whole(self) -> bool:
         """Whether everything that the job wrote was read."""
         return all(source.is_whole for source in self._sources.values())
-
-    @property
-    def may_reread(self) -> bool:
-        """Whether some output was not read from its beginning, and all of them can be."""
-        sources = self._sources.values()
-        possible = not self.is_whole and all(source.may_reread for source in sources)
-        return possible and self._size <= REREAD_BYTES
-
-    @property
-    def _size(self) -> int:
-        return sum(one.file.log.position for one in self._sources.values() if one.file is not None)
-
-    def reread(self) -> tuple[list[tuple[Source, Reading]], bool]:
-        """(readings from the beginnings of all outputs, whether all are read as far as by `read`).
-
-        Call once per scan, after `read`.
-        """
-        found: list[tuple[Source, Reading]] = []
-        budget = REREAD_AT_ONCE_BYTES
-        for source in self._sources.values():
-            readings, size = source.reread(budget)
-            budget -= size
-            found += [(source, one) for one in readings]
-            if budget <= 0:
-                break
-        if any(source.behind for source in self._sources.values()):
-            return found, False
-        for source in self._sources.values():
-            found += [(source, one) for one in source.reread(0)[0]]  # a bar in the last line
-            source.end_reread()
-        return found, True
 
     def rank_of(self, source: Source, reading: Reading, job: ForeignJob) -> int | None:
         """The reading's rank; None if on another host, or if the rank's own output has the reading.
@@ -820,16 +688,15 @@ class JobOutput:
         """Where the job's output goes and, if it is unreadable, why."""
         if not self._of:
             return "not determined yet"
-        first = self._ranks()[:1]
-        for rank in [*first, None]:
+        for rank in [*self._ranks()[:1], None]:
             output, errors = self._of.get((rank, 1)), self._of.get((rank, 2))
             if output is None:
                 continue
             text = output.words
-            if errors is not None and errors.words != text and not _same_place(errors, output):
+            if errors is not None and errors.words != text:
                 text += f"; stderr: {errors.words}"
             others = [self._of[key] for key in self._of if key[1] == 1 and key[0] is not None]
-            if rank is not None and not all(_same_place(other, output) for other in others):
+            if rank is not None and any(other.key != output.key for other in others):
                 text = f"rank {rank}: {text}"
             if self.shared_default and rank is not None:
                 text += f"; lines without a rank are attributed to rank {rank}"
@@ -841,10 +708,6 @@ class JobOutput:
         for source in self._sources.values():
             source.close()
         self._sources.clear()
-
-
-def _same_place(one: Output, other: Output) -> bool:
-    return one.words == other.words if one.key is None else one.key == other.key
 
 
 def _processes(job: ForeignJob) -> tuple[tuple[int, int], ...]:

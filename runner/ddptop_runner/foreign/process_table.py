@@ -1,130 +1,27 @@
 """Reads facts about every process on this host, cheaply enough to repeat every two seconds.
 
 Facts fixed by exec (arguments, environment, program) are cached until the process executes another
-program, which changes the address of its environment. Threads, libraries, and sockets are read only
-for processes that may be training, and again only if something suggests a change.
-
-Sockets connect ranks of a job without any variables: all are connected to the port on which rank 0
-listens. A network namespace's sockets are matched with the inodes of a process's open files.
+program, which changes the address of its environment. Threads and libraries are read only for
+processes that may be training, and again only if something suggests a change.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from ddptop_runner.foreign.arguments import FRAMEWORKS, is_python
+from ddptop_runner.foreign.arguments import is_python
 from ddptop_runner.foreign.environment import RANK_VARIABLES, kept_of
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
 
-MAX_DESCRIPTORS = 1 << 16
-MAX_TABLE_BYTES = 32 << 20
-"""Limit for a process's open files and a namespace's sockets, which other users can inflate."""
 READ_COST_BYTES = 512
 """Cost of reading any file, however small."""
-
-_ESTABLISHED = b"01"
-_LISTEN = b"0A"
-
-
-class Ports(NamedTuple):
-    """The ports of one process."""
-
-    listens: frozenset[int] | None = None
-    connected: frozenset[int] | None = None
-    """Remote ports of established connections."""
-
-
-SocketTable = Mapping[int, tuple[bool, int]]
-"""The TCP sockets of a network namespace, by inode: (whether it listens, its local port if so, or
-else the remote port of an established connection)."""
-
-
-def parse_tables(*tables: bytes) -> SocketTable:
-    """The sockets in the contents of /proc/net/tcp and tcp6; malformed lines are skipped."""
-    found: dict[int, tuple[bool, int]] = {}
-    for line in (line for table in tables for line in table.splitlines()[1:]):
-        fields = line.split(None, 10)
-        if len(fields) < 10 or fields[3] not in (_LISTEN, _ESTABLISHED):
-            continue
-        listens = fields[3] == _LISTEN
-        try:
-            port = int(fields[1 if listens else 2].rpartition(b":")[2], 16)
-            found[int(fields[9])] = (listens, port)
-        except ValueError:
-            continue
-    return found
-
-
-def ports_of(inodes: Iterable[int], table: SocketTable) -> Ports:
-    """The ports of a process with these socket inodes open."""
-    held = [table[inode] for inode in inodes if inode in table]
-    return Ports(
-        listens=frozenset(port for listens, port in held if listens),
-        connected=frozenset(port for listens, port in held if not listens),
-    )
-
-
-class SocketReader:
-    """Reads ports of processes; reads each network namespace's sockets once per `begin`."""
-
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = os.fspath(proc)
-        self._tables: dict[str, SocketTable] = {}
-
-    def begin(self) -> None:
-        """Forget the sockets read so far, for a new scan."""
-        self._tables.clear()
-
-    def read(self, pid: int) -> tuple[Ports, int]:
-        """(ports, unknown if the process is gone or unreadable; bytes read)."""
-        folder = f"{self._proc}/{pid}"
-        read_bytes = 0
-        try:
-            names = os.listdir(f"{folder}/fd")[:MAX_DESCRIPTORS]
-            read_bytes = len(names) * READ_COST_BYTES
-            inodes = _socket_inodes(f"{folder}/fd", names)
-            if not inodes:
-                return ports_of((), {}), read_bytes
-            namespace = os.readlink(f"{folder}/ns/net")  # noqa: PTH115 - hot
-            if namespace not in self._tables:
-                tables = _read_tables(f"{folder}/net")
-                read_bytes += sum(map(len, tables))
-                self._tables[namespace] = parse_tables(*tables)
-        except OSError:
-            return Ports(), read_bytes
-        return ports_of(inodes, self._tables[namespace]), read_bytes
-
-
-def _read_tables(folder: str) -> list[bytes]:
-    tables = []
-    for name in ("tcp", "tcp6"):
-        try:
-            tables.append(procs.read_up_to(f"{folder}/{name}", MAX_TABLE_BYTES, at_once=False))
-        except OSError:  # without IPv6 there is no tcp6
-            continue
-    return tables
-
-
-def _socket_inodes(folder: str, names: Iterable[str]) -> list[int]:
-    inodes = []
-    for name in names:
-        try:
-            target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - hot
-        except OSError:  # closed since
-            continue
-        if target.startswith("socket:["):
-            inodes.append(int(target[8:-1]))
-    return inodes
-
-
 ARGV_WORDS = 1024
 ARGV_BYTES = 1 << 15
 """Words and bytes to keep of a command line, which other users can inflate."""
@@ -136,26 +33,22 @@ LOOK_BYTES = 64 << 20
 """Read per scan for the processes of each other user."""
 PARSE_COST = 8
 """Cost of parsing a byte, relative to searching it."""
-ARGV_EVERY_S = 15.0
-"""A process can overwrite its arguments to show a title; how long that may go unnoticed."""
 DETAILS_EVERY_S = 30.0
-"""Threads and sockets are read again after this time even if nothing suggests a change."""
+"""Threads are read again after this time even if nothing suggests a change."""
 MAPS_GROWTH_BYTES = 8 << 20
-"""Change of the address space after which libraries are read again."""
+"""Change of the address space after which libraries are read again, until a framework is found."""
 
 DISTRIBUTED_THREADS = ("pt_gloo", "pt_nccl", "pt_tcpstore", "gloo_")
 """Prefixes of the names of threads that only torch.distributed starts."""
 
 _UNSURE = -1
 """The address of an environment that seemed empty, as it does in the middle of an exec."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat."""
 _LIBRARIES = {
     "torch": (b"/libtorch", b"/libc10"),
     "tensorflow": (b"/libtensorflow", b"_pywrap_tensorflow"),
     "jax": (b"/jaxlib/",),
-    "cuda": (b"/libcuda.so",),
 }
 
 
@@ -170,7 +63,6 @@ class _Stat:
     threads: int
     start_ticks: int
     virtual_bytes: int
-    resident_pages: int
     environ_at: int
     """Address of the environment, random for each exec; 0 without permission."""
 
@@ -182,25 +74,17 @@ class _Known:
     facts: ProcessFacts
     environ_at: int
     """Address of the environment; another exec changes it."""
-    argv_due_s: float
     details_due_s: float = 0.0
     threads_then: int = -1
-    maps_due_s: float = 0.0
-    maps_wait_s: float = 1.0
     virtual_then: int = -1
 
 
 class ProcessTable:
     """Reads /proc and caches what is fixed for a process's life, by (pid, start time)."""
 
-    def __init__(
-        self, proc: Path = Path("/proc"), only: Callable[[], Sequence[int]] | None = None
-    ) -> None:
-        """`only` finds the processes to read; without it, the whole host is read."""
+    def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = os.fspath(proc)
-        self._only = only
         self._known: dict[int, _Known] = {}
-        self._sockets = SocketReader(proc)
         self._spent: dict[int, int] = {}
         """Bytes read in this scan, by user."""
 
@@ -210,13 +94,11 @@ class ProcessTable:
         Reading other users' processes is bounded per process and per user: once a user's budget is
         used up, their new processes have to wait for a later scan.
 
-        State, parent, and session are read each time. Threads, libraries, and sockets are read
-        only for processes that may be training: Python, rank variables in the environment, or a pid
-        in `device_pids`; for others they are None. Sockets are read only if torch.distributed is
-        at work and no variable has the rank. A zombie keeps what was known about it.
+        State, parent, and session are read each time. Threads and libraries are read only for
+        processes that may be training: Python, rank variables in the environment, or a pid in
+        `device_pids`; for others they are None. A zombie keeps what was known about it.
         """
         now_s = time.monotonic()
-        self._sockets.begin()
         self._spent.clear()
         seen: dict[int, _Known] = {}
         for pid in self._pids():
@@ -232,11 +114,11 @@ class ProcessTable:
     def _seen(self, pid: int, device_pids: Collection[int], now_s: float) -> _Known | None:
         """The process's current state; None if it is gone or has to wait for a later scan."""
         stat = self._stat(pid)
-        known = None if stat is None else self._current(pid, stat, now_s)
+        known = None if stat is None else self._current(pid, stat)
         if stat is None or known is None or _is_ended(stat, known):
             return known
         if (pid in device_pids or _may_train(known.facts)) and self._may_read(known.facts.uid):
-            self._look_closer(known, stat, now_s)
+            self._read_details(known, stat, now_s)
         return known
 
     def _may_read(self, uid: int) -> bool:
@@ -250,8 +132,6 @@ class ProcessTable:
         return data
 
     def _pids(self) -> Sequence[int]:
-        if self._only is not None:
-            return self._only()
         try:
             return [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
         except OSError:
@@ -275,44 +155,34 @@ class ProcessTable:
                 threads=int(fields[17]),
                 start_ticks=int(fields[19]),
                 virtual_bytes=int(fields[20]),
-                resident_pages=int(fields[21]),
                 environ_at=int(fields[47]) if len(fields) > 47 else 0,
             )
         except (IndexError, ValueError):
             return None
 
-    def _current(self, pid: int, stat: _Stat, now_s: float) -> _Known | None:
+    def _current(self, pid: int, stat: _Stat) -> _Known | None:
         """The process with its current state; None if it is gone by now."""
         known = self._known.get(pid)
         if known is None or known.facts.start_ticks != stat.start_ticks:
-            return self._new(pid, stat, now_s)
+            return self._new(pid, stat)
         facts, ended = known.facts, _is_ended(stat, known)
         is_renamed = stat.comm != facts.comm
         if not ended and (
             stat.environ_at != known.environ_at or (is_renamed and not stat.environ_at)
         ):
-            return self._new(pid, stat, now_s, again=known.environ_at == _UNSURE)
-        mib = facts.resident_mib if ended else _resident_mib(stat)
-        now = (stat.state, stat.ppid, stat.session, mib)
-        if is_renamed or (facts.state, facts.ppid, facts.session, facts.resident_mib) != now:
+            return self._new(pid, stat, again=known.environ_at == _UNSURE)
+        now = (stat.state, stat.ppid, stat.session)
+        if is_renamed or (facts.state, facts.ppid, facts.session) != now:
             known.facts = msgspec.structs.replace(
                 facts,
                 comm=stat.comm,
                 state=stat.state,
                 ppid=stat.ppid,
                 session=stat.session,
-                resident_mib=mib,
-            )
-        if now_s >= known.argv_due_s and not ended and self._may_read(facts.uid):
-            known.argv_due_s = now_s + ARGV_EVERY_S
-            argv, uid = self._argv(pid, facts.uid), _uid(f"{self._proc}/{pid}")
-            # none if it has ended since its state was read; another if it gave up being root
-            known.facts = msgspec.structs.replace(
-                known.facts, argv=argv or facts.argv, uid=facts.uid if uid is None else uid
             )
         return known
 
-    def _new(self, pid: int, stat: _Stat, now_s: float, *, again: bool = False) -> _Known | None:
+    def _new(self, pid: int, stat: _Stat, *, again: bool = False) -> _Known | None:
         folder = f"{self._proc}/{pid}"
         uid = _uid(folder)
         if uid is None or not self._may_read(uid):
@@ -339,11 +209,9 @@ class ProcessTable:
             argv=argv,
             environ=None if environ is None else kept_of(environ),
             program=None if program is None else program.rpartition("/")[2],
-            resident_mib=_resident_mib(stat),
         )
         environ_at = _UNSURE if environ == b"" and not again else stat.environ_at
-        # spread out, so that not all are due at once
-        return _Known(facts, environ_at, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
+        return _Known(facts, environ_at)
 
     def _argv(self, pid: int, uid: int) -> tuple[str, ...] | None:
         data = self._read(uid, f"{self._proc}/{pid}/cmdline", ARGV_BYTES)
@@ -353,37 +221,19 @@ class ProcessTable:
         words = data.rstrip(b"\0").split(b"\0", ARGV_WORDS)[:ARGV_WORDS] if data else []
         return tuple(word.decode("utf-8", "surrogateescape") for word in words)
 
-    def _look_closer(self, known: _Known, stat: _Stat, now_s: float) -> None:
+    def _read_details(self, known: _Known, stat: _Stat, now_s: float) -> None:
         facts = known.facts
         if stat.threads != known.threads_then or now_s >= known.details_due_s:
             known.threads_then = stat.threads
             known.details_due_s = now_s + DETAILS_EVERY_S
             facts = msgspec.structs.replace(facts, threads=self._threads(facts.pid, facts.uid))
-            ports = Ports()
-            if is_distributed(facts) and "RANK" not in (facts.environ or {}):
-                ports, read_bytes = self._sockets.read(facts.pid)
-                self._spent[facts.uid] = self._spent.get(facts.uid, 0) + read_bytes
-                if not (ports.listens or ports.connected):
-                    known.details_due_s = now_s + 1.0  # not connected yet
-            facts = msgspec.structs.replace(facts, **ports._asdict())
             known.facts = facts
-        if now_s >= known.maps_due_s and self._maps_may_differ(known, stat):
+        has_grown = abs(stat.virtual_bytes - known.virtual_then) > MAPS_GROWTH_BYTES
+        if not facts.libraries and (known.virtual_then < 0 or has_grown):
             known.virtual_then = stat.virtual_bytes
-            known.maps_due_s = now_s + known.maps_wait_s
-            known.maps_wait_s = min(60.0, known.maps_wait_s * 2)
             libraries = self._libraries(facts.pid, facts.uid)
-            if libraries is not None and libraries != facts.libraries:
-                known.maps_wait_s = 1.0
+            if libraries is not None:
                 known.facts = msgspec.structs.replace(facts, libraries=libraries)
-
-    @staticmethod
-    def _maps_may_differ(known: _Known, stat: _Stat) -> bool:
-        if known.virtual_then < 0:
-            return True
-        libraries = known.facts.libraries or frozenset()
-        if libraries & FRAMEWORKS and "cuda" in libraries:
-            return False
-        return abs(stat.virtual_bytes - known.virtual_then) > MAPS_GROWTH_BYTES
 
     def _threads(self, pid: int, uid: int) -> frozenset[str] | None:
         folder = f"{self._proc}/{pid}/task"
@@ -425,11 +275,6 @@ def _uid(folder: str) -> int | None:
         return None
     status = _read(f"{folder}/status", 4096) if owner == 0 else None
     return owner if status is None else procs.real_uid_in_status(status)
-
-
-def _resident_mib(stat: _Stat) -> int:
-    mib = stat.resident_pages * _PAGE_BYTES >> 20
-    return 1 << mib.bit_length() - 1 if mib else 0
 
 
 def _may_train(facts: ProcessFacts) -> bool:

@@ -1,7 +1,7 @@
 """Groups processes into training jobs, and lists unreadable processes that may be training. Pure.
 
-The strongest evidence comes first, and weaker evidence only sees the processes that are left:
-variables set by launchers, Lightning's children, workers of one script, sockets, single processes.
+Workers of one script come first, then processes with variables set by launchers, and then single
+processes; each step sees only the processes that are left.
 """
 
 from __future__ import annotations
@@ -10,36 +10,29 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.foreign.arguments import (
-    FRAMEWORKS,
     command_line,
     is_fork_server,
     is_helper,
     is_kernel,
     is_python,
     is_shell,
-    is_shell_command,
     is_spawned,
     is_tool,
     is_wrapper,
     launched_script,
     launcher_kind,
-    option_number,
-    python_target,
     stem_of,
 )
 from ddptop_runner.foreign.environment import (
     Claim,
     Scheme,
     claim_of,
-    node_rank,
     rendezvous_of,
-    whole_number,
 )
 from ddptop_runner.foreign.process_table import is_distributed
 from ddptop_runner.foreign.types import (
@@ -95,13 +88,12 @@ class Tree:
             self.own.update(process.pid for process in self.descendants(pid))
         self.by_pid = {one.pid: one for one in processes if one.pid not in self.own}
         self._device_pids = device_pids
-        self._has_rank_workers: dict[int, bool] = {}
         self.members: set[int] = set()
         """Pids of all ranks and launchers of jobs found so far."""
         self._above: set[int] = set()
         """Members whose descendants cannot belong to another job."""
 
-    def take(self, drafts: Iterable[JobDraft]) -> None:
+    def reserve(self, drafts: Iterable[JobDraft]) -> None:
         """Reserve the members of these jobs so that no other job gets them."""
         for draft in drafts:
             inner = {rank.pid for rank in draft.ranks}
@@ -169,13 +161,12 @@ class Tree:
             start_ticks=process.start_ticks,
             evidence=evidence,
             devices=self.devices(process),
-            visible_devices=(process.environ or {}).get("CUDA_VISIBLE_DEVICES"),
             restart_count=restart_count,
         )
 
     def can_be_rank(self, process: ProcessFacts) -> bool:
         """Whether it could train: not a launcher, shell, wrapper, tracker, or tool."""
-        if not is_python(process) and not (process.libraries or frozenset()) & FRAMEWORKS:
+        if not is_python(process) and not process.libraries:
             return False
         if is_helper(process) or is_shell(process) or is_wrapper(process):
             return False
@@ -187,7 +178,7 @@ class Tree:
             process.state not in "ZX",
             is_distributed(process),
             bool(self.devices(process)),
-            bool((process.libraries or frozenset()) & FRAMEWORKS),
+            bool(process.libraries),
         )
 
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
@@ -210,21 +201,6 @@ class Tree:
                 found.append(child)
         return sorted(found, key=start_order)
 
-    def has_rank_workers(self, parent: ProcessFacts) -> bool:
-        """Whether its workers are the ranks: they train, and it does not."""
-        if parent.pid not in self._has_rank_workers:  # called for each of many children
-            self._has_rank_workers[parent.pid] = self._look_for_rank_workers(parent)
-        return self._has_rank_workers[parent.pid]
-
-    def _look_for_rank_workers(self, parent: ProcessFacts) -> bool:
-        if is_distributed(parent) or not is_python(parent) or launcher_kind(parent) is not None:
-            return False
-        workers = self.workers(parent)
-        if any(is_distributed(worker) for worker in workers):
-            return True
-        on_device = sum(bool(self.devices(worker)) for worker in workers)
-        return on_device >= 2 and not self.devices(parent)
-
     def launch_chain(
         self, first_rank: ProcessFacts, any_program: bool = False
     ) -> list[ProcessFacts]:
@@ -236,27 +212,20 @@ class Tree:
                 some use torch elastic or `subprocess` themselves.
         """
         chain: list[ProcessFacts] = []
-        certain = 0  # the number of those that are launchers or lead to one
+        length = 0  # without shells that lead to no launcher
         for process in self.ancestors(first_rank):
             kind = launcher_kind(process)
-            if kind == "srun" and certain:
+            if kind == "srun" and length:
                 break  # it started the batch script, not the ranks
-            if kind is not None:
-                chain.append(process)
-                certain = len(chain)
-            elif is_wrapper(process):
-                chain.append(process)
-                certain = len(chain) if certain == len(chain) - 1 else certain
-            elif is_shell_command(process) or is_spawned(process):
-                chain.append(process)
-            elif is_shell(process) and not certain:
-                chain.append(process)  # mpirun bash run.sh
-            elif any_program and not certain and is_python(process) and not is_tool(process):
-                chain.append(process)
-                certain = len(chain)
+            chain.append(process)
+            is_program = any_program and not length and is_python(process) and not is_tool(process)
+            if kind is not None or (is_wrapper(process) and length == len(chain) - 1) or is_program:
+                length = len(chain)
+            elif is_wrapper(process) or is_spawned(process) or (is_shell(process) and not length):
+                continue  # mpirun bash run.sh
             else:
                 break
-        return [one for one in reversed(chain[:certain]) if one.uid == first_rank.uid]
+        return [one for one in reversed(chain[:length]) if one.uid == first_rank.uid]
 
 
 def start_order(process: ProcessFacts) -> tuple[int, int]:
@@ -270,23 +239,16 @@ def is_copy(child: ProcessFacts, parent: ProcessFacts) -> bool:
 
 
 NO_LAUNCHER = "its launcher has exited: the ranks keep running unsupervised"
-
-MAX_NAMED = 16
-"""Most ranks without a process to list."""
-
+_HAS_LAUNCHER: frozenset[Scheme] = frozenset({"elastic", "horovod", "mpi"})
+"""Schemes whose ranks descend from a launcher on the same host."""
 _STARTED_BY: dict[Scheme, Launcher] = {
     "elastic": "torchrun",
     "horovod": "horovod",
-    "deepspeed": "deepspeed",
     "mpi": "mpirun",
-    "pmi": "mpirun",
-    "slurm": "srun",
     "manual": "python",
-    "lightning": "lightning",
-    "tf_config": "MirroredStrategy",
+    "slurm": "srun",
 }
-_HAS_LAUNCHER: frozenset[Scheme] = frozenset({"elastic", "horovod", "deepspeed", "mpi", "pmi"})
-"""Schemes whose ranks descend from a launcher on the same host."""
+"""What started the ranks if no launcher is visible."""
 
 
 @dataclass(frozen=True)
@@ -298,34 +260,20 @@ class _Claimed:
 
 
 def jobs_by_environment(tree: Tree) -> list[JobDraft]:
-    """Jobs of every scheme except Lightning's, which sets no variables for its first rank."""
+    """Jobs whose ranks have variables with their numbers, one for each launcher."""
     groups: dict[tuple[object, ...], list[_Claimed]] = defaultdict(list)
     for process in tree.by_pid.values():
         claim = claim_of(process)
-        if claim is None or claim.scheme == "lightning" or not tree.can_be_rank(process):
-            continue
-        if claim.scheme == "manual" and _leads_ranks(tree, process):
-            continue  # its variables are the host's; its workers are the ranks
-        anchor = claim.job or (_launcher_pid(tree, process),)
-        groups[claim.scheme, anchor].append(_Claimed(process, claim))
-    drafts = []
-    for group in groups.values():
-        for part in _parts(tree, _first_of_each_chain(tree, group)):
-            draft = _draft(tree, part)
-            if draft is not None:
-                drafts.append(draft)
-    return drafts
+        if claim is not None and tree.can_be_rank(process) and not tree.is_taken(process):
+            anchor = _anchor(tree, process, claim)
+            groups[claim.scheme, claim.job, anchor].append(_Claimed(process, claim))
+    return [_draft(tree, _first_of_each_chain(tree, group)) for group in groups.values()]
 
 
-def _leads_ranks(tree: Tree, process: ProcessFacts) -> bool:
-    """Whether this process or an ancestor starts ranks as its workers."""
-    return any(tree.has_rank_workers(one) for one in (process, *tree.ancestors(process)))
-
-
-def _launcher_pid(tree: Tree, process: ProcessFacts) -> int:
-    """The launcher above, or whatever else the ranks of one job have in common."""
+def _anchor(tree: Tree, process: ProcessFacts, claim: Claim) -> int:
+    """The pid of the launcher above; without one, what else only ranks of one job share."""
     above = (one.pid for one in tree.ancestors(process) if launcher_kind(one) is not None)
-    return next(above, process.session)
+    return next(above, 0 if claim.rendezvous else process.session)
 
 
 def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed]:
@@ -338,38 +286,18 @@ def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed
     ]
 
 
-def _parts(tree: Tree, tops: Sequence[_Claimed]) -> list[dict[int, list[_Claimed]]]:
-    """The claims by rank, in several parts if two launchers started the same rank.
-
-    Agents of one job have different ranks. The same rank under two launchers means two jobs with
-    the same address, as in two containers.
-    """
-    by_root: dict[int, dict[int, list[_Claimed]]] = defaultdict(lambda: defaultdict(list))
-    for one in tops:
-        chain = tree.launch_chain(one.process, any_program=one.claim.scheme == "elastic")
-        by_root[chain[0].pid if chain else 0][one.claim.rank].append(one)
-    parts: list[dict[int, list[_Claimed]]] = []
-    for _, ranks in sorted(by_root.items()):
-        host = next((part for part in parts if not part.keys() & ranks.keys()), None)
-        if host is None:
-            parts.append(dict(ranks))
-        else:
-            host.update(ranks)
-    return parts
-
-
-def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
-    chosen = [
-        max(claimed, key=lambda one: (tree.weight(one.process), -one.process.start_ticks))
-        for _, claimed in sorted(by_rank.items())
-    ]
-    claim = chosen[0].claim
-    if claim.scheme == "slurm" and not claim.job[1] and len(chosen) == 1:
-        return None  # the variables are the batch script's: it started no second process
-    any_program = claim.scheme == "elastic" or (claim.scheme == "manual" and len(chosen) > 1)
-    launchers, without = _launchers(tree, chosen, any_program)
+def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
+    by_rank: dict[int, _Claimed] = {}
+    for one in sorted(claimed, key=lambda one: start_order(one.process)):
+        known = by_rank.get(one.claim.rank)
+        if known is None or tree.weight(one.process) > tree.weight(known.process):
+            by_rank[one.claim.rank] = one
+    chosen = [one for _, one in sorted(by_rank.items())]
+    claim, environ = chosen[0].claim, chosen[0].process.environ or {}
+    any_program = claim.scheme in ("elastic", "manual")
+    chains = [tree.launch_chain(one.process, any_program) for one in chosen]
     draft = JobDraft(
-        launcher=_launcher_name(chosen[0], launchers),
+        launcher=_STARTED_BY[claim.scheme],
         ranks=[
             tree.rank(
                 one.process,
@@ -380,317 +308,104 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
             )
             for one in chosen
         ],
-        launchers=launchers,
-        extras=[
-            other.process
-            for claimed in by_rank.values()
-            for other in claimed
-            if other not in chosen
-        ],
+        launchers=list({above.pid: above for chain in chains for above in chain}.values()),
+        extras=[one.process for one in claimed if one not in chosen],
         world_size=claim.world_size,
-        rendezvous=next((one.claim.rendezvous for one in chosen if one.claim.rendezvous), None),
+        rendezvous=claim.rendezvous,
     )
-    if claim.scheme in _HAS_LAUNCHER and without:
-        draft.notes.append(NO_LAUNCHER if len(without) == len(chosen) else _partly_gone(without))
-    if draft.launcher == "ddptop":
-        name, _, nonce = (chosen[0].process.environ or {})["DDPTOP_JOB_ID"].rpartition("@")
-        where = "in another state folder"
-        if "." in nonce:  # a node's part
-            where = "on several machines: attach to it where it was launched"
-        draft.notes.append(f"ddptop job {sanitize(name[:80])} {where}")
-        known = {one.pid for one in (*launchers, *(claimed.process for claimed in chosen))}
-        below = [one for above in launchers for one in tree.children(above.pid)]
-        draft.extras += [
-            one for one in below if one.pid not in known
-        ]  # the process that forks ranks
-    draft.notes += _missing(chosen)
+    kinds = _kinds(chains[0])
+    if "DDPTOP_JOB_ID" in environ:
+        _complete_ddptop(tree, draft, environ["DDPTOP_JOB_ID"])
+    elif kinds:
+        draft.launcher = kinds[-1]
+    elif claim.scheme in _HAS_LAUNCHER and all(map(is_wrapper, draft.launchers)):
+        draft.notes.append(NO_LAUNCHER)
     return draft
 
 
-def _launchers(
-    tree: Tree, chosen: Sequence[_Claimed], any_program: bool
-) -> tuple[list[ProcessFacts], list[_Claimed]]:
-    """(launchers above the ranks, the lowest rank's first; the ranks without a launcher)."""
-    found: dict[int, ProcessFacts] = {}
-    without = []
-    for one in chosen:
-        job_id = (one.process.environ or {}).get("DDPTOP_JOB_ID")
-        if job_id is None:
-            chain = tree.launch_chain(one.process, any_program)
-        else:
-            chain = _guards(tree, one.process, job_id)
-        if all(is_wrapper(process) or is_shell(process) for process in chain):
-            without.append(one)
-        found.update({process.pid: process for process in chain})
-    return list(found.values()), without
+def _kinds(chain: Iterable[ProcessFacts]) -> list[Launcher]:
+    """The launchers in the chain; srun may have started only a batch script."""
+    kinds = map(launcher_kind, chain)
+    return [kind for kind in kinds if kind is not None and kind != "srun"]
 
 
-def _guards(tree: Tree, rank: ProcessFacts, job_id: str) -> list[ProcessFacts]:
-    """Guardian, supervisor, and agent of a ddptop job, from the guardian down."""
-    chain = []
-    for process in tree.ancestors(rank):
-        if process.uid != rank.uid or (process.environ or {}).get("DDPTOP_JOB_ID") != job_id:
-            break
-        chain.append(process)
-    return chain[::-1]
+def _complete_ddptop(tree: Tree, draft: JobDraft, job_id: str) -> None:
+    """Make it a ddptop job of another state folder or host, with all processes of that ID."""
+    name, _, nonce = job_id.rpartition("@")
+    draft.launcher = "ddptop"
+    ranks = {rank.pid for rank in draft.ranks}
+    above = {one.pid for pid in ranks for one in tree.ancestors(tree.by_pid[pid])}
+    of_job = [
+        one
+        for one in sorted(tree.by_pid.values(), key=start_order)
+        if (one.environ or {}).get("DDPTOP_JOB_ID") == job_id and one.pid not in ranks
+    ]
+    draft.launchers = [one for one in of_job if one.pid in above]
+    # the process that forks ranks; what descends from a rank is taken as its helper
+    draft.extras = [one for one in of_job if one.ppid in {up.pid for up in draft.launchers}]
+    where = "in another state folder"
+    if "." in nonce:  # a node's part
+        where = "on several machines: attach to it where it was launched"
+    draft.notes.append(f"ddptop job {sanitize(name[:80])} {where}")
 
 
-def _launcher_name(first: _Claimed, launchers: Sequence[ProcessFacts]) -> Launcher:
-    environ = first.process.environ or {}
-    if "DDPTOP_JOB_ID" in environ:
-        return "ddptop"
-    kinds = [kind for process in launchers if (kind := launcher_kind(process)) is not None]
-    scheme = first.claim.scheme
-    if scheme in ("mpi", "pmi"):
-        outer: tuple[Launcher, ...] = ("horovod", "deepspeed", "accelerate")
-        return next((kind for kind in outer if kind in kinds), "mpirun")
-    if scheme == "elastic":
-        if kinds:
-            return next((kind for kind in reversed(kinds) if kind != "srun"), "torchrun")
-        # an ended accelerate leaves its settings; if torchrun is there, they prove nothing
-        return "accelerate" if "ACCELERATE_MIXED_PRECISION" in environ else "torchrun"
-    if scheme == "manual" and kinds:
-        return kinds[-1]
-    return _STARTED_BY[scheme]
+BY_ORDER = "ranks are numbered in start order: the actual rank numbers are not visible"
+TOGETHER_TICKS = 1000
+"""Ranks are started in one loop, so a worker that starts later than this is not one."""
 
 
-def _partly_gone(without: Sequence[_Claimed]) -> str:
-    numbers = ", ".join(str(one.claim.rank) for one in without)
-    if len(without) > 1:
-        return f"ranks {numbers} keep running unsupervised: their launcher has exited"
-    return f"rank {numbers} keeps running unsupervised: its launcher has exited"
-
-
-def _missing(chosen: Sequence[_Claimed]) -> list[str]:
-    """Ranks that should be on this host but have no process."""
-    local = chosen[0].claim.local_world_size
-    if local is None or any(one.claim.local_world_size != local for one in chosen):
-        return []
-    hosts = {one.claim.rank - one.claim.local_rank for one in chosen}
-    here = {one.claim.rank for one in chosen}
-    expected = (first + index for first in sorted(hosts) for index in range(local))
-    gone = list(islice((rank for rank in expected if rank not in here), MAX_NAMED + 1))
-    if not gone:
-        return []
-    numbers = ", ".join(map(str, gone[:MAX_NAMED])) + (", and more" if gone[MAX_NAMED:] else "")
-    names = f"rank{'s' if len(gone) > 1 else ''} {numbers}"
-    return [f"no process for {names}: not started yet, or already exited"]
-
-
-def lightning_jobs(tree: Tree) -> list[JobDraft]:
-    """Lightning's jobs: rank 0 is the user's script and the parent of the other ranks."""
-    groups: dict[tuple[str, ...], list[_Claimed]] = defaultdict(list)
-    for process in tree.by_pid.values():
-        claim = None if process.pid in tree.members else claim_of(process)
-        if claim is None or claim.scheme != "lightning" or tree.is_taken(process):
+def jobs_by_workers(tree: Tree) -> list[JobDraft]:
+    """Jobs of mp.spawn and the like: the workers train, and the script that started them waits."""
+    drafts: list[JobDraft] = []
+    for parent in tree.by_pid.values():
+        environ = parent.environ
+        if environ is None or "DDPTOP_JOB_ID" in environ or not tree.can_be_rank(parent):
             continue
-        if tree.can_be_rank(process):
-            groups[claim.job].append(_Claimed(process, claim))
-    drafts = []
-    for group in groups.values():
-        ranks = _lightning_ranks(tree, _first_of_each_chain(tree, group))
-        if all(rank.local_rank == 0 for rank in ranks):
-            continue  # a single process with a few variables set
-        claim = group[0].claim
+        if is_distributed(parent) or tree.is_taken(parent):
+            continue
+        ranks = _ranks_among(tree, tree.workers(parent), alone=bool(tree.devices(parent)))
+        if not ranks:
+            continue
         draft = JobDraft(
-            launcher="lightning",
-            ranks=ranks,
-            launchers=tree.launch_chain(tree.by_pid[ranks[0].pid]),
-            world_size=claim.world_size,
-            rendezvous=claim.rendezvous,
+            launcher="mp.spawn",
+            ranks=[tree.rank(one, index, index, "start order") for index, one in enumerate(ranks)],
+            launchers=[*tree.launch_chain(parent), parent],
+            world_size=len(ranks) if any(map(_owns_store, ranks)) else None,
+            rendezvous=rendezvous_of(environ),
+            notes=[BY_ORDER],
         )
-        if all(rank.local_rank != 0 for rank in ranks):
-            draft.notes.append("its first rank, which started the others, has exited")
+        tree.reserve([draft])
         drafts.append(draft)
     return drafts
 
 
-def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[ForeignRank]:
-    """The children with variables, and their parents as the first rank on each host."""
-    found: dict[int, ForeignRank] = {}
-    per_host = 1 + max((one.claim.local_rank for one in tops), default=0)
-    parents = (tree.by_pid.get(one.process.ppid) for one in tops)
-    leaders = {
-        parent.pid: parent
-        for parent in parents
-        if parent is not None and tree.can_be_rank(parent) and not is_tool(parent)
-    }
-    for one in sorted(tops, key=lambda one: start_order(one.process)):
-        first = (node_rank(one.process.environ) or 0) * per_host
-        local, leader = one.claim.local_rank, leaders.get(one.process.ppid)
-        if local == 0 and leader is not None:
-            continue  # a data loader worker of the first rank, which sets these variables itself
-        rank = tree.rank(one.process, first + local, local, "environment")
-        found.setdefault(rank.rank, rank)
-        if leader is not None:
-            port = whole_number((one.claim.rendezvous or "").rpartition(":")[2])
-            by_port = port in (leader.listens or ())
-            rank = tree.rank(leader, first, 0, "sockets" if by_port else "start order")
-            found.setdefault(first, rank)
-    return [rank for _, rank in sorted(found.items())]
-
-
-BY_ORDER = "ranks are numbered in start order: the actual rank numbers are not visible"
-NO_SCRIPT = "the script that started them has exited: the ranks keep running unsupervised"
-TOGETHER_TICKS = 1000
-"""Ranks are started in one loop, so a worker that starts later than this is not one."""
-
-_STORE_THREAD = "pt_tcpstore"
-
-
-def jobs_by_workers(tree: Tree) -> list[JobDraft]:
-    """Jobs of mp.spawn and the like; scripts for several nodes on this host are joined."""
-    drafts: list[JobDraft] = []
-    for parent in tree.by_pid.values():
-        if parent.environ is None or not tree.children(parent.pid):
-            continue
-        if not tree.can_be_rank(parent) or tree.is_taken(parent):
-            continue
-        if not tree.has_rank_workers(parent):
-            continue
-        draft = _draft_of_workers(tree, parent)
-        other = next((one for one in drafts if _are_one(tree, one, draft)), None)
-        if other is None:
-            drafts.append(draft)
-        else:
-            other.ranks = sorted([*other.ranks, *draft.ranks], key=lambda rank: rank.rank)
-            other.launchers += draft.launchers
-    return drafts
-
-
-def _draft_of_workers(tree: Tree, parent: ProcessFacts) -> JobDraft:
-    workers = ranks_among(tree, tree.workers(parent))
-    node, nodes = _place(parent)
-    first = (node or 0) * len(workers)
-    world_size = None if nodes is None else nodes * len(workers)
-    if world_size is None and node is None and any(map(_owns_store, workers)):
-        world_size = len(workers)
-    return JobDraft(
-        launcher="mp.spawn",
-        ranks=[
-            tree.rank(worker, first + index, index, "start order")
-            for index, worker in enumerate(workers)
-        ],
-        launchers=[*tree.launch_chain(parent), parent],
-        world_size=world_size,
-        rendezvous=rendezvous_of(parent.environ),
-        notes=[BY_ORDER],
-    )
-
-
-def ranks_among(tree: Tree, workers: Sequence[ProcessFacts]) -> list[ProcessFacts]:
+def _ranks_among(tree: Tree, workers: Sequence[ProcessFacts], alone: bool) -> list[ProcessFacts]:
     """Those of a script's workers that are its ranks, in order of start.
 
-    The first worker that trains or owns the store is the first rank; anything before it is a
-    manager or the like. Workers that start right after a rank are ranks too, even if not training
-    yet.
+    A rank that is not training yet counts if it was started right after the first one. What was
+    started before that is a manager or the like.
+
+    Args:
+        tree: all processes.
+        workers: in order of start.
+        alone: whether the script holds a device, so that workers with one prove nothing.
     """
-    at_work = [bool(is_distributed(one) or tree.devices(one)) for one in workers]
-    owner = next((i for i, one in enumerate(workers) if _owns_store(one)), None)
-    start = next((i for i, works in enumerate(at_work) if works), 0)
-    found: list[ProcessFacts] = []
-    for index, worker in enumerate(workers):
-        if index < start or (owner is not None and index < owner and not at_work[index]):
-            continue
-        late = found and worker.start_ticks - found[-1].start_ticks > TOGETHER_TICKS
-        if at_work[index] or not late:
-            found.append(worker)
-    return found
+    training = [one for one in workers if is_distributed(one)]
+    if not training and not alone:
+        training = [one for one in workers if tree.devices(one)]
+        training = training if len(training) > 1 else []
+    if not training:
+        return []
+    first = training[0].start_ticks
+    return [
+        one
+        for one in workers
+        if one in training or first <= one.start_ticks <= first + TOGETHER_TICKS
+    ]
 
 
 def _owns_store(process: ProcessFacts) -> bool:
-    return any(name.startswith(_STORE_THREAD) for name in process.threads or ())
-
-
-def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
-    """(this host's number, number of hosts) from the arguments or environment."""
-    target = python_target(parent.argv)
-    args = () if target is None else target.args
-    nodes = option_number(args, "--nnodes", "--num-nodes", "--nodes", "--num-machines")
-    node = option_number(args, "--node-rank", "--machine-rank", "--nr", "-nr", "--node-id")
-    if node is None:
-        rank = option_number(args, "--rank")  # the host's, if the script counts hosts
-        hosts = option_number(args, "--world-size")
-        if rank is not None and hosts is not None and rank < hosts:
-            return rank, hosts
-        claim = claim_of(parent)
-        if claim is not None and claim.scheme == "manual":
-            return claim.rank, claim.world_size
-        node = node_rank(parent.environ)
-    return node, nodes
-
-
-def _are_one(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
-    """Whether two scripts' workers are ranks of one job: connected, with different numbers."""
-    if {rank.rank for rank in one.ranks} & {rank.rank for rank in other.ranks}:
-        return False
-    return _connects(tree, one, other) or _connects(tree, other, one)
-
-
-def _connects(tree: Tree, one: JobDraft, other: JobDraft) -> bool:
-    """Whether a rank of one is connected to a port on which a rank of the other listens."""
-    connected = {port for rank in one.ranks for port in tree.by_pid[rank.pid].connected or ()}
-    listens = {port for rank in other.ranks for port in tree.by_pid[rank.pid].listens or ()}
-    return not connected.isdisjoint(listens)
-
-
-def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
-    """Jobs whose processes were started one by one without any variables.
-
-    All ranks are connected to the port of the first rank's store.
-    """
-    by_port: dict[int, list[ProcessFacts]] = defaultdict(list)
-    for process in tree.by_pid.values():
-        if is_distributed(process) and tree.can_be_rank(process) and not tree.is_taken(process):
-            for port in (process.listens or frozenset()) | (process.connected or frozenset()):
-                by_port[port].append(process)
-    drafts: list[JobDraft] = []
-    seen: set[int] = set()
-    for port, members in sorted(by_port.items(), key=lambda item: -len(item[1])):
-        group = [one for one in members if one.pid not in seen]
-        if len(group) > 1 and any(port in (one.listens or ()) for one in group):
-            seen.update(one.pid for one in group)
-            drafts.append(_draft_of_connected(tree, group))
-    return drafts
-
-
-def _draft_of_connected(tree: Tree, group: Sequence[ProcessFacts]) -> JobDraft:
-    """The job, with ranks from the arguments, or else the store's owner first, then by start."""
-    options = [_rank_argument(process) for process in group]
-    if None not in options and len(set(options)) == len(group):
-        numbered = [
-            tree.rank(process, rank, rank, "arguments")
-            for process, rank in zip(group, options, strict=True)
-            if rank is not None
-        ]
-        notes = []
-    else:
-        ordered = sorted(group, key=lambda one: (not _owns_store(one), *start_order(one)))
-        numbered = [tree.rank(one, rank, rank, "sockets") for rank, one in enumerate(ordered)]
-        notes = [BY_ORDER]
-    numbered.sort(key=lambda rank: rank.rank)
-    sizes = {option_number(process.argv, "--world-size") for process in group}
-    size = sizes.pop() if len(sizes) == 1 else None
-    launchers = {
-        launcher.pid: launcher for process in group for launcher in tree.launch_chain(process)
-    }
-    spawned = all(is_spawned(process) for process in group)
-    if spawned:
-        notes.append(NO_SCRIPT)
-    return JobDraft(
-        launcher="mp.spawn" if spawned else "python",
-        ranks=numbered,
-        launchers=list(launchers.values()),
-        world_size=size if size is not None and size >= len(group) else None,
-        notes=notes,
-    )
-
-
-def _rank_argument(process: ProcessFacts) -> int | None:
-    target = python_target(process.argv)
-    args = () if target is None else target.args
-    rank = option_number(args, "--rank", "--global-rank")
-    return option_number(args, "--local-rank") if rank is None else rank
+    return any(name.startswith("pt_tcpstore") for name in process.threads or ())
 
 
 ONE_PROCESS = "accelerate started a single process, so there is one rank"
@@ -708,22 +423,15 @@ def single_jobs(tree: Tree) -> list[JobDraft]:
         for process in tree.by_pid.values()
         if _may_be_single(tree, process) and not tree.is_taken(process)
     }
-    drafts: list[JobDraft] = []
-    covered: set[int] = set()
+    chosen: dict[int, ProcessFacts] = {}
     for process in candidates.values():
-        if covered & {process.pid, *(above.pid for above in tree.ancestors(process))}:
+        if any(above.pid in chosen for above in tree.ancestors(process)):
             continue
-        below = [one for one in tree.descendants(process.pid) if one.pid in candidates]
-        holders = [] if tree.devices(process) else [one for one in below if tree.devices(one)]
-        if not holders:
-            drafts.append(_single(tree, process, tree.launch_chain(process)))
-            covered.add(process.pid)
-        elif any(_runs_the_same(tree, holder, process) for holder in holders):
-            chain = [*tree.launch_chain(process), process]
-            drafts.append(_single(tree, holders[0], chain))
-            covered.add(process.pid)
-        # else it starts training with other scripts, as a sweep does: those are the jobs
-    return drafts
+        below = (one for one in tree.descendants(process.pid) if one.pid in candidates)
+        if tree.devices(process) or not any(tree.devices(one) for one in below):
+            chosen[process.pid] = process
+        # else it starts training, as a sweep does: those are the jobs
+    return [_single(tree, process) for process in chosen.values()]
 
 
 def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
@@ -731,52 +439,26 @@ def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
         return False  # without its environment, it may also be one of many ranks
     if tree.devices(process):
         return True
-    return bool(FRAMEWORKS & (process.libraries or frozenset())) and not is_kernel(process)
+    return bool(process.libraries) and not is_kernel(process)
 
 
-def _runs_the_same(tree: Tree, worker: ProcessFacts, parent: ProcessFacts) -> bool:
-    """Whether multiprocessing started `worker` for `parent`."""
-    return any(worker.pid == one.pid for one in tree.workers(parent)) or is_copy(worker, parent)
-
-
-def _single(tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]) -> JobDraft:
-    launcher, notes = _kind(tree, process, chain)
-    # a batch script's shell and the daemon above it are not part of the training
-    batch = [index for index, one in enumerate(chain) if launcher_kind(one) == "srun"]
-    below = chain[batch[-1] + 1 :] if batch else chain
-    launchers = [one for one in below if is_wrapper(one) or is_python(one) or launcher_kind(one)]
-    return JobDraft(
-        launcher=launcher,
+def _single(tree: Tree, process: ProcessFacts) -> JobDraft:
+    chain = tree.launch_chain(process)
+    kinds = _kinds(chain)
+    draft = JobDraft(
+        launcher=kinds[-1] if kinds else "python",
         ranks=[tree.rank(process, 0, 0, "single")],
-        launchers=launchers,
+        launchers=[one for one in chain if is_wrapper(one) or launcher_kind(one)],
         world_size=1,
-        rendezvous=None if launcher == "python" else rendezvous_of(process.environ),
-        notes=notes,
     )
-
-
-def _kind(
-    tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]
-) -> tuple[Launcher, list[str]]:
-    kinds = [kind for one in chain if (kind := launcher_kind(one)) not in (None, "srun")]
-    held = len(tree.devices(process))
-    libraries = process.libraries or frozenset()
-    notes = [f"one process uses {held} devices: no per-device loss"]
-    if kinds and kinds[-1] is not None:
-        return kinds[-1], [ONE_PROCESS] if kinds[-1] == "accelerate" else []
-    if held < 2:
-        return "python", []
-    if "torch" in libraries:
-        return "DataParallel", notes
-    if "tensorflow" in libraries or _has_tensorflow_threads(process):
-        return "MirroredStrategy", notes
-    return "python", notes
-
-
-def _has_tensorflow_threads(process: ProcessFacts) -> bool:
-    return any(
-        name.startswith(("tf_", "collective_ops", "tensorflow")) for name in process.threads or ()
-    )
+    held, libraries = len(tree.devices(process)), process.libraries or frozenset()
+    if draft.launcher == "accelerate":
+        draft.notes.append(ONE_PROCESS)
+    elif not kinds and held > 1 and libraries & {"torch", "tensorflow"}:
+        draft.launcher = "DataParallel" if "torch" in libraries else "MirroredStrategy"
+    if not kinds and held > 1:
+        draft.notes.append(f"one process uses {held} devices: no per-device loss")
+    return draft
 
 
 def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
@@ -826,36 +508,23 @@ def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
     return drafts
 
 
-FIRST_PERSON_UID = 1000
-"""Lower uids, except root, belong to system services."""
-
-SMALLEST_MIB = 128
-"""A process that has loaded a framework uses more."""
-
-_SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/snap/", "/opt/")
-
-HIDDEN = (
-    "the driver reports this PID, but the process is not visible: it is in another container, or"
-    " hidden by hidepid; run ddptop on the host or as root"
-)
-
-
 def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
     """Processes outside of all jobs whose environment is hidden; call it after finding all jobs."""
-    candidates = [
-        process
+    candidates = {
+        process.pid: process
         for process in tree.by_pid.values()
         if process.environ is None
         and process.state not in "ZX"
         and not tree.is_taken(process)
         and _may_train(tree, process)
+    }
+    # workers of a rank add nothing, unless they hold a device
+    chosen = [
+        process
+        for process in candidates.values()
+        if tree.devices(process)
+        or not any(above.pid in candidates for above in tree.ancestors(process))
     ]
-    chosen = {process.pid: process for process in candidates if tree.devices(process)}
-    covered = {above.pid for process in chosen.values() for above in tree.ancestors(process)}
-    for process in candidates:  # only the topmost: its workers add nothing
-        above = {one.pid for one in tree.ancestors(process)}
-        if process.pid not in covered and not above & chosen.keys():
-            chosen[process.pid] = process
     return [
         Unreadable(
             pid=process.pid,
@@ -864,16 +533,14 @@ def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
             devices=tree.devices(process),
             reason=reason,
         )
-        for process in chosen.values()
+        for process in chosen
     ]
 
 
 def _reason(owner: int, uid: int, name: str) -> str:
     if uid == 0:
         return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
-    if owner == uid:
-        return "cannot be inspected, although you own it: it has elevated privileges (needs root)"
-    who = "root" if owner == 0 else f"{name} or root"
+    who = "root" if owner in (0, uid) else f"{name} or root"
     return f"owned by {name}; run ddptop as {who} to inspect it"
 
 
@@ -885,18 +552,8 @@ def _may_train(tree: Tree, process: ProcessFacts) -> bool:
     if (kind := launcher_kind(process)) is not None:
         # otherwise its ranks are listed; srun starts anything
         return kind != "srun" and not tree.children(process.pid)
-    if not is_python(process):
-        return False
-    if any(launcher_kind(above) is not None for above in tree.ancestors(process)):
-        return True
-    if is_distributed(process):
-        return True
-    if 0 < process.uid < FIRST_PERSON_UID:
-        return False
-    if process.resident_mib is not None and process.resident_mib < SMALLEST_MIB:
-        return False
-    target = python_target(process.argv)
-    return target is None or not target.name.startswith(_SYSTEM_FOLDERS)
+    has_launcher = any(launcher_kind(above) is not None for above in tree.ancestors(process))
+    return is_python(process) and (is_distributed(process) or has_launcher)
 
 
 ODD = "this user's /proc data cannot be parsed: it may include training processes"
@@ -944,28 +601,21 @@ def find_jobs(
             comm = sanitize(theirs[0].comm)
             unreadable.append(Unreadable(theirs[0].pid, user, comm, reason=ODD))
     jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
-    hidden = [
-        Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=HIDDEN)
-        for pid, uuids in sorted(device_pids.items())
-        if pid not in everyone and pid not in own_pids
-    ]
-    return jobs, [*sorted(unreadable, key=lambda one: one.pid), *hidden]
+    return jobs, sorted(unreadable, key=lambda one: one.pid)
 
 
 def _drafts(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
     drafts: list[JobDraft] = []
     steps = (
+        jobs_by_workers,  # first, because their workers may have variables of their own
         jobs_by_environment,
-        lightning_jobs,
-        jobs_by_workers,
-        jobs_by_sockets,
         single_jobs,
         launchers_without_ranks,
         lambda tree: pinned_jobs(tree, pinned),
     )
     for step in steps:
         found = step(tree)
-        tree.take(found)
+        tree.reserve(found)
         drafts += found
     return drafts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -18,7 +18,6 @@ Launcher = Literal[
     "horovod",
     "mpirun",
     "srun",
-    "lightning",
     "mp.spawn",
     "DataParallel",
     "MirroredStrategy",
@@ -29,7 +28,7 @@ Launcher = Literal[
 another user or state folder; `python`: no launcher, so one process or ranks started one by one. May
 grow."""
 
-RankEvidence = Literal["environment", "arguments", "start order", "device", "sockets", "single"]
+RankEvidence = Literal["environment", "start order", "single"]
 """The source of a rank's number, strongest first."""
 
 
@@ -52,15 +51,9 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     threads: frozenset[str] | None = None
     """Names of its threads; None without permission or if there was no reason to look."""
     libraries: frozenset[str] | None = None
-    """Which of torch, tensorflow, jax, and cuda it has mapped; None as above."""
-    listens: frozenset[int] | None = None
-    """TCP ports on which it listens; None as above."""
-    connected: frozenset[int] | None = None
-    """Remote TCP ports of its established connections; None as above."""
+    """Which of torch, tensorflow, and jax it has mapped; None as above."""
     program: str | None = None
     """Base name of its executable, regardless of its title; None as above."""
-    resident_mib: int | None = None
-    """Resident memory rounded down to a power of two, since only its magnitude matters."""
 
 
 class ForeignRank(msgspec.Struct, frozen=True):
@@ -73,8 +66,6 @@ class ForeignRank(msgspec.Struct, frozen=True):
     evidence: RankEvidence
     devices: tuple[str, ...] = ()
     """UUIDs of the devices that it holds, according to NVML."""
-    visible_devices: str | None = None
-    """Its CUDA_VISIBLE_DEVICES; None if unset or unreadable."""
     helpers: tuple[int, ...] = ()
     """Pids of its data loader workers and the like, which are not ranks."""
     restart_count: int | None = None
@@ -133,19 +124,6 @@ class Census(msgspec.Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()
     facts: Mapping[int, ProcessFacts] = msgspec.field(default_factory=dict)
     """By pid, for every process that belongs to a job."""
-
-
-def in_turn(jobs: Iterable[ForeignJob], uid: int) -> list[ForeignJob]:
-    """This user's jobs, then the first of each other user's, the second of each, and so on.
-
-    For truncated lists: they contain everyone's first jobs, however many one user has.
-    """
-    counts: dict[int, int] = {}
-    places: list[tuple[int, ForeignJob]] = []
-    for job in jobs:
-        counts[job.uid] = counts.get(job.uid, 0) + 1
-        places.append((0 if job.uid == uid else counts[job.uid], job))
-    return [job for _, job in sorted(places, key=lambda item: item[0])]
 
 
 class ForeignView(msgspec.Struct, frozen=True):

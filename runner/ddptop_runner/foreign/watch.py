@@ -9,32 +9,29 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import find_again
-from ddptop_runner.foreign.job_record import JobRecord, StateWatch, ValueHistory
+from ddptop_runner.foreign.job_record import Curves, JobRecord, StateWatch
 from ddptop_runner.foreign.output import (
-    CLOSE_READ_BYTES,
+    FOLLOWED_BYTES,
     JobOutput,
     Pane,
     Source,
     list_panes,
     sockets,
 )
-from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable, in_turn
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import Event, GpuSample, NodeSnapshot
 from ddptop_runner.store.history_reader import Series
 
-SEEN_BUDGET_BYTES = 48 * 1024
+LISTED_BUDGET_BYTES = 48 * 1024
 """Read per scan for all jobs together that are not followed."""
-MAX_JOBS = 512
-"""Limit for all users; the viewer's jobs come first, then each other user's in turn."""
 PANES_EVERY_S = 5.0
 """How long a list of panes is valid."""
 MAX_JOBS_ONCE = 16
@@ -69,10 +66,8 @@ class ForeignBook:
         self._followed: str | None = None
         self._turn = 0
         self._panes: dict[tuple[str, ...], tuple[float, dict[str, Pane]]] = {}
-        self.left_out: tuple[Unreadable, ...] = ()
-        """An entry for each user with more jobs than are shown."""
 
-    def look(
+    def update(
         self,
         census: Census,
         gpus: Sequence[GpuSample],
@@ -80,7 +75,7 @@ class ForeignBook:
         *,
         follow: str | None = None,
     ) -> list[ForeignView]:
-        """All foreign jobs as views, newest first.
+        """All foreign jobs as views, newest first; call it once per scan.
 
         Args:
             census: the latest.
@@ -99,11 +94,9 @@ class ForeignBook:
             if record.ended_at is None
             for rank in record.foreign.ranks
         }
-        seen = self._states.look(processes, now_s)
+        statuses = self._states.scan(processes, now_s)
         self._read_outputs(now, now_s)
-        views = [
-            record.view(gpus, seen, census.facts, now, now_s) for record in self._records.values()
-        ]
+        views = [record.view(gpus, statuses, now, now_s) for record in self._records.values()]
         return sorted(views, key=lambda view: view.created_at, reverse=True)
 
     def chart(
@@ -122,37 +115,31 @@ class ForeignBook:
             by_step: whether `t` of the points is a step rather than a time. Steps are those that
                 the output prints, counted on across epochs.
         """
-        values = self._values(job, by_step)
-        return {} if values is None else values[0].series(since, until, columns)
+        curves = self._curves(job, by_step)
+        return {} if curves is None else curves.losses.series(since, until, columns)
 
     def scalars(
         self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
     ) -> dict[str, Series]:
         """Other named values that it prints or logs, over all ranks; see `chart`."""
-        values = self._values(job, by_step)
-        return {} if values is None else values[1].series(since, until, columns)
+        curves = self._curves(job, by_step)
+        return {} if curves is None else curves.scalars.series(since, until, columns)
 
     def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
         """Unix times or steps of the first and last loss or scalar seen; None without any."""
-        values = self._values(job, by_step)
-        spans = [one.span() for one in values or ()]
-        known = [span for span in spans if span is not None]
-        return (min(s[0] for s in known), max(s[1] for s in known)) if known else None
+        curves = self._curves(job, by_step)
+        return None if curves is None else curves.span()
 
     def is_whole(self, job: str) -> bool:
         """Whether everything that it printed was read."""
         record = self._records.get(job)
         return record is not None and record.output.is_whole
 
-    def _values(
-        self, job: str, by_step: bool
-    ) -> tuple[ValueHistory[int], ValueHistory[str]] | None:
-        """The losses and the scalars of a job."""
+    def _curves(self, job: str, by_step: bool) -> Curves | None:
         record = self._records.get(job)
         if record is None:
             return None
-        log = record.log
-        return (log.losses, log.scalars) if by_step else (record.losses, record.scalars)
+        return record.by_step if by_step else record.by_time
 
     def events(self, job: str) -> list[Event]:
         """What happened while it was watched, latest first."""
@@ -195,20 +182,16 @@ class ForeignBook:
         self._followed = job
         record = self._records.get(job or "")
         if record is not None:
-            record.output.follow()
+            record.follow()
 
     def _match(self, census: Census, now: dt.datetime) -> None:
         """Match the census with the known jobs; a job keeps its first name."""
-        jobs = in_turn(census.jobs, os.geteuid())
-        jobs.sort(key=lambda job: job.name != self._followed)
-        self.left_out = _left_out(jobs[MAX_JOBS:])
-        left = {job.name: job for job in jobs[:MAX_JOBS]}
-        shown = Census(jobs=tuple(left.values()))
+        left = {job.name: job for job in census.jobs}
         for name, record in list(self._records.items()):
             job = left.get(name)
             if job is None or not _has_the_same_rank(job, record.foreign):
-                job = find_again(record.foreign, census if name == self._followed else shown)
-            if job is not None and (job.name in left or name == self._followed):
+                job = find_again(record.foreign, census)
+            if job is not None:
                 left.pop(job.name, None)
                 record.update(msgspec.structs.replace(job, name=name), now)
             elif name == self._followed:
@@ -220,7 +203,7 @@ class ForeignBook:
                 record = JobRecord(job, JobOutput(self._panes_of), now)
                 self._records[job.name] = record
                 if job.name == self._followed:
-                    record.output.follow()
+                    record.follow()
 
     def _read_outputs(self, now: dt.datetime, now_s: float) -> None:
         """Read the followed job's output in full, and the others' in turn, within the budget."""
@@ -233,12 +216,12 @@ class ForeignBook:
         if not others:
             return
         self._turn = (self._turn + 1) % len(others)
-        budget, may_find, may_capture = SEEN_BUDGET_BYTES, True, followed is None
+        budget, may_find, may_capture = LISTED_BUDGET_BYTES, True, followed is None
         for record in others[self._turn :] + others[: self._turn]:
             with contextlib.suppress(Exception):  # see above
                 if may_find and record.output.due(record.foreign, now_s):
                     may_find = False
-                    record.output.find(record.foreign, now_s, closely=False)
+                    record.output.find(record.foreign, now_s)
                 budget -= record.read_output(now, now_s, budget, may_capture)
                 if record.output.has_panes:
                     may_capture = False
@@ -247,10 +230,9 @@ class ForeignBook:
 
     def _read_followed(self, followed: JobRecord, now: dt.datetime, now_s: float) -> None:
         if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
-            followed.output.find(followed.foreign, now_s, closely=True)
-        followed.read_output(now, now_s, CLOSE_READ_BYTES)
-        followed.look_at_files(now)
-        followed.reread_output(now)
+            followed.output.find(followed.foreign, now_s)
+        followed.read_output(now, now_s, FOLLOWED_BYTES)
+        followed.read_files(now)
 
     def _panes_of(self, job: ForeignJob) -> dict[str, Pane]:
         """Panes of this user's servers that may show this job; none for another user's job."""
@@ -268,23 +250,6 @@ class ForeignBook:
         return known[1]
 
 
-def _left_out(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
-    by_user: dict[str, list[ForeignJob]] = defaultdict(list)
-    for job in jobs:
-        by_user[job.user].append(job)
-    return tuple(
-        Unreadable(
-            pid=more[0].root_pid,
-            user=user,
-            command=more[0].command,
-            reason=(
-                f"{len(more)} more of this user's training runs are not shown (limit: {MAX_JOBS})"
-            ),
-        )
-        for user, more in by_user.items()
-    )
-
-
 def _has_the_same_rank(one: ForeignJob, other: ForeignJob) -> bool:
     ranks = {(rank.pid, rank.start_ticks) for rank in one.ranks}
     return any((rank.pid, rank.start_ticks) in ranks for rank in other.ranks)
@@ -296,16 +261,17 @@ def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
     Terminals are not captured, because their contents may be from another program.
     """
     found = {}
-    for job in in_turn(census.jobs, os.geteuid())[:MAX_JOBS_ONCE]:
+    own_first = sorted(census.jobs, key=lambda job: job.uid != os.geteuid())
+    for job in own_first[:MAX_JOBS_ONCE]:
         record = JobRecord(job, JobOutput(lambda _: {}), now)
         with contextlib.suppress(Exception):  # one job's data must not hide the others
-            found[job.name] = _snapshot(record, job, census, now)
+            found[job.name] = _snapshot(record, job, now)
         record.close()
     return found
 
 
-def _snapshot(record: JobRecord, job: ForeignJob, census: Census, now: dt.datetime) -> NodeSnapshot:
+def _snapshot(record: JobRecord, job: ForeignJob, now: dt.datetime) -> NodeSnapshot:
     now_s = boottime_s()
-    record.output.find(job, now_s, closely=True)
-    record.read_output(now, now_s, CLOSE_READ_BYTES, may_capture=False)
-    return record.view([], {}, census.facts, now, now_s).snapshot
+    record.output.find(job, now_s)
+    record.read_output(now, now_s, FOLLOWED_BYTES, may_capture=False)
+    return record.view([], {}, now, now_s).snapshot

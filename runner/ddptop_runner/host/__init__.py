@@ -1,1 +1,1 @@
-"""Linux: processes and their trees, signals, memory groups, the kernel log, and tmux."""
+"""Linux: processes and their trees, signals, memory groups, and tmux."""

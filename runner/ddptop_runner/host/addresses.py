@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
 
 MOST_ADDRESSES = 8
 LOOPBACK = "127.0.0.1"
-_SIOCGIFADDR = 0x8915
 _BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "lxc", "lxd")
 
 
@@ -40,15 +37,14 @@ def addresses(ssh_connection: str) -> list[str]:
 
 def of_interfaces() -> list[tuple[str, str]]:
     """(interface, IPv4 address) of each interface with one, those of containers last."""
-    found: list[tuple[str, str]] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            packed = struct.pack("256s", name.encode()[:15])
-            try:
-                reply = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, packed)
-            except OSError:  # no address
-                continue
-            found.append((name, socket.inet_ntoa(reply[20:24])))
+    import psutil  # a launch on one machine does without
+
+    found = [
+        (name, one.address)
+        for name, all_ in psutil.net_if_addrs().items()
+        for one in all_
+        if one.family == socket.AF_INET
+    ]
     return sorted(found, key=lambda one: one[0].startswith(_BRIDGES))
 
 

@@ -1,114 +1,16 @@
-"""Determines whether the kernel killed a process because memory ran out, from its log and counters.
+"""Determines whether the kernel killed a process because memory ran out, from its counters.
 
-The log is /dev/kmsg, if this user can read it. The counters are those of the job's memory cgroup,
-which also provides limits and usage as evidence.
+The counters are those of the job's memory cgroup and those above it, which also provide limits and
+usage as evidence.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ddptop_runner.base.units import size
-from ddptop_runner.host import procs
-from ddptop_runner.model.words import Base
-
-KMSG = Path("/dev/kmsg")
-RECORD_BYTES = 8192
-"""Large enough for any record, since the kernel refuses shorter reads."""
-MOST_LINES = 2000
-"""Maximum number of lines per attempt; an out-of-memory kill alone writes about a hundred."""
-MOST_RECORDS = 20_000
-"""Maximum number of records per read."""
-
-_RECORD = re.compile(rb"^(?P<level>\d+),(?P<seq>\d+),(?P<us>\d+),[^;]*;(?P<text>[^\n]*)")
-
-
-@dataclass(frozen=True)
-class KernelLine:
-    """A line of the kernel log."""
-
-    at_s: float
-    """Seconds since boot, excluding time suspended."""
-    text: str
-
-    def __str__(self) -> str:
-        return f"[{self.at_s:12.6f}] {self.text}"
-
-
-def parse_record(record: bytes) -> KernelLine | None:
-    """Parse a record of /dev/kmsg; None if it is not one."""
-    found = _RECORD.match(record)
-    if found is None:
-        return None
-    return KernelLine(int(found["us"]) / 1e6, found["text"].decode("utf-8", "replace"))
-
-
-class KernelLog:
-    """The kernel log since `begin`.
-
-    Args:
-        path: the log's device, or a file with such records.
-    """
-
-    def __init__(self, path: Path = KMSG) -> None:
-        self._path = path
-        self._fd: int | None = None
-        self._since_s = 0.0
-        self._lines: deque[KernelLine] = deque(maxlen=MOST_LINES)
-
-    @property
-    def readable(self) -> bool:
-        """Whether there is a log that this process can read."""
-        return self._fd is not None
-
-    def begin(self, since_s: float | None = None) -> None:
-        """Start over.
-
-        Args:
-            since_s: the `time.monotonic()` at which an earlier process began; defaults to now.
-        """
-        self.close()
-        self._lines.clear()
-        self._since_s = time.monotonic() if since_s is None else since_s
-        try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            if since_s is None:
-                os.lseek(self._fd, 0, os.SEEK_END)
-        except OSError:
-            self.close()
-
-    def lines(self) -> list[KernelLine]:
-        """All lines since then, oldest first; only the latest if there are very many."""
-        for _ in range(MOST_RECORDS):
-            try:
-                record = b"" if self._fd is None else os.read(self._fd, RECORD_BYTES)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:  # the kernel overwrote unread records
-                continue
-            except OSError:
-                break
-            if not record:
-                break
-            for one in record.splitlines():  # a regular file returns many at once
-                line = parse_record(one)
-                # both clocks stop during suspend; they differ by the kernel's rounding
-                if line is not None and line.at_s >= self._since_s - 1.0:
-                    self._lines.append(line)
-        return list(self._lines)
-
-    def close(self) -> None:
-        """Close the log."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -219,21 +121,6 @@ def number_in(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-_KILLED = re.compile(
-    r"(?P<where>Memory cgroup out of memory|Out of memory[^:]*): Killed process (?P<pid>\d+)"
-    r" \((?P<name>.+?)\)(?:.*?anon-rss:(?P<rss_kb>\d+)kB)?"
-)
-
-TRAINING_NAMES = ("python", "pt_")
-"""Prefixes of the kernel's names for training processes; torch renames its own."""
-
-NOT_COUNTED = "The kernel log shows no OOM kill of this process"
-SOMETHING_ELSE = "something else killed it (kill -9, a batch system, an OOM daemon)"
-
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the pid namespace that the kernel log uses."""
-
-
 @dataclass(frozen=True)
 class OomFinding:
     """The kernel's information on a process that was killed by SIGKILL."""
@@ -242,72 +129,6 @@ class OomFinding:
     """Whether it was killed for memory."""
     words: str
     """A sentence."""
-
-
-@dataclass(frozen=True)
-class Kill:
-    """An out-of-memory kill in the kernel log."""
-
-    pid: int
-    name: str
-    held_bytes: int | None
-    by_limit: bool
-    """Whether a cgroup reached its limit; otherwise, the machine ran out of memory."""
-
-    @property
-    def why(self) -> str:
-        """The reason in words."""
-        return (
-            "its cgroup's memory limit was reached"
-            if self.by_limit
-            else "the machine ran out of memory"
-        )
-
-
-def kills_in(lines: Iterable[KernelLine]) -> list[Kill]:
-    """The kills in the kernel log, in order."""
-    found = [match for line in lines if (match := _KILLED.search(line.text))]
-    return [
-        Kill(
-            pid=int(kill["pid"]),
-            name=kill["name"],
-            held_bytes=int(kill["rss_kb"]) * 1024 if kill["rss_kb"] else None,
-            by_limit=kill["where"].startswith("Memory cgroup"),
-        )
-        for kill in found
-    ]
-
-
-def by_log(kills: Sequence[Kill], pids: Collection[int], *, own_pids: bool) -> OomFinding | None:
-    """What the kernel log says about one of these processes; None if nothing.
-
-    Args:
-        kills: since the attempt began.
-        pids: as this process sees them.
-        own_pids: whether the kernel log uses the same pids as this process; not so in a container.
-    """
-    sure = [kill for kill in kills if own_pids and kill.pid in pids]
-    if sure:
-        kill = sure[-1]
-        return OomFinding(True, f"Out of memory: the kernel killed {_held(kill)}: {kill.why}.")
-    if own_pids and kills:
-        return OomFinding(
-            False, "The kernel log shows no OOM kill of this process, only of others."
-        )
-    likely = [kill for kill in kills if kill.name.startswith(TRAINING_NAMES)]
-    if not likely:
-        return None
-    kill = likely[-1]
-    return OomFinding(
-        True,
-        f"Probably out of memory: during this attempt, the kernel killed {_held(kill)}: {kill.why} "
-        "(from the kernel log, which uses different PIDs).",
-    )
-
-
-def _held(kill: Kill) -> str:
-    which = f"process {kill.pid} ({kill.name})"
-    return which if kill.held_bytes is None else f"{which}, which used {size(kill.held_bytes)}"
 
 
 def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomFinding | None:
@@ -339,16 +160,11 @@ def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomF
     own = now[0] if now else None
     if own is None or own.kills is None or old.get(own.path) is None:
         return None
-    return OomFinding(False, f"{NOT_COUNTED}: {SOMETHING_ELSE}.")
-
-
-class OomMemory(Base, frozen=True, kw_only=True):
-    """What an earlier supervisor knew when the attempt began."""
-
-    since_s: float | None = None
-    """CLOCK_MONOTONIC."""
-    kills: dict[str, int | None] = {}
-    """By cgroup."""
+    return OomFinding(
+        False,
+        "The kernel counted no OOM kill in the job's cgroup: something else killed it (kill -9, a "
+        "batch system, an OOM daemon).",
+    )
 
 
 class OomWatch:
@@ -356,53 +172,25 @@ class OomWatch:
 
     Args:
         groups: reads the memory cgroups of this process, which the ranks share.
-        log: the kernel log.
-        own_pids: whether that log uses the same pids as this process; None to find out.
     """
 
-    def __init__(
-        self,
-        groups: Callable[[], list[MemoryGroup]] = groups_of,
-        log: KernelLog | None = None,
-        own_pids: bool | None = None,
-    ) -> None:
-        if own_pids is None:
-            own_pids = procs.pid_namespace() == _FIRST_PID_NAMESPACE
-        self._own_pids = own_pids
+    def __init__(self, groups: Callable[[], list[MemoryGroup]] = groups_of) -> None:
         self.groups = groups
         """Reads the present memory cgroups."""
-        self.log = KernelLog() if log is None else log
         self._before: list[MemoryGroup] = []
-        self._since_s = time.monotonic()
 
     def begin_attempt(self) -> None:
         """Record the present counters."""
         self._before = self.groups()
-        self._since_s = time.monotonic()
-        self.log.begin()
 
-    def explain(self, pids: Collection[int]) -> OomFinding | None:
-        """Why the kernel killed one of these processes; None if unknown.
+    def explain(self) -> OomFinding | None:
+        """Whether the kernel has killed a process for its memory since; None if unknown."""
+        return by_counts(self._before, self.groups())
 
-        Args:
-            pids: processes killed by SIGKILL.
-        """
-        finding = by_log(kills_in(self.log.lines()), pids, own_pids=self._own_pids)
-        if finding is None:
-            finding = by_counts(self._before, self.groups())
-        if finding is None and self._own_pids and self.log.readable:
-            finding = OomFinding(False, f"{NOT_COUNTED}: {SOMETHING_ELSE}.")
-        return finding
+    def remember(self) -> dict[str, int | None]:
+        """Each cgroup's count, for a restarted supervisor."""
+        return {group.path: group.kills for group in self._before}
 
-    def remember(self) -> OomMemory:
-        """What a restarted supervisor restores."""
-        return OomMemory(
-            since_s=self._since_s, kills={group.path: group.kills for group in self._before}
-        )
-
-    def recall(self, memory: OomMemory) -> None:
+    def recall(self, kills: Mapping[str, int | None]) -> None:
         """Restore the result of `remember`."""
-        self._before = [MemoryGroup(path, 0, count) for path, count in memory.kills.items()]
-        if memory.since_s is not None and memory.since_s <= time.monotonic():
-            self._since_s = memory.since_s
-            self.log.begin(self._since_s)
+        self._before = [MemoryGroup(path, 0, count) for path, count in kills.items()]

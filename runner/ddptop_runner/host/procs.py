@@ -149,15 +149,6 @@ def is_ending(pid: int) -> bool:
     return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
-def wait_channel(pid: int) -> str | None:
-    """The kernel function in which the process sleeps; None if unknown."""
-    try:
-        name = (_PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None
-    return name if name not in ("", "0") else None
-
-
 def written_bytes(pid: int) -> int | None:
     """Bytes that the process has passed to write calls; None if unknown."""
     return _io(pid).get(b"wchar")

@@ -39,7 +39,7 @@ _LOGIND = (
     "/org/freedesktop/login1",
     "org.freedesktop.login1.Manager",
 )
-_SETTINGS = ("KillUserProcesses", "RemoveIPC", "KillExcludeUsers", "KillOnlyUsers")
+_SETTINGS = ("KillUserProcesses", "RemoveIPC")
 
 
 class SurvivalFacts(Base, frozen=True, kw_only=True):
@@ -52,16 +52,12 @@ class SurvivalFacts(Base, frozen=True, kw_only=True):
     placement: Placement = "elsewhere"
     kill_user_processes: bool | None = None
     remove_ipc: bool | None = None
-    kill_exclude_users: tuple[str, ...] = ("root",)
-    kill_only_users: tuple[str, ...] = ()
     linger: bool | None = None
     systemd_version: int | None = None
     systemd_run: bool = False
     """Whether `systemd-run` is on PATH."""
-    runtime_dir: str | None = None
-    """The user's XDG_RUNTIME_DIR, where it holds a socket of the user's manager."""
-    runtime_dir_exported: bool = True
-    """Whether XDG_RUNTIME_DIR names `runtime_dir` in the environment."""
+    has_manager: bool = False
+    """Whether XDG_RUNTIME_DIR holds a socket of the user's manager; not so after su or sudo."""
 
 
 class SurvivalPlan(Base, frozen=True, kw_only=True):
@@ -131,12 +127,11 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
 
 
 def session_is_killed(facts: SurvivalFacts) -> bool | None:
-    """Whether logind kills what is left in this user's closed sessions; None when unknown."""
-    if facts.user in facts.kill_exclude_users:
-        return False
-    if facts.kill_only_users and facts.user not in facts.kill_only_users:
-        return False
-    return facts.kill_user_processes
+    """Whether logind kills what is left in this user's closed sessions; None when unknown.
+
+    It spares root unless its KillExcludeUsers says otherwise.
+    """
+    return False if facts.uid == 0 else facts.kill_user_processes
 
 
 def scope_command(facts: SurvivalFacts) -> list[str]:
@@ -144,15 +139,13 @@ def scope_command(facts: SurvivalFacts) -> list[str]:
 
     systemd names the scope: a fixed name would collide with one whose job still runs.
     """
-    if not facts.systemd_run or facts.runtime_dir is None:
+    if not facts.systemd_run or not facts.has_manager:
         return []
     command = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=ddptop"]
     version = facts.systemd_version
     if version is not None and version >= FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY:
         # by default one rank's end by the OOM killer stops the whole scope
         command.append("--property=OOMPolicy=continue")
-    if not facts.runtime_dir_exported:
-        command[:0] = ["env", f"XDG_RUNTIME_DIR={facts.runtime_dir}"]
     return command
 
 
@@ -174,21 +167,18 @@ def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
     uid = os.getuid()
     user = _user_name(uid, env)
     settings = _ask_logind(env)
-    runtime_dir = _runtime_dir(uid, env, root)
+    runtime_dir = root / env.get("XDG_RUNTIME_DIR", "none").lstrip("/")
     return SurvivalFacts(
         systemd=True,
         uid=uid,
         user=user,
         placement=placement((root / "proc/self/cgroup").read_text(errors="replace")),
-        kill_user_processes=_as_bool(settings.get("KillUserProcesses")),
-        remove_ipc=_as_bool(settings.get("RemoveIPC")),
-        kill_exclude_users=tuple(settings.get("KillExcludeUsers", "root").split()),
-        kill_only_users=tuple(settings.get("KillOnlyUsers", "").split()),
+        kill_user_processes=settings.get("KillUserProcesses"),
+        remove_ipc=settings.get("RemoveIPC"),
         linger=(root / "var/lib/systemd/linger" / user).exists(),
         systemd_version=_systemd_version(root),
         systemd_run=shutil.which("systemd-run", path=env.get("PATH")) is not None,
-        runtime_dir=runtime_dir,
-        runtime_dir_exported=env.get("XDG_RUNTIME_DIR") == runtime_dir,
+        has_manager=(runtime_dir / "systemd/private").exists() or (runtime_dir / "bus").exists(),
     )
 
 
@@ -213,7 +203,7 @@ def _user_name(uid: int, env: Mapping[str, str]) -> str:
         return env.get("USER") or str(uid)
 
 
-def _ask_logind(env: Mapping[str, str]) -> dict[str, str]:
+def _ask_logind(env: Mapping[str, str]) -> dict[str, bool]:
     """Logind's live settings; empty when it does not answer."""
     busctl = shutil.which("busctl", path=env.get("PATH"))
     if busctl is None:
@@ -223,23 +213,11 @@ def _ask_logind(env: Mapping[str, str]) -> dict[str, str]:
         answer.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return {}
-    lines = answer.stdout.splitlines()
-    if len(lines) != len(_SETTINGS):
-        return {}
-    return dict(zip(_SETTINGS, map(_busctl_value, lines), strict=True))
-
-
-def _busctl_value(line: str) -> str:
-    """`b true` → "true"; `as 2 "root" "ann"` → "root ann"."""
-    kind, _, value = line.partition(" ")
-    return " ".join(re.findall(r'"([^"]*)"', value)) if kind == "as" else value.strip()
-
-
-def _as_bool(value: str | None) -> bool | None:
-    word = (value or "").lower()
-    if word in {"true", "yes", "on", "1"}:
-        return True
-    return False if word in {"false", "no", "off", "0"} else None
+    values = answer.stdout.split("\n")[: len(_SETTINGS)]
+    known = {"b true": True, "b false": False}
+    return {
+        name: known[value] for name, value in zip(_SETTINGS, values, strict=False) if value in known
+    }
 
 
 def _systemd_version(root: Path) -> int | None:
@@ -248,14 +226,4 @@ def _systemd_version(root: Path) -> int | None:
         for library in root.glob(f"{folder}/libsystemd-shared-*.so"):
             if found := re.search(r"shared-(\d+)", library.name):
                 return int(found[1])
-    return None
-
-
-def _runtime_dir(uid: int, env: Mapping[str, str], root: Path) -> str | None:
-    for candidate in (env.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"):
-        if not candidate:
-            continue
-        there = root / candidate.lstrip("/")
-        if (there / "systemd/private").exists() or (there / "bus").exists():
-            return candidate
     return None

@@ -1,4 +1,4 @@
-"""The only module that calls tmux: ddptop's own server with its own configuration.
+"""Whether tmux can hold a job here, on ddptop's own server with its own configuration.
 
 Sessions of the user's tmux are never touched: the server listens on its own socket
 (`-L ddptop`), so it works the same inside tmux, byobu or GNU screen.
@@ -6,34 +6,21 @@ Sessions of the user's tmux are never touched: the server listens on its own soc
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
 import re
-import shlex
 import shutil
 import stat
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
+import threading
 from pathlib import Path
 
 from ddptop_runner.base import programs
-from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.files import belongs, is_private_folder
-from ddptop_runner.host.handover import OF_A_RANK
 
 DEFAULT_SOCKET = "ddptop"
 MINIMUM_VERSION = (3, 2)
 """3.2 itself is not enough: 3.2a mended `new-session -e`."""
-
-TRIES = 5
-"""A server that somebody kills takes along what it is just asked for: another one is started."""
-TRY_AGAIN_S = 0.2
-ANSWER_S = 5.0
-_SERVER_GONE = re.compile(r"server exited|lost server|no server running|error connecting to")
-
-CONFIG = Path(__file__).with_name("tmux.conf")
-"""Of the installed package: who can change it can change the program as well."""
 
 
 def socket_name() -> str:
@@ -100,79 +87,7 @@ def program_problem() -> str | None:
     return None
 
 
-def start_session(
-    job: str,
-    argv: Sequence[str],
-    cwd: Path,
-    job_id_file: Path,
-) -> None:
-    """Start a detached session whose only pane runs `argv`.
-
-    Args:
-        job: the session's name.
-        argv: run without a shell; the session ends with it.
-        cwd: its working folder.
-        job_id_file: its first line becomes DDPTOP_JOB_ID, which everybody could read in the
-            command line of tmux, which remains for as long as its server runs.
-
-    Raises:
-        UsageError: when a session of that name exists.
-        DdptopError: when tmux refuses.
-    """
-    words = shell_words(argv, job_id_file)
-    # what it prints is asked for: it also exits with 0 when its server ends meanwhile
-    shown = ("-P", "-F", "#{session_name}")
-    place = ("-s", job, "-n", job, "-c", os.fspath(cwd), "-x", "120", "-y", "40")
-    # a server keeps the variables it was started with, and hands them to every later session
-    env = {name: value for name, value in os.environ.items() if name not in OF_A_RANK}
-    for left in reversed(range(TRIES)):
-        try:
-            answer = _tmux("-f", str(CONFIG), "new-session", "-d", *shown, *place, words, env=env)
-        except OSError as error:
-            raise DdptopError(f"tmux cannot start session {job!r}: {error}") from error
-        if answer.stdout.strip():
-            return
-        error_text = answer.stderr.strip()
-        if error_text.startswith("duplicate session"):
-            if not left and holds(job):  # and it is not just ending with its program
-                raise UsageError(
-                    f"tmux session {job!r} already exists on socket {socket_name()!r}",
-                    "choose another --name",
-                )
-        elif error_text and (not left or not _SERVER_GONE.search(error_text)):
-            raise DdptopError(f"tmux cannot start session {job!r}: {error_text}")
-        time.sleep(TRY_AGAIN_S)
-    raise DdptopError(
-        f"tmux cannot start session {job!r}: its server keeps exiting",
-        "find out what is killing it, or try again",
-    )
-
-
-def holds(job: str) -> bool:
-    """Whether the server has a session of that exact name.
-
-    What it lists is asked for: `has-session` also exits with 0 when its server ends meanwhile.
-    """
-    try:
-        answer = _tmux("list-sessions", "-F", "#{session_name}", timeout_s=ANSWER_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DdptopError(f"tmux is not responding ({error})", "run `ddptop doctor`") from error
-    return job in answer.stdout.splitlines()
-
-
-def end_session(job: str) -> None:
-    """Hang up the session of that exact name, if there is one and tmux answers."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        _tmux("kill-session", "-t", f"={job}", timeout_s=ANSWER_S)
-
-
-def _tmux(
-    *command: str, env: Mapping[str, str] | None = None, timeout_s: float | None = None
-) -> subprocess.CompletedProcess[str]:
-    return programs.run(["tmux", "-L", socket_name(), *command], timeout_s, env=env)
-
-
-def shell_words(argv: Sequence[str], job_id_file: Path) -> str:
-    """One command line that tmux's `sh -c` execs word by word, with the job's id."""
-    read = f"IFS= read -r DDPTOP_JOB_ID <{shlex.quote(os.fspath(job_id_file))}"
-    return f"{read}; export DDPTOP_JOB_ID; exec {shlex.join(argv)}"
+def import_early() -> None:
+    """Import `tmux_server` in a thread, while something else is waited for."""
+    name = "ddptop_runner.host.tmux_server"
+    threading.Thread(target=importlib.import_module, args=(name,), daemon=True).start()

@@ -13,13 +13,12 @@ from typing import NamedTuple
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.host import procs, tree
+from ddptop_runner.host import procs
 from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import earlier_saves
 from ddptop_runner.job import save_request as request
-from ddptop_runner.job.command_look import PATIENCE_S, VAGUE_LAUNCHERS, TreeLook
-from ddptop_runner.job.command_ranks import CommandRanks, table_of
+from ddptop_runner.job.command_ranks import PATIENCE_S, CommandRanks, table_of
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.ranks import OwnRanks, RankMemory, RankRecord
@@ -89,9 +88,8 @@ class Attempt:
         self.on_new_ranks: Callable[[], None] = lambda: None
         """Called when ranks of a command are discovered."""
         self._deaths = DeathWatch()
-        self._tree = TreeLook(self._tree_pids)
         self._exits: ProcessWatch | None = None
-        self._save_asked: request.SaveAsked | None = None
+        self._save_asked: pt.SaveAsked | None = None
         self._loaded = Loaded()
         self.began_elsewhere: tuple[int, int] | None = None
         """(attempt, step of the run at which it began) according to another node."""
@@ -120,13 +118,6 @@ class Attempt:
         """CLOCK_BOOTTIME of its start."""
         known = self.job.attempt_started_s
         return self._begun_s if known is None else known
-
-    @property
-    def launcher_name(self) -> str | None:
-        """What starts a command's ranks, according to its words or its process tree."""
-        given = self.spec.launcher
-        seen = self.table.launcher_name if isinstance(self.table, CommandRanks) else None
-        return (seen if given in VAGUE_LAUNCHERS else given) or given
 
     def _new_table(self) -> OwnRanks:
         return table_of(self.spec, self.started_s, lambda: self.job)
@@ -211,28 +202,15 @@ class Attempt:
 
     # -- once a second ---------------------------------------------------------------------------
 
-    def _tree_pids(self) -> list[int]:
-        launcher = self.table.launcher
-        if launcher is None or launcher.pid is None or not launcher.alive:
-            return []
-        return [launcher.pid, *tree.descendants_of(launcher.pid)]
-
-    def look_at_tree(self, now_s: float, is_printing: bool = False) -> None:
-        """Every other second, look for ranks of a command that no probe reports.
-
-        Args:
-            now_s: CLOCK_BOOTTIME.
-            is_printing: whether its output contains steps or losses.
-        """
-        table = self.table
-        if not isinstance(table, CommandRanks) or table.is_complete or not self._tree.is_due(now_s):
-            return
-        late = now_s - self.started_s > PATIENCE_S
-        sight = self._tree.look(now_s)
-        if late and is_printing and (pids := self._tree_pids()):
-            sight = sight.or_printing(pids[0])
-        table.see(sight if late else sight.sure, with_ranks=late or not self.spec.probe)
-        self._watch_new()
+    def look_at_printing(self, now_s: float) -> None:
+        """Let a command whose output shows training be rank 0 if no probe reports in time."""
+        if (
+            isinstance(self.table, CommandRanks)
+            and self.table.alive()
+            and (not self.spec.probe or now_s - self.started_s > PATIENCE_S)
+        ):
+            self.table.assume_rank()
+            self._watch_new()
 
     def _watch_new(self) -> None:
         """Record newly discovered ranks of a command and watch for their exits."""
@@ -343,7 +321,7 @@ class Attempt:
         if (saved := self.checkpoints.look(boottime_s(), at_once=at_once)) is not None:
             self._log.emit(saved)
 
-    def ask_for_checkpoint(self) -> request.SaveAsked:
+    def ask_for_checkpoint(self) -> pt.SaveAsked:
         """Ask the script to save now.
 
         Raises:
@@ -365,11 +343,6 @@ class Attempt:
         )
         return asked
 
-    def has_seen_request(self) -> bool:
-        """Whether the script has seen the request for a checkpoint."""
-        asked = self._save_asked
-        return asked is not None and request.is_taken(asked.flag_file, asked.flag_stamp)
-
     # -- recovery in a new supervisor ------------------------------------------------------------
 
     def remember(self) -> Memory:
@@ -386,7 +359,7 @@ class Attempt:
             ranks=ranks,
             hangs=self.trouble.hangs.remember(),
             saves=self.checkpoints.remember(),
-            oom=self.oom.remember(),
+            oom_kills=self.oom.remember(),
         )
 
     def recover(self, snapshot: NodeSnapshot, memory: Memory) -> None:
@@ -397,7 +370,7 @@ class Attempt:
             self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
         self.checkpoints.recall(snapshot.checkpoint, memory.saves)
         self.trouble.recall(memory.hangs)
-        self.oom.recall(memory.oom)
+        self.oom.recall(memory.oom_kills)
         for rank in snapshot.ranks:
             if rank.pid is not None and snapshot.attempt == job.attempt:
                 self.table.restore(rank, rank.pid)

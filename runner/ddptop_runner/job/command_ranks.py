@@ -2,43 +2,39 @@
 
 The command is the launcher: the attempt lives as long as it does. A process that knows its rank is
 that rank, unless another living process already is. If no rank is known, a process that trains
-without knowing its rank is a rank too; such ranks are numbered in order of start.
+without knowing its rank is a rank too; such ranks are numbered as they report. If no probe
+reports, but the output shows training, the command's own process counts as rank 0.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
-from ddptop_runner.job.command_look import VAGUE_LAUNCHERS, Sight
 from ddptop_runner.job.ranks import DiscoveredRanks, OwnRanks, RankRecord
 from ddptop_runner.job.state import JobState
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec
 
-LOOKS_FOR_NAME = 3
-"""A launcher that this many scans with all ranks present have not identified stays unknown."""
+PATIENCE_S = 15.0
+"""A rank with a probe first reports within this time; until then, its output does not count."""
+ASSUMED = "single"
+"""`rank_source` of a command's process that counts as rank 0 because its output shows training."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CommandRanks(OwnRanks):
-    """A command's launcher and each rank that its probe or the process tree shows."""
+    """A command's launcher and each rank that its probe reports."""
 
     def __init__(self, started_boottime_s: float, job: Callable[[], JobState] = JobState) -> None:
         super().__init__(0, started_boottime_s, job=job)
         self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s, job)
         self._numbered: set[int] = set()
         """Pids of ranks that do not know their rank."""
-        self.launcher_name: str | None = None
-        """What starts the ranks, if the tree shows it better than the command's words."""
-        self._complete_looks = 0
-        """Number of scans of the tree since every rank has reported."""
-        self._seen_size: int | None = None
         self._reported_size: int | None = None
         self._former_steps: int | None = None
         """The most steps of any process that is no longer a rank."""
@@ -66,7 +62,7 @@ class CommandRanks(OwnRanks):
     @property
     def world_size(self) -> int | None:
         """The reported world size, or the number of unnumbered ranks; None before the first."""
-        return self._reported_size or self._seen_size or len(self._numbered) or None
+        return self._reported_size or len(self._numbered) or None
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
         """Record that a process has started."""
@@ -88,7 +84,11 @@ class CommandRanks(OwnRanks):
         if message.attempt != attempt:
             return None
         record = self.rank_of_pid(message.pid)
-        if record is None or message.rank not in (None, record.rank):
+        if (
+            record is None
+            or record.rank_source == ASSUMED
+            or message.rank not in (None, record.rank)
+        ):
             record = self._discover(message)
         if record is None:
             return None
@@ -120,83 +120,59 @@ class CommandRanks(OwnRanks):
         known = (super().most_steps(), self._former_steps)
         return max((steps for steps in known if steps is not None), default=None)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all ranks and the launcher are known, so that the process tree adds nothing."""
-        is_named = (
-            self.launcher_name not in VAGUE_LAUNCHERS or self._complete_looks >= LOOKS_FOR_NAME
-        )
-        return is_named and self._have_all_reported
-
-    @property
-    def _have_all_reported(self) -> bool:
-        reported = sum(record.has_reported for record in self)
-        return self._reported_size is not None and reported >= self._reported_size
-
-    def see(self, sight: Sight, *, with_ranks: bool) -> None:
-        """Take in a scan of the process tree.
-
-        Args:
-            sight: the scan's result.
-            with_ranks: whether ranks that have only been seen count as ranks.
-        """
-        self.launcher_name = sight.launcher or self.launcher_name
-        self._complete_looks += self._have_all_reported
-        if not with_ranks or any(record.has_reported for record in self):
-            return
-        shown = {rank.pid for rank in sight.ranks}
-        for record in list(self):
-            if record.alive and record.pid is not None and record.pid not in shown:
-                self._leave(record.pid)  # it seemed to be a rank before it started its ranks
-        if sight.ranks or not self._records:  # otherwise, keep the number of ranks that have ended
-            self._seen_size = sight.world_size
-        for rank in sight.ranks:
-            known = self._records.get(rank.rank)
-            if known is None or known.pid != rank.pid:
-                self._add(rank.rank, rank.pid, rank.local_rank, rank.evidence)
+    def assume_rank(self) -> None:
+        """Let the command's process be rank 0, until a probe reports."""
+        process = self._launcher.process
+        if not self._records and process is not None:
+            self._add(0, process.pid, 0, ASSUMED)
 
     def _discover(self, message: ProbeMessage) -> RankRecord | None:
-        ranks = [
-            _known(record, record.pid in self._numbered or record.rank_source != "probe")
-            for record in self._records.values()
-        ]
-        new = Newcomer(message.pid, message.rank, procs.start_ticks(message.pid) or 0)
-        seating = seat(new, ranks, tree.descends_from)
-        if seating is None:
+        """The rank that a process is or reports for; None if it belongs to no rank."""
+        for record in [one for one in self if one.rank_source == ASSUMED]:
+            self._leave(record.pid or 0)
+        living = [one for one in self if not one.life.exited and procs.is_alive(one.process)]
+        if message.rank is None or message.rank < 0:
+            return self._number(message, living)
+        holder = next((one for one in living if one.rank == message.rank), None)
+        if holder is not None and holder.pid not in self._numbered:
+            if tree.descends_from(message.pid, holder.pid or 0):
+                return None if holder.steps else holder
+            if not tree.descends_from(holder.pid or 0, message.pid):
+                return None
+        return self._replace(message, message.rank)
+
+    def _number(self, message: ProbeMessage, living: Sequence[RankRecord]) -> RankRecord | None:
+        """The same for a process that does not know its rank."""
+        for one in living:
+            if tree.descends_from(message.pid, one.pid or 0):
+                return None if one.steps else one
+        if any(one.pid not in self._numbered for one in living):
             return None
-        if not seating.takes:
-            return self._records[seating.rank]
-        self._leave(message.pid)
-        moving = [(self._records.pop(self._rank_of_pid[pid]), rank) for pid, rank in seating.moved]
-        for moved, rank in moving:
-            moved.rank = moved.local_rank = rank
-            self._seat(moved)
-            self.new.append(moved)
-        local = seating.rank if seating.numbered else message.local_rank
-        record = self._add(
-            seating.rank, message.pid, seating.rank if local is None else local, "probe"
-        )
-        if seating.numbered:
-            self._numbered.add(message.pid)
+        taken = {one.rank for one in living}
+        rank = next(number for number in range(len(taken) + 1) if number not in taken)
+        record = self._replace(message, rank)
+        record.local_rank = rank
+        self._numbered.add(message.pid)
         return record
+
+    def _replace(self, message: ProbeMessage, rank: int) -> RankRecord:
+        """Make a process this rank, in place of any other."""
+        self._leave(message.pid)
+        local = rank if message.local_rank is None else message.local_rank
+        return self._add(rank, message.pid, local, "probe")
 
     def _add(self, rank: int, pid: int, local_rank: int, source: str) -> RankRecord:
         record = RankRecord(rank, local_rank, self._started_s, self._job)
         record.process = procs.identify(pid)
         record.started_boottime_s = max(self._started_s, _started_s(record.process))
         record.rank_source = source
-        self._seat(record)
-        self.new.append(record)
-        return record
-
-    def _seat(self, record: RankRecord) -> None:
-        """Make this the record of its rank, in place of any earlier one."""
-        before = self._records.get(record.rank)
+        before = self._records.get(rank)
         if before is not None and before.pid is not None:
             self._leave(before.pid)
-        self._records[record.rank] = record
-        if record.pid is not None:
-            self._rank_of_pid[record.pid] = record.rank
+        self._records[rank] = record
+        self._rank_of_pid[pid] = rank
+        self.new.append(record)
+        return record
 
     def _forget_dead_above(self, size: int) -> None:
         """Forget dead ranks that a launcher leaves behind when it restarts with fewer ranks."""
@@ -225,99 +201,6 @@ def table_of(
     return OwnRanks(spec.nproc, started_boottime_s, first_rank, job)
 
 
-def _known(record: RankRecord, numbered: bool) -> KnownRank:
-    process = record.process
-    return KnownRank(
-        rank=record.rank,
-        pid=record.pid or 0,
-        alive=not record.life.exited and procs.is_alive(process),
-        stepped=bool(record.steps),
-        numbered=numbered,
-        start_ticks=0 if process is None else process.start_ticks or 0,
-        has_reported=record.rank_source == "probe",
-    )
-
-
 def _started_s(process: ProcessId) -> float:
     """CLOCK_BOOTTIME of a process's start; 0 if unknown."""
     return (process.start_ticks or 0) / _TICKS_PER_S
-
-
-Descends = Callable[[int, int], bool]
-"""Whether the first process is a descendant of the second."""
-
-
-@dataclass(frozen=True)
-class KnownRank:
-    """A process known to be a rank."""
-
-    rank: int
-    pid: int
-    alive: bool
-    stepped: bool
-    numbered: bool = False
-    """Whether ddptop numbered it, because it knows no rank or only the process tree shows it."""
-    start_ticks: int = 0
-    has_reported: bool = True
-    """Whether its probe has reported; otherwise, only the process tree shows it."""
-
-
-@dataclass(frozen=True)
-class Newcomer:
-    """A process, as its probe reports it."""
-
-    pid: int
-    rank: int | None
-    start_ticks: int = 0
-
-
-@dataclass(frozen=True)
-class Seating:
-    """The rank of a newcomer."""
-
-    rank: int
-    takes: bool = False
-    """Whether it becomes the rank; otherwise, it reports for the process that is."""
-    numbered: bool = False
-    moved: tuple[tuple[int, int], ...] = ()
-    """(pid, new rank) of others that are renumbered."""
-
-
-def seat(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends) -> Seating | None:
-    """The rank that a process is or reports for; None if it belongs to no rank.
-
-    Args:
-        new: the process, according to its report.
-        ranks: the ranks so far, including dead ones, each once.
-        descends: whether one process descends from another.
-    """
-    own = next((one for one in ranks if one.pid == new.pid), None)
-    if own is not None and new.rank in (None, own.rank):
-        return Seating(own.rank, numbered=own.numbered and new.rank is None)
-    if new.rank is None or new.rank < 0:
-        return _seat_by_order(new, ranks, descends)
-    holder = next((one for one in ranks if one.rank == new.rank and one.pid != new.pid), None)
-    if holder is None or not holder.alive or holder.numbered or descends(holder.pid, new.pid):
-        return Seating(new.rank, takes=True)
-    if descends(new.pid, holder.pid) and not holder.stepped:
-        return Seating(holder.rank)
-    return None
-
-
-def _seat_by_order(new: Newcomer, ranks: Sequence[KnownRank], descends: Descends) -> Seating | None:
-    living = [one for one in ranks if one.alive]
-    for one in living:
-        if descends(new.pid, one.pid):
-            if not one.has_reported:  # it starts the processes that train
-                return Seating(one.rank, takes=True, numbered=True)
-            return None if one.stepped else Seating(one.rank)
-    if any(not one.numbered for one in living):
-        return None
-    taken = {one.rank for one in living}
-    free = next(number for number in range(len(taken) + 1) if number not in taken)
-    if all((one.start_ticks, one.pid) < (new.start_ticks, new.pid) for one in living):
-        return Seating(free, takes=True, numbered=True)
-    in_order = sorted([*((one.start_ticks, one.pid) for one in living), (new.start_ticks, new.pid)])
-    numbers = dict(zip((pid for _, pid in in_order), sorted({*taken, free}), strict=True))
-    moved = tuple((one.pid, numbers[one.pid]) for one in living if numbers[one.pid] != one.rank)
-    return Seating(numbers[new.pid], takes=True, numbered=True, moved=moved)

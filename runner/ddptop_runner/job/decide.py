@@ -19,7 +19,6 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import HAS_ENDED
 
 RESUMED_GRACE_S = 10.0
 """For a stop whose supervisor died, if the rest of its grace period is unknown."""
@@ -476,7 +475,7 @@ def _agent_made_room(
 
 def _stop_asked(state: JobState, fact: pt.StopAsked, now_s: float, spec: JobSpec) -> Decision:
     if state.is_over:
-        raise ControlError(HAS_ENDED)
+        raise ControlError("the job has ended", code="ended")
     asked = ev.StopRequested(
         attempt=state.attempt,
         grace_s=fact.grace_s,

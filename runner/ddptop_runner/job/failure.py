@@ -14,7 +14,6 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.base.units import size
-from ddptop_runner.devices.words import xid_meaning
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
 from ddptop_runner.job.ranks import OwnRanks, RankRecord
@@ -261,7 +260,7 @@ def new_xids(
     found = []
     for gpu in gpus:
         new = Counter(gpu.xid or []) - Counter(before.get(gpu.index, ()))
-        found += [paragraph.XidReport(gpu.index, code, xid_meaning(code)) for code in sorted(new)]
+        found += [paragraph.XidReport(gpu.index, code) for code in sorted(new)]
     return found
 
 

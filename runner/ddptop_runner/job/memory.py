@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.host.oom import OomMemory
 from ddptop_runner.job.ranks import RankMemory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.judge.checkpoints import SaveMemory
@@ -44,7 +43,8 @@ class Memory(Base, frozen=True, kw_only=True):
     ranks: RankMemory = RankMemory()
     hangs: HangMemory = msgspec.field(default_factory=HangMemory)
     saves: SaveMemory = msgspec.field(default_factory=SaveMemory)
-    oom: OomMemory = OomMemory()
+    oom_kills: dict[str, int | None] = {}
+    """By cgroup, the kernel's count when the attempt began."""
     devices: dict[str, Known] = {}
     alerts: AlertMemory = AlertMemory()
     nodes: dict[str, NodeMemory] = {}

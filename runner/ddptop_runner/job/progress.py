@@ -69,7 +69,7 @@ class JobProgress:
         if self._files is not None:
             pids = {record.rank: _pids(record) for record in table}
             others = () if table.launcher is None else _pids(table.launcher)
-            self._files.look(pids, others, now, seldom=not self._is_without_loss)
+            self._files.look(pids, others, now)
 
     def _lacks_a_loss(self, table: OwnRanks) -> bool:
         printed = self._text.ranks

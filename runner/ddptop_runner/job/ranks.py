@@ -23,7 +23,7 @@ from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample
 from ddptop_runner.model.words import Base, Phase, RankState
 from ddptop_runner.reading.progress import rank_view
-from ddptop_runner.reading.progress.counter import Pace
+from ddptop_runner.reading.progress.pace import Pace
 
 RATE_WINDOW_S = 10.0
 """Steps per second are averaged over about this time."""

@@ -99,7 +99,7 @@ def _launcher(attempt: Attempt, now_s: float) -> LauncherSample | None:
         return None
     sample = record.sample(now_s, probe=False)
     return LauncherSample(
-        name=attempt.launcher_name or "python",
+        name=attempt.spec.launcher or "python",
         pid=sample.pid,
         state=sample.state,
         cpu_percent=sample.cpu_percent,

@@ -11,7 +11,6 @@ import datetime as dt
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddptop_runner.base.clock import utc_now
@@ -19,9 +18,9 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.exit_status import signal_name
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.base.units import name_ranks
 from ddptop_runner.host import procs
 from ddptop_runner.job.ranks import RankRecord
+from ddptop_runner.model.protocol import SaveAsked
 from ddptop_runner.model.snapshot import Checkpoint
 
 SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -32,37 +31,6 @@ LEFT_FOR_S = 10.0
 FLAG_LIES_BACK_S = 1.0
 """The flag file's initial age: a script that sees it at once then certainly changes its time, even
 though a file system's clock may tick only 250 times a second."""
-
-
-@dataclass(frozen=True)
-class SaveAsked:
-    """How the ranks were asked to save."""
-
-    signalled: dict[int, str]
-    """Name of the signal sent, by rank."""
-    flag_file: str
-    """Path of the file created for scripts that check for it (DDPTOP_CHECKPOINT_FILE)."""
-    flag_stamp: int | None = None
-    """Its change time in nanoseconds, for `is_taken`; None if it could not be created."""
-    at: dt.datetime = field(default_factory=utc_now)
-    """The time of the request; a checkpoint that begins later fulfills it."""
-    refused: dict[int, str] = field(default_factory=dict)
-    """By rank, why it got no signal even though its script handles one."""
-
-    def by_signal(self) -> dict[str, list[int]]:
-        """Ranks by the name of the signal sent to them."""
-        by_name: dict[str, list[int]] = {}
-        for rank, name in self.signalled.items():
-            by_name.setdefault(name, []).append(rank)
-        return by_name
-
-    def in_words(self) -> str:
-        """How the script was asked: `sending SIGUSR1 to rank 0 and creating the flag file`."""
-        by_name = self.by_signal()
-        ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
-        if self.flag_stamp is not None:
-            ways.append("creating the flag file")
-        return " and ".join(ways)
 
 
 def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:

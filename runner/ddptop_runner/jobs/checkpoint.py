@@ -13,9 +13,10 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError, UsageError, WaitTimeoutError
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.job.registry import JobView, read_job
-from ddptop_runner.job.save_request import SaveAsked, is_taken
+from ddptop_runner.job.save_request import is_taken
 from ddptop_runner.jobs import commands
 from ddptop_runner.judge.checkpoints import locate
+from ddptop_runner.model.protocol import SaveAsked
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
 
@@ -56,7 +57,7 @@ def ask(view: JobView) -> SaveAsked:
         ControlError: its supervisor does not answer, or refuses.
     """
     require_running(view)
-    return msgspec.convert(commands.checkpoint(view), SaveAsked, strict=False)  # JSON's keys
+    return commands.checkpoint(view)
 
 
 def require_running(view: JobView) -> None:

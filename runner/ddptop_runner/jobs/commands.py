@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ddptop_runner.base.errors import (
     ControlError,
@@ -35,17 +34,20 @@ from ddptop_runner.job.registry import (
 )
 from ddptop_runner.jobs import slurm_control
 from ddptop_runner.jobs.slurm_queue import as_queued, is_unknown, require_not_queued
-from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.model.words import HAS_ENDED
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.snapshot import ProcessId, RankStacks
+from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.node import control
 
 POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0
 SUPERVISOR_START_S = START_ALLOWANCE_S
 """How long to wait for a supervisor that is starting or restarting."""
-REPEATABLE = ("stop", "kill", "stacks")
+REPEATABLE = pt.StopAsked | pt.GetStacks
 """Requests that may be sent again if the connection broke before the answer."""
 DELETE_TRIES = 20
+FORGET_S = 15.0
+"""How long connecting to another machine may take, and deleting there."""
 
 
 def stop(view: JobView, grace_s: float = 30.0) -> str | None:
@@ -61,7 +63,7 @@ def stop(view: JobView, grace_s: float = 30.0) -> str | None:
         ControlError: its supervisor does not answer, and may still act.
     """
     _require_live(view)
-    return _end(view, "stop", grace_s)
+    return _end(view, grace_s)
 
 
 def kill(view: JobView) -> str | None:
@@ -75,30 +77,30 @@ def kill(view: JobView) -> str | None:
         ControlError: its supervisor does not answer, and cannot be killed from here.
     """
     _require_live(view)
-    return _end(view, "kill", 0.0)
+    return _end(view, 0.0, is_kill=True)
 
 
-def _end(view: JobView, op: str, grace_s: float) -> str | None:
+def _end(view: JobView, grace_s: float, *, is_kill: bool = False) -> str | None:
     """Have the supervisor end the job; if it cannot be reached, end the job here.
 
     A running supervisor that does not answer in time may still comply, so only `kill` bypasses it.
     Guardian and supervisor are killed first, because they would restart the ranks.
     """
     try:
-        _request(view, op, grace_s=grace_s)
+        _request(view, pt.StopAsked(grace_s=grace_s), pt.Done)
     except ControlError as error:
         snapshot = read_job(view.folder).snapshot
         if snapshot is None or view.on_other_host:
             raise
         guards = (snapshot.guardian, snapshot.supervisor)
         living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
-        may_comply = isinstance(error.__cause__, TimeoutError) and not (
-            op == "kill" or any(procs.state_letter(guard.pid) in ("T", "t") for guard in living)
+        may_comply = error.code == "silent" and not (
+            is_kill or any(procs.state_letter(guard.pid) in ("T", "t") for guard in living)
         )
         if living and may_comply:
             hint = f"to end the job without it: ddptop kill {view.job}"
-            raise ControlError(error.message, hint) from error
-        was_reached, owner = not isinstance(error.__cause__, OSError), _owner(view.folder)
+            raise ControlError(error.message, hint, error.code) from error
+        was_reached, owner = error.code in (None, "ended"), _owner(view.folder)
         if living and (
             was_reached or not all(_is_guard(one, view.folder, owner) for one in living)
         ):
@@ -161,7 +163,9 @@ def _owner(folder: RunFolder) -> int:
     return folder.path.stat().st_uid
 
 
-def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:
+def _request(
+    view: JobView, message: pt.SupervisorRequest, kind: type[control.R], timeout_s: float = 10.0
+) -> control.R:
     """Send a request to the supervisor; waits while it is starting or restarting.
 
     Raises:
@@ -172,17 +176,16 @@ def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:
     while True:
         try:
             if view.on_other_host:
-                return slurm_control.request(view, op, **arguments)
-            return control.request(view.folder, op, **arguments)
+                return slurm_control.request(view, message, kind, timeout_s)
+            return control.request(view.folder, message, kind, timeout_s)
         except ControlError as error:
-            absent = isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
-            absent = absent or error.message == HAS_ENDED
-            broken_off = isinstance(error.__cause__, (ConnectionError, EOFError))
-            if not (absent or broken_off) or time.monotonic() >= deadline_s:
+            was_done = error.code == "broken_off" and not isinstance(message, REPEATABLE)
+            may_come = error.code in ("absent", "ended", "broken_off")
+            if not may_come or time.monotonic() >= deadline_s:
                 raise
             view = read_job(view.folder)
             _require_live(view)
-            if not absent and op not in REPEATABLE:
+            if was_done:
                 raise
             if view.snapshot is not None and not procs.is_alive(view.snapshot.guardian):
                 raise
@@ -197,37 +200,29 @@ def restart_group(view: JobView) -> None:
         ControlError: its supervisor does not answer.
     """
     _require_live(view)
-    _request(view, "restart")
+    _request(view, pt.Restart(), pt.Done)
 
 
-def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> dict[str, Any]:
+def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> list[RankStacks]:
     """Get the stacks of the ranks, without pausing them.
-
-    Returns:
-        `{"stacks": [{"rank", "pid", "text", "note"}]}`; if a stack is unavailable, `text` is None
-        and the note says why.
 
     Raises:
         UsageError: the job has ended.
         ControlError: its supervisor does not answer.
     """
     _require_live(view)
-    return _request(view, "stacks", timeout_s=timeout_s, rank=rank)
+    return _request(view, pt.GetStacks(rank=rank), pt.Stacks, timeout_s).stacks
 
 
-def checkpoint(view: JobView) -> dict[str, Any]:
+def checkpoint(view: JobView) -> pt.SaveAsked:
     """Ask the script to save now; see `jobs.checkpoint`, which also waits for the checkpoint.
-
-    Returns:
-        The fields of `save_request.SaveAsked`.
 
     Raises:
         UsageError: the job has ended.
         ControlError: its supervisor does not answer, or no rank is running.
     """
     _require_live(view)
-    asked: dict[str, Any] = _request(view, "checkpoint")["asked"]
-    return asked
+    return _request(view, pt.RequestCheckpoint(), pt.SaveAsked)
 
 
 def wait_until_ended(
@@ -309,11 +304,40 @@ def remove(view: JobView, *, force: bool = False) -> str | None:
     wait_for_guards(view)
     left = None
     if view.spec.placement is not None:
-        from ddptop_runner.jobs.parts import remove_parts  # most commands do not need it
-
-        left = remove_parts(view.spec, view.spec.placement)
+        left = _remove_parts(view.spec, view.spec.placement)
     _delete(view.folder)
     return left
+
+
+def _remove_parts(spec: JobSpec, placement: Placement) -> str | None:
+    """Delete a job's files on all its machines; returns where some remain, or None."""
+    from ddptop_runner.launch.ssh import is_here  # most commands do not need these
+    from ddptop_runner.launch.survey import HostError, HostLink, at_once
+    from ddptop_runner.node import remote
+
+    problems: dict[str, str] = {}
+
+    def forget(part: tuple[int, NodeSpec]) -> None:
+        index, node = part
+        job_id = remote.node_job_id(spec.job_id, index)
+        try:
+            if remote.member_folder(job_id).path.is_dir():  # this machine, or a shared home
+                remote.forget(job_id)
+            elif is_by_ssh and not is_here(node.host):
+                link = HostLink(node.host, FORGET_S)
+                try:
+                    link.request(pt.Forget(job_id=job_id), FORGET_S)
+                finally:
+                    link.close()
+        except HostError as error:
+            problems[node.host] = error.why.problem
+        except (DdptopError, OSError) as error:
+            problems[node.host] = str(error)
+
+    is_by_ssh = placement.by == "ssh"
+    at_once(list(enumerate(placement.nodes)), forget)
+    words = [f"{host} ({problems[host]})" for host in sorted(problems)]
+    return f"its files remain on {', '.join(words)}" if words else None
 
 
 def remove_damaged(folder: RunFolder) -> None:

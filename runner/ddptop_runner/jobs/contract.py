@@ -97,8 +97,8 @@ class JobRow(JobFacts, frozen=True, kw_only=True):
     """One job in a list."""
 
     launcher: str
-    """What starts the ranks: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning,
-    or python."""
+    """What starts the ranks: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, or
+    python."""
     ranks: list[RankRow]
     head: str | None = None
     """For this machine's part of a job whose head is elsewhere: the head's host."""

@@ -55,7 +55,7 @@ def examine_hosts(hosts: Sequence[HostRequest], python: str) -> tuple[Judged, Ho
 
 def _together(host: str, judged: Judged) -> Check:
     against = [refusal for refusal in judged.refusals if host in refusal.hosts]
-    notes = [note for note in judged.notes if note.startswith(f"{host}: ")]
+    notes = [str(note) for note in judged.notes if host in note.hosts]
     detail = "; ".join(refusal.problem for refusal in against) or "; ".join(notes)
     return Check(
         id="together",

@@ -1,7 +1,7 @@
 """Fetches logs and evidence from other hosts, through the job's head.
 
-The head writes them to the usual paths (`node.fetch`) as long as they are requested, so log readers
-read local files and call `want_log` now and then. For a job on one machine, that does nothing.
+The head writes them to the usual paths (`node.fetch`) when they are requested, so log readers read
+local files and call `want_log` now and then. For a job on one machine, that does nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import msgspec
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import JobView, read_job
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node import control
 
-RENEW_S = 5.0
-"""How often requests to the head are repeated; the head keeps following for longer."""
+RENEW_S = 1.0
+"""How often requests to the head are repeated; each fetches what is new."""
 FORGET_S = 10.0
 """How long after the last call of `want_log` a log is still requested."""
 ANSWER_S = 8.0
@@ -136,24 +137,23 @@ class FarFiles:
         for attempt, of in by_attempt.items():
             named = [rank for rank in of if rank is not None]
             for ranks in [*([named] if named else []), *([None] if None in of else [])]:
-                silent = _request(folder, "fetch_log", attempt=attempt, ranks=ranks)
+                silent = _request(folder, pt.FetchLogs(attempt=attempt, ranks=ranks))
                 job.far = msgspec.structs.replace(far, silent=silent)
 
 
 def fetch_evidence(view: JobView, name: str) -> None:
     """Fetch the nodes' evidence of that name; does nothing for a job on one machine."""
     if view.spec.placement is not None and view.is_live:
-        _request(view.folder, "fetch_evidence", name=name)
+        _request(view.folder, pt.FetchEvidence(name=name))
 
 
-def _request(folder: RunFolder, op: str, **arguments: object) -> tuple[str, ...]:
+def _request(folder: RunFolder, message: pt.FetchLogs | pt.FetchEvidence) -> tuple[str, ...]:
     """Send a request to the head; returns why hosts, or the head itself, did not answer."""
     try:
-        answer = control.request(folder, op, 3 * ANSWER_S, **arguments)
+        silent = control.request(folder, message, pt.SilentHosts, 3 * ANSWER_S)
     except DdptopError as error:
         return (str(error),)
-    silent = answer.get("silent")
-    return tuple(map(str, silent.values())) if isinstance(silent, dict) else ()
+    return tuple(silent.why.values())
 
 
 def _far(view: JobView, before: Far | None) -> Far:

@@ -75,7 +75,6 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         request.nproc,
         force=request.force,
         wait=request.wait_gpus,
-        is_dry=request.is_dry,
     )
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
@@ -102,6 +101,8 @@ def checked(request: LaunchRequest) -> tuple[Path, dict[str, str]]:
     require_text([str(cwd), str(state_home())])
     if request.kind == "script" and not is_elsewhere:
         require_script(cwd, request.target)
+    if not request.is_dry and request.slurm_job is None:
+        tmux.import_early()
     return cwd, overrides_of(request.env)
 
 
@@ -286,6 +287,7 @@ def restart_ended(
     spec = view.spec
     closed = require_own_run(view.folder)
     require_startable(view)
+    tmux.import_early()
     cwd = folder_of(spec.cwd)
     if spec.kind == "script":
         require_script(cwd, spec.target)

@@ -15,13 +15,13 @@ from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import handover
 from ddptop_runner.jobs.launch import checked, name_of_job, plan_of
-from ddptop_runner.launch import advice, preflight
+from ddptop_runner.launch import preflight
 from ddptop_runner.launch.device_check import Findings
 from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.hosts import fewest_nodes
-from ddptop_runner.launch.program import Program
+from ddptop_runner.launch.program import Program, starting_ranks
 from ddptop_runner.launch.readiness import Judged, Wanted
-from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, script_of
 from ddptop_runner.launch.survey import Survey
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.version import __version__
@@ -70,7 +70,7 @@ def prepare(
         placement = replace(placement, node_timeout_s=request.node_timeout_s)
     if request.orphan_timeout_s is not None:
         placement = replace(placement, orphan_timeout_s=request.orphan_timeout_s)
-    program = _program(request, cwd, python, env, judged.nodes)
+    program = _program(request, cwd, python, judged.nodes)
     plan = plan_of(request, env, cwd, overrides, DeviceChoice(None), program, placement)
     plan.job_env.update({**handover.carried(env), **plan.job_env})
     return plan
@@ -93,8 +93,7 @@ def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:
 
 
 def _wanted(request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, str]) -> Wanted:
-    script = preflight.script_of(request.kind, request.target, cwd)
-    folder = None if script is None else preflight.folder_digest(cwd)
+    script = script_of(request.kind, request.target, cwd)
     return Wanted(
         ddptop=__version__,
         target=request.target,
@@ -104,17 +103,14 @@ def _wanted(request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, st
         nproc=request.nproc,
         force=request.force,
         script_digest=None if script is None else preflight.digest_of(script),
-        folder_digest=folder,
+        files=None if script is None else preflight.digests(cwd),
     )
 
 
-def _program(
-    request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, str], nodes: list[NodeSpec]
-) -> Program:
+def _program(request: LaunchRequest, cwd: Path, python: str, nodes: list[NodeSpec]) -> Program:
     ranks = sum(node.nproc for node in nodes)
-    devices = sum(len(node.devices or ()) for node in nodes)
-    found = advice.advise(request, advice.read(request, cwd, env), ranks, devices)
-    notes = () if found is None else (found.problem,)
+    spawning = starting_ranks(request, cwd)
+    notes = () if spawning is None else (f"{spawning}, so each rank would start more",)
     return Program(request.kind, request.target, request.args, python, ranks, notes=notes)
 
 

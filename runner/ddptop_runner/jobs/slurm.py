@@ -97,10 +97,9 @@ def require_slurm(request: LaunchRequest) -> None:
     Raises:
         UsageError: names the option, and what to use instead.
     """
-    if request.kind == "command" or request.launcher is not None:
-        what = f"--launcher {request.launcher}" if request.launcher else "a command"
+    if request.kind == "command":
         raise UsageError(
-            f"--slurm starts the ranks itself, not {what}", "pass a SCRIPT or -m MODULE"
+            "--slurm starts the ranks itself, not a command", "pass a SCRIPT or -m MODULE"
         )
     if request.hosts:
         raise UsageError("--slurm chooses the machines, not --hosts", "remove one of them")

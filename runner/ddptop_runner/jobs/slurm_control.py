@@ -7,22 +7,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from ddptop_runner.base import bounded, programs
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.launch.slurm import link_argv, step_environment
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.node import control
 from ddptop_runner.store.log_clean import one_line
 
 STEP_S = 30.0
 """How long a step may take to start."""
-_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
 def can_reach(view: JobView) -> bool:
@@ -36,53 +35,45 @@ def head_node(view: JobView) -> str:
     return view.spec.host if placement is None else placement.nodes[0].host
 
 
-def request(view: JobView, op: str, timeout_s: float = 10.0, **arguments: Any) -> dict[str, Any]:
+def request(
+    view: JobView, message: pt.SupervisorRequest, kind: type[control.R], timeout_s: float
+) -> control.R:
     """As `control.request`, but on the job's head node.
 
     Raises:
-        ControlError: no supervisor answers in time, or it refuses.
+        ControlError: no supervisor replies in time, or it refuses.
     """
-    argv = own_command(__spec__.name, str(view.folder.path))
-    asked = {"op": op, "timeout_s": timeout_s, "arguments": arguments}
+    argv = own_command(__spec__.name, str(view.folder.path), str(timeout_s))
     node, job = head_node(view), view.spec.slurm_job or ""
     try:
         done = programs.run(
             link_argv(job, node, argv),
             timeout_s + STEP_S,
-            data=msgspec.json.encode(asked) + b"\n",
+            data=pt.line(message),
             env=step_environment(os.environ),
         )
+        lines = done.stdout.strip().split("\n")
+        reply: pt.Reply = pt.decode(lines[-1].encode(), pt.Reply)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ControlError(
-            f"{view.job} cannot be reached on {node} ({type(error).__name__})",
-            f"check `squeue --job={job}`, or end it with `scancel {job}`",
-        ) from error
-    try:
-        answer = bounded.decode_json(_decoder, done.stdout.strip().split("\n")[-1].encode())
+        why = type(error).__name__
     except msgspec.MsgspecError:
-        lines = done.stderr.strip().splitlines() or ["no answer"]
-        raise ControlError(
-            f"{view.job} cannot be reached on {node} ({one_line(lines[-1])})",
-            f"check `squeue --job={job}`, or end it with `scancel {job}`",
-        ) from None
-    if "error" in answer:
-        hint = answer.get("hint")
-        raise ControlError(one_line(str(answer["error"])), hint and one_line(str(hint)))
-    data = answer.get("data")
-    return data if isinstance(data, dict) else {}
+        why = one_line((done.stderr.strip().splitlines() or ["no answer"])[-1])
+    else:
+        return control.expect(reply, kind)
+    raise ControlError(
+        f"{view.job} cannot be reached on {node} ({why})",
+        f"check `squeue --job={job}`, or end it with `scancel {job}`",
+    )
 
 
-def main(path: str) -> int:
+def main(path: str, timeout_s: str) -> int:
     """Forward a request from stdin to the supervisor of a run folder on this machine."""
+    message = pt.decode(sys.stdin.buffer.readline(), pt.SupervisorRequest)
     try:
-        asked = _decoder.decode(sys.stdin.buffer.readline())
-        data = control.request(
-            RunFolder(Path(path)), asked["op"], asked["timeout_s"], **asked["arguments"]
-        )
-        answer: dict[str, Any] = {"data": data}
+        reply = control.exchange(RunFolder(Path(path)), message, float(timeout_s))
     except ControlError as error:
-        answer = {"error": error.message, "hint": error.hint}
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        reply = pt.refused(error)
+    sys.stdout.buffer.write(pt.line(reply))
     return 0
 
 

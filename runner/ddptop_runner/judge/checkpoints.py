@@ -368,8 +368,14 @@ class CheckpointBook:
         return self._memory
 
     def learn(self, saved: Checkpoint | None) -> None:
-        """Process another node's last checkpoint, reported by its own book."""
-        if saved is not None and (self.last is None or saved.at >= self.last.at):
+        """Process another node's last checkpoint, reported by its own book.
+
+        Clocks differ between nodes, so the attempt decides first.
+        """
+        last = self.last
+        if saved is not None and (
+            last is None or (saved.attempt or 0, saved.at) >= (last.attempt or 0, last.at)
+        ):
             self.last = saved
 
     def recall(self, last: Checkpoint | None, memory: SaveMemory) -> None:

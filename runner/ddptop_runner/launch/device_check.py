@@ -173,7 +173,7 @@ class Findings(msgspec.Struct, frozen=True):
     broken: list[str]
     """One line for each host that cannot train."""
     slow: list[str]
-    """One line for each host, device, or link that slows the others down."""
+    """One line for each device or link that slows the others down."""
     summary: str
     """One line of figures."""
 
@@ -263,7 +263,6 @@ def _slow_ranks(
 
 
 def _slow_links(ranks: Sequence[tuple[str, RankResult]]) -> list[str]:
-    """A host if all its links, and only those, are slow; otherwise each slow link."""
     host_of = {one.rank: host for host, one in ranks}
     links = {
         (host, host_of[int(peer)]): speed
@@ -271,24 +270,10 @@ def _slow_links(ranks: Sequence[tuple[str, RankResult]]) -> list[str]:
         for peer, speed in one.links.items()
         if int(peer) in host_of
     }
-    if len(links) < 2:
-        return []
-    best = max(links.values())
-    slow = {ends: speed for ends, speed in links.items() if speed < best * SLOW_LINK_SHARE}
-    found, named = [], set()
-    for host in dict.fromkeys(host_of.values()):
-        mine = [ends for ends in links if host in ends]
-        if len(mine) > 1 and all(ends in slow for ends in mine) and len(slow) == len(mine):
-            speed = max(slow[ends] for ends in mine)
-            found.append(f"{host}: its network is slow ({_share(speed, best)})")
-            named.update(mine)
-    found += [
-        f"the link between {one} and {other} is slow ({_share(speed, best)})"
-        for (one, other), speed in slow.items()
-        if (one, other) not in named
+    best = max(links.values(), default=0.0)
+    return [
+        f"the link between {one} and {other} is slow"
+        f" ({speed / 1e9:.3g} GB/s, others {best / 1e9:.3g} GB/s)"
+        for (one, other), speed in links.items()
+        if speed < best * SLOW_LINK_SHARE
     ]
-    return found
-
-
-def _share(speed: float, best: float) -> str:
-    return f"{speed / 1e9:.3g} GB/s, others {best / 1e9:.3g} GB/s"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import queue
-import re
 import resource
 import shutil
 import socket
@@ -19,16 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from ddptop_runner.base import interpreters, paths, programs
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import size
 from ddptop_runner.devices.hardware import pci_devices
 from ddptop_runner.devices.report import DeviceReport, driver_library_exists, sample_once
-from ddptop_runner.host import oom, survival, tmux
-from ddptop_runner.launch.gpus.usage import is_hot
-from ddptop_runner.launch.slurm import config_of
+from ddptop_runner.host import survival, tmux
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base
 
@@ -40,18 +36,12 @@ DEADLINE_S = 2.5
 """Time limit for all topics together."""
 ASK_TIMEOUT_S = 2.0
 """Time limit for a child process that queries the driver, which may block or crash."""
-NAME_TIMEOUT_S = 1.0
-"""Time limit for one name lookup."""
 GIB = 2**30
 MIB = 2**20
 LOW_DISK_BYTES = 1 * GIB
 NO_DISK_BYTES = 50 * MIB
 LOW_SHARED_MEMORY_BYTES = 1 * GIB
-LOW_MEMORY_BYTES = 4 * GIB
 LOW_OPEN_FILES = 4096
-LOW_PROCESSES = 2048
-SLOW_LOOKUP_S = 0.5
-CAP_SYS_PTRACE = 19
 
 
 class Check(Base, frozen=True, kw_only=True):
@@ -113,14 +103,6 @@ def check_platform(place: Place) -> Judgment:
     marks = (place.root / ".dockerenv", place.root / "run/.containerenv")
     if any(mark.exists() for mark in marks) or "container" in place.env:
         where.append("in a container; all jobs end when it exits")
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (OSError, AttributeError):
-        return Judgment(
-            "warning",
-            f"{', '.join(where)}; no pidfd, so the order in which ranks exit is approximate",
-            "use kernel 5.3 or newer, or a container profile that allows pidfd_open",
-        )
     return Judgment("ok", ", ".join(where))
 
 
@@ -181,16 +163,8 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgment:
         return Judgment("error" if on_bus else "ok", report.note or "the driver reports no devices")
     devices = f"{len(gpus)} device{'s' if len(gpus) > 1 else ''}"
     known = f"driver {report.driver or 'version unknown'}, {devices}"
-    problems = [report.note] if report.note else []
-    remedies = []
-    if errors := [f"GPU {gpu.index}: {gpu.ecc_uncorrected}" for gpu in gpus if gpu.ecc_uncorrected]:
-        problems.append(f"uncorrectable memory errors ({', '.join(errors)})")
-        remedies.append("check `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
-    if hot := [f"GPU {gpu.index}: {gpu.temperature_c:.0f} °C" for gpu in gpus if is_hot(gpu)]:
-        problems.append(f"at or near the slowdown temperature ({', '.join(hot)})")
-        remedies.append("check the fans, airflow, and power limit")
-    if problems:
-        return Judgment("warning", f"{known}: {'; '.join(problems)}", "; ".join(remedies) or None)
+    if report.note:
+        return Judgment("warning", f"{known}: {report.note}")
     return Judgment("ok", known)
 
 
@@ -303,41 +277,11 @@ def check_shared_memory(place: Place) -> Judgment:
     return Judgment("ok", detail)
 
 
-def check_memory(place: Place) -> Judgment:
-    """A cgroup's memory limit kills ranks without a message."""
-    total = "unknown"
-    for line in (read_text(place.root / "proc/meminfo") or "").splitlines():
-        if line.startswith("MemTotal:"):
-            total = size(int(line.split()[1]) * 1024)
-    limit = cgroup_limit(place.root, "memory", "memory.max", "memory.limit_in_bytes")
-    if limit is None:
-        return Judgment("ok", f"{total}, no cgroup limit")
-    detail = f"{total}, limited to {size(limit)} by the cgroup"
-    if limit < LOW_MEMORY_BYTES:
-        return Judgment(
-            "warning",
-            f"{detail}; the kernel kills ranks that exceed it",
-            "raise the container's --memory, or the unit's MemoryMax=",
-        )
-    return Judgment("ok", detail)
-
-
 def check_limits(place: Place) -> Judgment:
     """Limits that ranks inherit and may hit late in a run."""
     open_files, most_open_files = map(_or_none, resource.getrlimit(resource.RLIMIT_NOFILE))
-    core_bytes = _or_none(resource.getrlimit(resource.RLIMIT_CORE)[0])
     locked_bytes = _or_none(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
-    by_user = _or_none(resource.getrlimit(resource.RLIMIT_NPROC)[0]) if os.getuid() else None
-    by_cgroup = cgroup_limit(place.root, "pids", "pids.max", "pids.max")
-    processes = min((limit for limit in (by_user, by_cgroup) if limit is not None), default=None)
-    detail = f"open files {_limit(open_files)}, processes {_limit(processes)}, core dumps "
-    detail += {None: "unlimited", 0: "off"}.get(core_bytes, "limited")
-    if processes is not None and processes < LOW_PROCESSES:
-        return Judgment(
-            "warning",
-            f"{detail}; a rank needs about 100 threads and processes",
-            "raise `ulimit -u`, or the container's --pids-limit",
-        )
+    detail = f"open files {'unlimited' if open_files is None else open_files}"
     if open_files is not None and open_files < LOW_OPEN_FILES:
         raised = min(LOW_OPEN_FILES * 16, most_open_files or LOW_OPEN_FILES * 16)
         remedy = f"run `ulimit -n {raised}` before launching"
@@ -357,84 +301,21 @@ def _or_none(limit: int) -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def _limit(limit: int | None) -> str:
-    return "unlimited" if limit is None else str(limit)
-
-
 def check_host(_: Place) -> Judgment:
-    """A hostname that resolves slowly, or not at all, delays or breaks process groups."""
+    """A hostname that does not resolve breaks process groups."""
     name = socket.gethostname()
-    answer = within(NAME_TIMEOUT_S, lambda: _addresses(name))
-    hosts = f"add the line '127.0.1.1 {name}' to /etc/hosts"
-    if answer is None:
-        return Judgment("warning", f"{name}: the resolver did not respond within 1 s", hosts)
-    addresses = answer[0]
-    if not addresses:
-        return Judgment("warning", f"{name} does not resolve; gloo may fail to connect", hosts)
-    detail = f"{name} resolves to {addresses[0]}"
-    if all(one.startswith("127.") or one == "::1" for one in addresses):
-        detail += " (loopback, fine on a single machine)"
-    reverse = within(NAME_TIMEOUT_S, lambda: _has_name(addresses[0]))
-    if reverse is None or reverse[1] > SLOW_LOOKUP_S:
-        took = "over 1 s" if reverse is None else f"{reverse[1]:.1f} s"
+    try:
+        address = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)[0][4][0]
+    except OSError:
         return Judgment(
             "warning",
-            f"{detail}; a reverse lookup delays the startup of each process group by {took}",
-            f"add the line '{addresses[0]} {name}' to /etc/hosts",
+            f"{name} does not resolve; gloo may fail to connect",
+            f"add the line '127.0.1.1 {name}' to /etc/hosts",
         )
-    return Judgment("ok", detail)
-
-
-def _addresses(name: str) -> tuple[str, ...]:
-    try:
-        found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
-    except OSError:
-        return ()
-    return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-def _has_name(address: str) -> bool:
-    try:
-        socket.gethostbyaddr(address)
-    except OSError:
-        return False
-    return True
-
-
-def check_ptrace(place: Place) -> Judgment:
-    """Stacks of ranks without a probe require py-spy and permission to trace."""
-    if shutil.which("py-spy", path=place.env.get("PATH")) is None:
-        return Judgment("ok", "py-spy is not installed; only ranks with the probe provide stacks")
-    scope = read_text(place.root / "proc/sys/kernel/yama/ptrace_scope") or "0"
-    for line in (read_text(place.root / "proc/self/status") or "").splitlines():
-        if line.startswith("CapEff:") and int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1:
-            scope = "0"
-    if scope == "0":
-        return Judgment("ok", "py-spy is installed and can trace")
-    return Judgment(
-        "warning",
-        f"py-spy is installed but cannot trace (ptrace_scope {scope})",
-        "sudo sysctl kernel.yama.ptrace_scope=0",
-    )
-
-
-def check_clock(_: Place) -> Judgment:
-    """Event times come from the wall clock; durations do not."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return Judgment("warning", "no CLOCK_BOOTTIME; a system suspend looks like a hang")
-    files = Path(__file__).parent.glob("*.py")  # a correct clock is not earlier than these
-    behind_s = max(file.stat().st_mtime for file in files) - time.time()
-    if behind_s > 1:
-        return Judgment(
-            "warning",
-            f"the clock is at least {behind_s:.0f} s behind the timestamps on ddptop's files",
-            "synchronize it (timedatectl set-ntp true)",
-        )
-    return Judgment("ok", "no problems found")
+    return Judgment("ok", f"{name} resolves to {address}")
 
 
 SLURM_TOOLS = ("sbatch", "srun", "squeue", "scontrol")
-SLOW_NODE_FAILURE_S = 300
 
 
 def check_slurm(place: Place) -> Judgment:
@@ -452,43 +333,20 @@ def check_slurm(place: Place) -> Judgment:
             "add Slurm's commands to PATH (module load slurm)",
         )
     try:
-        argv = [str(found["scontrol"]), "show", "config"]
-        done = programs.run(argv, ASK_TIMEOUT_S, env=place.env)
+        done = programs.run([str(found["scontrol"]), "ping"], ASK_TIMEOUT_S, env=place.env)
     except (OSError, subprocess.TimeoutExpired):
         done = None
-    config = {} if done is None else config_of(done.stdout)
-    return judge_slurm(config, job_id, paths.shared_file_system(paths.state_home()))
-
-
-def judge_slurm(config: Mapping[str, str], job_id: str | None, shared: str | None) -> Judgment:
-    """Judge Slurm's settings.
-
-    Args:
-        config: the settings from `scontrol show config`; empty if the controller did not respond.
-        job_id: the job ID of the allocation that this runs in.
-        shared: the shared file system of the run folders; None if they are on a local disk.
-    """
-    if not config:
+    if done is None or " UP" not in done.stdout:
         return Judgment(
             "warning", "Slurm is installed, but its controller does not respond", "check `sinfo`"
         )
-    names = ("SlurmdTimeout", "JobRequeue", "PreemptMode")
-    known = ", ".join(f"{name} {config[name]}" for name in names if name in config)
-    where = f"inside Slurm job {job_id}; jobs end with it" if job_id else "Slurm responds"
-    detail = f"{where}; {known}"
-    problems, remedies = [], []
-    if config.get("JobRequeue") == "0":
-        problems.append("JobRequeue 0: jobs are not requeued after a node failure")
-        remedies.append("pass --requeue to sbatch, as ddptop launch --slurm does")
-    timeout = re.match(r"([0-9]+)", config.get("SlurmdTimeout", ""))
-    if timeout is not None and int(timeout[1]) > SLOW_NODE_FAILURE_S:
-        problems.append(f"a dead node is noticed after {timeout[1]} s")
-        remedies.append("ask the administrator for a lower SlurmdTimeout")
-    if shared is None:
-        problems.append(f"run folders are in {paths.state_home()}, on a local disk")
-        remedies.append("set DDPTOP_HOME to a directory that all nodes share")
-    if problems:
-        return Judgment("warning", f"{detail}; {'; '.join(problems)}", "; ".join(remedies))
+    detail = f"inside Slurm job {job_id}; jobs end with it" if job_id else "Slurm responds"
+    if paths.shared_file_system(paths.state_home()) is None:
+        return Judgment(
+            "warning",
+            f"{detail}; run folders are in {paths.state_home()}, on a local disk",
+            "set DDPTOP_HOME to a directory that all nodes share",
+        )
     return Judgment("ok", detail)
 
 
@@ -501,11 +359,8 @@ TOPICS = (
     Topic("home", "Run folders", check_folder),
     Topic("disk", "Disk", check_disk),
     Topic("shm", "Shared memory", check_shared_memory),
-    Topic("memory", "Memory", check_memory),
     Topic("limits", "Limits", check_limits),
     Topic("host", "Hostname", check_host),
-    Topic("stacks", "Stacks", check_ptrace),
-    Topic("clock", "Clock", check_clock),
     Topic("slurm", "Slurm", check_slurm),
 )
 
@@ -539,53 +394,3 @@ def examine(
         )
         for topic in topics
     ]
-
-
-T = TypeVar("T")
-
-
-def read_text(file: Path) -> str | None:
-    """A small file's text, stripped; None if it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
-
-
-def within(limit_s: float, ask: Callable[[], T]) -> tuple[T, float] | None:
-    """(the result of `ask()`, the seconds it took); None if it is late or raises.
-
-    The thread of a late call is left running, because a name lookup cannot be interrupted.
-    """
-    answers: queue.SimpleQueue[tuple[T, float] | None] = queue.SimpleQueue()
-
-    def run() -> None:
-        started = time.monotonic()
-        try:
-            answers.put((ask(), time.monotonic() - started))
-        except Exception:  # reported as None
-            answers.put(None)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        return answers.get(timeout=limit_s)
-    except queue.Empty:
-        return None
-
-
-def cgroup_limit(root: Path, controller: str, v2_file: str, v1_file: str) -> int | None:
-    """The lowest limit of this process's cgroup and its ancestors; None if there is none.
-
-    Args:
-        root: the root of the file system.
-        controller: its name in cgroup v1, such as "memory".
-        v2_file: the file with the limit in cgroup v2.
-        v1_file: the file with the limit in cgroup v1.
-    """
-    hierarchies = oom.cgroup_folders(controller, "self", root / "proc", root / "sys/fs/cgroup")
-    found = (
-        oom.number_in(folder / (v1_file if version == 1 else v2_file))
-        for version, folders in hierarchies
-        for folder in folders
-    )
-    return min((one for one in found if one is not None and one < oom.NO_LIMIT), default=None)

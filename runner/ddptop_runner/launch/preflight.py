@@ -23,10 +23,10 @@ from ddptop_runner.base import bounded, interpreters
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import members_dir
 from ddptop_runner.base.start import own_command
-from ddptop_runner.host import procs
 from ddptop_runner.host.addresses import MOST_ADDRESSES, addresses
-from ddptop_runner.launch import advice, device_check
+from ddptop_runner.launch import device_check
 from ddptop_runner.launch.gpus import choice
+from ddptop_runner.launch.request import script_of
 from ddptop_runner.launch.slurm import allocation
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import Base
@@ -49,7 +49,7 @@ class Question(Base, frozen=True, kw_only=True):
     """A question from the head."""
 
     ask: str
-    """`facts`, `files`, `reach`, `clock`, `check`, `doctor`."""
+    """`facts`, `reach`, `check`, `doctor`."""
     kind: str = "script"
     """`script`, `module`, or `none`, with which no files are compared."""
     target: str = ""
@@ -86,8 +86,8 @@ class HostFacts(Base, frozen=True, kw_only=True):
     """The argv of `ddptop-node` there."""
     members: str = ""
     """Where the host stores its parts of jobs."""
-    hostname: str
-    boot_id: str | None
+    now_s: float
+    """Its clock when it answers, in seconds since the epoch."""
     python: str
     python_version: str | None = None
     torch: str | None = None
@@ -95,17 +95,18 @@ class HostFacts(Base, frozen=True, kw_only=True):
     """Why the job cannot use `python`; None if it can."""
     python_notes: list[str] = []
     has_cwd: bool = True
-    script: str | None = None
-    """The file that runs; None if it is missing, or a module outside the working folder."""
     script_digest: str | None = None
-    folder_digest: str | None = None
-    """Digest of all Python files in the working folder; None if there are too many."""
+    """None if the script is missing, or a module outside the working folder."""
+    files: dict[str, str] | None = None
+    """Digests of all Python files in the working folder; None if there are too many."""
     devices: list[Device] | None = None
     """The devices that the job gets; None if the host has none."""
     ranks: int | None = None
     """Number of ranks unless the request says otherwise; None if there is no telling."""
-    gpus_problem: str | None = None
+    gpus_refused: choice.Refused | None = None
     """Why the job cannot get the devices; None if it can."""
+    gpus_problem: str | None = None
+    """The same, as a sentence."""
     gpus_note: str | None = None
     addresses: list[str] = []
     """Most likely to work first."""
@@ -126,10 +127,6 @@ def answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"invalid question ({error})", "use the same ddptop everywhere") from None
     if question.ask == "facts":
         return _plain(facts(question))
-    if question.ask == "clock":
-        return {"now_s": time.time()}
-    if question.ask == "files":
-        return {"files": digests(Path(question.cwd)) or {}}
     if question.ask == "reach":
         return {"reached": reach(question.targets)}
     if question.ask == "check" and question.rendezvous is not None:
@@ -160,18 +157,20 @@ def facts(question: Question) -> HostFacts:
     except DdptopError as error:
         python_problem = error.message
     devices = ranks = gpus_problem = None
+    gpus_refused: choice.Refused | None = None
     notes: tuple[str, ...] = ()
     found_here = allocation(os.environ) if question.in_slurm else None
     has_none = found_here is not None and found_here.gpus_on_node is None
     gpus = question.gpus
     try:
         if has_none and gpus not in (None, "none"):
-            raise UsageError("the allocation has no GPUs on this machine", "remove --gpus")
+            raise choice.DevicesError("the allocation has no GPUs", "remove --gpus", "allocation")
         gpus = "none" if has_none else gpus
         chosen = choice.choose(gpus, env, question.nproc, force=question.force)
         devices, ranks, notes = chosen.devices, chosen.ranks, chosen.notes
     except DdptopError as error:
         gpus_problem = error.message
+        gpus_refused = error.why if isinstance(error, choice.DevicesError) else "other"
     trains = question.kind != "none"
     script = script_of(question.kind, question.target, cwd) if trains else None
     ports, nonce = listen()
@@ -179,36 +178,27 @@ def facts(question: Question) -> HostFacts:
         ddptop=__version__,
         command=own_command("node"),
         members=str(members_dir()),
-        hostname=socket.gethostname(),
-        boot_id=procs.boot_id(),
         python=question.python,
         python_version=version,
         torch=torch,
         python_problem=python_problem,
         python_notes=python_notes,
         has_cwd=cwd.is_dir(),
-        script=None if script is None else str(script),
         script_digest=None if script is None else digest_of(script),
-        folder_digest=folder_digest(cwd) if trains else None,
+        files=digests(cwd) if trains else None,
         devices=devices,
         ranks=ranks,
+        gpus_refused=gpus_refused,
         gpus_problem=gpus_problem,
         gpus_note="; ".join(notes) or None,
         addresses=addresses(os.environ.get("SSH_CONNECTION", "")),
         ports=ports,
         nonce=nonce,
+        now_s=time.time(),
     )
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def script_of(kind: str, target: str, cwd: Path) -> Path | None:
-    """The file that runs; None if it is missing or cannot be read."""
-    if kind == "module":
-        return advice.module_file(target, [cwd])
-    path = cwd / target
-    return path if path.is_file() and os.access(path, os.R_OK) else None
 
 
 def digest_of(path: Path) -> str | None:
@@ -246,15 +236,6 @@ def _python_files(folder: Path) -> Iterator[Path]:
             and not os.access(here / name / "pyvenv.cfg", os.F_OK)  # never raises, unlike exists()
         )
         yield from (here / name for name in sorted(names) if name.endswith(".py"))
-
-
-def folder_digest(folder: Path) -> str | None:
-    """One digest of all Python files in a folder tree; None if there are too many."""
-    found = digests(folder)
-    if found is None:
-        return None
-    lines = "".join(f"{digest} {name}\n" for name, digest in sorted(found.items()))
-    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 # --- ports, and connections between hosts ---------------------------------------------------------

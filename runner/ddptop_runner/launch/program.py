@@ -1,30 +1,24 @@
-"""Decides what a job runs: ranks of torch's launcher, a command, or another launcher.
+"""Decides what a job runs: ranks of torch's launcher, or a command.
 
 It inspects the file system and installed programs, and changes nothing.
 """
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.foreign.arguments import python_target
-from ddptop_runner.launch import advice, launchers
+from ddptop_runner.launch import launchers
+from ddptop_runner.launch.advice import starts_own_ranks
 from ddptop_runner.launch.gpus.choice import ON_CPU, DeviceChoice
-from ddptop_runner.launch.request import (
-    LaunchRequest,
-    executable_of,
-    program_of,
-    require_command,
-    require_own_ranks,
-)
+from ddptop_runner.launch.request import LaunchRequest, program_of, require_command, script_of
 from ddptop_runner.model.spec import derive_name
-
-LIVE = "using a pseudo-terminal, which Lightning's rich progress bar requires"
 
 
 @dataclass(frozen=True)
@@ -55,24 +49,39 @@ def program_for(
         choice: the devices that the job has or will have.
 
     Raises:
-        UsageError: names what is missing, or which options conflict.
+        UsageError: names what is missing, which options conflict, or that the script starts ranks
+            itself; with `--nproc`, the last is only a note.
     """
     if request.kind == "command":
         return _command(request, cwd, env, choice)
-    if request.launcher is not None:
-        return _launched(request, request.launcher, cwd, env, choice)
     if request.pty:
         raise UsageError("--pty works only with commands", "remove it, or use -- COMMAND ARGS")
-    ranks = request.nproc or choice.ranks
-    script = advice.read(request, cwd, env)
     python = interpreters.choose(request.python, env)
-    try:
-        untested = interpreters.require_torch(interpreters.inspect(python))
-    except UsageError as error:
-        raise advice.explain_missing_torch(error, request, script) from None
-    notes = [*untested, *advice.notes_on(request, script, ranks, choice.count)]
+    notes = interpreters.require_torch(interpreters.inspect(python))
+    ranks = request.nproc or choice.ranks
+    if (spawning := starting_ranks(request, cwd)) is not None:
+        on_path = shutil.which("python", path=env.get("PATH")) == python
+        words = ["python" if on_path else python]
+        words += ["-m"] if request.kind == "module" else []
+        right = f"`ddptop launch -- {shlex.join([*words, request.target, *request.args])}`"
+        if request.nproc is None and ranks != 1:
+            raise UsageError(
+                f"{spawning}, so each rank would start more",
+                f"use {right}, or pass --nproc N to start N ranks anyway",
+            )
+        notes.append(f"{spawning}; {right} runs it as one process")
     nproc = _nproc(request.nproc, choice, notes)
     return Program(request.kind, request.target, request.args, python, nproc, notes=tuple(notes))
+
+
+def starting_ranks(request: LaunchRequest, cwd: Path) -> str | None:
+    """`train.py starts its own ranks: mp.spawn (line 12)`; None unless it does."""
+    script = script_of(request.kind, request.target, cwd)
+    call = None if script is None else starts_own_ranks(script)
+    if call is None:
+        return None
+    name = f"-m {request.target}" if request.kind == "module" else request.target
+    return f"{name} starts its own ranks: {call}"
 
 
 def name_for(request: LaunchRequest) -> str:
@@ -87,65 +96,15 @@ def _command(
 ) -> Program:
     launcher = launchers.launcher_name((request.target, *request.args))
     require_command(request, launcher)
-    interpreter = interpreters.choose(None, env)
-    program = program_of(request, cwd, env, interpreter)
-    target = python_target((request.target, *request.args))
-    live = False
-    if target is not None and target.kind in ("script", "module"):
-        kind: Literal["script", "module"] = "module" if target.kind == "module" else "script"
-        inner = replace(request, kind=kind, target=target.name, args=target.args)
-        script = advice.read(inner, cwd, env)
-        live = advice.is_live_on_terminals_only(script, program)
     return Program(
         "command",
         request.target,
         request.args,
-        program,
+        program_of(request, cwd, env, interpreters.choose(None, env)),
         0,
         launcher=launcher,
-        pty=request.pty or live,
-        notes=(*_without_gpus(choice), *([LIVE] if live and not request.pty else [])),
-    )
-
-
-def _launched(
-    request: LaunchRequest, name: str, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
-) -> Program:
-    require_own_ranks(request, f"--launcher {name}")
-    python = interpreters.choose(request.python, env)
-    tools = launchers.find_tools(name, python, env, python_given=request.python is not None)
-    ranks = 1 if name == "none" else request.nproc or choice.ranks
-    script = advice.read(request, cwd, env)
-    notes = advice.notes_on(request, script, ranks, choice.count)
-    if name == "none":
-        nproc = 1 if request.nproc is None else request.nproc
-        notes += _without_gpus(choice)
-    else:
-        nproc = _nproc(request.nproc, choice, notes)
-    live = advice.is_live_on_terminals_only(script, python)
-    notes += [LIVE] if live and not request.pty else []
-    recipe = launchers.recipe(
-        name,
-        launchers.Wanted(
-            ("-m", request.target) if request.kind == "module" else (request.target,),
-            request.args,
-            nproc,
-            choice.devices or (),
-            choice.count,
-            choice.by_uuid,
-        ),
-        tools,
-    )
-    program = executable_of(recipe.argv[0], cwd, env, python)
-    return Program(
-        "command",
-        recipe.argv[0],
-        recipe.argv[1:],
-        program,
-        0,
-        launcher=launchers.launcher_name(recipe.argv),
-        pty=request.pty or live,
-        notes=(*notes, *recipe.notes),
+        pty=request.pty,
+        notes=_without_gpus(choice),
     )
 
 

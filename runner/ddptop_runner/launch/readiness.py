@@ -15,7 +15,7 @@ import msgspec
 from ddptop_runner.base.interpreters import TORCH_REMEDY
 from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
-from ddptop_runner.launch.gpus.choice import ON_CPU
+from ddptop_runner.launch.gpus.choice import ON_CPU, Refused
 from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.preflight import HostFacts
 from ddptop_runner.launch.ssh import Unreachable
@@ -23,7 +23,6 @@ from ddptop_runner.model.spec import NodeSpec
 
 CLOCK_S = 1.0
 """Larger offsets get a note: merged logs are corrected for them, but file times are not."""
-MOST_FILES_NAMED = 3
 
 
 class Surveyed(msgspec.Struct, frozen=True):
@@ -37,8 +36,6 @@ class Surveyed(msgspec.Struct, frozen=True):
     """How far its clock is ahead of the head's."""
     reached: dict[str, list[str]] | None = None
     """By other host, the addresses at which this host reaches it; None if not tested."""
-    files: dict[str, str] | None = None
-    """Digests of its Python files; set only if the hosts' files differ."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -56,8 +53,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whether a job will start; if not, files and ranks are not checked."""
     script_digest: str | None = None
     """Digest of the script here; None if it is not here, and the first host's is the reference."""
-    folder_digest: str | None = None
-    files: dict[str, str] = {}
+    files: dict[str, str] | None = None
+    """Digests of the Python files in the working folder here; None if there are too many."""
 
 
 class Refusal(NamedTuple):
@@ -73,13 +70,24 @@ class Refusal(NamedTuple):
         return f"{who}{self.problem}; {self.remedy}"
 
 
+class Note(NamedTuple):
+    """What a user should know before the job starts."""
+
+    hosts: tuple[str, ...]
+    """() if it concerns the whole job."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.hosts)}: {self.text}" if self.hosts else self.text
+
+
 class Judged(msgspec.Struct, frozen=True):
     """The result of comparing all hosts."""
 
     rows: list[list[str]]
     """A table with a heading row."""
     refusals: list[Refusal]
-    notes: list[str]
+    notes: list[Note]
     nodes: list[NodeSpec]
     """Empty if the job is refused."""
 
@@ -192,9 +200,9 @@ def _programs(there: _There, wanted: Wanted) -> list[Refusal]:
     return found
 
 
-def _some(hosts: Sequence[str], most: int = 3) -> str:
-    more = len(hosts) - most
-    return ", ".join(hosts[:most]) + (f" and {more} more" if more > 0 else "")
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _copy(wanted: Wanted, host: str) -> str:
@@ -205,30 +213,26 @@ def _copy(wanted: Wanted, host: str) -> str:
 def _files(there: _There, wanted: Wanted) -> list[Refusal]:
     """Compare script and working folder with those here or, if not here, with the first host's."""
     found = []
-    first = there[0] if there else None
-    script = wanted.script_digest
-    folder, files, where = wanted.folder_digest, wanted.files, "here"
-    if script is None and first is not None:
-        script, folder = first[1].script_digest, first[1].folder_digest
-        files, where = first[0].files or {}, f"on {first[0].request.host}"
+    script, files, where = wanted.script_digest, wanted.files, "here"
+    if script is None and there:
+        first, facts = there[0]
+        script, files, where = facts.script_digest, facts.files, f"on {first.request.host}"
     for one, facts in there:
         host = one.request.host
         copy = f"copy it: {_copy(wanted, host)}"
         if not facts.has_cwd:
             problem = f"the working directory {wanted.cwd} does not exist there"
             found.append(Refusal((host,), problem, f"{copy}, or pass --cwd DIR"))
-        elif facts.script is None and wanted.kind == "script":
+        elif facts.script_digest is None and wanted.kind == "script":
             found.append(Refusal((host,), f"no script {wanted.target} in {wanted.cwd} there", copy))
-        elif wanted.force:
-            continue
-        elif facts.script_digest != script and script is not None:
-            problem = f"{wanted.target} is not the same as {where}"
-            found.append(Refusal((host,), problem, f"{copy}, or pass --force"))
-        elif None not in (folder, facts.folder_digest) and facts.folder_digest != folder:
-            names = different(files, one.files or {})
-            problem = f"{_named(names)} in {wanted.cwd} {'is' if len(names) == 1 else 'are'}"
-            problem += f" not the same as {where}"
-            found.append(Refusal((host,), problem, f"{copy}, or pass --force"))
+        elif not wanted.force:
+            names = [wanted.target] if facts.script_digest != script else []
+            if files is not None and facts.files is not None:
+                names = names or different(files, facts.files)
+            if names:
+                problem = f"{_some(names)} in {wanted.cwd} {'is' if len(names) == 1 else 'are'}"
+                problem += f" not the same as {where}"
+                found.append(Refusal((host,), problem, f"{copy}, or pass --force"))
     return found
 
 
@@ -237,30 +241,26 @@ def different(ones: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
     return sorted(name for name in {*ones, *others} if ones.get(name) != others.get(name))
 
 
-def _named(names: Sequence[str]) -> str:
-    if not names:
-        return "Python files"
-    more = len(names) - MOST_FILES_NAMED
-    return ", ".join(names[:MOST_FILES_NAMED]) + (f" and {more} more" if more > 0 else "")
+_REMEDIES: dict[Refused, str] = {
+    "absent": "list it without GPUs, and pass --nproc N, the ranks of each host",
+    "allocation": "request them with --gpus-per-node=N of sbatch, or remove --gpus",
+    "busy": "choose other GPUs, as in HOST:0-3, or pass --force",
+    "other": "choose its GPUs, as in HOST:0-3",
+}
 
 
 def _devices(hosts: Sequence[Surveyed], there: _There, wanted: Wanted) -> list[Refusal]:
     found = []
-    well = [one.request for one, facts in there if facts.gpus_problem is None]
+    well = [one.request for one, facts in there if facts.gpus_refused is None]
     listed = ",".join(_typed(request) for request in well)
     for one, facts in there:
         host = (one.request.host,)
-        if facts.gpus_problem is not None:
-            problem = facts.gpus_problem.replace("on this machine", "there")
-            remedy = "choose its GPUs, as in HOST:0-3"
-            if "no GPUs" in problem:
-                remedy = "list it without GPUs, and pass --nproc N, the ranks of each host"
-            if "allocation" in problem:
-                remedy = "request them with --gpus-per-node=N of sbatch, or remove --gpus"
-            if "busy" in problem or "free" in problem:
-                others = f"use --hosts {listed}, " if listed and len(well) < len(hosts) else ""
-                remedy = f"{others}choose other GPUs, as in HOST:0-3, or pass --force"
-            found.append(Refusal(host, problem, remedy))
+        if facts.gpus_refused is not None:
+            others = ""
+            if facts.gpus_refused == "busy" and listed and len(well) < len(hosts):
+                others = f"use --hosts {listed}, "
+            remedy = f"{others}{_REMEDIES[facts.gpus_refused]}"
+            found.append(Refusal(host, facts.gpus_problem or "no GPUs", remedy))
         elif ranks_of(one.request, facts, wanted) is None:
             problem = "no GPUs there, so the number of ranks is unknown"
             found.append(Refusal(host, problem, "pass --nproc N, the ranks of each host"))
@@ -271,10 +271,10 @@ def _devices(hosts: Sequence[Surveyed], there: _There, wanted: Wanted) -> list[R
             gpus = plural(len(facts.devices), "GPU")
             problem = f"{ranks} do not fit on {gpus} (NCCL does not support two on one device)"
             found.append(Refusal(host, problem, "use fewer ranks there"))
-    kinds = {bool(facts.devices) for _, facts in there if facts.gpus_problem is None}
+    kinds = {bool(facts.devices) for _, facts in there if facts.gpus_refused is None}
     if len(kinds) > 1:
         without = tuple(one.request.host for one, facts in there if not facts.devices)
-        if all(facts.gpus_problem is None for _, facts in there):
+        if all(facts.gpus_refused is None for _, facts in there):
             problem = "it has no GPUs, but the other hosts do"
             found.append(Refusal(without, problem, "leave it out of --hosts"))
     return found
@@ -318,30 +318,28 @@ def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]
     return chosen, found
 
 
-def _notes(there: _There, wanted: Wanted) -> list[str]:
-    notes = [
-        f"{one.request.host}: its clock is {abs(one.clock_offset_s):.1f} s"
-        f" {'ahead' if one.clock_offset_s > 0 else 'behind'}; synchronize it"
-        " (timedatectl set-ntp true)"
-        for one, _ in there
-        if one.clock_offset_s is not None and abs(one.clock_offset_s) >= CLOCK_S
+def _notes(there: _There, wanted: Wanted) -> list[Note]:
+    notes = []
+    for one, _ in there:
+        offset_s = one.clock_offset_s or 0.0
+        if abs(offset_s) >= CLOCK_S:
+            direction = "ahead" if offset_s > 0 else "behind"
+            text = f"its clock is {abs(offset_s):.1f} s {direction}"
+            text += "; synchronize it (timedatectl set-ntp true)"
+            notes.append(Note((one.request.host,), text))
+    for one, facts in there:
+        if facts.gpus_note:
+            notes.append(Note((one.request.host,), facts.gpus_note))
+    notes += [
+        Note((), note) for note in sorted({n for _, facts in there for n in facts.python_notes})
     ]
-    notes += [f"{one.request.host}: {facts.gpus_note}" for one, facts in there if facts.gpus_note]
-    notes += sorted({note for _, facts in there for note in facts.python_notes})
     on_cpu = [
         one.request.host
         for one, facts in there
         if not (facts.devices or one.request.slots or wanted.nproc) and facts.ranks
     ]
     if on_cpu and wanted.trains:
-        notes.append(f"{', '.join(on_cpu)}: {ON_CPU}")
-    same: dict[tuple[str, str | None], list[str]] = {}
-    for one, facts in there:
-        same.setdefault((facts.hostname, facts.boot_id), []).append(one.request.host)
-    notes += [f"{' and '.join(names)} are the same machine" for names in same.values() if names[1:]]
-    versions = {facts.python_version for _, facts in there if facts.python_version}
-    if len(versions) > 1:
-        notes.append(f"the hosts have different versions of Python: {', '.join(sorted(versions))}")
+        notes.append(Note(tuple(on_cpu), ON_CPU))
     return notes
 
 
@@ -354,8 +352,8 @@ def _row(
         return [host, _STATES.get(state, "unreachable"), *[_UNKNOWN] * (len(HEADING) - 2)]
     facts = one.facts
     ranks = ranks_of(one.request, facts, wanted)
-    if facts.gpus_problem is not None:
-        words = "busy" if "busy" in facts.gpus_problem else _UNKNOWN
+    if facts.gpus_refused is not None:
+        words = "busy" if facts.gpus_refused == "busy" else _UNKNOWN
     elif not wanted.trains:
         words = names_of(facts.devices) if facts.devices else "no GPUs"
     elif ranks is None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +17,6 @@ from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.hosts import HostRequest, fewest_nodes
 from ddptop_runner.model.spec import MOST_RANKS, JobSpec
 from ddptop_runner.model.words import OnNan
-
-MOST_NAMES = 1000
-"""How many files of a folder to compare with a mistyped name."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,7 @@ class LaunchRequest:
     wait_gpus: bool = False
     """Queue the job until its devices are free."""
     is_dry: bool = False
-    """Only describe the job; refusals become notes."""
+    """Only describe the job."""
     nproc: int | None = None
     name: str | None = None
     base_name: str | None = None
@@ -58,12 +53,8 @@ class LaunchRequest:
     """Give the job a working folder inside its run folder."""
     python: str | None = None
     probe: bool = True
-    launcher: str | None = None
-    """What starts the ranks of a script or module, from `launchers.LAUNCHERS`; None for ddptop."""
     slurm_job: str | None = None
     """Slurm's job ID of the allocation to run in."""
-    as_asked: bool = False
-    """Start ranks whatever the script looks like, because the user has confirmed."""
     pty: bool = False
     """Connect the command's output to a pseudo-terminal."""
     hosts: tuple[HostRequest, ...] = ()
@@ -143,8 +134,6 @@ def require_script(cwd: Path, script: str) -> None:
         remedy = "check the path, or pass --cwd"
         if not script.endswith(".py") and "/" not in script and shutil.which(script):
             remedy = f"to run a program, use `ddptop launch -- {script} ...`"
-        elif near := _near(path):
-            remedy = f"did you mean {Path(script).with_name(near)}?"
         raise UsageError(f"no script {script} in {cwd}", remedy)
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} cannot be read", "check its permissions")
@@ -154,18 +143,13 @@ def require_script(cwd: Path, script: str) -> None:
         )
 
 
-def _near(path: Path) -> str | None:
-    """The Python file in its folder whose name is most like it."""
-    try:
-        with os.scandir(path.parent) as entries:
-            names = [entry.name for entry in islice(entries, MOST_NAMES)]
-    except OSError:
-        return None
-    from difflib import get_close_matches
-
-    stems = [name[:-3] for name in names if name.endswith(".py")]  # the ending makes all alike
-    near = get_close_matches(path.name.removesuffix(".py"), stems, n=1)
-    return f"{near[0]}.py" if near else None
+def script_of(kind: str, target: str, cwd: Path) -> Path | None:
+    """The file that runs; None if it cannot be read, or is a module outside the working folder."""
+    paths = [cwd / target]
+    if kind == "module":
+        at = cwd.joinpath(*target.split("."))
+        paths = [at / "__main__.py", at.with_name(f"{at.name}.py")]
+    return next((path for path in paths if path.is_file() and os.access(path, os.R_OK)), None)
 
 
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -193,15 +177,6 @@ COUNTING = {
 }
 """The option that sets each launcher's number of ranks."""
 
-_SHELL_BUILTINS = frozenset(
-    {"cd", "source", ".", "export", "eval", "exec", "set", "ulimit", "umask"}
-)
-
-_INFORMATIONAL = frozenset(
-    {"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all", "-m", "-c"}
-)
-"""Options with which an interpreter without a script does not read one from stdin."""
-
 
 def require_command(request: LaunchRequest, launcher: str | None) -> None:
     """Refuse options of a command that require ranks started by ddptop.
@@ -224,13 +199,11 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
             f"--python {request.python} does not apply to commands, which run unchanged",
             f"remove it, or use -- {request.python} SCRIPT",
         )
-    if request.launcher is not None:
+    if request.allow_shrink:
         raise UsageError(
-            f"--launcher {request.launcher} does not apply to commands,"
-            " which name their own launcher",
-            "remove it",
+            "--allow-shrink requires ranks that ddptop starts, but a command starts its own",
+            "remove it, or launch the script directly: SCRIPT ARGS",
         )
-    require_own_ranks(request, "a command")
 
 
 def require_ranks(nproc: int | None) -> None:
@@ -242,23 +215,6 @@ def require_ranks(nproc: int | None) -> None:
     if nproc is not None and not 1 <= nproc <= MOST_RANKS:
         raise UsageError(
             f"--nproc {nproc} is not a valid number of ranks", f"use 1 to {MOST_RANKS}"
-        )
-
-
-def require_own_ranks(request: LaunchRequest, who: str) -> None:
-    """Refuse options that require ranks started by ddptop.
-
-    Args:
-        request: the request.
-        who: what starts the ranks instead, for the message.
-
-    Raises:
-        UsageError: names the option.
-    """
-    if request.allow_shrink:
-        raise UsageError(
-            f"--allow-shrink requires ranks that ddptop starts, but {who} starts its own",
-            "remove it, or launch the script directly: SCRIPT ARGS",
         )
 
 
@@ -286,7 +242,6 @@ def require_one_way(request: LaunchRequest) -> None:
         )
     one_machine_only = {
         "--wait-gpus": request.wait_gpus,
-        f"--launcher {request.launcher}": request.launcher is not None,
         "--pty": request.pty,
         "--allow-shrink": request.allow_shrink,
     }
@@ -335,7 +290,6 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], interpreter: 
         if not os.access(path, os.X_OK):
             remedy = f"-- python {program}" if program.endswith(".py") else f"chmod +x {program}"
             raise UsageError(f"{program} is not executable", remedy)
-        _require_interpreter(program, path, cwd)
         return os.path.normpath(path)
     search = env.get("PATH", os.defpath)
     if (found := shutil.which(program, path=search)) is not None:
@@ -347,42 +301,12 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], interpreter: 
         script = program.endswith(".py")
         remedy = f"use -- python {program}" if script else f"use -- ./{program}"
         raise UsageError(f"no program {program} on PATH", remedy)
-    raise UsageError(f"no program {program} on PATH", _remedy_for(program))
-
-
-def _remedy_for(program: str) -> str:
-    """The remedy for a first word that is not a program."""
+    remedy = "install it, or activate its environment"
     if program.startswith("-"):
-        return "ddptop options go before --"
-    if re.match(r"[A-Za-z_]\w*=", program):
-        return f"use -- env {shlex.quote(program)} COMMAND"
-    if " " in program:
-        return f"remove the quotes: -- {program}"
-    if program in _SHELL_BUILTINS:
-        return f"it is a shell builtin: -- bash -c '{program} …'"
-    return "install it, or activate its environment"
-
-
-def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
-    """Raise UsageError for a text file whose first line does not name an existing interpreter.
-
-    Only a shell would run such a file.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(256)
-    except OSError:  # executable, but not readable
-        return
-    python = program.endswith(".py")
-    if head.startswith(b"#!"):
-        named = os.fsdecode(head[2:].split(b"\n")[0].strip().split(b" ")[0])
-        if named and not (cwd / named).exists():
-            raise UsageError(
-                f"{program} starts with #!{named}, which does not exist", "fix the first line"
-            )
-    elif head and b"\0" not in head:
-        remedy = f"use -- {'python' if python else 'sh'} {program}"
-        raise UsageError(f"{program} has no #! line", remedy)
+        remedy = "ddptop options go before --"
+    elif "=" in program:
+        remedy = f"use -- env {shlex.quote(program)} COMMAND"
+    raise UsageError(f"no program {program} on PATH", remedy)
 
 
 def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], interpreter: str) -> str:
@@ -393,11 +317,6 @@ def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], interp
     """
     program = executable_of(request.target, cwd, env, interpreter)
     target = python_target((request.target, *request.args))
-    if target is not None and target.kind == "interactive" and not _INFORMATIONAL & {*request.args}:
-        raise UsageError(
-            f"{request.target} reads its script from stdin, but a job has no stdin",
-            f"use -- {request.target} SCRIPT",
-        )
     if target is not None and target.kind == "script" and not (cwd / target.name).is_dir():
         require_script(cwd, target.name)
     return program

@@ -1,27 +1,27 @@
 """Installs this version of ddptop on another machine, in its own environment.
 
-The wheels of ddptop and its requirements are rebuilt from what is installed here, so the other
-machine needs no checkout and, if it is of the same platform, no network. torch is not included:
-jobs run under their own interpreter.
+One tar stream holds ddptop and its requirements as they are installed here, so the other machine
+needs no checkout and, if its Python is of the same version and platform, no network. torch is not
+included: jobs run under their own interpreter.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
+import gzip
 import importlib.metadata as metadata
 import importlib.util
 import io
 import json
-import re
 import shlex
 import subprocess
 import sys
 import sysconfig
-import zipfile
-from collections.abc import Iterator, Mapping
+import tarfile
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError
@@ -32,10 +32,9 @@ from ddptop_runner.version import __version__
 LIMIT_S = 300.0
 MINIMUM_PYTHON = (3, 10)
 _PACKAGES = ("ddptop", "ddptop_runner")
-_LEFT_OUT = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 
 _INSTALL = r"""
-import hashlib, io, json, os, shutil, subprocess, sys, sysconfig, zipfile
+import hashlib, io, json, os, shutil, subprocess, sys, sysconfig, tarfile
 def end(problem, remedy):
     print(json.dumps({"problem": problem, "remedy": remedy}))
     sys.exit(0)
@@ -58,6 +57,8 @@ try:
             sys.exit(0)
 except (IOError, OSError):
     pass
+same = [list(found), sysconfig.get_platform()] == facts["platform"]
+packages = os.path.join(target, "lib", "python%d.%d" % found, "site-packages")
 try:
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
     if os.path.exists(mark):
@@ -65,8 +66,10 @@ try:
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", target], check=True,
                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    wheels = os.path.join(target, "wheels")
-    zipfile.ZipFile(io.BytesIO(payload)).extractall(wheels)
+    with tarfile.open(fileobj=io.BytesIO(payload)) as archive:
+        for member in archive:
+            if same or member.name.startswith("ddptop"):
+                archive.extract(member, packages)
 except subprocess.CalledProcessError as error:
     output = error.stdout.decode(errors="replace").strip()[-300:]
     end("no environment in %s (%s)" % (target, output),
@@ -74,22 +77,17 @@ except subprocess.CalledProcessError as error:
 except OSError as error:
     end("%s cannot be written (%s)" % (target, error.strerror), "check the home there")
 python = os.path.join(target, "bin", "python")
-same = [list(found), sysconfig.get_platform()] == facts["platform"]
-argv = [sys.executable, "-E", "-m", "pip", "--python", python, "install", "--quiet",
-        "--disable-pip-version-check", "--no-input", "--find-links", wheels]
-argv += ["--no-index"] if same and facts["complete"] else []
-done = subprocess.run(argv + ["ddptop==" + facts["version"]], stdin=subprocess.DEVNULL,
-                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-if done.returncode:
-    lines = done.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
-    errors = [line for line in lines if line.startswith("ERROR")] or lines
-    remedy = "check the network of that machine" if not same else "see the message"
-    if b"No module named pip" in done.stdout:
-        remedy = "install pip there, or pass --python PATH of one that has it"
-    elif b"no such option: --python" in done.stdout:
-        remedy = "upgrade pip there (22.3 or newer)"
-    end("pip failed: " + errors[-1][:300], remedy)
-shutil.rmtree(wheels, ignore_errors=True)
+if not same:
+    done = subprocess.run(
+        [sys.executable, "-E", "-m", "pip", "--python", python, "install", "--quiet",
+         "--disable-pip-version-check", "--no-input"] + facts["requires"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        lines = done.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines
+        end("its Python differs from the one here, and pip failed: " + errors[-1][:300],
+            "install pip 22.3 or newer there, or pass --python PATH of Python %d.%d"
+            % tuple(facts["platform"][0]))
 start = subprocess.run([python, "-E", "-c",
     "import ddptop_runner.base.start as s; print(s.own_command('node')[-2])"],
     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -107,23 +105,22 @@ print(json.dumps({"folder": target}))
 
 
 class Payload:
-    """The data sent to a host: a line of facts, then the wheels."""
+    """The data sent to a host: a line of facts, then a compressed tar archive."""
 
     def __init__(self) -> None:
-        wheels, is_complete = all_wheels()
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-            for name, data in wheels.items():
-                archive.writestr(_entry(name), data)
+        installed = required()
+        packed = _packed(installed)
         facts = {
-            "version": _version(),
+            "version": __version__,
             "venvs": VENVS,
             "minimum": MINIMUM_PYTHON,
             "platform": [list(sys.version_info[:2]), sysconfig.get_platform()],
-            "complete": is_complete,
-            "bytes": len(packed.getvalue()),
+            "requires": [
+                line for line in installed["ddptop"].requires or () if "extra ==" not in line
+            ],
+            "bytes": len(packed),
         }
-        self.data = json.dumps(facts).encode() + b"\n" + packed.getvalue()
+        self.data = json.dumps(facts).encode() + b"\n" + packed
 
 
 def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) -> str:
@@ -171,144 +168,61 @@ def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) 
     raise DdptopError(f"{host}: {why.problem}", why.remedy)
 
 
-# --- wheels -------------------------------------------------------------------------------------
+# --- what is sent ---
 
 
-def all_wheels() -> tuple[dict[str, bytes], bool]:
-    """(the wheels of ddptop and its requirements by file name, whether all were found)."""
-    name, data = own_wheel()
-    wheels, missing = {name: data}, False
-    for distribution in _required():
-        if distribution is None or (made := _wheel_of(distribution)) is None:
-            missing = True
-        else:
-            wheels[made[0]] = made[1]
-    return wheels, not missing
+def required() -> dict[str, metadata.Distribution]:
+    """Return ddptop and all that it requires, directly and indirectly, by name.
 
-
-def own_wheel() -> tuple[str, bytes]:
-    """(file name, content) of a wheel of this ddptop, whether installed or a checkout."""
-    files: dict[str, bytes] = {}
-    for package in _PACKAGES:
-        found = importlib.util.find_spec(package)
-        if found is None or found.origin is None:
-            raise DdptopError(f"the package {package} is not installed here", "install ddptop")
-        folder = Path(found.origin).parent
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                files[str(path.relative_to(folder.parent))] = path.read_bytes()
-    info = f"ddptop-{_version()}.dist-info"
-    installed = metadata.distribution("ddptop")
-    text = installed.read_text("METADATA") or ""
-    files[f"{info}/METADATA"] = re.sub(
-        r"(?m)^Version: .*$", f"Version: {_version()}", text, count=1
-    ).encode()
-    files[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
-    files[f"{info}/WHEEL"] = (
-        b"Wheel-Version: 1.0\nGenerator: ddptop\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    )
-    return f"ddptop-{_version()}-py3-none-any.whl", _packed(files, info)
-
-
-def _version() -> str:
-    return __version__
-
-
-def _required() -> Iterator[metadata.Distribution | None]:
-    """Yield ddptop's requirements, direct and indirect; None for each that is not installed."""
-    start = ("ddptop", "")
-    waiting, seen, found = [start], {start}, {"ddptop"}
-    while waiting:
-        name, extra = waiting.pop()
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            yield None
-            continue
-        if name not in found:
-            found.add(name)
-            yield distribution
-        for requirement in distribution.requires or ():
-            for needed in needed_by(requirement, extra):
-                if needed not in seen:
-                    seen.add(needed)
-                    waiting.append(needed)
-
-
-def needed_by(requirement: str, extra: str) -> list[tuple[str, str]]:
-    """(name, extra) of each package that a requirement needs under this Python.
-
-    Only common markers are evaluated; any other counts as true.
-
-    Args:
-        requirement: as in a package's metadata.
-        extra: the extra of that package being installed; "" for the package itself.
+    Raises:
+        DdptopError: a requirement is not installed.
     """
-    before, _, marker = requirement.partition(";")
-    found = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?", before.strip())
-    of_extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
-    if found is None or (of_extra[1] if of_extra else "") != extra:
-        return []
-    older = re.search(r"""python_(?:full_)?version\s*<\s*['"](\d+)\.(\d+)""", marker)
-    if older and sys.version_info[:2] >= (int(older[1]), int(older[2])):
-        return []
-    if re.search(
-        r"""(sys_platform|platform_system|os_name)\s*==\s*['"](win|Win|nt|darwin)""", marker
-    ):
-        return []
-    name = _normal(found[1])
-    extras = [one.strip() for one in (found[2] or "").split(",") if one.strip()]
-    return [(name, ""), *((name, one) for one in extras)]
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _wheel_of(distribution: metadata.Distribution) -> tuple[str, bytes] | None:
-    """Rebuild the wheel that a package was installed from; None if files are missing."""
-    wheel = distribution.read_text("WHEEL") or ""
-    tag = re.search(r"(?m)^Tag: (\S+)$", wheel)
-    name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
-    files: dict[str, bytes] = {}
-    info = None
-    for file in distribution.files or ():
-        path = str(file)
-        if path.startswith(("..", "/")) or "__pycache__" in path or path.endswith(".pth"):
-            continue
-        head, _, rest = path.partition("/")
-        if head.endswith(".dist-info"):
-            info = head
-            if rest in _LEFT_OUT:
-                continue
+    found: dict[str, metadata.Distribution] = {}
+    waiting = [Requirement("ddptop")]
+    seen = {str(waiting[0])}
+    while waiting:
+        wanted = waiting.pop()
         try:
-            files[path] = Path(str(distribution.locate_file(file))).read_bytes()
-        except OSError:
-            return None
-    if tag is None or info is None or len(files) < 3:
-        return None
-    return f"{name}-{distribution.version}-{tag[1]}.whl", _packed(files, info)
+            distribution = metadata.distribution(wanted.name)
+        except metadata.PackageNotFoundError:
+            raise DdptopError(
+                f"{wanted.name}, which ddptop requires, is not installed here", "reinstall ddptop"
+            ) from None
+        found[canonicalize_name(wanted.name)] = distribution
+        for line in distribution.requires or ():
+            needed = Requirement(line)
+            marker = needed.marker
+            extras = ("", *wanted.extras)
+            is_needed = marker is None or any(marker.evaluate({"extra": one}) for one in extras)
+            if is_needed and line not in seen:
+                seen.add(line)
+                waiting.append(needed)
+    return found
 
 
-def _packed(files: Mapping[str, bytes], info: str) -> bytes:
+def _packed(installed: dict[str, metadata.Distribution]) -> bytes:
+    """An archive of all files, relative to site-packages; the same files give the same bytes."""
+    files: dict[str, Path] = {}
+    for distribution in installed.values():
+        files |= {
+            str(file): Path(str(distribution.locate_file(file)))
+            for file in distribution.files or ()
+        }
+    for package in _PACKAGES:  # an editable installation does not list their files
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise DdptopError(f"the package {package} is not installed here", "install ddptop")
+        folder = Path(spec.origin).parent
+        files |= {str(path.relative_to(folder.parent)): path for path in folder.rglob("*")}
     packed = io.BytesIO()
-    record = []
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            archive.writestr(_entry(name), data, zipfile.ZIP_DEFLATED)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record.append(f"{_quoted(name)},sha256={digest},{len(data)}\n")
-        lines = "".join(record) + f"{info}/RECORD,,\n"
-        archive.writestr(_entry(f"{info}/RECORD"), lines, zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    """An entry without a timestamp, so that the same files make the same archive."""
-    entry = zipfile.ZipInfo(name)
-    entry.external_attr = 0o600 << 16
-    return entry
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"' if "," in name else name
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, path in sorted(files.items()):
+            if name.startswith(("..", "/")) or "__pycache__" in name or name.endswith(".pth"):
+                continue
+            if not path.is_file():
+                continue
+            data = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return gzip.compress(packed.getvalue(), mtime=0)

@@ -193,19 +193,15 @@ _FLAGS = frozenset(
     """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
 )
 """Options of sbatch that do not take the next word as their value."""
-_CONFLICTS, _NO_JOB = "conflicts with ddptop", "submits no job"
 _REFUSED = {
-    "--nodes": (_CONFLICTS, "use ddptop launch --slurm --nodes N -- ..."),
-    "--job-name": (_CONFLICTS, "use ddptop launch --slurm --name NAME -- ..."),
-    "--wrap": (_CONFLICTS, "use ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT"),
-    "--wait": (_CONFLICTS, "submit without it, then run ddptop wait NAME"),
-    "--test-only": (_NO_JOB, "use ddptop launch --slurm --dry-run ... | sbatch --test-only"),
-    "--help": (_NO_JOB, "run sbatch --help"),
-    "--usage": (_NO_JOB, "run sbatch --usage"),
-    "--version": (_NO_JOB, "run sbatch --version"),
+    "--nodes": "use ddptop launch --slurm --nodes N -- ...",
+    "--job-name": "use ddptop launch --slurm --name NAME -- ...",
+    "--wrap": "use ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT",
+    "--wait": "submit without it, then run ddptop wait NAME",
+    "--test-only": "use ddptop launch --slurm --dry-run ... | sbatch --test-only",
 }
-"""By option of sbatch: what is wrong with it, and what to do instead."""
-_SHORT = {"-N": "--nodes", "-J": "--job-name", "-W": "--wait", "-h": "--help", "-V": "--version"}
+"""Options of sbatch that conflict with ddptop, with what to use instead."""
+_SHORT = {"-N": "--nodes", "-J": "--job-name", "-W": "--wait"}
 
 
 def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -244,7 +240,7 @@ def check_sbatch(options: Sequence[str]) -> None:
             known = (one for one in (*_REFUSED, "--signal") if one.startswith(name))
             short = name = name if name in _REFUSED else next(known, name)
         if (refused := _REFUSED.get(_SHORT.get(short, short))) is not None:
-            raise UsageError(f"{short} after -- {refused[0]}", refused[1])
+            raise UsageError(f"{short} after -- conflicts with ddptop", refused)
         if name == "--signal":
             value = value or next(iter(options[position + 1 :]), "")
             if not re.fullmatch(r"(?:B|BR|RB):(?:SIG)?USR1@[0-9]+", value):
@@ -414,9 +410,3 @@ def seconds_of(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-def config_of(printed: str) -> dict[str, str]:
-    """Parse the output of `scontrol show config`."""
-    found = (re.match(r"(\w+)\s*=\s(.*?)\s*$", line) for line in printed.splitlines())
-    return {match[1]: match[2] for match in found if match}

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.model.node_link import Answer, Report
+from ddptop_runner.model.protocol import Answer, Report, decode
 from ddptop_runner.store.log_clean import UNSAFE, is_safe, one_line
 
 VARIABLE = "DDPTOP_SSH"
@@ -55,7 +54,7 @@ def decode_report(line: bytes) -> Report:
     Raises:
         msgspec.MsgspecError: the line is not a report.
     """
-    report = bounded.decode_json(_reports, line)
+    report: Report = decode(line, Report)
     text = line.decode().rstrip("\n")
     if is_safe(text) and not _ESCAPED.search(text) and len(line) < LONG_BYTES:
         return report
@@ -78,7 +77,6 @@ def _printable(value: Any, most: int) -> Any:
     return value
 
 
-_reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 _ESCAPED = re.compile(r"\\[^\"\\/nt]")
 """JSON escapes that may encode a control character."""
 

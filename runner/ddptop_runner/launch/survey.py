@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,7 +28,7 @@ from ddptop_runner.launch.ssh import (
     ssh_argv,
     why_unreachable,
 )
-from ddptop_runner.model.node_link import Answer, Hello, Report, Request
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.store.log_clean import one_line
 from ddptop_runner.version import __version__
 
@@ -40,9 +39,9 @@ MOST_NOISE_BYTES = 256 << 10
 """How much a login shell may print before the first message, and ssh to stderr."""
 MOST_TARGETS = 16
 """How many other hosts each host tries to connect to: its neighbors and the first host."""
-CLOCK_TRIES = 3
-"""The fastest reply is the most accurate; the first one waits for the host to load modules."""
 CLOSE_S = 1.0
+FAILED_TOGETHER_S = 2.0
+"""How long after one host's ranks have failed in `--check` those of the others may still report."""
 
 T = TypeVar("T")
 
@@ -92,7 +91,7 @@ class HostLink:
         self._limit_s = limit_s
         try:
             report = self._read(time.monotonic() + limit_s)
-            if not isinstance(report, Hello):
+            if not isinstance(report, pt.Hello):
                 raise HostError(
                     Unreachable("ssh", "ddptop-node sent no greeting", f"see `ssh {host} true`")
                 )
@@ -100,6 +99,8 @@ class HostLink:
             self.close()
             raise
         self.ddptop = report.ddptop
+        self.answered_s = time.time()
+        """When the last answer arrived, in seconds since the epoch."""
 
     def ask(self, limit_s: float, **question: Any) -> dict[str, Any]:
         """Return the answer to a `preflight.Question`.
@@ -107,30 +108,33 @@ class HostLink:
         Raises:
             HostError: no answer came, or the question was refused.
         """
-        return self.request("preflight", limit_s, question)
+        reply = self.request(pt.Preflight(question=question), limit_s)
+        return reply.data if isinstance(reply, pt.Found) else {}
 
-    def request(self, op: str, limit_s: float, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request that needs no job.
+    def request(self, message: pt.NodeRequest, limit_s: float) -> pt.Reply:
+        """Return the reply to a request that needs no job.
 
         Raises:
             HostError: no answer came, or the request was refused.
         """
-        request = Request(id=next(self._ids), op=op, arguments=arguments)
+        request = pt.Ask(id=next(self._ids), request=message)
         assert self._process.stdin is not None
         self._limit_s = limit_s
         try:
-            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.write(pt.line(request))
             self._process.stdin.flush()
         except OSError:
             raise HostError(self._why_ended()) from None
         deadline_s = time.monotonic() + limit_s
         while True:
             report = self._read(deadline_s)
-            if isinstance(report, Answer) and report.id == request.id:
-                if report.error is not None:
-                    hint = one_line(report.hint or "run ddptop doctor there")
-                    raise HostError(Unreachable("ssh", one_line(report.error), hint))
-                return report.data
+            self.answered_s = time.time()
+            if isinstance(report, pt.Answer) and report.id == request.id:
+                reply = report.reply
+                if isinstance(reply, pt.Refused):
+                    hint = one_line(reply.hint or "run ddptop doctor there")
+                    raise HostError(Unreachable("ssh", one_line(reply.error), hint))
+                return reply
 
     def end(self) -> None:
         """Kill the process; a pending request then fails."""
@@ -153,7 +157,7 @@ class HostLink:
             if pipe is not None:
                 pipe.close()
 
-    def _read(self, deadline_s: float) -> Report:
+    def _read(self, deadline_s: float) -> pt.Report:
         """Return the next message; other lines, such as a login shell's output, are skipped."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -261,7 +265,6 @@ class Survey:
     def collect(self, wanted: Wanted, gpus: str | None, env: Mapping[str, str]) -> readiness.Judged:
         """Collect all facts, and judge them."""
         self.connect()
-        self._clocks()
         common = {
             "ask": "facts",
             "kind": wanted.kind,
@@ -282,7 +285,9 @@ class Survey:
         }
         for host, data in self.ask_all(LIMIT_S, questions).items():
             try:
-                self._note(host, facts=msgspec.convert(data, preflight.HostFacts))
+                facts = msgspec.convert(data, preflight.HostFacts)
+                ahead_s = facts.now_s - self.links[host].answered_s
+                self._note(host, facts=facts, clock_offset_s=ahead_s)
             except msgspec.ValidationError:
                 other = self.links[host].ddptop
                 problem = f"ddptop {other} is installed there, but {__version__} here"
@@ -291,23 +296,7 @@ class Survey:
                 why = Unreachable("version", problem, "run ddptop setup-host {hosts}")
                 self._note(host, unreachable=why)
         self._test_connections()
-        wanted = self._files(wanted)
         return readiness.judge([self.found[one.host] for one in self.hosts], wanted)
-
-    def _clocks(self) -> None:
-        def ask(host: str) -> None:
-            found: list[tuple[float, float]] = []
-            for _ in range(CLOCK_TRIES):
-                before_s = time.time()
-                try:
-                    there_s = float(self.links[host].ask(LIMIT_S, ask="clock")["now_s"])
-                except (HostError, KeyError, TypeError, ValueError):
-                    return  # the next question reports why
-                took_s = time.time() - before_s
-                found.append((took_s, there_s - before_s - took_s / 2))
-            self._note(host, clock_offset_s=min(found)[1])
-
-        at_once(list(self.links), ask)
 
     def _test_connections(self) -> None:
         facts = [(one.host, self.found[one.host].facts) for one in self.hosts]
@@ -331,20 +320,6 @@ class Survey:
         for host, answer in self.ask_all(LIMIT_S, questions).items():
             self._note(host, reached=answer.get("reached") or {})
 
-    def _files(self, wanted: Wanted) -> Wanted:
-        """Collect the digests of all files, but only if the folders' digests differ."""
-        facts = {host: one.facts for host, one in self.found.items() if one.facts is not None}
-        known = {one.folder_digest for one in facts.values()} | {wanted.folder_digest}
-        if len(known - {None}) < 2:
-            return wanted
-        question = {"ask": "files", "cwd": wanted.cwd}
-        for host, answer in self.ask_all(LIMIT_S, dict.fromkeys(facts, question)).items():
-            self._note(host, files=answer.get("files") or {})
-        if wanted.folder_digest is None:
-            return wanted
-        here = preflight.digests(Path(wanted.cwd)) or {}
-        return msgspec.structs.replace(wanted, files=here)
-
     def check(self, judged: readiness.Judged, env: Mapping[str, str]) -> device_check.Findings:
         """Measure each rank's device and the network between the hosts."""
         nodes = judged.nodes
@@ -362,7 +337,6 @@ class Survey:
         results: dict[str, device_check.HostResult | None] = dict.fromkeys(
             node.host for node in nodes
         )
-        done = threading.Event()
 
         def measure(place: int) -> None:
             node = nodes[place]
@@ -382,16 +356,10 @@ class Survey:
                 result = None
             results[node.host] = result
             if result is None or any(one.error for one in result.ranks):
-                done.set()  # the others wait for it in vain
+                time.sleep(FAILED_TOGETHER_S)
+                for other in nodes:  # they wait for it in vain
+                    if results[other.host] is None and other is not node:
+                        self.links[other.host].end()
 
-        def end_early() -> None:
-            if done.wait(device_check.LIMIT_S + 20):
-                time.sleep(2.0)
-                for node in nodes:
-                    if results[node.host] is None and (link := self.links.get(node.host)):
-                        link.end()
-
-        watcher = threading.Thread(target=end_early, daemon=True)
-        watcher.start()
         at_once(range(len(nodes)), measure)
         return device_check.judge(results, {node.host: node.devices for node in nodes})

@@ -1,25 +1,48 @@
-"""What a node and its job say to each other: facts go up, orders come down.
+"""All messages between the processes of a job, and between those and viewers.
 
-Both are plain data, so that they can travel between machines as JSON lines. `job.decide` turns a
-fact into events and orders; `node.driver` carries orders out, and reports the result as a fact. An
-order that leads to a fact passes its `question` on: the number of the agent's question that is
-answered in the end, or None where no agent waits.
+Facts go up, orders come down. `job.decide` turns a fact into events and orders; `node.driver`
+carries orders out, and reports the result as a fact. An order that leads to a fact passes its
+`question` on: the number of the agent's question that is answered in the end, or None where no
+agent waits.
+
+Each message is one JSON line, or one packet of the guardian's channel: `encode`
+writes it, and `decode` reads one of the messages that may come over a connection.
+
+- Control socket: a client sends one `SupervisorRequest` and gets one `Reply`; `Follow` gets
+  reports. The agent sends `AgentHello`, then `FromAgent`, and gets `ToAgent`. It has only the
+  standard library, so it writes the same JSON by hand.
+- Guardian's channel: `GuardianHello`, then `ToSupervisor`; back, `ToGuardian`.
+- Link to another machine, over the stdio of `ddptop-node`, which `ssh`, `srun`, or a pipe runs
+  there: `ToNode` and `Report`. The command holds nothing: it starts the node's part of the job,
+  forwards what that publishes, and carries requests to it. So it may end at any time, and another
+  one continues after the last event that the head has.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+import datetime as dt
+import functools
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import ControlError, DdptopError, RefusalCode
+from ddptop_runner.base.units import name_ranks
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import JobEvent, SetAside, Trouble
-from ddptop_runner.model.snapshot import Cause
-from ddptop_runner.model.spec import Device, Rendezvous
+from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, RankStacks
+from ddptop_runner.model.spec import Device, JobSpec, Rendezvous
+
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
+"""Of a rank or an attempt, as another process sends it."""
+EvidenceReason: TypeAlias = Literal["failure", "hang", "nan"]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Of either kind. Each type repeats the options: msgspec inherits the tag field alone."""
+    """Of any kind. Each type repeats the options: msgspec inherits the tag field alone."""
 
 
 # -- facts: agent and ranks ------------------------------------------------------------------------
@@ -32,6 +55,8 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """None for a command that starts the ranks itself."""
     pid: int
     local_rank: int = 0
+    returncode: int | None = None
+    """As in subprocess, if it has exited."""
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +72,24 @@ class AgentConnected(Message, frozen=True, kw_only=True, tag="agent_connected"):
     """The agent reported, at its start or to a new supervisor."""
 
     pid: int
+
+
+class RankEnded(Message, frozen=True, kw_only=True, tag="rank_exited"):
+    """The agent collected the exit of a process that it had started."""
+
+    attempt: int
+    pid: int
+    returncode: int
+    at_boottime_s: float
+
+
+class AgentHello(Message, frozen=True, kw_only=True, tag="agent_hello"):
+    """The first message of a connection: all that the agent knows."""
+
+    pid: int
+    attempt: int
+    workers: list[Worker]
+    exits: list[RankEnded]
 
 
 class AgentListens(Message, frozen=True, kw_only=True, tag="agent_listens"):
@@ -100,6 +143,12 @@ class AgentAsked(Message, frozen=True, kw_only=True, tag="agent_asked"):
     attempt: int | None = None
     ranks: list[int] = []
     """Those that it found dead."""
+    workers: list[Worker] = []
+    """If the group is torn down: how its processes ended."""
+
+
+FromAgent: TypeAlias = GroupStarted | PlainStart | RankEnded | AgentAsked
+"""What the agent reports after its hello."""
 
 
 # -- facts: results of orders ----------------------------------------------------------------------
@@ -209,7 +258,7 @@ class NothingLeft(Message, frozen=True, kw_only=True, tag="nothing_left"):
 class StopAsked(Message, frozen=True, kw_only=True, tag="stop_asked"):
     """Someone stops the job."""
 
-    grace_s: float
+    grace_s: Seconds = 30.0
     """Between SIGTERM and SIGKILL; 0 kills at once."""
     by: str | None = None
     """The user who asked."""
@@ -342,6 +391,9 @@ class TellAgent(Message, frozen=True, kw_only=True, tag="tell_agent"):
     restarts_left: int | None = None
 
 
+ToAgent: TypeAlias = AnswerAgent | TellAgent
+
+
 class KeepEvidence(Message, frozen=True, kw_only=True, tag="keep_evidence"):
     """Keep the evidence of a failure, before any signal. Leads to `EvidenceKept`."""
 
@@ -472,3 +524,356 @@ Order: TypeAlias = (
     | AskCheckpoint
     | EndOn
 )
+
+
+# -- requests, and replies to them -----------------------------------------------------------------
+
+
+class Ping(Message, frozen=True, kw_only=True, tag="ping"):
+    """Reply `Done`."""
+
+
+class Restart(Message, frozen=True, kw_only=True, tag="restart"):
+    """Restart all ranks; in a job on several nodes, the head names the attempt."""
+
+    attempt: Number | None = None
+    rendezvous: Rendezvous | None = None
+
+
+class GetStacks(Message, frozen=True, kw_only=True, tag="stacks"):
+    """Reply `Stacks`: of all ranks, or of one."""
+
+    rank: int | None = None
+
+
+class SaveEvidence(Message, frozen=True, kw_only=True, tag="evidence"):
+    """Save the evidence of the node's living ranks."""
+
+    reason: EvidenceReason = "failure"
+
+
+class AttemptBegan(Message, frozen=True, kw_only=True, tag="began"):
+    """At which step of the run an attempt began, as another node found out."""
+
+    attempt: Number
+    step: int
+
+
+class RequestCheckpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
+    """Ask the script to save now. Reply `SaveAsked`."""
+
+
+class FetchLogs(Message, frozen=True, kw_only=True, tag="fetch_log"):
+    """Fetch logs from other nodes, and follow them for a while. Reply `SilentHosts`."""
+
+    attempt: Number
+    ranks: list[Number] | None = None
+    """None: all."""
+
+
+class FetchEvidence(Message, frozen=True, kw_only=True, tag="fetch_evidence"):
+    """Fetch the nodes' evidence of that name. Reply `SilentHosts`."""
+
+    name: str
+
+
+class Follow(Message, frozen=True, kw_only=True, tag="follow"):
+    """Send events after this one, and snapshots, from now on."""
+
+    job_id: str = ""
+    """Of the node's part; not needed at its own control socket."""
+    after_seq: int = 0
+
+
+SupervisorRequest: TypeAlias = (
+    Ping
+    | StopAsked
+    | Restart
+    | GetStacks
+    | SaveEvidence
+    | AttemptBegan
+    | RequestCheckpoint
+    | FetchLogs
+    | FetchEvidence
+)
+
+
+class Start(Message, frozen=True, kw_only=True, tag="start"):
+    """Start the node's part of the job, unless it is running."""
+
+    spec: JobSpec
+    """The node's own, with `membership`; its `job_id` is the job's."""
+    env: dict[str, str]
+    """Variables that the job gets besides those of the node."""
+    attempt: int
+    rendezvous: Rendezvous
+
+
+class Forget(Message, frozen=True, kw_only=True, tag="forget"):
+    """Delete the run folder of a node's part of a job."""
+
+    job_id: str
+
+
+class Preflight(Message, frozen=True, kw_only=True, tag="preflight"):
+    """Reply `Found` to a `launch.preflight.Question`."""
+
+    question: dict[str, Any]
+
+
+class GetEnvironment(Message, frozen=True, kw_only=True, tag="environment"):
+    """Reply `Environment`: the launching shell's variables in the node's processes."""
+
+
+class ReadFiles(Message, frozen=True, kw_only=True, tag="read_file"):
+    """Reply `Pieces`: new data in the logs or the evidence of an attempt."""
+
+    where: str
+    """`logs/attempt-N` or `evidence/attempt-N-REASON`."""
+    names: list[str] | None = None
+    """None means all files there."""
+    known: dict[str, tuple[int, int]] = {}
+    """By name, the known range of a file."""
+    tail_bytes: int | None = None
+    """How much of an unknown file to fetch; None means as much as one answer holds."""
+    whole: bool = False
+    """Whether to also fetch the part before the known range, once the end is known."""
+
+
+NodeRequest: TypeAlias = SupervisorRequest | Start | Forget | Preflight | GetEnvironment | ReadFiles
+
+
+class Done(Message, frozen=True, kw_only=True, tag="done"):
+    """It was done."""
+
+
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+    """It was not done."""
+
+    error: str
+    hint: str | None = None
+    code: RefusalCode | None = None
+
+
+class Stacks(Message, frozen=True, kw_only=True, tag="stacks"):
+    """Where the ranks stand."""
+
+    stacks: list[RankStacks]
+
+
+class SaveAsked(Message, frozen=True, tag="save_asked"):
+    """How the ranks were asked to save."""
+
+    signalled: dict[int, str]
+    """Name of the signal sent, by rank."""
+    flag_file: str
+    """Path of the file created for scripts that check for it (DDPTOP_CHECKPOINT_FILE)."""
+    flag_stamp: int | None = None
+    """Its change time in nanoseconds, for `is_taken`; None if it could not be created."""
+    at: dt.datetime = msgspec.field(default_factory=utc_now)
+    """The time of the request; a checkpoint that begins later fulfills it."""
+    refused: dict[int, str] = {}
+    """By rank, why it got no signal even though its script handles one."""
+
+    def by_signal(self) -> dict[str, list[int]]:
+        """Ranks by the name of the signal sent to them."""
+        by_name: dict[str, list[int]] = {}
+        for rank, name in self.signalled.items():
+            by_name.setdefault(name, []).append(rank)
+        return by_name
+
+    def in_words(self) -> str:
+        """How the script was asked: `sending SIGUSR1 to rank 0 and creating the flag file`."""
+        by_name = self.by_signal()
+        ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
+        if self.flag_stamp is not None:
+            ways.append("creating the flag file")
+        return " and ".join(ways)
+
+
+class SilentHosts(Message, frozen=True, kw_only=True, tag="silent_hosts"):
+    """Hosts that did not answer when files were fetched, and why."""
+
+    why: dict[str, str]
+
+
+class Found(Message, frozen=True, kw_only=True, tag="found"):
+    """What `launch.preflight` found out."""
+
+    data: dict[str, Any]
+
+
+class Environment(Message, frozen=True, kw_only=True, tag="environment"):
+    """Variables."""
+
+    env: dict[str, str]
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a file."""
+
+    name: str
+    offset: int
+    data: bytes
+    written_at: float
+    """Unix time of the last write to the file."""
+    anew: bool = False
+    """Whether the file was truncated, so that known data is gone."""
+
+
+class Pieces(Message, frozen=True, kw_only=True, tag="pieces"):
+    """New data."""
+
+    pieces: list[Piece] = []
+    more: bool = False
+    """Whether there is more to fetch."""
+
+
+Reply: TypeAlias = Done | Refused | Stacks | SaveAsked | SilentHosts | Found | Environment | Pieces
+
+
+def refused(error: DdptopError) -> Refused:
+    """The reply to a request that raised an error."""
+    code = error.code if isinstance(error, ControlError) else None
+    return Refused(error=error.message, hint=error.hint, code=code)
+
+
+# -- the guardian's channel ------------------------------------------------------------------------
+
+
+class Exited(Message, frozen=True, kw_only=True, tag="exited"):
+    """The guardian collected the exit of a process."""
+
+    pid: int
+    """0 for an agent that could not be started."""
+    returncode: int
+    at_boottime_s: float
+
+
+class GuardianHello(Message, frozen=True, kw_only=True, tag="hello"):
+    """The first message to a supervisor: all that the guardian knows."""
+
+    attempt: int
+    """The first attempt of this life of the job."""
+    agent_pid: int | None
+    guardian_pid: int
+    exits: list[Exited] = []
+    supervisor_restarts: int = 0
+    adopted: bool = False
+    """Whether the guardian adopted a job that was alive without one."""
+
+
+class AgentStarted(Message, frozen=True, kw_only=True, tag="agent_started"):
+    """The guardian started an agent."""
+
+    pid: int
+    """0 if it could not."""
+
+
+ToSupervisor: TypeAlias = Exited | AgentStarted
+"""After the hello."""
+
+
+class Print(Message, frozen=True, kw_only=True, tag="print"):
+    """Print a line in the pane."""
+
+    text: str
+
+
+class LaunchAgent(Message, frozen=True, kw_only=True, tag="start_agent"):
+    """Start an agent."""
+
+    plan: dict[str, Any]
+    """See `host.handover.agent_plan`."""
+    env: dict[str, str]
+    """Variables that all further agents get, such as those that name the devices."""
+
+
+class JobOver(Message, frozen=True, kw_only=True, tag="done"):
+    """The job has ended, and so does the supervisor."""
+
+    exit_code: int
+
+
+ToGuardian: TypeAlias = Print | LaunchAgent | JobOver
+
+
+# -- the link to another machine -------------------------------------------------------------------
+
+
+class Ask(Message, frozen=True, kw_only=True, tag="ask"):
+    """A request, answered with `Answer`."""
+
+    id: int
+    request: NodeRequest
+
+
+ToNode: TypeAlias = Ask | Follow
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """The first line."""
+
+    ddptop: str
+    """Its version."""
+    boottime_s: float
+    now: dt.datetime
+
+
+class NodeEvent(Message, frozen=True, kw_only=True, tag="event"):
+    """An event of the node's log, in order and without gaps."""
+
+    event: Event
+
+
+class NodeState(Message, frozen=True, kw_only=True, tag="state"):
+    """The node's snapshot, once a second, and what the hang watch needs of each rank."""
+
+    snapshot: NodeSnapshot
+    progress: list[dict[str, Any]] = []
+    """`judge.hangs.verdict.RankProgress` of each rank, as plain data."""
+
+
+class NodeAbsent(Message, frozen=True, kw_only=True, tag="absent"):
+    """The node has no such job, or all processes of it are gone although it has no end."""
+
+
+class Answer(Message, frozen=True, kw_only=True, tag="answer"):
+    """To the request of that number."""
+
+    id: int
+    reply: Reply
+
+
+Report: TypeAlias = Hello | NodeEvent | NodeState | NodeAbsent | Answer
+
+
+# -- the codec -------------------------------------------------------------------------------------
+
+ToControlSocket: TypeAlias = SupervisorRequest | Follow | AgentHello
+"""The first line of a connection."""
+
+
+def encode(message: Message) -> bytes:
+    """The message as a packet."""
+    return msgspec.json.encode(message)
+
+
+def line(message: Message) -> bytes:
+    """The message as a line."""
+    return encode(message) + b"\n"
+
+
+def decode(data: bytes, kind: object) -> Any:
+    """A message of that type, or of one of these types.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+    """
+    return bounded.decode_json(_decoder(kind), data)
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """A process needs few of them, and each takes a while to make."""
+    return msgspec.json.Decoder(kind)

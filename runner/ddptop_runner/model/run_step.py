@@ -77,6 +77,14 @@ def _by_epochs(rank: RankSteps) -> int | None:
     return None if rank.printed is None else rank.printed.by_epoch
 
 
+def _shown(rank: RankSteps) -> int | None:
+    """The rank's last step other than its own count, whatever it counts."""
+    if rank.reported is not None or rank.printed is None:
+        return rank.reported
+    by_epoch = rank.printed.by_epoch
+    return rank.printed.step if rank.printed.of_run or by_epoch is None else by_epoch
+
+
 def began_at(lead: int | None, slack: int, candidates: Sequence[int], resumed: bool) -> int | None:
     """The step of the run at which an attempt started; None if unknown.
 
@@ -202,11 +210,11 @@ class RunSteps:
         """The same by attempt, if known."""
         self._attempt: int | None = None
         self._lead: int | None = None
-        self._counts: list[int | None] = []
+        self._shown: list[int | None] = []
         self._first: tuple[int, int] | None = None
-        """(count, own steps) when the run's step was first known."""
+        """(step shown, own steps) when a step was first shown."""
         self._settled: int | None = None
-        """The lead, once the count and the own steps have advanced alike."""
+        """The lead, once the steps shown and the own steps have advanced alike."""
 
     def recall(self, snapshot: NodeSnapshot, *, resumed: bool) -> None:
         """Restore what an earlier supervisor learned."""
@@ -236,15 +244,13 @@ class RunSteps:
         named = next((one.resumed_at for one in ranks if one.resumed_at is not None), None)
         resumed = resumed or named is not None or loaded is not None
         if (attempt, resumed) != (self._attempt, self.resumed):
-            self._attempt, self.resumed, self._lead, self._counts = attempt, resumed, None, []
+            self._attempt, self.resumed, self._lead, self._shown = attempt, resumed, None, []
             self._first = self._settled = None
         slack = max((rank.slack for rank in ranks), default=0)
-        counts = [counted(rank, resumed) for rank in ranks]
-        if resumed and not any(count is not None for count in counts):
-            counts = [_by_epochs(rank) for rank in ranks]
-        if counts != self._counts:  # between two lines of output, the lead only appears to shrink
-            self._counts = counts
-            self._compare(counts, ranks, slack)
+        shown = [_shown(rank) for rank in ranks]
+        if shown != self._shown:  # between two lines of output, the lead only appears to shrink
+            self._shown = shown
+            self._compare(ranks, resumed, slack)
         known = named if loaded is None else loaded
         if known is not None and all(rank.reported is None for rank in ranks):
             self.began = known
@@ -258,20 +264,23 @@ class RunSteps:
         else:
             self.attempts_began[attempt] = self.began
 
-    def _compare(
-        self, counts: Sequence[int | None], ranks: Sequence[RankSteps], slack: int
-    ) -> None:
+    def _compare(self, ranks: Sequence[RankSteps], resumed: bool, slack: int) -> None:
         """Measure how far the run's step is ahead of the attempt's own."""
-        known = [count for count in counts if count is not None]
+        shown = [step for step in self._shown if step is not None]
         own = [rank.own for rank in ranks if rank.own is not None]
-        if not known or not own:
+        if not shown or not own:
             return
-        count, steps = min(known), min(own)
-        self._lead = max(count - steps, count - steps if self._lead is None else self._lead)
-        if self._first is None:
-            self._first = count, steps
-        moved, stepped = count - self._first[0], steps - self._first[1]
-        if self._settled is None and stepped > 2 * slack and abs(moved - stepped) <= slack:
+        steps = min(own)
+        self._first = self._first or (min(shown), steps)
+        counts = [step for rank in ranks if (step := counted(rank, resumed)) is not None]
+        if not counts and resumed:
+            counts = [step for rank in ranks if (step := _by_epochs(rank)) is not None]
+        if not counts:
+            return
+        lead = min(counts) - steps
+        self._lead = lead if self._lead is None else max(self._lead, lead)
+        moved, stepped = min(shown) - self._first[0], steps - self._first[1]
+        if stepped > 2 * slack and abs(moved - stepped) <= slack:
             self._settled = self._lead
 
 

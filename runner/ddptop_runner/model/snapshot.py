@@ -110,6 +110,7 @@ class GpuSample(Base, frozen=True, kw_only=True):
     xid_meanings: list[str] | None = None
     """Meaning of each entry of `xid`, in the same order."""
     pcie_rx_bytes_per_s: float | None = None
+    """Always null, like the other rates of links: they are not measured."""
     pcie_tx_bytes_per_s: float | None = None
     nvlink_rx_bytes_per_s: float | None = None
     nvlink_tx_bytes_per_s: float | None = None
@@ -228,8 +229,8 @@ class RankSample(Base, frozen=True, kw_only=True):
     replicas: int | None = None
     """Number of devices that this one process trains on (DataParallel, MirroredStrategy)."""
     rank_source: str | None = None
-    """Where the rank's number comes from, if ddptop did not assign it: probe, environment,
-    arguments, device, sockets, single, or start order."""
+    """Where the rank's number comes from, if ddptop did not assign it: probe, environment, single,
+    or start order."""
     log_bytes: int | None = None
     """Size of the rank's log in this attempt; all ranks of a launched command share one log."""
     run_step: int | None = None

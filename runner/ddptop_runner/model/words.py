@@ -85,10 +85,6 @@ StepCounts = Literal["run", "attempt", "epoch"]
 Severity = Literal["info", "warning", "error"]
 
 
-HAS_ENDED = "the job has ended"
-"""The answer of a supervisor that has yet to write the last snapshot."""
-
-
 class Base(msgspec.Struct, frozen=True, kw_only=True):
     """The base of frozen types. msgspec does not inherit options, so each type repeats them."""
 

@@ -40,9 +40,9 @@ from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec, Rendezvous
-from ddptop_runner.node.agent_link import AgentLink, Message
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
+from ddptop_runner.node.server import SendToAgent
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
 
@@ -114,7 +114,9 @@ class JobDriver:
         """Called once before the job's end is recorded."""
         self._agent: ProcessId | None = None
         """The process of `agent_pid`, as first seen."""
-        self._link: AgentLink | None = None
+        self._link: SendToAgent | None = None
+        self._question: int | None = None
+        """The agent's question that awaits an answer; each agent numbers its own."""
         self._agent_end_seen = False
         self._seen_exits: dict[int, int | None] = {}
         """Statuses by pid, seen from outside, of ranks whose agent has yet to report."""
@@ -175,11 +177,11 @@ class JobDriver:
 
     def _carry_out(self, order: pt.Order) -> None:
         if isinstance(order, pt.AnswerAgent):
-            if self._link is not None:
-                self._link.answer(order)
+            if self._link is not None and order.question == self._question:
+                self._link(order)
         elif isinstance(order, pt.TellAgent):
             if self._link is not None:
-                self._link.send_order(order)
+                self._link(order)
         elif isinstance(order, pt.InterruptRanks):
             self._interrupt_ranks()
         elif isinstance(order, pt.StartAgent):
@@ -232,30 +234,42 @@ class JobDriver:
 
     # -- the agent -------------------------------------------------------------------------------
 
-    def agent_connected(self, hello: Message, send: Callable[[Message], None]) -> AgentLink | None:
-        """Connect an agent; None for one that is being ended."""
+    def agent_connected(self, hello: pt.AgentHello, send: SendToAgent) -> None:
+        """Connect an agent, unless it is being ended."""
         wanted = self.job.wanted_agent
-        if wanted is not None and hello["pid"] == wanted.replaces:
-            return None
-        link = AgentLink(send, self.take, self._agent_reports_exit)
-        self._link, self.agent_pid, self._agent_end_seen = link, hello["pid"], False
-        link.greet(hello)
-        return link
+        if wanted is not None and hello.pid == wanted.replaces:
+            return
+        self._link, self._question = send, None
+        self.agent_pid, self._agent_end_seen = hello.pid, False
+        self.take(pt.AgentConnected(pid=hello.pid))
+        if hello.workers:
+            self.take(pt.GroupStarted(attempt=hello.attempt, workers=hello.workers))
+        for ended in hello.exits:
+            self._process_ended(ended)
+        self.take(pt.AgentListens())
 
-    def from_agent(self, link: AgentLink, message: Message) -> None:
+    def from_agent(self, send: SendToAgent, message: pt.FromAgent) -> None:
         """Handle a later message, unless it is from a former agent."""
-        if link is self._link:
-            link.receive(message)
+        if send is not self._link:
+            return
+        if isinstance(message, pt.RankEnded):
+            self._process_ended(message)
+            return
+        if isinstance(message, pt.AgentAsked):
+            self._question = message.question
+            for worker in message.workers:
+                if worker.returncode is not None and message.attempt == self.attempt.number:
+                    self.attempt.exited(worker.pid, worker.returncode, boottime_s())
+        self.take(message)
 
-    def agent_disconnected(self, link: AgentLink) -> None:
+    def agent_disconnected(self, send: SendToAgent) -> None:
         """Handle the end of a connection; the guardian reports the end of the process."""
-        if link is self._link:
+        if send is self._link:
             self._link = None
 
-    def _agent_reports_exit(self, message: Message) -> None:
-        if message["attempt"] == self.attempt.number:
-            at_s = message.get("at_boottime_s", boottime_s())
-            self.attempt.exited(message["pid"], message["returncode"], at_s)
+    def _process_ended(self, ended: pt.RankEnded) -> None:
+        if ended.attempt == self.attempt.number:
+            self.attempt.exited(ended.pid, ended.returncode, ended.at_boottime_s)
 
     def _agent_state(self) -> pt.AgentState:
         return pt.AgentState(pid=self.agent_pid, listens=self._link is not None)
@@ -338,7 +352,6 @@ class JobDriver:
                 )
                 for record in attempt.table
             ],
-            kernel=attempt.oom.log.lines(),
             memory=attempt.oom.groups(),
             devices=None if report is None else encode(report),
         )
@@ -498,7 +511,7 @@ class JobDriver:
 
     def _frameworks(self) -> dict[int, list[str]]:
         """By pid, each living rank's frameworks, which decide how to ask it to end."""
-        name = self.attempt.launcher_name
+        name = self.attempt.spec.launcher
         launchers = [] if name is None else [name]
         return {
             record.pid: [*record.reported.frameworks, *launchers]
@@ -511,7 +524,7 @@ class JobDriver:
         table = self.attempt.table
         await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self._link is not None:
-            self._link.send_order(pt.TellAgent(order="stopping"))
+            self._link(pt.TellAgent(order="stopping"))
         had_ranks = bool(table.alive())
         await self._end_group(grace_s)
         leftover_s = min(grace_s, LEFTOVER_GRACE_S)
@@ -562,22 +575,18 @@ class JobDriver:
         )
         self.take(asked)
 
-    async def keep_evidence(self, reason: str) -> str:
-        """Save evidence for the head, before any signal; returns its folder.
-
-        Args:
-            reason: `failure`, `hang`, or `nan`.
+    async def keep_evidence(self, reason: str) -> None:
+        """Save evidence for the head, before any signal.
 
         Raises:
             ControlError: no rank is alive.
         """
-        if reason not in ("failure", "hang", "nan") or not self.attempt.table.ranks_alive():
+        if not self.attempt.table.ranks_alive():
             raise ControlError("no rank is alive")
-        if reason != "failure":
-            return await self._keep_evidence(reason)
-        await self._keep_evidence_of_failure()
-        kept = evidence_folder.latest(self._folder, self.attempt.number, reason)
-        return "" if kept is None else str(kept)
+        if reason == "failure":
+            await self._keep_evidence_of_failure()
+        else:
+            await self._keep_evidence(reason)
 
     def leave_queue(self, spec: JobSpec) -> None:
         """Leave the queue: the job has its devices, and an agent is being started."""

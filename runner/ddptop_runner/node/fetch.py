@@ -1,36 +1,28 @@
-"""Fetches other nodes' logs and evidence to the head's run folder while someone views them.
+"""Fetches other nodes' logs and evidence to the head's run folder when someone views them.
 
-The originals stay on the node that wrote them. A viewer asks the head (`fetch_log`,
-`fetch_evidence`) repeatedly; once a second, the head asks the nodes for new data and writes it to
-the usual path, at the same offset. The part of a log that is not fetched is a hole at its start, as
-if it had been dropped. So readers of logs and evidence only read local files.
+The originals stay on the node that wrote them. A viewer asks the head (`FetchLogs`,
+`FetchEvidence`) once a second; with each request, the head asks the nodes for new data and writes
+it to the usual path, at the same offset. The part of a log that is not fetched is a hole at its
+start, as if it had been dropped. So readers of logs and evidence only read local files.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import re
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
-
-import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import RunFolder, log_name
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.store import logs
 
-OPS = ("fetch_log", "fetch_evidence")
-LEASE_S = 15.0
-"""How long a log is followed after a viewer's request."""
-EVERY_S = 1.0
 ANSWER_S = 5.0
-"""How long a viewer waits for the first data; anything later is written later."""
+"""How long to wait for the nodes' data of a log."""
 MOST_BYTES = 512 * 1024
 """Limit for one answer: it is one line on the link, and other messages wait for it."""
 TAIL_BYTES = 1 << 20
@@ -48,64 +40,24 @@ MOST_ANSWERS = 256
 _WHERE = re.compile(r"logs/attempt-\d{1,9}|evidence/attempt-(\d{1,9})-[a-z]{1,20}(-\d{1,6})?")
 _OF_A_RANK = re.compile(r"-rank-(\d{1,9})(?!\d)")
 
-Ask = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""`ask(host, op, arguments)` sends a request to a node; DdptopError if it is unreachable."""
+Ask = Callable[[str, pt.ReadFiles, type[pt.Pieces]], Awaitable[pt.Pieces]]
+"""Sends a request to a host; DdptopError if it is unreachable."""
 
 
 # -- on the node -----------------------------------------------------------------------------------
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `read_new`."""
-
-    where: str
-    """`logs/attempt-N` or `evidence/attempt-N-REASON`."""
-    names: list[str] | None = None
-    """None means all files there."""
-    known: dict[str, tuple[int, int]] = {}
-    """By name, the known range of a file."""
-    tail_bytes: int | None = None
-    """How much of an unknown file to fetch; None means as much as one answer holds."""
-    whole: bool = False
-    """Whether to also fetch the part before the known range, once the end is known."""
-
-
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a file."""
-
-    name: str
-    offset: int
-    data: str
-    """Base64."""
-    written_at: float
-    """Unix time of the last write to the file."""
-    anew: bool = False
-    """Whether the file was truncated, so that known data is gone."""
-
-
-class Pieces(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `read_new`."""
-
-    pieces: list[Piece] = []
-    more: bool = False
-    """Whether there is more to fetch."""
-
-
-def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """New data in files of a node's run folder; answers the request `read_new`.
+def read_new(folder: RunFolder, wanted: pt.ReadFiles) -> pt.Pieces:
+    """New data in files of a node's run folder.
 
     Raises:
-        UsageError: the arguments name something other than logs and evidence.
+        UsageError: the request names something other than logs and evidence.
     """
-    try:
-        wanted = msgspec.convert(arguments, Wanted)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"bad arguments for read_new: {error}") from error
     if not _WHERE.fullmatch(wanted.where):
         raise UsageError(f"{wanted.where!r} is neither logs nor evidence of an attempt")
     directory = folder.path / wanted.where
     names = _names(directory) if wanted.names is None else wanted.names[:MOST_FILES]
-    pieces: list[Piece] = []
+    pieces: list[pt.Piece] = []
     left, is_more = MOST_BYTES, False
     fair = max(BLOCK, MOST_BYTES // max(1, len(names)))
     for most in (fair, MOST_BYTES):  # the unused share of quiet files goes to busy ones
@@ -122,9 +74,8 @@ def read_new(folder: RunFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
             is_more = is_more or more
             if piece is not None:
                 pieces.append(piece)
-                left -= len(piece.data) * 3 // 4
-    found: dict[str, Any] = msgspec.to_builtins(Pieces(pieces=pieces, more=is_more))
-    return found
+                left -= len(piece.data)
+    return pt.Pieces(pieces=pieces, more=is_more)
 
 
 def _names(directory: Path) -> list[str]:
@@ -137,7 +88,7 @@ def _names(directory: Path) -> list[str]:
         return []
 
 
-def _piece(path: Path, wanted: Wanted, most: int) -> tuple[Piece | None, bool]:
+def _piece(path: Path, wanted: pt.ReadFiles, most: int) -> tuple[pt.Piece | None, bool]:
     """(the next part of a file, if any; whether there is more before or after it)."""
     with logs.LogFile(path) as file:
         first, end = max(0, file.first - 1), file.end  # include the newline before the first line
@@ -157,10 +108,10 @@ def _piece(path: Path, wanted: Wanted, most: int) -> tuple[Piece | None, bool]:
         if not data and not anew:
             return None, more
         return (
-            Piece(
+            pt.Piece(
                 name=path.name,
                 offset=start,
-                data=base64.b64encode(data).decode(),
+                data=data,
                 written_at=file.written_at,
                 anew=anew,
             ),
@@ -169,13 +120,6 @@ def _piece(path: Path, wanted: Wanted, most: int) -> tuple[Piece | None, bool]:
 
 
 # -- on the head -----------------------------------------------------------------------------------
-
-
-class _Lease(msgspec.Struct):
-    """One log, or all logs of an attempt, that someone is viewing."""
-
-    until_s: float
-    looked: asyncio.Event
 
 
 class Fetcher:
@@ -199,73 +143,28 @@ class Fetcher:
         self._ask = ask
         self._nodes = nodes
         self._hosts = hosts
-        self._leases: dict[tuple[int, int | None], _Lease] = {}
-        """By attempt and rank; None means all ranks."""
         self._from: dict[Path, int] = {}
         """By log, where the fetched part begins."""
-        self._asked = asyncio.Event()
         self._evidence: dict[str, asyncio.Task[None]] = {}
         self.silent: dict[str, str] = {}
         """By host, why it did not answer the last request."""
 
-    async def command(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out a viewer's `fetch_log` or `fetch_evidence`; returns with the first data.
+    async def command(self, request: pt.FetchLogs | pt.FetchEvidence) -> pt.SilentHosts:
+        """Carry out a viewer's request.
 
         Raises:
-            UsageError: the arguments are invalid.
+            UsageError: it is not the name of an evidence folder.
         """
-        if message.get("op") == "fetch_evidence":
-            await self.take_evidence(str(message.get("name")))
-            return {"silent": dict(self.silent)}
-        attempt, ranks = message.get("attempt"), message.get("ranks")
-        if not _is_number(attempt) or not (
-            ranks is None or (isinstance(ranks, list) and all(map(_is_number, ranks)))
-        ):
-            raise UsageError("fetch_log needs an attempt, and ranks as a list or null")
-        leases = [self._lease(attempt, rank) for rank in (ranks or [None])]
-        self._asked.set()
+        if isinstance(request, pt.FetchEvidence):
+            await self.take_evidence(request.name)
+        else:
+            await self.take_logs(request.attempt, request.ranks)
+        return pt.SilentHosts(why=dict(self.silent))
+
+    async def take_logs(self, attempt: int, ranks: Collection[int] | None) -> None:
+        """Fetch new data once of the logs of these ranks, or of all if None."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(
-                asyncio.gather(*(lease.looked.wait() for lease in leases)), ANSWER_S
-            )
-        return {"silent": dict(self.silent)}
-
-    def _lease(self, attempt: int, rank: int | None) -> _Lease:
-        until_s = time.monotonic() + LEASE_S
-        lease = self._leases.get((attempt, rank))
-        if lease is None:
-            lease = self._leases[attempt, rank] = _Lease(until_s, asyncio.Event())
-        lease.until_s = until_s
-        return lease
-
-    def follow(self, attempt: int, rank: int) -> None:
-        """Fetch a log that someone will probably view, such as the failed rank's."""
-        self._lease(attempt, rank)
-        self._asked.set()
-
-    async def run(self) -> None:
-        """Follow the viewed logs until cancelled."""
-        while True:
-            if not self._leases:
-                self._asked.clear()
-                await self._asked.wait()
-            self._asked.clear()
-            await self.look()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), EVERY_S)
-
-    async def look(self) -> None:
-        """Fetch new data of the viewed logs once."""
-        now_s = time.monotonic()
-        for key in [key for key, lease in self._leases.items() if lease.until_s < now_s]:
-            del self._leases[key]
-        leases = dict(self._leases)
-        by_attempt: dict[int, set[int | None]] = {}
-        for attempt, rank in leases:
-            by_attempt.setdefault(attempt, set()).add(rank)
-        await asyncio.gather(*(self._logs(*one) for one in by_attempt.items()))
-        for lease in leases.values():
-            lease.looked.set()
+            await asyncio.wait_for(self._logs(attempt, ranks or [None]), ANSWER_S)
 
     async def take_ends(self, attempts: Collection[int], most_s: float = 10.0) -> None:
         """Fetch the ends of all logs of these attempts; what is not here by then never comes."""
@@ -311,10 +210,12 @@ class Fetcher:
                     where,
                     [name for name in names if self._folder.path / where / name in self._from],
                 )
-                wanted = Wanted(where=where, names=names, known=known, tail_bytes=TAIL_OF_EACH)
+                wanted = pt.ReadFiles(
+                    where=where, names=names, known=known, tail_bytes=TAIL_OF_EACH
+                )
                 work.append(self._take(host, wanted, names))
             if mine:
-                wanted = Wanted(
+                wanted = pt.ReadFiles(
                     where=where,
                     names=mine,
                     known=self._known(where, mine),
@@ -334,29 +235,27 @@ class Fetcher:
                 found[name] = (self._from[path], file.end)
         return found
 
-    async def _take(self, host: str, wanted: Wanted, names: Collection[str]) -> bool:
+    async def _take(self, host: str, wanted: pt.ReadFiles, names: Collection[str]) -> bool:
         answer = await self._answer(host, wanted)
         asked = {piece.name: piece for piece in answer.pieces if piece.name in names}
         for piece in asked.values():
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError):
                 self._write(self._folder.path / wanted.where / piece.name, piece, host)
         return answer.more and bool(asked)
 
-    def _write(self, path: Path, piece: Piece, host: str) -> None:
+    def _write(self, path: Path, piece: pt.Piece, host: str) -> None:
         """Write a part of a log at its offset.
 
         Raises:
             OSError: it cannot be written.
-            ValueError: it is not base64.
         """
-        data = base64.b64decode(piece.data, validate=True)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(path) as fd:
             end = os.fstat(fd).st_size
             if piece.anew or piece.offset > end:  # a gap would read as zeros
                 os.ftruncate(fd, 0)
                 self._from[path] = piece.offset
-            _write_at(fd, data, piece.offset)
+            _write_at(fd, piece.data, piece.offset)
         self._from[path] = min(piece.offset, self._from.get(path, piece.offset))
         at = piece.written_at - self._nodes().get(host, 0.0)
         with contextlib.suppress(OverflowError):  # a node may send anything
@@ -372,7 +271,7 @@ class Fetcher:
         fetched = 0
         for _ in range(MOST_ANSWERS):
             before = fetched
-            answer = await self._answer(host, Wanted(where=where, known=known))
+            answer = await self._answer(host, pt.ReadFiles(where=where, known=known))
             for piece in answer.pieces:
                 if not bounded.is_file_name(piece.name) or piece.name.startswith("."):
                     continue
@@ -380,23 +279,20 @@ class Fetcher:
                     return
                 try:
                     fetched += self._write_evidence(host, where, piece)
-                except (OSError, ValueError):
+                except OSError:
                     return
-                known[piece.name] = (0, piece.offset + len(piece.data) // 4 * 3)
-                padding = len(piece.data) - len(piece.data.rstrip("="))
-                known[piece.name] = (0, known[piece.name][1] - padding)
+                known[piece.name] = (0, piece.offset + len(piece.data))
             if not answer.more or fetched == before or fetched > MOST_EVIDENCE_BYTES:
                 return
 
-    def _write_evidence(self, host: str, where: str, piece: Piece) -> int:
-        data = base64.b64decode(piece.data, validate=True)
+    def _write_evidence(self, host: str, where: str, piece: pt.Piece) -> int:
         folder = self._folder.path / where
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(folder / self._evidence_name(host, where, piece.name)) as fd:
             if not piece.offset:
                 os.ftruncate(fd, 0)
-            _write_at(fd, data, piece.offset)
-        return len(data)
+            _write_at(fd, piece.data, piece.offset)
+        return len(piece.data)
 
     def _evidence_name(self, host: str, where: str, name: str) -> str:
         """A file of a rank of that node is unique, so it keeps its name."""
@@ -406,21 +302,16 @@ class Fetcher:
         path, safe = Path(name), re.sub(r"[^A-Za-z0-9_.-]", "_", host)
         return f"{path.stem}-{safe}{path.suffix}"
 
-    async def _answer(self, host: str, wanted: Wanted) -> Pieces:
+    async def _answer(self, host: str, wanted: pt.ReadFiles) -> pt.Pieces:
         try:
-            answer = await self._ask(host, "read_file", msgspec.to_builtins(wanted))
-            found = msgspec.convert(answer, Pieces)
+            found = await self._ask(host, wanted, pt.Pieces)
             if sum(len(piece.data) for piece in found.pieces) > 2 * MOST_BYTES:
                 raise DdptopError(f"{host} sent more than was asked for")
-        except (DdptopError, msgspec.ValidationError) as error:
+        except DdptopError as error:
             self.silent[host] = str(error)
-            return Pieces()
+            return pt.Pieces()
         self.silent.pop(host, None)
         return found
-
-
-def _is_number(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9
 
 
 @contextlib.contextmanager

@@ -10,12 +10,8 @@ supervisor at the same time, the login session or the machine is shutting down, 
 exits too. A job whose guardian was killed is adopted by a new one (`adoption`), which relieves the
 remaining supervisor and starts its own.
 
-Channel to the supervisor: a SOCK_SEQPACKET pair, one JSON object per packet.
-guardian → supervisor: `hello` {attempt, agent_pid, exits, supervisor_restarts, adopted}, `exited`
-{pid, returncode, at_boottime_s}, `agent_started` {pid}.
-supervisor → guardian: `print` {text}, `start_agent` {plan, env}, `done` {exit_code}.
-
-The supervisor's first `start_agent` starts a queued job's agent; its `env` names the devices.
+Channel to the supervisor: a SOCK_SEQPACKET pair, one message of `model/protocol.py` per packet.
+The supervisor's first `LaunchAgent` starts a queued job's agent; its `env` names the devices.
 """
 
 from __future__ import annotations
@@ -33,24 +29,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import PRIVATE, own_command, own_words
 from ddptop_runner.host import handover as handover_file
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import agent_command, agent_plan
-from ddptop_runner.model.snapshot import ProcessId
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec, read_spec
-from ddptop_runner.node import control
 
 PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
 """Wait before the supervisor's next start, by the number of its deaths within a minute."""
 PACKET_BYTES = 64 * 1024
-LEAVE_S = 2.0
-"""How long a supervisor without a guardian may take to answer before it is killed as stuck."""
 SHUTDOWN_S = 5.0
 """SIGTERMs within this time belong together."""
 EXITS_KEPT = 512
@@ -59,30 +53,14 @@ STDOUT = 1
 
 
 def relieve(folder: RunFolder, job_id: str) -> None:
-    """Have a supervisor without a guardian exit; returns once none is left.
-
-    It is asked first, so that its last snapshot is up to date, and killed if it does not answer.
-    """
-    answered = False
-    asked_at_s = time.monotonic()
+    """Kill a supervisor without a guardian; returns once none is left."""
+    words = ["supervisor", str(folder.path)]
     while (held := lock(folder.supervisor_lock)) is None:
-        if not answered and time.monotonic() - asked_at_s < LEAVE_S:
-            with contextlib.suppress(ControlError):
-                control.request(folder, "leave", timeout_s=LEAVE_S)
-                answered = True
-        if time.monotonic() - asked_at_s >= LEAVE_S:
-            procs.signal_all(_supervisors(folder, job_id), signal.SIGKILL)
+        pids = procs.pids_of_job(job_id)
+        found = [procs.identify(pid) for pid in pids if own_words(procs.argv(pid))[:2] == words]
+        procs.signal_all(found, signal.SIGKILL)
         time.sleep(0.02)
     os.close(held)
-
-
-def _supervisors(folder: RunFolder, job_id: str) -> list[ProcessId]:
-    words = ["supervisor", str(folder.path)]
-    return [
-        procs.identify(pid)
-        for pid in procs.pids_of_job(job_id)
-        if own_words(procs.argv(pid))[:2] == words
-    ]
 
 
 def become_subreaper() -> None:
@@ -105,7 +83,7 @@ class Guardian:
         self._restart_at_s: float | None = None
         self._agent_pid: int | None = given.agent_pid
         self._terminated_at_s: dict[str, float] = {}
-        self._exits: list[dict[str, Any]] = []
+        self._exits: list[pt.Exited] = []
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -186,10 +164,10 @@ class Guardian:
             )
         except OSError as error:
             self._note(f"the agent cannot start: {error}")
-            self._exits.append({"pid": 0, "returncode": 127, "at_boottime_s": boottime_s()})
+            self._exits.append(pt.Exited(pid=0, returncode=127, at_boottime_s=boottime_s()))
             self._agent_pid = 0
-            self._send({"type": "agent_started", "pid": 0})
-            self._send({"type": "exited", **self._exits[-1]})
+            self._send(pt.AgentStarted(pid=0))
+            self._send(self._exits[-1])
             return
         assert agent.stdin is not None  # requested as a pipe
         try:
@@ -199,7 +177,7 @@ class Guardian:
             pass  # it died at once, and its exit is reported
         agent.returncode = 0  # reaped by pid in _reap, never by this handle
         self._agent_pid = agent.pid
-        self._send({"type": "agent_started", "pid": agent.pid})
+        self._send(pt.AgentStarted(pid=agent.pid))
 
     def _start_supervisor(self) -> None:
         try:
@@ -214,15 +192,14 @@ class Guardian:
         self._channel = ours
         self._selector.register(ours, selectors.EVENT_READ, "channel")
         self._send(
-            {
-                "type": "hello",
-                "attempt": self._given.attempt,
-                "agent_pid": self._agent_pid,
-                "guardian_pid": os.getpid(),
-                "exits": self._exits,
-                "supervisor_restarts": len(self._supervisor_starts) - 1,
-                "adopted": self._given.adopts,
-            }
+            pt.GuardianHello(
+                attempt=self._given.attempt,
+                agent_pid=self._agent_pid,
+                guardian_pid=os.getpid(),
+                exits=self._exits,
+                supervisor_restarts=len(self._supervisor_starts) - 1,
+                adopted=self._given.adopts,
+            )
         )
 
     def _spawn_supervisor(self) -> socket.socket:
@@ -249,10 +226,10 @@ class Guardian:
             theirs.close()
         return ours
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: pt.GuardianHello | pt.ToSupervisor) -> None:
         if self._channel is not None:
             try:
-                self._channel.send(json.dumps(message).encode())
+                self._channel.send(pt.encode(message))
             except OSError:
                 pass  # the supervisor died; the next one gets this in its hello
 
@@ -268,16 +245,16 @@ class Guardian:
             self._drop_channel()
             return
         try:
-            message = json.loads(packet)
-        except ValueError:
+            message: pt.ToGuardian = pt.decode(packet, pt.ToGuardian)
+        except msgspec.MsgspecError:
             return  # longer than a packet can be
-        if message["type"] == "print":
-            self._print(message["text"])
-        elif message["type"] == "start_agent":
-            self._given.job_env.update(message["env"])
-            self._start_agent(message["plan"])
-        elif message["type"] == "done":
-            self._exit_code = int(message["exit_code"])
+        if isinstance(message, pt.Print):
+            self._print(message.text)
+        elif isinstance(message, pt.LaunchAgent):
+            self._given.job_env.update(message.env)
+            self._start_agent(message.plan)
+        else:
+            self._exit_code = message.exit_code
 
     def _drop_channel(self) -> None:
         if self._channel is not None:
@@ -298,9 +275,9 @@ class Guardian:
                 self._supervisor.returncode = returncode
                 self._supervisor_ended(returncode)
                 continue
-            exit_ = {"pid": pid, "returncode": returncode, "at_boottime_s": boottime_s()}
-            self._exits = [*self._exits[1 - EXITS_KEPT :], exit_]
-            self._send({"type": "exited", **exit_})
+            exited = pt.Exited(pid=pid, returncode=returncode, at_boottime_s=boottime_s())
+            self._exits = [*self._exits[1 - EXITS_KEPT :], exited]
+            self._send(exited)
 
     def _supervisor_ended(self, returncode: int) -> None:
         while self._channel is not None:  # read its last messages: it may be done

@@ -13,7 +13,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
-from ddptop_runner.host import handover, tmux
+from ddptop_runner.host import handover
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.logs import last_lines
 
@@ -138,7 +138,7 @@ def bring_up(
     if (
         spec.backing == "tmux"
         and not _taken_over(folder, min(PANE_START_S, GUARDIAN_START_S))
-        and not tmux.holds(spec.job)
+        and not _tmux_holds(spec.job)
     ):  # a killed server takes the pane along; if there are two guardians, a lock admits one
         _start_holder(folder, spec, guardian_argv(folder))
     if not _taken_over(folder, GUARDIAN_START_S):
@@ -154,6 +154,12 @@ def bring_up(
         if wrap
         else None
     )
+
+
+def _tmux_holds(job: str) -> bool:
+    from ddptop_runner.host import tmux_server
+
+    return tmux_server.holds(job)
 
 
 def _taken_over(folder: RunFolder, timeout_s: float) -> bool:
@@ -173,8 +179,10 @@ def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Call
         A function that hangs it up.
     """
     if spec.backing == "tmux":
-        tmux.start_session(spec.job, argv, folder.path, folder.handover_file)
-        return lambda: tmux.end_session(spec.job)
+        from ddptop_runner.host import tmux_server  # imported meanwhile by `tmux.import_early`
+
+        tmux_server.start_session(spec.job, argv, folder.path, folder.handover_file)
+        return lambda: tmux_server.end_session(spec.job)
     with folder.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
             list(argv),

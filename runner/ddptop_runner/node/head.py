@@ -33,8 +33,6 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.node import fetch
-from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.fetch import Fetcher
 from ddptop_runner.node.job_process import TICK_S, JobProcess
 from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
@@ -109,13 +107,12 @@ class Head:
         self.publish()
         for part in self.parts.by_host.values():
             self.process.spawn(part.link.run())
-        self.process.spawn(self._fetcher.run())
         await self.process.tick_until(self.ended, self._each_second)
         await self._shut_down()
         self.process.send_exit_code()
         return 0
 
-    def _greet(self, hello: Message) -> None:
+    def _greet(self, hello: pt.GuardianHello) -> None:
         past = self.process.restore(hello)
         if past.snapshot is not None:
             self._checkpoints.recall(past.snapshot.checkpoint, SaveMemory())
@@ -132,13 +129,13 @@ class Head:
             return
         self._log.emit(
             ev.Launched(
-                attempt=hello["attempt"],
+                attempt=hello.attempt,
                 target=PurePath(self._spec.target).name,
                 nproc=self._spec.nproc,
                 at_s=boottime_s(),
             )
         )
-        self._carry(begin(hello["attempt"], list(self._placement.nodes), boottime_s()))
+        self._carry(begin(hello.attempt, list(self._placement.nodes), boottime_s()))
 
     async def _each_second(self) -> None:
         if not self._server.is_bound and self._folder.path.is_dir():
@@ -237,7 +234,7 @@ class Head:
 
     # -- evidence and causes ---------------------------------------------------------------------
 
-    async def _keep_evidence(self, reason: str) -> None:
+    async def _keep_evidence(self, reason: pt.EvidenceReason) -> None:
         """Save evidence on each node with living ranks, before any signal, then fetch it."""
         name = f"attempt-{self.attempt}-{reason}"
         await self.parts.keep_evidence(reason)
@@ -252,7 +249,7 @@ class Head:
         cause, outcome = self.defects.call(lambda: self._verdict(attempt), nothing)
         if cause is not None:
             if cause.rank is not None:
-                self._fetcher.follow(attempt, cause.rank)
+                self.process.spawn(self._fetcher.take_logs(attempt, [cause.rank]))
             kept = self._folder.evidence_dir / name
             cause = replace(cause, evidence=str(kept) if kept.is_dir() else None)
         return judged(order, attempt, cause, outcome)
@@ -322,17 +319,21 @@ class Head:
         return self.job.stop is not None and self._placement.by != "slurm"
 
     async def _conclude(self) -> pt.NothingLeft:
-        def is_done() -> bool:
-            """Whether each node that came back has ended its part."""
-            return not any(isinstance(order, pt.EndOn) for order in self._orders.under_way)
+        async def wait_for_parts() -> None:
+            while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
+                await asyncio.sleep(TICK_S)
+                await self.parts.end_all(0.0)
+            # a node that came back may still write its last lines
+            await until(
+                lambda: not any(isinstance(order, pt.EndOn) for order in self._orders.under_way),
+                ENDED_S,
+            )
 
         await self.parts.end_all(0.0)
-        while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
-            await asyncio.sleep(TICK_S)
-            await self.parts.end_all(0.0)
-        await until(is_done, ENDED_S)  # a node that came back may still write its last lines
+        await wait_for_parts()
         last = self.attempt or 0
         await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
+        await wait_for_parts()  # more may have come back, or a user may have stopped the job
         parts = self.parts.by_host.items()
         left = [host for host, part in parts if part.is_stale or not part.ended]
         if left:
@@ -343,49 +344,39 @@ class Head:
 
     # -- users -----------------------------------------------------------------------------------
 
-    async def _command(self, message: Message) -> Message:
-        op = message.get("op")
-        if op in fetch.OPS:
-            return await self._fetcher.command(message)
-        if op == "stop":
-            grace_s = float(message.get("grace_s", 30.0))
-            self.take(pt.StopAsked(grace_s=grace_s, by=message.get("by")))
-        elif op == "kill":
-            self.take(pt.StopAsked(grace_s=0.0, by=message.get("by")))
-        elif op == "restart":
+    async def _command(self, request: pt.SupervisorRequest) -> pt.Reply:
+        if isinstance(request, pt.FetchLogs | pt.FetchEvidence):
+            return await self._fetcher.command(request)
+        if isinstance(request, pt.GetStacks):
+            return await self._stacks(request.rank)
+        if isinstance(request, pt.RequestCheckpoint):
+            return await self._ask_to_save()
+        if isinstance(request, pt.StopAsked):
+            self.take(request)
+        elif isinstance(request, pt.Restart):
             self.take(pt.RestartAsked(agent=pt.AgentState()))
-        elif op == "stacks":
-            return await self._stacks(message.get("rank"))
-        elif op == "checkpoint":
-            return await self._checkpoint()
-        elif op == "leave":
-            self.process.leave(self.publish)
-        elif op != "ping":
-            raise ControlError(f"unknown request {op!r}")
-        return {"state": self.job.phase}
+        elif not isinstance(request, pt.Ping):
+            raise ControlError(f"{type(request).__name__} is for nodes")
+        return pt.Done()
 
-    async def _stacks(self, rank: int | None) -> Message:
+    async def _stacks(self, rank: int | None) -> pt.Stacks:
         hosts = hosts_of_ranks(self.job, self._spec)
         if rank is not None and rank not in hosts:
             raise ControlError(f"rank {rank} does not exist", f"valid ranks: 0 to {len(hosts) - 1}")
         wanted = set(hosts.values()) if rank is None else {hosts[rank]}
-        answers = await self.parts.ask_each(wanted, "stacks", {"rank": rank})
-        return {"stacks": [one for answer in answers for one in answer.get("stacks", [])]}
+        answers = await self.parts.ask_each(wanted, pt.GetStacks(rank=rank), pt.Stacks)
+        return pt.Stacks(stacks=[one for answer in answers for one in answer.stacks])
 
-    async def _checkpoint(self) -> Message:
-        answers = await self._ask_to_save({})
-        asked = [answer["asked"] for answer in answers]
-        if not asked:
-            return {"asked": None}
-        both = {
-            name: {rank: one for part in asked for rank, one in (part.get(name) or {}).items()}
-            for name in ("signalled", "refused")
-        }
-        return {"asked": {**asked[0], **both}}
-
-    async def _ask_to_save(self, arguments: dict[str, bool]) -> list[Message]:
+    async def _ask_to_save(self) -> pt.SaveAsked:
         hosts = set(hosts_of_ranks(self.job, self._spec).values())
-        return await self.parts.ask_each(hosts, "checkpoint", arguments)
+        answers = await self.parts.ask_each(hosts, pt.RequestCheckpoint(), pt.SaveAsked)
+        if not answers:
+            raise ControlError(f"no rank is running: the job is {self.job.phase}")
+        return replace(
+            answers[0],
+            signalled={rank: name for one in answers for rank, name in one.signalled.items()},
+            refused={rank: why for one in answers for rank, why in one.refused.items()},
+        )
 
     async def _save_first(self, attempt: int) -> None:
         """Ask the ranks to save and wait until they have, longer if one is writing."""
@@ -393,28 +384,17 @@ class Head:
         if before is not None and abs((utc_now() - before.at).total_seconds()) < SAVED_LATELY_S:
             return
         with contextlib.suppress(DdptopError):
-            await self._ask_to_save({})
+            await self._ask_to_save()
         limit_s = SAVES_WITHIN_S
-        seen_s = steps = None
-        """When the script had seen the request, and the steps known a while later."""
-        while (now_s := boottime_s()) - asked_s < limit_s:
+        while boottime_s() - asked_s < limit_s:
             await asyncio.sleep(TICK_S)  # by then, each node has reported whether a rank is writing
             snapshot = self._snapshot()
             if self.attempt != attempt or self.job.phase != "running":
                 return
             if any(rank.phase == "checkpoint" for rank in snapshot.ranks):
-                limit_s, steps = SAVE_S, None
+                limit_s = SAVE_S
             elif self.job.checkpoint != before:
                 return
-            elif seen_s is None:
-                with contextlib.suppress(DdptopError):
-                    answers = await self._ask_to_save({"look": True})
-                    seen_s = now_s if any(one.get("seen") for one in answers) else None
-            elif steps is None and now_s - seen_s > 2 * TICK_S:
-                steps = snapshot.step
-                limit_s = limit_s if steps is None else SAVE_S
-            elif steps is not None and snapshot.step is not None and snapshot.step > steps:
-                return  # it has saved in an undetectable way and trains on
             step_s = max((rank.step_time_s or 0.0 for rank in snapshot.ranks), default=0.0)
             limit_s = max(limit_s, min(SAVE_S, SAVES_WITHIN_S + 2 * step_s))
 

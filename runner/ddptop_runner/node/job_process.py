@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,15 +15,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_now
-from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.view import Samples, devices_for_history, for_history, view
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.node.agent_link import Message
 from ddptop_runner.node.alerts import JobAlerts
 from ddptop_runner.node.guardian import PACKET_BYTES
 from ddptop_runner.node.job_clock import JobClock
@@ -35,7 +33,6 @@ from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
 
 TICK_S = 1.0
-LEAVE_AFTER_S = 0.05  # for the answer to the process that requested the exit
 SHOWN_CHARACTERS = 2000
 """Limit for an event in the pane; the history has the full text."""
 
@@ -68,14 +65,15 @@ class JobProcess:
 
     # -- from start to end -----------------------------------------------------------------------
 
-    async def receive_hello(self) -> Message:
+    async def receive_hello(self) -> pt.GuardianHello:
         """The guardian's first message."""
-        hello: Message = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
+        packet = await self._loop.sock_recv(self._channel, PACKET_BYTES)
+        hello: pt.GuardianHello = pt.decode(packet, pt.GuardianHello)
         return hello
 
-    def restore(self, hello: Message) -> Past:
+    def restore(self, hello: pt.GuardianHello) -> Past:
         """Continue the log and clock of an earlier process of this job; returns what it left."""
-        self._guardian = procs.identify(hello["guardian_pid"])
+        self._guardian = procs.identify(hello.guardian_pid)
         past = read_past(self._folder, hello)
         self.log.restore(past.events, past.snapshot if past.has_continued else None)
         if past.snapshot is not None:
@@ -103,22 +101,6 @@ class JobProcess:
         self.record(snapshot, final=True)
         await write_end(self._folder, snapshot, self.history, self.snapshot_file)
 
-    def leave(self, publish: Callable[[], None]) -> None:
-        """Exit soon, so that a new guardian's process can continue from the snapshot.
-
-        Raises:
-            ControlError: the guardian is alive.
-        """
-        if not self.is_unguarded:
-            raise ControlError("the job already has a guardian")
-
-        def leave() -> None:
-            publish()
-            self.history.close()
-            os._exit(0)
-
-        self._loop.call_later(LEAVE_AFTER_S, leave)
-
     # -- tasks -----------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -134,7 +116,9 @@ class JobProcess:
 
     # -- guardian --------------------------------------------------------------------------------
 
-    def listen(self, take: Callable[[list[Message]], None], lost: Callable[[], None]) -> None:
+    def listen(
+        self, take: Callable[[list[pt.ToSupervisor]], None], lost: Callable[[], None]
+    ) -> None:
         """Receive the guardian's messages until `stop_listening`.
 
         Args:
@@ -143,7 +127,7 @@ class JobProcess:
         """
 
         def read() -> None:
-            messages: list[Message] = []
+            messages: list[pt.ToSupervisor] = []
             is_alive = True
             while is_alive:
                 try:
@@ -156,7 +140,7 @@ class JobProcess:
                     packet = b""
                 is_alive = bool(packet)
                 if packet:
-                    messages.append(json.loads(packet))
+                    messages.append(pt.decode(packet, pt.ToSupervisor))
             take(messages)
             if not is_alive:
                 self.stop_listening()
@@ -169,19 +153,19 @@ class JobProcess:
         """Stop receiving the guardian's messages."""
         self._loop.remove_reader(self._channel)
 
-    def send_to_guardian(self, message: Message) -> None:
+    def send_to_guardian(self, message: pt.ToGuardian) -> None:
         """Send a message; errors are ignored, since a dead guardian does not stop the job."""
         with contextlib.suppress(OSError):
-            self._channel.send(json.dumps(message).encode())
+            self._channel.send(pt.encode(message))
 
     def send_exit_code(self) -> None:
         """Send the job's exit code to the guardian, because this process is about to exit."""
         job = self.log.state
         code = job.exit_code if job.exit_code is not None else int(job.phase != "finished")
-        self.send_to_guardian({"type": "done", "exit_code": code})
+        self.send_to_guardian(pt.JobOver(exit_code=code))
 
     def _show(self, line: str) -> None:
-        self.send_to_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
+        self.send_to_guardian(pt.Print(text=line[:SHOWN_CHARACTERS]))
 
     # -- snapshots -------------------------------------------------------------------------------
 

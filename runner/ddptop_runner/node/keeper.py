@@ -40,8 +40,6 @@ NEXT_ATTEMPT = ".next"
 """Name of the next attempt's log folder; see `agent.run`."""
 CHECK_EVERY_S = 10.0
 """Interval for checking that the history can be read."""
-REPORT_EVERY_S = 60.0
-"""Shortest interval for reporting a log that keeps dropping its head."""
 ROOM_FOR_S = 3.0
 """A full disk has space again once all reserves have been held for this long."""
 RETRY_FOR_S = 600.0
@@ -82,9 +80,8 @@ class RunFolderKeeper:
         self._is_next_ready = False
         self._attempt: int | None = None
         self._logs: dict[int, RankLog] = {}
-        self._dropped: dict[tuple[int, str], int] = {}
-        """Unreported dropped bytes, by log and reason."""
-        self._reported_s: dict[tuple[int, str], float] = {}
+        self._reported: set[tuple[int, str]] = set()
+        """Dropped heads of this attempt's logs, by log and reason: only the first is an event."""
         self._lost: dict[int, int] = {}
         """Bytes lost since the disk became full, by log."""
         self._full_since: dt.datetime | None = None
@@ -96,9 +93,9 @@ class RunFolderKeeper:
     def look(self, attempt: int, now_s: float) -> list[Finding]:
         """Do what is due and return findings for the user; takes well under a millisecond."""
         self.hold_logs(attempt, now_s)
-        self._report_drops(now_s)
         self._prepare_next_attempt()
-        return [*self._room_findings(now_s), *self._history_findings(now_s), *self._log_findings()]
+        findings = [*self._room_findings(now_s), *self._history_findings(now_s)]
+        return [*findings, *self._damage_findings()]
 
     def hold_logs(self, attempt: int, now_s: float) -> float:
         """Keep blocks reserved for each log; returns the seconds until this is due again."""
@@ -118,7 +115,6 @@ class RunFolderKeeper:
         """Release all reserves, so that the end of the job can be written."""
         if self._full_since is not None:
             self._space_is_back(still_full=True)
-        self._report_drops(None)
         for attempt in logs.attempts(self._folder):
             for rank in logs.ranks(self._folder, attempt):
                 trim(self._folder.log_file(attempt, rank))
@@ -131,7 +127,7 @@ class RunFolderKeeper:
 
     def _track(self, attempt: int) -> None:
         if attempt != self._attempt:
-            self._report_drops(None)
+            self._reported.clear()
             self._attempt = attempt
             self._logs = {OWN_LOG: RankLog(self._folder.supervisor_log, self._limit)}
         for rank in logs.ranks(self._folder, attempt):
@@ -170,41 +166,19 @@ class RunFolderKeeper:
             self._is_next_ready = not lacks_room
 
     def _note_drop(self, owner: int, reason: str, size: int) -> None:
-        if size:
-            self._dropped[owner, reason] = self._dropped.get((owner, reason), 0) + size
         if size and reason == "disk full":
             self._lost[owner] = self._lost.get(owner, 0) + size
-
-    def _report_drops(self, now_s: float | None) -> None:
-        """Report the drops that are due, or all if `now_s` is None."""
-        for (owner, reason), size in list(self._dropped.items()):
-            last_s = self._reported_s.get((owner, reason))
-            if now_s is not None and last_s is not None and now_s - last_s < REPORT_EVERY_S:
-                continue
-            if now_s is not None:
-                self._reported_s[owner, reason] = now_s
-            del self._dropped[owner, reason]
+        if size and (owner, reason) not in self._reported:
+            self._reported.add((owner, reason))
             self._report(f"{reason}: dropped the oldest {units.size(size)} of {_log(owner)}")
 
     def _report(self, message: str) -> None:
         self._story.emit(Noticed(attempt=self._attempt, text=message))
 
-    def _log_findings(self) -> list[Finding]:
-        found = []
-        too_long = sorted(owner for owner, log in self._logs.items() if not log.can_punch)
-        if too_long:
-            ranks = tuple(owner for owner in too_long if owner >= 0)
-            limit = units.size(self._limit)
-            message = (
-                f"logs exceed their {limit} limit: the run folder's file system does not support"
-                " hole punching"
-            )
-            found.append(Finding("log-limit", "warning", message, ranks))
-        if self._damaged:
-            found.append(
-                Finding("damaged-file", "warning", "; ".join(self._damaged), has_event=True)
-            )
-        return found
+    def _damage_findings(self) -> list[Finding]:
+        if not self._damaged:
+            return []
+        return [Finding("damaged-file", "warning", "; ".join(self._damaged), has_event=True)]
 
     # -- the disk --------------------------------------------------------------------------------
 
@@ -244,20 +218,23 @@ class RunFolderKeeper:
         self._full_since = self._room_since = None
         what = "the job ended with the disk full" if still_full else "the disk has space again"
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
-        self._report_drops(None)
+        self._reported = {one for one in self._reported if one[1] != "disk full"}
         lost = sorted(self._lost.items())
         parts += [f"lost {units.size(size)} from {_log(owner)}" for owner, size in lost]
         if not lost:
             parts.append("no log lines were lost")
         self._lost.clear()
-        self._report("; ".join([*parts, *self._history_gap()]))
+        gap = self._history_gap()
+        if gap is None and not self._history.problem:
+            gap = "no history was lost"
+        self._report("; ".join(filter(None, [*parts, gap])))
 
-    def _history_gap(self) -> list[str]:
+    def _history_gap(self) -> str | None:
         gap = self._history.take_gap()
-        if gap is not None:
-            begin, end = (dt.datetime.fromtimestamp(t).astimezone() for t in gap)
-            return [f"no history from {begin:%H:%M:%S} to {end:%H:%M:%S}"]
-        return [] if self._history.problem else ["no history was lost"]
+        if gap is None:
+            return None
+        begin, end = (dt.datetime.fromtimestamp(t).astimezone() for t in gap)
+        return f"no history from {begin:%H:%M:%S} to {end:%H:%M:%S}"
 
     # -- the history -----------------------------------------------------------------------------
 
@@ -271,10 +248,9 @@ class RunFolderKeeper:
             words = f"{history.lost_history}; started a new history without the earlier data"
             self._damaged.append(words)
             self._report(words)
-        if history.problem is None and self._full_since is None:
-            for words in self._history_gap():
-                if words.startswith("no history from"):
-                    self._report(words)
+        is_whole = history.problem is None and self._full_since is None
+        if is_whole and (gap := self._history_gap()) is not None:
+            self._report(gap)
         if history.problem is None or self._full_since is not None:
             return []
         return [

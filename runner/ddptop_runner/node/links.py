@@ -7,15 +7,16 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.launch import slurm, ssh
-from ddptop_runner.model import node_link as nl
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
+from ddptop_runner.node.control import R, expect
 from ddptop_runner.store.log_clean import one_line
 
 RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -65,7 +66,7 @@ class NodeLink:
         node: NodeSpec,
         job_id: str,
         after_seq: int,
-        take: Callable[[NodeLink, nl.NodeEvent | nl.NodeState | nl.NodeAbsent], None],
+        take: Callable[[NodeLink, pt.NodeEvent | pt.NodeState | pt.NodeAbsent], None],
         made: Callable[[NodeLink], None],
         broken: Callable[[NodeLink, str], None],
     ) -> None:
@@ -81,7 +82,7 @@ class NodeLink:
         self._job_id = job_id
         self._take, self._made, self._broken = take, made, broken
         self._process: asyncio.subprocess.Process | None = None
-        self._answers: dict[int, asyncio.Future[nl.Answer]] = {}
+        self._answers: dict[int, asyncio.Future[pt.Reply]] = {}
         self._id = 0
         self._received_s = self._up_s = 0.0
 
@@ -167,18 +168,18 @@ class NodeLink:
             self._received_s = boottime_s()
             self._receive(report)
 
-    def _receive(self, report: nl.Report) -> None:
-        if isinstance(report, nl.Hello):
+    def _receive(self, report: pt.Report) -> None:
+        if isinstance(report, pt.Hello):
             self.shift_s = boottime_s() - report.boottime_s
             self.clock_offset_s = (report.now - utc_now()).total_seconds()
             self.is_up, self._up_s = True, boottime_s()
-            self._send(nl.Follow(job_id=self._job_id, after_seq=self.seq))
+            self._send(pt.Follow(job_id=self._job_id, after_seq=self.seq))
             self._made(self)
-        elif isinstance(report, nl.Answer):
+        elif isinstance(report, pt.Answer):
             waiting = self._answers.pop(report.id, None)
             if waiting is not None and not waiting.done():
-                waiting.set_result(report)
-        elif isinstance(report, nl.NodeEvent):
+                waiting.set_result(report.reply)
+        elif isinstance(report, pt.NodeEvent):
             if report.event.seq > self.seq:
                 self.seq = report.event.seq
                 self._take(self, report)
@@ -196,13 +197,13 @@ class NodeLink:
                 return
             if self.is_up:
                 self._id += 1
-                self._send(nl.Request(id=self._id, op="hello"))
+                self._send(pt.Ask(id=self._id, request=pt.Ping()))
 
-    def _send(self, order: nl.Order) -> None:
+    def _send(self, order: pt.ToNode) -> None:
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
             raise LinkError(f"{self.host} cannot be reached")
-        process.stdin.write(msgspec.json.encode(order) + b"\n")
+        process.stdin.write(pt.line(order))
 
     def _fail_all(self, why: str) -> None:
         waiting, self._answers = self._answers, {}
@@ -210,52 +211,41 @@ class NodeLink:
             if not future.done():
                 future.set_exception(LinkError(f"{self.host} cannot be reached", why))
 
-    async def ask(
-        self, op: str, arguments: dict[str, Any], timeout_s: float = ANSWER_S
-    ) -> dict[str, Any]:
-        """Send a request to the node; returns its answer.
+    async def ask(self, request: pt.NodeRequest, kind: type[R], timeout_s: float = ANSWER_S) -> R:
+        """Send a request to the node; returns its reply.
 
         Raises:
             ControlError: the request is refused; `LinkError` if the node is unreachable.
         """
-        return await self._asked(
-            lambda number: nl.Request(id=number, op=op, arguments=arguments), timeout_s
-        )
+        if not self.is_up:
+            raise LinkError(f"{self.host} cannot be reached")
+        self._id += 1
+        number = self._id
+        future: asyncio.Future[pt.Reply] = asyncio.get_running_loop().create_future()
+        self._answers[number] = future
+        try:
+            self._send(pt.Ask(id=number, request=request))
+            reply = await asyncio.wait_for(future, timeout_s)
+        except asyncio.TimeoutError:
+            raise LinkError(f"{self.host} did not answer within {timeout_s:g} s") from None
+        finally:
+            self._answers.pop(number, None)
+        if isinstance(reply, pt.Refused):  # its code is about the node's supervisor, not the head
+            reply = replace(reply, code=None)
+        return expect(reply, kind)
 
     async def start(
         self, spec: JobSpec, env: dict[str, str], attempt: int, rendezvous: Rendezvous
-    ) -> dict[str, Any]:
+    ) -> None:
         """Start the node's part and follow it.
 
         Raises:
             ControlError: see `ask`.
         """
-        answer = await self._asked(
-            lambda number: nl.Start(
-                id=number, spec=spec, env=env, attempt=attempt, rendezvous=rendezvous
-            ),
-            ANSWER_S,
+        await self.ask(
+            pt.Start(spec=spec, env=env, attempt=attempt, rendezvous=rendezvous), pt.Done
         )
-        self._send(nl.Follow(job_id=self._job_id, after_seq=self.seq))
-        return answer
-
-    async def _asked(self, order: Callable[[int], nl.Order], timeout_s: float) -> dict[str, Any]:
-        if not self.is_up:
-            raise LinkError(f"{self.host} cannot be reached")
-        self._id += 1
-        number = self._id
-        future: asyncio.Future[nl.Answer] = asyncio.get_running_loop().create_future()
-        self._answers[number] = future
-        try:
-            self._send(order(number))
-            answer = await asyncio.wait_for(future, timeout_s)
-        except asyncio.TimeoutError:
-            raise LinkError(f"{self.host} did not answer within {timeout_s:g} s") from None
-        finally:
-            self._answers.pop(number, None)
-        if answer.error is not None:
-            raise ControlError(one_line(answer.error), answer.hint and one_line(answer.hint))
-        return answer.data
+        self._send(pt.Follow(job_id=self._job_id, after_seq=self.seq))
 
 
 async def _last_bytes(stream: asyncio.StreamReader | None) -> str:

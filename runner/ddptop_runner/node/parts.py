@@ -23,10 +23,10 @@ from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
-from ddptop_runner.model import node_link as nl
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement, Rendezvous
+from ddptop_runner.node.control import R
 from ddptop_runner.node.job_process import TICK_S
 from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.links import SILENT_S, LinkError, NodeLink
@@ -158,20 +158,20 @@ class Parts:
     # -- nodes' reports --------------------------------------------------------------------------
 
     def take_report(
-        self, link: NodeLink, report: nl.NodeEvent | nl.NodeState | nl.NodeAbsent
+        self, link: NodeLink, report: pt.NodeEvent | pt.NodeState | pt.NodeAbsent
     ) -> None:
         """Take in a node's event, its state, or the absence of its part."""
         part = self.by_host[link.host]
         part.last_report_s = boottime_s()
-        if isinstance(report, nl.NodeEvent):
+        if isinstance(report, pt.NodeEvent):
             event = _shifted(ev.of_row(report.event), link.shift_s)
             self._note(part, event)
             self._report(pt.NodeReported(node=link.host, event=event))
             return
-        if isinstance(report, nl.NodeState):
+        if isinstance(report, pt.NodeState):
             part.snapshot, part.seen_s = report.snapshot, part.last_report_s
             part.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
-        self._report_link(part, is_there=isinstance(report, nl.NodeState))
+        self._report_link(part, is_there=isinstance(report, pt.NodeState))
 
     def _note(self, part: Part, event: ev.JobEvent) -> None:
         if isinstance(event, ev.Launched | ev.AttemptStarted | ev.AttemptOpened):
@@ -269,13 +269,13 @@ class Parts:
         """Each node's wall clock minus the head's, by host."""
         return {host: part.link.clock_offset_s or 0.0 for host, part in self.by_host.items()}
 
-    async def ask(self, host: str, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to a node; returns its answer.
+    async def ask(self, host: str, request: pt.NodeRequest, kind: type[R]) -> R:
+        """Send a request to a node; returns its reply.
 
         Raises:
             ControlError: the request is refused; `LinkError` if the node is unreachable.
         """
-        return await self.by_host[host].link.ask(op, arguments)
+        return await self.by_host[host].link.ask(request, kind)
 
     async def begin(self, order: pt.BeginOn) -> pt.Fact | None:
         """Ask until the node has begun, since a broken link may have lost the order."""
@@ -314,9 +314,8 @@ class Parts:
         if not part.ended and part.attempt == attempt:
             return
         if not part.ended and part.attempt == attempt - 1:
-            arguments = {"attempt": attempt, "rendezvous": msgspec.to_builtins(rendezvous)}
             try:
-                await part.link.ask("restart", arguments)
+                await part.link.ask(pt.Restart(attempt=attempt, rendezvous=rendezvous), pt.Done)
                 return
             except LinkError:
                 raise
@@ -367,9 +366,10 @@ class Parts:
                 return
             if part.is_known and not part.ended and host not in self._asked:
                 self._asked.add(host)
-                with contextlib.suppress(DdptopError, msgspec.ValidationError):
-                    found = (await part.link.ask("environment", {})).get("env")
-                    self._recovered |= msgspec.convert(found, dict[str, str])
+                with contextlib.suppress(DdptopError):
+                    self._recovered |= (
+                        await part.link.ask(pt.GetEnvironment(), pt.Environment)
+                    ).env
 
     def _environment(self) -> dict[str, str]:
         """The launching shell's variables that ranks get in addition to their node's."""
@@ -391,7 +391,7 @@ class Parts:
                 continue
             asked = False
             with contextlib.suppress(ControlError):  # its supervisor may be starting
-                await part.link.ask("stop", {"grace_s": grace_s}, timeout_s=10.0)
+                await part.link.ask(pt.StopAsked(grace_s=grace_s), pt.Done, timeout_s=10.0)
                 asked = True
             wait_s = grace_s + ENDED_S if asked else RETRY_S
             await until(lambda: part.ended or not part.is_known, wait_s)
@@ -415,16 +415,14 @@ class Parts:
 
         await asyncio.gather(*map(end, self.by_host.values()))
 
-    async def ask_each(
-        self, hosts: set[str], op: str, arguments: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Ask nodes; returns the answers, or raises a node's error if none answers.
+    async def ask_each(self, hosts: set[str], request: pt.NodeRequest, kind: type[R]) -> list[R]:
+        """Ask nodes; returns the replies, or raises a node's error if none answers.
 
         Raises:
             ControlError: no node answered.
         """
         found = await asyncio.gather(
-            *(self.ask(host, op, dict(arguments)) for host in sorted(hosts)),
+            *(self.ask(host, request, kind) for host in sorted(hosts)),
             return_exceptions=True,
         )
         answers = [one for one in found if not isinstance(one, BaseException)]
@@ -447,9 +445,9 @@ class Parts:
             and seen.attempts_began.get(attempt) != step
         }
         with contextlib.suppress(ControlError):
-            await self.ask_each(hosts, "began", {"attempt": attempt, "step": step})
+            await self.ask_each(hosts, pt.AttemptBegan(attempt=attempt, step=step), pt.Done)
 
-    async def keep_evidence(self, reason: str) -> None:
+    async def keep_evidence(self, reason: pt.EvidenceReason) -> None:
         """Have each node with living ranks save its evidence, once per attempt."""
         async with self.keeping_evidence:
             alive = [
@@ -458,9 +456,9 @@ class Parts:
                 if not part.ended and part.link.is_up and host not in self._has_evidence
             ]
             self._has_evidence.update(part.link.host for part in alive)
-            arguments = {"reason": reason}
+            request = pt.SaveEvidence(reason=reason)
             answers = await asyncio.gather(
-                *(part.link.ask("evidence", arguments, EVIDENCE_S) for part in alive),
+                *(part.link.ask(request, pt.Done, EVIDENCE_S) for part in alive),
                 return_exceptions=True,
             )
             self._silent = {

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -18,6 +17,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job.memory import Memory, read_memory
 from ddptop_runner.job.moment import rebuild
 from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import read_spec
 from ddptop_runner.model.words import LIVE_STATES
@@ -43,26 +43,26 @@ class Past:
         return read_memory(self.snapshot)
 
 
-def read_past(folder: RunFolder, hello: dict[str, Any]) -> Past:
+def read_past(folder: RunFolder, hello: pt.GuardianHello) -> Past:
     """Read what is left; the guardian's hello shows why this supervisor was started."""
     snapshot, damage = _last_snapshot(folder)
     events: tuple[Event, ...] = ()
     with contextlib.suppress(DdptopError):
         events = tuple(HistoryReader(folder.history_db).events(silent=True))
-    adopted, restarts = bool(hello.get("adopted")), hello["supervisor_restarts"]
+    adopted, restarts = hello.adopted, hello.supervisor_restarts
     if snapshot is None or not (adopted or restarts) or _is_of_an_earlier_life(snapshot, hello):
         event: ev.JobEvent | None = _lost(snapshot)
         if damage is not None:
-            event = ev.SnapshotDamaged(attempt=hello["attempt"], damage=damage)
+            event = ev.SnapshotDamaged(attempt=hello.attempt, damage=damage)
         return Past(snapshot, has_continued=False, event=event, events=events)
     came = ev.GuardianRestarted if adopted and not restarts else ev.SupervisorRestarted
     event = came(attempt=snapshot.attempt, damage=damage)
     return Past(snapshot, has_continued=True, event=event, events=events)
 
 
-def _is_of_an_earlier_life(snapshot: NodeSnapshot, hello: dict[str, Any]) -> bool:
+def _is_of_an_earlier_life(snapshot: NodeSnapshot, hello: pt.GuardianHello) -> bool:
     """Whether the job was restarted since and no supervisor has written a snapshot yet."""
-    return snapshot.attempt is not None and snapshot.attempt < hello["attempt"]
+    return snapshot.attempt is not None and snapshot.attempt < hello.attempt
 
 
 def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:

@@ -40,7 +40,7 @@ from ddptop_runner.host.addresses import interface_of, is_loopback, of_interface
 from ddptop_runner.job.registry import JobView, is_locked, read_job
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.choice import job_environment
-from ddptop_runner.model import node_link as nl
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
 from ddptop_runner.model.words import LIVE_STATES
@@ -57,17 +57,12 @@ ABSENT_AFTER_S = 3.0
 """A restarted supervisor binds its socket sooner."""
 SUPERVISOR_S = 5.0
 """Time for a supervisor to write its first snapshot, or its last one after the end's event."""
-YIELD_S = 20.0
-"""Time for a later launch that competes for the same machines to end what it started."""
 KEPT_S = 14 * 86400.0
 """How long a node keeps an ended job's files, counted from its last output."""
 REQUEST_S = 60.0
 UNSENT_BYTES = 1 << 20
 HEAD_SILENT_S = 30.0
 """A following head pings every 5 s; if its host is gone, it may never close the link."""
-OF_SUPERVISOR = frozenset(
-    {"ping", "stop", "kill", "restart", "evidence", "stacks", "checkpoint", "began"}
-)
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
@@ -84,7 +79,7 @@ def node_job_id(job_id: str, index: int) -> str:
 # -- requests handled by this command --------------------------------------------------------------
 
 
-def start(order: nl.Start) -> dict[str, Any]:
+def start(order: pt.Start) -> None:
     """Start the guardian of the node's part.
 
     Raises:
@@ -105,21 +100,14 @@ def start(order: nl.Start) -> dict[str, Any]:
     if (interface := gloo_interface(order.rendezvous, {**os.environ, **env})) is not None:
         env[GLOO_INTERFACE] = interface
     wrap = survival.plan(survival.gather(os.environ)).wrap
-    deadline_s = boottime_s() + YIELD_S
-    while True:
-        with usage.taking() if spec.devices else contextlib.nullcontext():
-            holders = [] if membership.force else usage.holders_of(spec)
-            if not holders:
-                _make_folders(folder)
-                write_spec(folder, spec)
-                note = start_guardian(folder, spec, env, wrap, attempt=order.attempt)
-                if spec.devices:  # they show as taken once its last snapshot is replaced
-                    _until(lambda: read_job(folder).is_live)
-                break
-        if boottime_s() > deadline_s or not usage.will_yield(holders, spec):
+    with usage.taking() if spec.devices else contextlib.nullcontext():
+        if not membership.force and (holders := usage.holders_of(spec)):
             raise ControlError(usage.taken_in_words(spec, holders))
-        time.sleep(RECONNECT_S)
-    return {"folder": str(folder.path), "note": note}
+        _make_folders(folder)
+        write_spec(folder, spec)
+        start_guardian(folder, spec, env, wrap, attempt=order.attempt)
+        if spec.devices:  # they show as taken once its last snapshot is replaced
+            _until(lambda: read_job(folder).is_live)
 
 
 def _make_folders(folder: RunFolder) -> None:
@@ -210,45 +198,29 @@ def gloo_interface(rendezvous: Rendezvous, env: Mapping[str, str]) -> str | None
     return interface_of(own)
 
 
-def _preflight(arguments: dict[str, Any]) -> dict[str, Any]:
-    from ddptop_runner.launch import preflight  # not needed by a link that only follows
-
-    return preflight.answer(arguments)
-
-
-def forget(arguments: dict[str, Any]) -> dict[str, Any]:
+def forget(job_id: str) -> None:
     """Delete the run folder of a node's part of a job, with its logs and evidence.
 
     Raises:
         ControlError: the part cannot be ended, or belongs to another user.
     """
-    job_id = str(arguments.get("job_id", ""))
     folder = member_folder(job_id)
     if not bounded.is_file_name(job_id):
         raise ControlError("not the ID of a node's part of a job")
     try:
         status = folder.path.lstat()
     except FileNotFoundError:
-        return {}
+        return
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise ControlError(f"not deleting {folder.path}, which {belongs(status)}")
     if is_locked(folder):  # the job has ended without it
         with contextlib.suppress(ControlError):
-            control.request(folder, "kill")
+            control.request(folder, pt.StopAsked(grace_s=0.0), pt.Done)
         if not _until(lambda: not is_locked(folder)):
             raise ControlError(
                 "the node's part of the job is still running", f"ddptop kill {job_id} ends it there"
             )
     _delete(folder)
-    return {}
-
-
-LOCAL: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "forget": forget,
-    "hello": lambda _: {},
-    "preflight": _preflight,
-}
-"""Requests that do not need a job, by name."""
 
 
 # -- the link --------------------------------------------------------------------------------------
@@ -283,25 +255,23 @@ class Remote:
         """Whether a head follows the node's part."""
         return self._following is not None and not self._following.done()
 
-    def send(self, report: nl.Report) -> None:
+    def send(self, report: pt.Report) -> None:
         """Send one report to the head."""
-        self._write(msgspec.json.encode(report) + b"\n")
+        self._write(pt.line(report))
 
     def greet(self) -> None:
         """Send the first line."""
         self.send(
-            nl.Hello(
+            pt.Hello(
                 ddptop=__version__,
-                host=procs.host_name(),
-                boot_id=procs.boot_id(),
                 boottime_s=boottime_s(),
                 now=utc_now(),
             )
         )
 
-    def take(self, order: nl.Order) -> None:
+    def take(self, order: pt.ToNode) -> None:
         """Carry out an order of the head."""
-        if isinstance(order, nl.Follow):
+        if isinstance(order, pt.Follow):
             if not bounded.is_file_name(order.job_id):
                 return
             self._folder, self._seq = member_folder(order.job_id), order.after_seq
@@ -319,31 +289,35 @@ class Remote:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, order: nl.Start | nl.Request) -> None:
+    async def _answer(self, order: pt.Ask) -> None:
         try:
-            if isinstance(order, nl.Start):
-                data = await asyncio.to_thread(start, order)
-            else:
-                data = await asyncio.to_thread(self._request, order)
+            reply = await asyncio.to_thread(self._reply, order.request)
         except DdptopError as error:
-            self.send(nl.Answer(id=order.id, error=error.message, hint=error.hint))
+            reply = pt.refused(error)
         except (OSError, TypeError, ValueError) as error:
-            self.send(nl.Answer(id=order.id, error=f"{type(error).__name__}: {error}"))
-        else:
-            self.send(nl.Answer(id=order.id, data=data))
+            reply = pt.Refused(error=f"{type(error).__name__}: {error}")
+        self.send(pt.Answer(id=order.id, reply=reply))
 
-    def _request(self, order: nl.Request) -> dict[str, Any]:
-        if order.op in LOCAL:
-            return LOCAL[order.op](order.arguments)
+    def _reply(self, request: pt.NodeRequest) -> pt.Reply:
+        if isinstance(request, pt.Ping):
+            return pt.Done()
+        if isinstance(request, pt.Start):
+            start(request)
+            return pt.Done()
+        if isinstance(request, pt.Forget):
+            forget(request.job_id)
+            return pt.Done()
+        if isinstance(request, pt.Preflight):
+            from ddptop_runner.launch import preflight  # not needed by a link that only follows
+
+            return pt.Found(data=preflight.answer(request.question))
         if self._folder is None:
             raise ControlError("no job is followed")
-        if order.op == "read_file":
-            return fetch.read_new(self._folder, order.arguments)
-        if order.op == "environment":
-            return {"env": adoption.launch_variables(read_job(self._folder))}
-        if order.op in OF_SUPERVISOR:
-            return control.request(self._folder, order.op, REQUEST_S, **order.arguments)
-        raise ControlError(f"unknown request {order.op!r}")
+        if isinstance(request, pt.ReadFiles):
+            return fetch.read_new(self._folder, request)
+        if isinstance(request, pt.GetEnvironment):
+            return pt.Environment(env=adoption.launch_variables(read_job(self._folder)))
+        return control.exchange(self._folder, request, REQUEST_S)
 
     async def _follow(self, folder: RunFolder) -> None:
         """Forward what the supervisor publishes; a new supervisor binds the same path."""
@@ -359,12 +333,12 @@ class Remote:
                 self._end(f"{folder.history_db} cannot be read ({error})")
                 return
             if not lives and (last := _last_state(folder)) is not None:
-                self.send(nl.NodeState(snapshot=msgspec.structs.replace(last, memory={})))
+                self.send(pt.NodeState(snapshot=msgspec.structs.replace(last, memory={})))
                 return
             now_s = boottime_s()
             absent_since_s = absent_since_s or now_s
             if now_s - absent_since_s > ABSENT_AFTER_S and not (lives or _is_adopted(folder)):
-                self.send(nl.NodeAbsent(has_folder=folder.path.is_dir()))
+                self.send(pt.NodeAbsent())
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
 
@@ -384,8 +358,7 @@ class Remote:
         )
         has_received = False
         try:
-            order = {"op": "follow", "after_seq": self._seq}
-            writer.write(msgspec.json.encode(order) + b"\n")
+            writer.write(pt.line(pt.Follow(after_seq=self._seq)))
             while (line := await reader.readline()).endswith(b"\n"):
                 has_received = True
                 seen = _decoder.decode(line)
@@ -403,7 +376,7 @@ class Remote:
         rows = HistoryReader(folder.history_db).events(silent=True, after_seq=self._seq)
         for row in rows:
             self._seq = row.seq
-            self.send(nl.NodeEvent(event=row))
+            self.send(pt.NodeEvent(event=row))
 
 
 def _last_state(folder: RunFolder) -> NodeSnapshot | None:
@@ -433,7 +406,6 @@ class _Seen(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Seen)
-_orders = msgspec.json.Decoder(nl.Order)
 
 
 async def serve() -> int:
@@ -448,7 +420,7 @@ async def serve() -> int:
     remote.greet()
     while (line := await _line(reader, remote)).endswith(b"\n"):
         try:
-            order = bounded.decode_json(_orders, line)
+            order = pt.decode(line, pt.ToNode)
         except msgspec.MsgspecError as error:
             sys.stderr.write(f"ddptop-node: invalid line ({error})\n")
             continue

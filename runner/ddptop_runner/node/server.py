@@ -1,23 +1,22 @@
-"""The supervisor's control socket: users' commands and the agent's link, one JSON per line."""
+"""The supervisor's control socket: users' requests, followers, and the agent's link."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.host.procs import user_name
-from ddptop_runner.node.agent_link import AgentLink, Message
+from ddptop_runner.model import protocol as pt
 
 LINE_LIMIT_BYTES = 1024 * 1024
 FOLLOWER_BYTES = 8 << 20
@@ -26,19 +25,20 @@ FIRST_LINE_S = 10.0
 """Time for a client to send its request."""
 LISTEN_BACKLOG = 100
 Follow: TypeAlias = Callable[[int, Callable[[bytes], None]], Callable[[], None]]
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+SendToAgent: TypeAlias = Callable[[pt.ToAgent], None]
+"""Sends to one connection of an agent, which it identifies."""
 
 
 class AgentSide(Protocol):
     """Receives the agent's messages."""
 
-    def agent_connected(self, hello: Message, send: Callable[[Message], None]) -> AgentLink | None:
-        """Handle the agent's hello; returns None to ignore the agent."""
+    def agent_connected(self, hello: pt.AgentHello, send: SendToAgent) -> None:
+        """Handle the agent's hello."""
 
-    def from_agent(self, link: AgentLink, message: Message) -> None:
+    def from_agent(self, send: SendToAgent, message: pt.FromAgent) -> None:
         """Handle any later message."""
 
-    def agent_disconnected(self, link: AgentLink) -> None:
+    def agent_disconnected(self, send: SendToAgent) -> None:
         """Handle the end of the connection."""
 
 
@@ -87,7 +87,7 @@ class ControlServer:
 
     Args:
         path: the socket's path; an earlier supervisor's socket there is replaced.
-        command: carries out a user's command and returns the answer's fields.
+        command: carries out a request.
         agent_side: receives the agent's messages; None without an agent.
         follow: sends a follower each event after that number and then new ones; returns a function
             that ends this.
@@ -96,7 +96,7 @@ class ControlServer:
     def __init__(
         self,
         path: Path,
-        command: Callable[[Message], Awaitable[Message]],
+        command: Callable[[pt.SupervisorRequest], Awaitable[pt.Reply]],
         agent_side: AgentSide | None = None,
         follow: Follow | None = None,
     ) -> None:
@@ -138,32 +138,38 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if not _is_same_user(writer):
+            pid, uid = _peer(writer)
+            if not _may_connect(uid):
                 return
-            message = _message(await asyncio.wait_for(reader.readline(), FIRST_LINE_S))
-            if message.get("op") == "follow" and self._follow is not None:
-                await self._serve_follower(self._follow, message, reader, writer)
-            elif message.get("op") != "agent" or self._agent_side is None:
-                await self._answer({**message, "by": user_name(_peer(writer)[1])}, writer)
-            elif message.get("pid") == _peer(writer)[0]:
-                await self._serve_agent(self._agent_side, message, reader, writer)
-        except (OSError, ValueError, TypeError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+            line = await asyncio.wait_for(reader.readline(), FIRST_LINE_S)
+            message: pt.ToControlSocket = pt.decode(line, pt.ToControlSocket)
+            if isinstance(message, pt.Follow):
+                if self._follow is not None:
+                    await self._serve_follower(self._follow, message, reader, writer)
+            elif isinstance(message, pt.AgentHello):
+                if self._agent_side is not None and message.pid == pid:
+                    await self._serve_agent(self._agent_side, message, reader, writer)
+            else:
+                if isinstance(message, pt.StopAsked):
+                    message = replace(message, by=user_name(uid))
+                await self._answer(message, writer)
+        except (OSError, ValueError, msgspec.MsgspecError, asyncio.TimeoutError):
             return  # a client that disconnected or does not speak the protocol
         finally:
             writer.close()
 
-    async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, request: pt.SupervisorRequest, writer: asyncio.StreamWriter) -> None:
         try:
-            answer = {"ok": True, **await self._command(message)}
+            reply = await self._command(request)
         except DdptopError as error:
-            answer = {"ok": False, "error": error.message, "hint": error.hint}
-        writer.write(json.dumps(answer).encode() + b"\n")
+            reply = pt.refused(error)
+        writer.write(pt.line(reply))
         await writer.drain()
 
     async def _serve_follower(
         self,
         follow: Follow,
-        message: Message,
+        message: pt.Follow,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -173,9 +179,9 @@ class ControlServer:
             if writer.transport.get_write_buffer_size() > FOLLOWER_BYTES:
                 writer.transport.abort()
             else:
-                writer.write(line + b"\n")
+                writer.write(line)
 
-        stop = follow(int(message.get("after_seq", 0)), send)
+        stop = follow(message.after_seq, send)
         try:
             with contextlib.suppress(asyncio.CancelledError):  # the supervisor exits
                 while await reader.read(LINE_LIMIT_BYTES):
@@ -186,33 +192,19 @@ class ControlServer:
     async def _serve_agent(
         self,
         agent_side: AgentSide,
-        hello: Message,
+        hello: pt.AgentHello,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        def send(message: Message) -> None:
-            writer.write(json.dumps(message).encode() + b"\n")
+        def send(message: pt.ToAgent) -> None:
+            writer.write(pt.line(message))
 
-        link = agent_side.agent_connected(hello, send)
+        agent_side.agent_connected(hello, send)
         try:
             while line := await reader.readline():
-                if link is not None:
-                    agent_side.from_agent(link, _message(line))
+                agent_side.from_agent(send, pt.decode(line, pt.FromAgent))
         finally:
-            if link is not None:
-                agent_side.agent_disconnected(link)
-
-
-def _message(line: bytes) -> Message:
-    """The message in one line.
-
-    Raises:
-        ValueError: it is not a JSON object.
-    """
-    message = bounded.decode_json(_decoder, line)
-    if not isinstance(message, dict):
-        raise ValueError("not a JSON object")
-    return message
+            agent_side.agent_disconnected(send)
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
@@ -223,5 +215,5 @@ def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
     return pid, uid
 
 
-def _is_same_user(writer: asyncio.StreamWriter) -> bool:
-    return _peer(writer)[1] in (os.getuid(), 0)
+def _may_connect(uid: int) -> bool:
+    return uid in (os.getuid(), 0)

@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 import msgspec
@@ -42,11 +42,10 @@ from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.node_link import NodeEvent, NodeState, Report
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
-from ddptop_runner.model.spec import JobSpec, Rendezvous, read_spec
-from ddptop_runner.node.agent_link import Message
+from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.job_process import JobProcess
 from ddptop_runner.node.keeper import RunFolderKeeper
@@ -112,7 +111,7 @@ class Supervisor:
         await self._bind_sockets()
         self._is_reachable = True
         self.publish()
-        self._process.listen(self._take_exits, lambda: self._orphans.begin(None))
+        self._process.listen(self._take_messages, lambda: self._orphans.begin(None))
         if self._feed is not None:
             await self._feed.start()
         self.spawn(self._hold_logs())
@@ -137,8 +136,9 @@ class Supervisor:
         attempt, now_s = self._attempt, boottime_s()
         self._look_for_head(now_s)
         self._look_at_usage()
-        self.defects.call(lambda: attempt.look_at_tree(now_s, self._progress.is_printed), None)
         self.defects.call(self._look_at_output, None)
+        if self._progress.is_printed:
+            self.defects.call(lambda: attempt.look_at_printing(now_s), None)
         self._orphans.look(self._driver.unguarded_processes())
         self.defects.call(lambda: attempt.look_at_progress(now_s), None)
         attempt.look_at_checkpoints()
@@ -285,8 +285,8 @@ class Supervisor:
             if message is not None and message.job == self._spec.job_id:
                 self.defects.call(functools.partial(self._attempt.receive, message), None)
 
-    def _greet(self, hello: Message) -> None:
-        self._driver.agent_pid = hello["agent_pid"]
+    def _greet(self, hello: pt.GuardianHello) -> None:
+        self._driver.agent_pid = hello.agent_pid
         past = self._process.restore(hello)
         if past.snapshot is not None:
             saves = SaveMemory(saved_at=past.memory.saves.saved_at)
@@ -301,45 +301,43 @@ class Supervisor:
                 self._queue.skip_event()
         if past.event is not None:
             self._log.emit(past.event)
-        if hello["agent_pid"] is None and not past.has_continued:
-            self._log.emit(ev.QueueEntered(attempt=hello["attempt"]))
-        if not past.has_continued and self._queue is None and hello["agent_pid"] is not None:
-            self._log.emit(_launched(self._spec, hello["attempt"]))
+        if hello.agent_pid is None and not past.has_continued:
+            self._log.emit(ev.QueueEntered(attempt=hello.attempt))
+        if not past.has_continued and self._queue is None and hello.agent_pid is not None:
+            self._log.emit(_launched(self._spec, hello.attempt))
         if (
             self._queue is None and self._driver.job.phase == "queued"
         ):  # the previous supervisor took devices
             self._leave_queue(self._spec)
         # the ranks' own exits show what they did better than the agent's
-        for exit_ in sorted(hello["exits"], key=lambda one: one["pid"] == hello["agent_pid"]):
-            self._driver.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
+        self._take_messages(hello.exits)
         if past.has_continued:
             self._driver.resume()
-        if hello.get("adopted"):
-            self._orphans.begin(procs.identify(hello["guardian_pid"]))
+        if hello.adopted:
+            self._orphans.begin(procs.identify(hello.guardian_pid))
             self._orphans.look(self._driver.unguarded_processes())
 
-    def _take_exits(self, messages: list[Message]) -> None:
-        """Take in exits sent by the guardian, the agent's last, as in its hello."""
+    def _take_messages(self, messages: Sequence[pt.ToSupervisor]) -> None:
+        """Take in exits collected by the guardian, the agent's last, and starts of agents."""
         agent_pid = self._driver.agent_pid
-        for message in sorted(messages, key=lambda one: one["pid"] == agent_pid):
-            if message["type"] == "exited":
-                self._driver.process_exited(
-                    message["pid"], message["returncode"], message["at_boottime_s"]
-                )
-            elif message["type"] == "agent_started":
-                self._driver.agent_pid = message["pid"]
+        for message in sorted(messages, key=lambda one: one.pid == agent_pid):
+            if isinstance(message, pt.Exited):
+                pid, status, at_s = message.pid, message.returncode, message.at_boottime_s
+                self._driver.process_exited(pid, status, at_s)
+            else:
+                self._driver.agent_pid = message.pid
                 self._driver.awaits_agent = False
 
     def _follow(self, after_seq: int, send: Callable[[bytes], None]) -> Callable[[], None]:
         """Send the head what it has not seen yet, and then new events."""
+
+        def send_event(row: Event) -> None:
+            send(pt.line(pt.NodeEvent(event=row)))
+
         rows = HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq)
         unsaved = [row for row in self._process.history.unsaved_events if row.seq > after_seq]
         for row in [*rows, *unsaved]:
-            send(_line(NodeEvent(event=row)))
-
-        def send_event(row: Event) -> None:
-            send(_line(NodeEvent(event=row)))
-
+            send_event(row)
         self._log.watchers.append(send_event)
         self._followers.append(send)
         self._contact_s = boottime_s()
@@ -362,41 +360,33 @@ class Supervisor:
             self._log.emit(ev.Noticed(attempt=self._attempt.number, text=NO_HEAD))
             self._driver.stop(ORPHAN_GRACE_S)
 
-    async def _command(self, message: Message) -> Message:
-        op = message.get("op")
+    async def _command(self, request: pt.SupervisorRequest) -> pt.Reply:
         self._contact_s = boottime_s()
-        if op == "stop":
-            self._driver.stop(float(message.get("grace_s", 30.0)), message.get("by"))
-        elif op == "kill":
-            self._driver.stop(0.0, message.get("by"))
-        elif op == "restart":
-            self._driver.restart(*_next_attempt(message))
-        elif op == "stacks":
-            return await self._stacks(message.get("rank"))
-        elif op == "evidence":
-            reason = str(message.get("reason", "failure"))
+        if isinstance(request, pt.StopAsked):
+            self._driver.stop(request.grace_s, request.by)
+        elif isinstance(request, pt.Restart):
+            self._driver.restart(request.attempt, request.rendezvous)
+        elif isinstance(request, pt.GetStacks):
+            return await self._stacks(request.rank)
+        elif isinstance(request, pt.SaveEvidence):
             self._attempt.look_at_checkpoints(at_once=True)  # the head counts the lost work
-            return {"evidence": await self._driver.keep_evidence(reason)}
-        elif op == "began":
-            self._attempt.began_elsewhere = (int(message["attempt"]), int(message["step"]))
-        elif op == "checkpoint" and message.get("look"):
-            return {"seen": self._attempt.has_seen_request()}
-        elif op == "checkpoint":
-            return {"asked": msgspec.to_builtins(self._attempt.ask_for_checkpoint())}
-        elif op == "leave":
-            self._process.leave(self.publish)
-        elif op != "ping":
-            raise ControlError(f"unknown request {op!r}")
-        return {"state": self._driver.job.phase}
+            await self._driver.keep_evidence(request.reason)
+        elif isinstance(request, pt.AttemptBegan):
+            self._attempt.began_elsewhere = (request.attempt, request.step)
+        elif isinstance(request, pt.RequestCheckpoint):
+            return self._attempt.ask_for_checkpoint()
+        elif not isinstance(request, pt.Ping):
+            raise ControlError("only the head of a job on several nodes fetches files")
+        return pt.Done()
 
-    async def _stacks(self, rank: int | None) -> Message:
+    async def _stacks(self, rank: int | None) -> pt.Stacks:
         records = [record for record in self._attempt.table if rank in (None, record.rank)]
         if not records and rank is None:
             raise ControlError("no ranks detected yet", "ranks appear once training starts")
         if not records:
             raise ControlError(f"rank {rank} does not exist", self._ranks_in_words())
         found = await evidence.collect_stacks(self._folder, self._attempt.number, records)
-        return {"stacks": msgspec.to_builtins(found)}
+        return pt.Stacks(stacks=found)
 
     def _ranks_in_words(self) -> str:
         ranks = [record.rank for record in self._attempt.table]
@@ -418,7 +408,7 @@ class Supervisor:
         self._driver.awaits_agent = not self._process.is_unguarded
         rendezvous = self._driver.job.rendezvous
         plan = agent_plan(self._next_spec, self._folder, attempt, restarts_left, rendezvous)
-        self._process.send_to_guardian({"type": "start_agent", "plan": plan, "env": env})
+        self._process.send_to_guardian(pt.LaunchAgent(plan=plan, env=env))
 
     def device_report(self) -> DeviceReport | None:
         """The latest report on the job's devices; None if nothing samples them."""
@@ -445,7 +435,7 @@ class Supervisor:
                 dataclasses.asdict(one) for one in self._attempt.table.progress(boottime_s())
             ]
             bare = msgspec.structs.replace(written, memory={})
-            line = _line(NodeState(snapshot=bare, progress=progress))
+            line = pt.line(pt.NodeState(snapshot=bare, progress=progress))
             for send in self._followers:
                 send(line)
 
@@ -461,23 +451,6 @@ class Supervisor:
             device_note=None if feed is None else feed.note,
         )
         return self._process.snapshot(self._spec, samples, self._driver.remember())
-
-
-def _line(report: Report) -> bytes:
-    return msgspec.json.encode(report)
-
-
-def _next_attempt(message: Message) -> tuple[int | None, Rendezvous | None]:
-    """(number, rendezvous) of the next attempt, as sent by a head.
-
-    Raises:
-        ControlError: they are invalid.
-    """
-    try:
-        attempt = msgspec.convert(message.get("attempt"), int | None)
-        return attempt, msgspec.convert(message.get("rendezvous"), Rendezvous | None)
-    except msgspec.ValidationError as error:
-        raise ControlError(f"invalid attempt or rendezvous: {error}") from error
 
 
 def _launched(spec: JobSpec, attempt: int) -> ev.Launched:

@@ -27,8 +27,6 @@ WORLD_SIZE_NAMES = (
 SLURM_STEP_NAMES = ("SLURM_STEP_ID", "SLURM_STEPID")
 """Set in processes started by srun; a batch script also has SLURM_PROCID, but is not a rank."""
 
-HOROVOD_MODULES = ("horovod.torch", "horovod.tensorflow.keras", "horovod.tensorflow")
-
 LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "horovodrun", "lightning", "fabric"))
 LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 
@@ -84,7 +82,7 @@ def world_size():
     number = _first(WORLD_SIZE_NAMES)
     if number is None and _is_slurm_task():
         number = _first(("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
-    return _tensorflow_place()[1] if number is None else number
+    return number
 
 
 def env_int(name):
@@ -114,29 +112,9 @@ def _launchers_rank():
     number = _first(RANK_NAMES)
     if number is None and _is_slurm_task():
         number = env_int("SLURM_PROCID")
-    if number is None:
-        number = _tensorflow_place()[0]
     if number is None and env_int("NODE_RANK") == 0 and env_int("WORLD_SIZE") is not None:
         number = env_int("LOCAL_RANK")  # Lightning starts all ranks but the first this way
     return number
-
-
-def _tensorflow_place():
-    """(rank, world size) from TF_CONFIG, where TensorFlow's workers read theirs; else Nones."""
-    text = os.environ.get("TF_CONFIG")
-    if not text:
-        return None, None
-    import json
-
-    try:
-        config = json.loads(text)
-        kind, index = config["task"]["type"], int(config["task"]["index"])
-        chiefs, workers = (len(config["cluster"].get(name, ())) for name in ("chief", "worker"))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None, None
-    if kind not in ("chief", "worker"):
-        return None, None
-    return index + (chiefs if kind == "worker" else 0), chiefs + workers
 
 
 def _is_slurm_task():
@@ -181,8 +159,7 @@ def _torch_place():
 
 
 def _horovod_place():
-    for name in HOROVOD_MODULES:
-        horovod: Any = sys.modules.get(name)
-        if horovod is not None and horovod.is_initialized():
-            return horovod.rank(), horovod.size(), horovod.local_rank()
-    return None
+    horovod: Any = sys.modules.get("horovod.torch")
+    if horovod is None or not horovod.is_initialized():
+        return None
+    return horovod.rank(), horovod.size(), horovod.local_rank()

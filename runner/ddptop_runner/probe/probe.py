@@ -26,12 +26,6 @@ SCALERS = (
 )
 """Modules of apex that scale losses; see `losses.APEX_SCALERS`."""
 
-KERAS = (
-    *("keras.src.callbacks.callback_list", "keras.src.callbacks", "keras.callbacks"),
-    *("tf_keras.src.callbacks", "tensorflow.python.keras.callbacks"),
-)
-"""Modules that may hold Keras's list of callbacks."""
-
 TRAINERS = (
     "transformers.trainer_callback",
     "lightning.pytorch.loops.fit_loop",
@@ -55,7 +49,6 @@ def start():
                 "torch.distributed.fsdp.sharded_grad_scaler": _sharded_scaler_imported,
                 "deepspeed.runtime.engine": _deepspeed_imported,
                 **dict.fromkeys(SCALERS, _apex_imported),
-                **dict.fromkeys(KERAS, _keras_imported),
                 **dict.fromkeys(TRAINERS, _trainer_imported),
                 **dict.fromkeys(SAVERS, _saver_imported),
             }
@@ -105,10 +98,6 @@ def _deepspeed_imported(module):
 
 def _apex_imported(module):
     current_session().hooks.arm_apex(module)
-
-
-def _keras_imported(module):
-    current_session().keras_imported(module)
 
 
 def _trainer_imported(module):

@@ -272,15 +272,6 @@ class Recorder:
             self.first_progress = self.progress
         self.announce()
 
-    def batches_ended(self, count):
-        """A framework without torch's optimizers has trained on `count` more batches."""
-        self._add_iterations(count)
-        self._more_backwards += self.passes
-        self.passes, self.pending_losses = 0, []
-        self.progress = (self._iterations, boottime_s(), self.data_wait_s)
-        self.batches_at_step = self.batches
-        self._note_news()
-
     def _add_iterations(self, count):
         """Count iterations without steps of known optimizers."""
         self.end_run()

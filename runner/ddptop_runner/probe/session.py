@@ -30,7 +30,6 @@ class Session:
 
     def __init__(self):
         self.hooks = None
-        self.keras = None
         self.record = Recorder(on_first_news=self._start_reporting)
         self._torch = None
         self._was_running = False
@@ -50,8 +49,6 @@ class Session:
         if self.hooks is not None:
             self.hooks.parts.begin()
             self.sender.parts = self.hooks.parts
-        if self.keras is not None:
-            self.sender.device_scalars.append(self.keras.loss)
 
     def torch_imported(self, torch):
         """Patch torch; a rank reports from now on."""
@@ -226,19 +223,6 @@ class Session:
             self._scalars[name] = scalar
             self.sender.device_scalars.append(scalar)
         return scalar
-
-    def keras_imported(self, module):
-        """Patch Keras's list of callbacks; a rank reports from now on."""
-        from . import trainers
-
-        if self.keras is None:
-            self.keras = trainers.KerasTraining(self.record)
-            self.sender.device_scalars.append(self.keras.loss)
-        self.keras.arm(module)
-        self._add_exit_hook()
-        if identity.claim_rank():
-            self.sender.register_stacks()
-            self._start_reporting()
 
     def trainer_imported(self, module):
         """Patch a framework's trainer, which knows how long the training will take."""

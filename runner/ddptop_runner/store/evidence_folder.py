@@ -18,7 +18,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_name
-from ddptop_runner.host.oom import KernelLine, MemoryGroup
+from ddptop_runner.host.oom import MemoryGroup
 from ddptop_runner.model.snapshot import Cause, RankStacks, encode
 from ddptop_runner.store.logs import log_end
 
@@ -41,7 +41,6 @@ _GUIDE = {
     "flight-rank-*.json": "dump from torch's flight recorder: the collectives each rank entered",
     "devices.json": "last sample from the job's devices",
     "memory.txt": "limits and usage of the memory cgroups",
-    "kernel.txt": "kernel log since the attempt started",
     "snapshot.json": "snapshot of the job at that time",
 }
 
@@ -65,7 +64,6 @@ class Scene:
     snapshot: bytes = b""
     """The node snapshot, as JSON."""
     ranks: Sequence[RankFiles] = ()
-    kernel: Sequence[KernelLine] = ()
     memory: Sequence[MemoryGroup] = ()
     devices: bytes | None = None
     """The device report, as JSON; None without devices."""
@@ -133,8 +131,6 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
             _put(target / f"tail-{owner_name(rank)}.txt", tail)
     if scene.memory:
         _put(target / "memory.txt", "".join(map(_memory_in_words, scene.memory)))
-    if scene.kernel:
-        _put(target / "kernel.txt", "".join(f"{line}\n" for line in scene.kernel))
     if scene.devices is not None:
         _put(target / "devices.json", scene.devices)
     for files in scene.ranks:

@@ -21,6 +21,7 @@ import msgspec
 
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.files import set_aside
+from ddptop_runner.base.median import median
 from ddptop_runner.model.snapshot import SILENT, Event, GpuSample, RankSample
 from ddptop_runner.model.words import is_of_evaluation
 from ddptop_runner.store.history_reader import HistoryReader, Series, check_schema
@@ -85,7 +86,10 @@ def merge_rows(kind: Kind, t: int, rows: Sequence[Row]) -> Row:
 _NOTHING = (None,) * len(SPREAD)
 _rank_spreads = operator.attrgetter(*(m.name for m in RANK.metrics if m.aggregates == SPREAD))
 _gpu_spreads = operator.attrgetter(*(m.name for m in GPU.metrics if m.aggregates == SPREAD))
+_STEP = RANK.columns.index("step")
+_NONFINITE = RANK.columns.index("loss_nonfinite")
 _LOSS_MIN = RANK.columns.index("loss_min")
+_LOSS = RANK.columns.index("loss_mean")
 _LOSS_MAX = RANK.columns.index("loss_max")
 
 
@@ -128,6 +132,18 @@ def gpu_row(t: int, attempt: int | None, sample: GpuSample, hosts: Sequence[str]
     row: list[Any] = [t, device_number(hosts, sample.host, sample.index), attempt]
     _spread(_gpu_spreads(sample), row)
     return tuple(row)
+
+
+def job_rows(t: int, attempt: int | None, ranks: Sequence[Row]) -> list[Row]:
+    """The row of all ranks together; none if no rank has a loss."""
+    bad = sum(row[_NONFINITE] for row in ranks)
+    losses = [row[_LOSS] for row in ranks if row[_LOSS] is not None]
+    if not losses and not bad:
+        return []
+    step = max((row[_STEP] for row in ranks if row[_STEP] is not None), default=None)
+    middle = median(losses) if losses else None
+    low, high = min(losses, default=None), max(losses, default=None)
+    return [(t, 0, attempt, step, bad, low, middle, high, middle)]
 
 
 Completed = dict[str, list[Row]]
@@ -310,8 +326,6 @@ class HistoryWriter:
             DamagedFileError: a newer ddptop wrote the file.
         """
         self.path = path
-        self.lost_writes = 0
-        """Number of rows and events dropped because the file could not be written for too long."""
         self.problem: str | None = None
         """Why the last batch could not be written; None if it was."""
         self.lost_history: str | None = None
@@ -362,7 +376,7 @@ class HistoryWriter:
         rank_rows = [rank_row(second, attempt, sample) for sample in ranks]
         gpu_rows = [gpu_row(second, attempt, sample, self._hosts) for sample in gpus]
         scalar_rows = self._scalars.rows(second, attempt, ranks, final)
-        rows_of = (rank_rows, gpu_rows, scalar_rows)
+        rows_of = (rank_rows, gpu_rows, scalar_rows, job_rows(second, attempt, rank_rows))
         for rollup, rows in zip(self._rollups, rows_of, strict=True):
             rollup.add(second, rows, self._pending)
         since = None if self._written_at is None else unix_s - self._written_at
@@ -585,7 +599,6 @@ class HistoryWriter:
             if excess > 0:
                 self._note_gap(waiting[:excess])
                 del waiting[:excess]
-                self.lost_writes += excess
 
     def _note_gap(self, lost: list[Any]) -> None:
         times = [one.ts.timestamp() if isinstance(one, Event) else float(one[0]) for one in lost]

@@ -1,8 +1,6 @@
 """Reads `history.db` beside a live writer, or long after.
 
 `HistoryReader` returns series of a metric, events, attempts, and the rows of one moment.
-`BandReader` returns a metric of very many ranks as one band, with the minimum, median, and maximum
-over ranks. SQLite aggregates, and a live chart reads only what is new.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from ddptop_runner.store.history_schema import (
     EVENT_COLUMNS,
     GPU,
     HISTORY_SCHEMA,
+    JOB,
     KINDS,
     RANK,
     SAMPLED,
@@ -54,14 +53,6 @@ MOST_POINTS = 1_000_000
 """Total over all series of one metric."""
 BUSY_TIMEOUT_S = 2.0
 """How long a read waits for a writer that opens, recovers, or closes the file."""
-WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 86400, 604800)
-"""Widths of a band's points: few, so that a growing run seldom needs to read all points again."""
-UNSURE_S = 3
-"""A bucket is read again until this long after its end, since writers store a second later."""
-RECENT_POINTS = 12
-"""Number of latest points over which ranks are compared with the median."""
-_PACK = 10**12
-"""Combines attempt and step, so that the maximum is the last step of the last attempt."""
 HELD_S = 3
 """A second without a sample shows the one before, if it is no older than this."""
 RATE_OVER_S = 10
@@ -91,6 +82,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """For ranks, the step at that time, counted from the start of that attempt."""
     nonfinite_t: list[int] = []
     """For the loss, buckets in which it was NaN or infinite, whether or not they have a point."""
+    nonfinite_step: list[int | None] = []
+    nonfinite_attempt: list[int | None] = []
 
 
 class AttemptTaken(msgspec.Struct, frozen=True):
@@ -153,7 +146,12 @@ class HistoryReader:
             return _span(db, SAMPLED) if db is not None else None
 
     def rank_series(
-        self, metric: str, since_unix: float, until_unix: float, max_points: int
+        self,
+        metric: str,
+        since_unix: float,
+        until_unix: float,
+        max_points: int,
+        only: Sequence[int] = (),
     ) -> dict[int, Series]:
         """A metric of every rank with a value in the span.
 
@@ -163,11 +161,19 @@ class HistoryReader:
             since_unix: start of the span; 0 is the beginning of the history.
             until_unix: end of the span, inclusive.
             max_points: maximum number of points per series; at least 2.
+            only: some of the ranks; empty for all.
 
         Raises:
             ValueError: there is no such metric.
         """
-        return self._series(RANK, metric, since_unix, until_unix, max_points)
+        return self._series(RANK, metric, since_unix, until_unix, max_points, only)
+
+    def losses(self, since_unix: float, until_unix: float, max_points: int) -> Series | None:
+        """The loss of all ranks together: minimum, mean of the medians, and maximum.
+
+        The arguments and errors are those of `rank_series`.
+        """
+        return self._series(JOB, "loss", since_unix, until_unix, max_points).get(0)
 
     def gpu_series(
         self,
@@ -245,18 +251,6 @@ class HistoryReader:
         )
         with self.open() as db:
             return [] if db is None else db.execute(query).fetchall()
-
-    def few_ranks(
-        self, metric: str, ranks: Sequence[int], since_unix: float, until_unix: float, width_s: int
-    ) -> dict[int, Series]:
-        """A metric of some ranks, in buckets of a band's width."""
-        since, until = int(since_unix), int(until_unix)
-        with self.open() as db:
-            if db is None or not ranks:
-                return {}
-            db.execute("BEGIN")
-            parts = _parts(db, RANK, since - since % width_s, until + 1, width_s, ranks)
-            return _series(db, RANK, metric, parts, width_s)
 
     def figures_at(self, at: int) -> Figures:
         """The samples of one moment, from the finest tier that reaches back that far."""
@@ -619,7 +613,7 @@ def _series(
                 SELECT r.{subject} AS who, r.t / {width_s} AS bucket, min(r.{low}) AS low,
                     total(r.{mean}) * {tier_s} AS total, count(r.{mean}) * {tier_s} AS weight,
                     max(r.{high}) AS high, {bad} AS bad,
-                    max(CASE WHEN r.{last} IS NOT NULL THEN r.t END) AS last_t
+                    coalesce(max(CASE WHEN r.{last} IS NOT NULL THEN r.t END), max(r.t)) AS last_t
                 FROM {part.rows} GROUP BY bucket, who)
             SELECT who, bucket, bad, low, total, weight, high, l.{last}, l.attempt, {step}
             FROM points LEFT JOIN {table} AS l ON l.t = last_t AND l.{subject} = who
@@ -631,23 +625,26 @@ def _series(
             elif len(points) > MOST_POINTS:
                 raise sqlite3.DatabaseError("it contains too many ranks")
     rows: dict[int, list[tuple[Any, ...]]] = {}
-    nonfinite_t: dict[int, list[int]] = {}
+    nonfinite: dict[int, list[tuple[int, int | None, int | None]]] = {}
     for (who, bucket), (bad_sum, lowest, total, weight, *others) in sorted(points.items()):
         if bad_sum:
-            nonfinite_t.setdefault(who, []).append(bucket * width_s)
+            nonfinite.setdefault(who, []).append((bucket * width_s, *others[-2:]))
         if weight:
             row = (bucket * width_s, lowest, total / weight, *others)
             rows.setdefault(who, []).append(row)
     found = {}
-    for who in sorted({*rows, *nonfinite_t}):
-        columns = map(list, zip(*rows.get(who, ()), strict=True))
-        named: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=False))  # missing without a row
-        found[who] = Series(bucket_s=width_s, nonfinite_t=nonfinite_t.get(who, []), **named)
+    for who in sorted({*rows, *nonfinite}):
+        named: dict[str, Any] = {}
+        for names, of in ((_COLUMNS, rows), (_NONFINITE, nonfinite)):
+            columns = map(list, zip(*of.get(who, ()), strict=True))
+            named |= zip(names, columns, strict=False)  # missing without a row
+        found[who] = Series(bucket_s=width_s, **named)
     return found
 
 
 _COLUMNS = ("t", "min", "mean", "max", "last", "attempt", "step")
 """Columns of a series while rows are collected."""
+_NONFINITE = ("nonfinite_t", "nonfinite_attempt", "nonfinite_step")
 
 
 def _merged(old: list[Any], new: list[Any]) -> list[Any]:
@@ -792,219 +789,3 @@ def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | N
             told.append((row[0] + tier.width_s, row[1]))
     # a bucket has its last step, so the one that ends first has the earliest
     return min(told)[1] if told else None
-
-
-# -- very many ranks -------------------------------------------------------------------------------
-
-
-class Band(msgspec.Struct, frozen=True, kw_only=True):
-    """All ranks over time, as parallel lists, oldest first; no points without values."""
-
-    bucket_s: int
-    """Length of a point's bucket."""
-    t: list[int] = []
-    """Unix seconds at which each bucket starts."""
-    low: list[float] = []
-    """The minimum of the ranks' means."""
-    median: list[float] = []
-    high: list[float] = []
-    ranks: list[int] = []
-    """Number of ranks with a value."""
-    step: list[int | None] = []
-    """The last step of the attempt in which the bucket ends."""
-    attempt: list[int | None] = []
-    nonfinite_t: list[int] = []
-    """Buckets in which a rank's loss was NaN or infinite."""
-    nonfinite_step: list[int | None] = []
-    """The last step in each of those buckets."""
-    nonfinite_attempt: list[int | None] = []
-
-
-class _Key(msgspec.Struct, frozen=True):
-    """Identifies the buckets that are cached."""
-
-    metric: str
-    width_s: int
-    without: tuple[int, ...]
-    inode: int
-    """The file's inode, since a new file shares nothing with the one before."""
-
-
-_Bucket = tuple[float | None, float | None, float | None, int, int | None, int | None, int]
-"""(minimum, median, maximum, number of ranks, step, attempt, number of non-finite values)."""
-
-
-def width_of(since: int, until: int, max_points: int) -> int:
-    """The smallest of `WIDTHS_S` with which a span has at most `max_points` points."""
-    return next(
-        (one for one in WIDTHS_S if (until - since) / one <= max(2, max_points) - 1), WIDTHS_S[-1]
-    )
-
-
-def rows_read(since: int, until: int, width_s: int, ranks: int) -> int:
-    """Approximate number of rows to aggregate for a band that is read for the first time."""
-    tier_s = max(tier.width_s for tier in TIERS if width_s % tier.width_s == 0)
-    return ranks * -(-(until - since) // tier_s)
-
-
-def points_for(since: int, until: int, ranks: int, rows: int) -> int:
-    """The number of points that can be read from at most that many rows."""
-    widths = (one for one in WIDTHS_S if rows_read(since, until, one, ranks) <= rows)
-    return (until - since) // next(widths, WIDTHS_S[-1]) + 2
-
-
-class BandReader:
-    """Reads bands of one history and caches buckets that are over. Not thread-safe."""
-
-    def __init__(self, reader: HistoryReader) -> None:
-        self.reader = reader
-        self._key: _Key | None = None
-        self._buckets: dict[int, _Bucket] = {}
-        self._from = 0
-        self._sure_until = 0
-        self._bad_ranks: tuple[tuple[int, int, int], tuple[int, ...]] | None = None
-
-    def read(
-        self,
-        metric: str,
-        since_unix: float,
-        until_unix: float,
-        max_points: int,
-        without: tuple[int, ...] = (),
-    ) -> Band:
-        """The band of a metric between two times, both inclusive.
-
-        Args:
-            metric: as in HistoryReader.rank_series.
-            since_unix: start of the span, unix seconds.
-            until_unix: end of it.
-            max_points: maximum number of points; at least 2.
-            without: ranks to leave out.
-
-        Raises:
-            DamagedFileError: the file is not a history.
-            DdptopError: it remains locked.
-            ValueError: there is no such metric.
-        """
-        RANK.metric(metric)
-        since, until = int(since_unix), int(until_unix)
-        width_s = width_of(since, until, max_points)
-        start = since - since % width_s
-        with self.reader.open() as db:
-            if db is None:
-                return Band(bucket_s=width_s)
-            self._remember(_Key(metric, width_s, without, self.reader.path.stat().st_ino), start)
-            begin = max(start, self._sure_until)
-            if begin <= until:
-                db.execute("BEGIN")
-                source = _source(db, metric, begin, until + 1, width_s)
-                self._buckets.update(_read(db, source, width_s, without))
-                self._sure_until = max(start, until - UNSURE_S - (until - UNSURE_S) % width_s)
-        return self._band(width_s, start, until)
-
-    def recent(
-        self, metric: str, until_unix: float, width_s: int, points: int = RECENT_POINTS
-    ) -> dict[int, dict[int, float]]:
-        """The ranks' means in the latest buckets, by bucket start and rank."""
-        until = int(until_unix)
-        begin = until - until % width_s - (points - 1) * width_s
-        found: dict[int, dict[int, float]] = {}
-        with self.reader.open() as db:
-            if db is None:
-                return found
-            db.execute("BEGIN")
-            source = _source(db, metric, begin, until + 1, width_s)
-            query = f"""SELECT t / {width_s} AS b, rank, sum(v * w) / sum(w) FROM ({source})
-                WHERE v IS NOT NULL GROUP BY b, rank"""
-            for bucket, rank, value in db.execute(query):
-                found.setdefault(bucket * width_s, {})[rank] = value
-        return found
-
-    def not_finite_ranks(self, band: Band) -> tuple[int, ...]:
-        """Ranks whose loss was NaN or infinite in a band's span."""
-        if not band.nonfinite_t:
-            return ()
-        since, until = band.nonfinite_t[0], band.nonfinite_t[-1] + band.bucket_s
-        key = (len(band.nonfinite_t), since, until)
-        if self._bad_ranks is not None and self._bad_ranks[0] == key:
-            return self._bad_ranks[1]
-        found: set[int] = set()
-        with self.reader.open() as db:
-            if db is None:
-                return ()
-            for tier in TIERS:
-                found.update(
-                    rank
-                    for (rank,) in db.execute(
-                        f"SELECT DISTINCT rank FROM {RANK.table(tier)}"
-                        " WHERE t >= ? AND t < ? AND loss_nonfinite > 0",
-                        (since, until),
-                    )
-                )
-        self._bad_ranks = key, tuple(sorted(found))
-        return self._bad_ranks[1]
-
-    def _remember(self, key: _Key, start: int) -> None:
-        """Drop cached buckets that are of no use for this request."""
-        if key != self._key or start < self._from:
-            self._key, self._buckets, self._from, self._sure_until = key, {}, start, start
-
-    def _band(self, width_s: int, start: int, until: int) -> Band:
-        band = Band(bucket_s=width_s)
-        for t in sorted(t for t in self._buckets if start <= t <= until):
-            low, median, high, ranks, step, attempt, bad = self._buckets[t]
-            if bad:
-                band.nonfinite_t.append(t)
-                band.nonfinite_step.append(step)
-                band.nonfinite_attempt.append(attempt)
-            if low is None or median is None or high is None:
-                continue
-            band.t.append(t)
-            band.low.append(low)
-            band.median.append(median)
-            band.high.append(high)
-            band.ranks.append(ranks)
-            band.step.append(step)
-            band.attempt.append(attempt)
-        return band
-
-
-def _source(db: sqlite3.Connection, metric: str, start: int, end: int, width_s: int) -> str:
-    """A query of every rank's rows in a span."""
-    mean = _columns(RANK, metric)[1]
-    parts = [
-        f"SELECT t, rank, {mean} AS v, {part.tier.width_s} AS w, step, attempt,"
-        f" loss_nonfinite AS bad FROM {part.rows}"
-        for part in _parts(db, RANK, start, end, width_s)
-    ]
-    return " UNION ALL ".join(parts) or (
-        "SELECT 0 AS t, 0 AS rank, NULL AS v, 1 AS w, NULL AS step, NULL AS attempt, 0 AS bad"
-        " WHERE 0"
-    )
-
-
-def _read(
-    db: sqlite3.Connection, source: str, width_s: int, without: tuple[int, ...]
-) -> dict[int, _Bucket]:
-    """Every bucket of the rows that `source` selects, by its start."""
-    left_out = f"WHERE rank NOT IN ({', '.join(map(str, without))})" if without else ""
-    query = f"""
-        WITH each AS (
-            SELECT t / {width_s} AS b, rank, sum(v * w) / sum(CASE WHEN v IS NOT NULL THEN w END)
-                AS v, sum(bad) AS bad, max(t), step, attempt
-            FROM ({source}) {left_out} GROUP BY b, rank),
-        placed AS (
-            SELECT b, v, bad, attempt, step,
-                row_number() OVER (PARTITION BY b ORDER BY v IS NULL, v) AS place,
-                count(v) OVER (PARTITION BY b) AS n
-            FROM each)
-        SELECT b, min(v),
-            avg(CASE WHEN place IN ((n + 1) / 2, n / 2 + 1) AND n > 0 THEN v END), max(v), n,
-            max(coalesce(attempt, 0) * {_PACK} + step), max(attempt), sum(bad)
-        FROM placed GROUP BY b
-        """
-    found: dict[int, _Bucket] = {}
-    for bucket, low, median, high, n, packed, attempt, bad in db.execute(query):
-        step = None if packed is None else packed % _PACK
-        found[bucket * width_s] = (low, median, high, n, step, attempt, bad or 0)
-    return found

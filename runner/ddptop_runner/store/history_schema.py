@@ -1,7 +1,7 @@
 """The tables of `history.db`.
 
-Three kinds of subjects, ranks, devices, and scalars (a validation loss, a learning rate, whatever
-else a script reports), and one table per kind and tier: `rank_1s`, `gpu_60s`, ...
+Four kinds of subjects, ranks, devices, scalars (a validation loss, a learning rate, whatever else a
+script reports), and the job, and one table per kind and tier: `rank_1s`, `gpu_60s`, ...
 A row holds every metric of one subject in one bucket. Buckets start at multiples of their width,
 in unix seconds. A row of a coarse tier exists only once its bucket is over, so that a reader finds
 what follows it in the next finer tier.
@@ -34,7 +34,7 @@ def device_number(hosts: Sequence[str], host: str | None, index: int) -> int:
     return place * DEVICES_OF_A_HOST + index
 
 
-HISTORY_SCHEMA = 2
+HISTORY_SCHEMA = 3
 """Version of the tables, kept in `meta` under the key `schema`."""
 
 Row = tuple[Any, ...]
@@ -86,7 +86,7 @@ class Metric(msgspec.Struct, frozen=True):
 class Kind(msgspec.Struct, frozen=True, dict=True):
     """Subjects of one sort, with the metrics that are kept of them."""
 
-    name: Literal["rank", "gpu", "scalar"]
+    name: Literal["rank", "gpu", "scalar", "job"]
     """Prefix of the tables and name of the subject's column."""
     metrics: tuple[Metric, ...]
 
@@ -133,7 +133,6 @@ RANK = Kind(
         Metric("data_wait_s"),
         Metric("cpu_percent"),
         Metric("rss_bytes", "INTEGER"),
-        # what was added since the first history is at the end, where ALTER TABLE puts it
         Metric("sync_s", aggregates=("mean",)),
         Metric("compute_s", aggregates=("mean",)),
         Metric("log_bytes", "INTEGER", ("last",)),
@@ -151,9 +150,19 @@ GPU = Kind(
 SCALAR = Kind("scalar", (Metric("step", "INTEGER", ("last",)), Metric("value")))
 """What a job reports by name. A row is written when a value is new, so that there may be long gaps;
 `meta` has the names, under SCALAR_NAME and the number."""
+JOB = Kind(
+    "job",
+    (
+        Metric("step", "INTEGER", ("last",)),
+        Metric("loss_nonfinite", "INTEGER", ("sum",)),
+        Metric("loss"),
+    ),
+)
+"""All ranks together, as subject 0: of each second the lowest, median, and highest loss, and the
+highest step. The mean of a coarser bucket is the mean of the medians."""
 SAMPLED = (RANK, GPU)
 """Written every second, and there in every history."""
-KINDS = (*SAMPLED, SCALAR)
+KINDS = (*SAMPLED, SCALAR, JOB)
 SCALAR_NAME = "scalar "
 
 

@@ -131,37 +131,6 @@ def old_apex():
     return losses, 2
 
 
-class Unread:
-    """A scalar of another framework."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __float__(self):
-        return self.value
-
-
-def keras(make=float, has_steps=True, per_call=1):
-    """Three epochs of `fit`, an evaluation after each, and a prediction."""
-    from keras.src.callbacks.callback_list import CallbackList
-
-    extended = types.SimpleNamespace(worker_devices=("CPU:0", "CPU:1"))
-    model = types.SimpleNamespace(distribute_strategy=types.SimpleNamespace(extended=extended))
-    steps = 8 if has_steps else None
-    callbacks = CallbackList(model=model, epochs=3, steps=steps, verbose=0)
-    network, losses = torch.nn.Linear(4, 1), []
-    for epoch in range(3):
-        callbacks.on_epoch_begin(epoch)
-        for batch in range(per_call - 1, 8, per_call):
-            loss_of(network).backward()  # as with torch beneath
-            losses.append(4.0 - epoch - batch / 16)
-            callbacks.on_train_batch_end(batch, {"accuracy": 0.5, "loss": make(losses[-1])})
-        for batch in range(12):
-            callbacks.on_test_batch_end(batch, {"loss": make(99.0)})
-    callbacks.on_predict_batch_end(0, {"outputs": None})
-    return losses, 24
-
-
 def data_parallel():
     """As on three GPUs, of which there is none here."""
     model, optimizer = setup()
@@ -190,10 +159,6 @@ CASES = {
     "deepspeed_before_division": deepspeed_before_division,
     "apex": apex,
     "old_apex": old_apex,
-    "keras": keras,
-    "keras_unread": lambda: keras(Unread),
-    "keras_unknown_length": lambda: keras(has_steps=False),
-    "keras_many_per_call": lambda: keras(per_call=4),
 }
 
 

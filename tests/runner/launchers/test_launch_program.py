@@ -9,9 +9,8 @@ import pytest
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.launch.advice import QuestionError
 from ddptop_runner.launch.gpus.choice import ON_CPU, DeviceChoice
-from ddptop_runner.launch.program import LIVE, Program, name_for, program_for
+from ddptop_runner.launch.program import Program, name_for, program_for
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.spec import Device, DeviceQueue
 
@@ -21,7 +20,6 @@ GPUS = [Device(index=2, uuid="GPU-2"), Device(index=5, uuid="GPU-5")]
 TWO = DeviceChoice(GPUS)
 QUEUED = DeviceChoice(None, DeviceQueue(candidates=GPUS, count=2, since=utc_now()))
 MP = "import torch.multiprocessing as mp\nmp.spawn(f)\n"
-LIGHTNING = "import lightning as L\nL.Trainer()\n"
 
 
 class Place:
@@ -56,54 +54,31 @@ def test_a_command_is_left_as_it_is(place):
 
 def test_command_without_gpus_is_explained(place):
     hidden = DeviceChoice([], why_none="CUDA_VISIBLE_DEVICES is ''")
-    for asked in ({"kind": "command", "target": "mpirun"}, {"launcher": "none"}):
-        notes = place.program(hidden, **asked).notes
-        assert notes == ("this job has no GPUs: CUDA_VISIBLE_DEVICES is ''",)
-
-
-@pytest.mark.parametrize("choice", [TWO, QUEUED], ids=["devices", "devices to come"])
-def test_a_launcher_gets_a_rank_per_device(place, choice):
-    made = place.program(choice, launcher="deepspeed")
-    assert made.args[0] == "--master_port" and made.args[2:] == ("train.py",)
-    assert made.target == made.python == f"{place.bin}/deepspeed"
-    assert (made.kind, made.nproc, made.launcher) == ("command", 0, "deepspeed")
-    assert "--num_processes 2" in " ".join(place.program(choice, launcher="accelerate").args)
-
-
-def test_a_launcher_with_variables_is_started_through_env(place):
-    made = place.program(NO_GPU, launcher="accelerate", nproc=3)
-    assert made.target == "env" and Path(made.python).name == "env"
-    assert made.args[:2] == ("ACCELERATE_USE_CPU=true", f"{place.bin}/accelerate")
-
-
-def test_one_process_gets_all_devices(place):
-    made = place.program(TWO, launcher="none", args=("--lr", "1"))
-    assert made.args == ("-u", "train.py", "--lr", "1")
-    assert (made.target, made.launcher, made.notes) == (f"{place.bin}/python", "python", ())
-
-
-def test_who_names_a_launcher_is_told_only(place):
-    (place.cwd / "train.py").write_text(MP)
-    (note,) = place.program(TWO, launcher="mpi").notes
-    assert "each of the 2 ranks would start more; `ddptop launch --launcher none train.py`" in note
-    assert place.program(TWO, launcher="none").notes == ()
+    notes = place.program(hidden, kind="command", target="mpirun").notes
+    assert notes == ("this job has no GPUs: CUDA_VISIBLE_DEVICES is ''",)
 
 
 @pytest.mark.torch
-def test_who_names_none_is_asked(place):
+def test_a_script_that_starts_ranks_is_refused_unless_nproc_confirms(place):
     (place.cwd / "train.py").write_text(MP)
-    for choice, words in ((TWO, "each of the 2 ranks"), (NO_DRIVER, "each rank")):
-        with pytest.raises(QuestionError, match=f"{words} would start more"):
-            place.program(choice, python=sys.executable)
-    insisted = place.program(TWO, python=sys.executable, as_asked=True)
-    assert (insisted.kind, insisted.nproc) == ("script", 2) and len(insisted.notes) == 1
+    problem = r"train.py starts its own ranks: mp.spawn \(line 2\), so each rank would start more"
+    right = f"`ddptop launch -- {sys.executable} train.py --lr 'a b'`"
+    asked = {"python": sys.executable, "args": ("--lr", "a b")}
+    for choice in (TWO, QUEUED, NO_DRIVER):
+        with pytest.raises(UsageError, match=problem) as refused:
+            place.program(choice, **asked)
+        assert refused.value.hint.startswith(f"use {right}, or pass --nproc N")
+    insisted = place.program(TWO, nproc=2, **asked)
+    assert (insisted.kind, insisted.nproc, len(insisted.notes)) == ("script", 2, 1)
+    assert right in insisted.notes[0]
+    (note,) = place.program(DeviceChoice(GPUS[:1]), **asked).notes
+    assert "mp.spawn (line 2)" in note and right in note
 
 
+@pytest.mark.torch
 def test_without_nvidia_hardware_there_are_two_ranks_unless_told(place):
     made = place.program(NO_GPU, python=sys.executable)
     assert (made.nproc, made.notes) == (2, (ON_CPU,))
-    made = place.program(NO_GPU, launcher="accelerate")
-    assert "--num_processes 2" in " ".join(made.args) and made.notes == (ON_CPU,)
     made = place.program(NO_GPU, nproc=3, python=sys.executable)
     assert (made.nproc, made.notes) == (3, ())
     with pytest.raises(UsageError, match=r"no GPUs \(the NVIDIA driver is not loaded\), so the"):
@@ -112,33 +87,11 @@ def test_without_nvidia_hardware_there_are_two_ranks_unless_told(place):
         place.program(DeviceChoice([]), python=sys.executable)  # --gpus none
 
 
-def test_an_environment_without_torch(place):
-    (place.cwd / "train.py").write_text("import tensorflow\n")
-    (place.bin / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    with pytest.raises(UsageError, match="trains with tensorflow; `ddptop launch --launcher none"):
-        place.program(TWO)
-    assert place.program(TWO, launcher="none").target == f"{place.bin}/python"
-
-
-def test_a_bar_that_needs_a_terminal_gets_one(place):
-    (place.cwd / "train.py").write_text(LIGHTNING)
-    rich = place.bin.parent / "lib" / "python3.12" / "site-packages" / "rich"
-    direct = {"kind": "command", "target": "python", "args": ("train.py",)}
-    for asked in ({"launcher": "none"}, direct):
-        assert not place.program(NO_GPU, **asked).pty
-    rich.mkdir(parents=True)
-    (rich / "__init__.py").touch()
-    for asked in ({"launcher": "none"}, direct):
-        made = place.program(NO_GPU, **asked)
-        assert made.pty and made.notes == (LIVE,)
-        assert place.program(NO_GPU, pty=True, **asked).notes == ()
-
-
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
         ({}, "train"),
-        ({"launcher": "mpi", "target": "x/run_it.py"}, "run_it"),
+        ({"target": "x/run_it.py"}, "run_it"),
         ({"kind": "module", "target": "pkg.fit"}, "fit"),
         ({"kind": "command", "target": "mpirun", "args": ("python", "a.py")}, "a"),
         ({"kind": "command", "target": "./x", "base_name": "other"}, "other"),

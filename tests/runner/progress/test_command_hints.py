@@ -21,7 +21,7 @@ from ddptop_runner.reading.progress.from_text import CommandHints, of_command
         ("t.py --epochs -1 --max_steps -1", CommandHints()),
         ("t.py --epochs 4x", CommandHints()),
         ("epochs 4", CommandHints()),
-        ("run.py --num_train_epochs 3", CommandHints(epochs=3, run_bars=True)),
+        ("run.py --num_train_epochs 3", CommandHints()),
         ("train.py --max_iters=2000", CommandHints(steps=2000)),
         ("t.py --epochs 4 --resume last.pt", CommandHints(epochs=4, resumes=True)),
         ("t.py --epochs 4 --start-epoch 2", CommandHints(epochs=4, resumes=True)),

@@ -248,6 +248,15 @@ def test_a_counter_that_runs_on_over_epochs_is_the_runs() -> None:
     assert total_steps(done) == 5120 and output.progress.counts_run
 
 
+def test_lines_without_a_total_drop_none() -> None:
+    output = Output()
+    for step in (20, 40, 60):
+        output.write(f"epoch {step // 20} step {step}/240 loss 2.5\n", at_s=step / 4)
+        output.write(f"step {step}: gradient norm 0.1, loss 2.5\n")
+    done = output.now()
+    assert (done.step, done.total, done.counts) == (60, 240, "run")
+
+
 def test_going_back_to_a_checkpoint_is_no_new_epoch() -> None:
     output = Output()
     for place, step in enumerate((*range(100, 700, 20), *range(400, 500, 20))):

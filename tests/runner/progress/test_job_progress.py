@@ -18,7 +18,6 @@ from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.reading.trace_files import watch
 from ddptop_runner.reading.trace_files.watch import TraceFile, rank_of
 
 HEAD = "epoch,step,train_loss\n"
@@ -138,22 +137,6 @@ def test_on_a_node_without_rank_0_files_are_read_only_where_a_loss_is_missing(pr
         record.reported = msgspec.structs.replace(record.reported, loss_state="ok", loss=9.5)
     progress.look(table, 0, boottime_s() - 100)
     assert progress._files is None
-
-
-@pytest.mark.parametrize(("seldom", "searches"), [(False, 3), (True, 1)])
-def test_files_are_searched_for_seldom_where_the_losses_are_known(
-    tmp_path, monkeypatch, wait_until, seldom, searches
-) -> None:
-    monkeypatch.setattr(watch, "_FIRST_FINDS_S", (0.05, 0.05, 1000.0))
-    found: list[int] = []
-    monkeypatch.setattr(watch, "find_files", lambda folder, since: found.append(1) or [])
-    reads: list[int] = []
-    monkeypatch.setattr(watch.TraceFiles, "read", lambda self: reads.append(1) or [])
-    followed = watch.TraceWatch(str(tmp_path), 0.0, 0.02)
-    followed.seldom = seldom
-    wait_until(lambda: len(reads) > 12)
-    followed.close()
-    assert len(found) == searches
 
 
 def test_whose_a_file_is() -> None:

@@ -25,6 +25,8 @@ def sample(**changes: object) -> GpuSample:
         (sample(xid=[79]), Known(), "XID 79", True),
         (sample(xid=[13, 31, 43, 45, 63]), Known(), None, None),
         (sample(xid=[48]), Known(), "XID 48", True),
+        *((sample(xid=[code]), Known(), f"XID {code}", True) for code in (74, 109, 136, 154)),
+        (sample(xid=[44, 63, 94, 154]), Known(), "in the last attempt", False),
         (sample(xid=[48, 94]), Known(), "in the last attempt", False),
         (sample(xid=[48, 94, 95]), Known(), "XID 48", True),
         (sample(xid=[79]), Known(forgiven_xids=[79]), None, None),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import os
 import signal
@@ -22,8 +21,8 @@ from ddptop_runner.host import procs
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.job.registry import JobView, read_job
-from ddptop_runner.job.save_request import SaveAsked
 from ddptop_runner.jobs import checkpoint as wanted
+from ddptop_runner.model.protocol import SaveAsked
 from ddptop_runner.model.snapshot import Checkpoint, RankSample
 from ddptop_runner.probe import probe
 from ddptop_runner.reading.progress.rank_view import NOTHING
@@ -252,7 +251,7 @@ def test_that_none_came_is_told_with_what_was_asked(tmp_path, name):
     flag.touch()
     os.utime(flag, ns=(0, 0))
     if asked.flag_file == "FLAG":
-        asked = dataclasses.replace(asked, flag_file=str(flag))
+        asked = msgspec.structs.replace(asked, flag_file=str(flag))
     message, hint = wanted.why_none(view(), asked, 60.0)
     assert message.startswith("no checkpoint from train was detected within 60 s: ")
     assert words in message

@@ -136,9 +136,7 @@ def test_a_series_by_epochs_gives_the_epoch_and_no_step() -> None:
 
 
 def record(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    header = length + struct.pack("<I", events.masked(length))
-    return header + data + struct.pack("<I", events.masked(data))
+    return struct.pack("<QI", len(data), 0) + data + bytes(4)
 
 
 def varint(value: int) -> bytes:
@@ -170,15 +168,12 @@ def of_tensor(tensor: bytes) -> list[tuple[str, float]] | None:
     ("tensor", "value"),
     [
         (b"\x08\x01\x12\x00" + field(4, struct.pack("<f", 0.5)), 0.5),
-        (b"\x08\x02" + field(4, struct.pack("<d", 0.25)), 0.25),
-        (b"\x08\x13" + field(4, struct.pack("<e", 0.5)), 0.5),
-        (b"\x08\x0e" + field(4, b"\x00\x3f"), 0.5),
-        (b"\x08\x09" + field(4, struct.pack("<q", 7)), 7.0),
+        (b"\x08\x02" + field(4, struct.pack("<d", 0.25)), None),
+        (b"\x08\x03" + field(4, struct.pack("<i", 7)), None),
         (b"\x08\x01" + field(5, struct.pack("<f", 0.5)), 0.5),
         (b"\x08\x01\x2d" + struct.pack("<f", 0.5), 0.5),
-        (b"\x08\x02\x31" + struct.pack("<d", 0.5), 0.5),
         (b"\x08\x01" + field(2, field(2, b"\x08\x01")) + field(5, struct.pack("<f", 0.5)), 0.5),
-        (b"\x08\x01" + field(2, field(2, b"\x08\x02")) + field(5, bytes(4)), None),
+        (b"\x08\x01" + field(2, field(2, b"\x08\x02")) + field(5, bytes(8)), None),
         (b"\x08\x07" + field(8, b"text"), None),
         (b"\x08\x01" + field(4, b"abc"), None),
         (b"", None),
@@ -186,11 +181,6 @@ def of_tensor(tensor: bytes) -> list[tuple[str, float]] | None:
 )
 def test_a_scalar_in_a_tensor(tensor: bytes, value: float | None) -> None:
     assert of_tensor(tensor) == (None if value is None else [("loss", value)])
-
-
-def test_the_checksum_is_castagnolis() -> None:
-    assert events.crc32c(b"123456789") == 0xE3069283
-    assert events.crc32c(bytes(32)) == 0x8A9136AA
 
 
 STREAM = [record(event(step, scalar("loss", step / 4))) for step in range(20)]
@@ -205,34 +195,11 @@ def test_a_half_written_record_is_awaited() -> None:
     assert [r.step for r in series.feed(whole[cut:])] == [19]
 
 
-@pytest.mark.parametrize("piece", [1, 13, 10_000])
-@pytest.mark.parametrize("at", [0, 9, 20, -1])
-def test_damage_costs_the_record_that_it_hit(at: int, piece: int) -> None:
-    damaged = bytearray(STREAM[7])
-    damaged[at] ^= 0x55
-    data = b"".join([*STREAM[:7], bytes(damaged), *STREAM[8:]])
-    series = EventSeries()
-    steps = [r.step for i in range(0, len(data), piece) for r in series.feed(data[i : i + piece])]
-    assert steps == [step for step in range(20) if step != 7]
-
-
-@pytest.mark.parametrize("hole", [bytes(5000), b"\xff" * 5000, b"garbage", STREAM[3][5:]])
-def test_what_is_no_record_is_passed_over(hole: bytes) -> None:
-    series = EventSeries()
-    data = b"".join([*STREAM[:5], hole, *STREAM[5:]])
-    assert [r.step for r in series.feed(data)] == list(range(20))
-
-
-def test_reading_begins_in_the_middle() -> None:
-    series = EventSeries(in_the_middle=True)
-    assert [r.step for r in series.feed(b"".join(STREAM)[30:])] == list(range(1, 20))
-
-
 def test_a_huge_record_is_not_held() -> None:
     size = 40 * MAX_RECORD_BYTES
     length = struct.pack("<Q", size)
     series = EventSeries()
-    assert series.feed(length + struct.pack("<I", events.masked(length))) == []
+    assert series.feed(length + bytes(4)) == []
     tracemalloc.start()
     try:
         for _ in range(20):

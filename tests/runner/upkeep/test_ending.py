@@ -13,6 +13,7 @@ from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.histories import START, event, rank
 
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.node.job_process import JobProcess
 from ddptop_runner.node.keeper import write_end
@@ -70,15 +71,15 @@ def test_the_last_evaluation_is_recorded_although_a_rank_lacks_it(tmp_path: Path
 def test_messages_of_a_guardian_that_dies_are_read_although_one_to_it_was_not(tmp_path: Path):
     folder = RunFolder(tmp_path)
     folder.nodes_dir.mkdir()
-    taken: list[dict[str, object]] = []
+    taken: list[pt.ToSupervisor] = []
 
     async def live() -> None:
         channel, guardian = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         channel.setblocking(False)
         with channel:
             process = JobProcess(folder, make_spec(), channel)
-            process.send_to_guardian({"type": "print", "text": "unread"})
-            guardian.send(b'{"type": "exited", "pid": 7}')
+            process.send_to_guardian(pt.Print(text="unread"))
+            guardian.send(b'{"type": "agent_started", "pid": 7}')
             guardian.close()
             lost = asyncio.Event()
             process.listen(taken.extend, lost.set)
@@ -86,4 +87,4 @@ def test_messages_of_a_guardian_that_dies_are_read_although_one_to_it_was_not(tm
             process.history.close()
 
     asyncio.run(live())
-    assert taken == [{"type": "exited", "pid": 7}]
+    assert taken == [pt.AgentStarted(pid=7)]

@@ -13,6 +13,7 @@ import msgspec
 
 from ddptop_runner.base.median import median as middle_of
 from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size, span
+from ddptop_runner.devices import codes
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.rank_devices import is_own, where_mostly
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
@@ -396,21 +397,11 @@ def sizes(values: Sequence[int]) -> str:
     return f"{low} each" if low == high else f"{low} to {high} each"
 
 
-HELD_BACK = frozenset({"hardware slowdown", "thermal, by hardware", "power brake"})
-"""Reasons for lower clocks that healthy devices never report under load."""
-WARM = "thermal, by software"
-"""Normal for a busy device; a finding if the job's other devices run faster."""
 SLOWER = 0.9
 """Fraction of the others' median clock."""
 
 OTHERS_BYTES = 256 * 1024**2
 """Minimum memory of unrelated processes for a finding."""
-
-XID_OF_A_KILLED_PROCESS = 45
-XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 44, 63, 68, 69})
-"""Faults of a program, and normal remapping of memory rows."""
-XIDS_OF_DEVICES = frozenset({48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 121, 136, 140, 143, 154})
-"""After these, the device or its link needs a reset or repair."""
 
 
 def find_on_devices(placement: Placement) -> list[Finding]:
@@ -427,12 +418,13 @@ def _throttled(placement: Placement) -> list[Finding]:
     found: list[tuple[Device, str]] = []
     for device in placement.devices:
         gpu = device.gpu
-        reasons = set(gpu.throttle_reasons or ())
+        reasons = gpu.throttle_reasons or ()
         if gpu.lost or (gpu.util_percent or 0) < 10:
             continue
-        held_back = sorted(reasons & HELD_BACK)
-        if WARM in reasons and _slower_than_others(placement, gpu):
-            held_back.append(WARM)
+        held_back = sorted(one for one in reasons if codes.throttle(one).weight == "slowed")
+        warm = codes.THERMAL_BY_SOFTWARE.name  # usual for a busy device, unless others are faster
+        if warm in reasons and _slower_than_others(placement, gpu):
+            held_back.append(warm)
         if held_back:
             found.append((device, ", ".join(held_back)))
     if not found:
@@ -469,18 +461,14 @@ def _heat_and_clock(gpu: GpuSample) -> list[str]:
 
 def _xid(placement: Placement, device: Device) -> list[Finding]:
     gpu = device.gpu
-    meanings = dict(zip(gpu.xid or (), gpu.xid_meanings or (), strict=False))
     found = []
-    for code in sorted(set(gpu.xid or ()) - {XID_OF_A_KILLED_PROCESS}):
-        severity: Severity = "warning"
-        if code in XIDS_OF_DEVICES:
-            severity = "error"
-        elif code in XIDS_OF_PROGRAMS:
-            severity = "info"
-        meaning = f" ({meanings[code]})" if meanings.get(code) else ""
-        message = f"{_with_ranks(placement, device)} reported XID {code}{meaning}"
-        if severity == "error":
-            message += ": reset or check the device (nvidia-smi -q, dmesg)"
+    for code in sorted(set(gpu.xid or ()) - {codes.KILLED_PROCESS}):
+        xid = codes.xid(code)
+        severity: Severity = "info"
+        if xid.fault == "device":
+            severity = "warning" if xid.is_usable else "error"
+        meaning = f" ({xid.meaning})" if code in codes.XIDS else ""
+        message = f"{_with_ranks(placement, device)} reported XID {code}{meaning}: {xid.remedy}"
         id_ = f"xid-{code}-{gpu.index}"
         found.append(Finding(id_, severity, message, _ranks(placement, device), (gpu.index,)))
     return found

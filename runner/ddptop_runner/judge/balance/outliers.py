@@ -297,7 +297,7 @@ def slow_node_findings(ranks: Sequence[RankSample], behind: Mapping[int, float])
     whose = ", ".join(sorted(on))
     nodes = f"host {whose}" if len(on) == 1 else f"hosts {whose}"
     be = "is" if len(on) == 1 else "are"
-    why = _why(slowest, others, excess_s).removeprefix("it ")
+    why = _why(slowest, others, excess_s)
     message = (
         f"{nodes} {be} slow: all ranks there ({name_ranks(numbers)}) {is_or_are(numbers)} holding "
         f"up the others; rank {slowest.rank} {why}"
@@ -315,7 +315,7 @@ def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -
     pid = "" if several or not slowest.pid else f" (pid {slowest.pid}{where})"
     who = f"{name_ranks(numbers)}{pid}"
     why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
-    message = f"{who} {is_or_are(numbers)} holding up the others: {why}"
+    message = f"{who} {is_or_are(numbers)} holding up the others: it {why}"
     return Finding("straggler", "warning", message, numbers)
 
 
@@ -344,7 +344,7 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
         usual_s = statistics.median(waits_s)
         if wait_s - usual_s >= excess_s / 2:
             return (
-                f"it waits {step_time(wait_s)} {of_step} for data (median of the others: "
+                f"waits {step_time(wait_s)} {of_step} for data (median of the others: "
                 f"{step_time(usual_s)}), costing {share}"
             )
     own_s = busy_s(slowest)
@@ -354,9 +354,9 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
         median = (
             f" (median of the others: {step_time(statistics.median(steps_s))})" if steps_s else ""
         )
-        return f"it takes {step_time(step_s)} per step{median}"
+        return f"takes {step_time(step_s)} per step{median}"
     return (
-        f"it is busy for {step_time(own_s)} {of_step} (median of the others: "
+        f"is busy for {step_time(own_s)} {of_step} (median of the others: "
         f"{step_time(statistics.median(known_s))}), costing {share}"
     )
 

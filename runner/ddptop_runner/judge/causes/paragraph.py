@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.devices import codes
 from ddptop_runner.host.oom import OomFinding
 from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, last_lines
 from ddptop_runner.judge.causes.error_text import (
@@ -29,7 +30,7 @@ _QUOTES = (400, 250, 150, 80)
 """Characters to quote from a message; the first that keeps the summary within `LONGEST` is used."""
 
 _HOST_MEMORY = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|\[?Errno 12\b|bad_alloc")
-_WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
+_WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? [\d, ]+\)")
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,14 @@ class XidReport:
 
     gpu: int
     code: int
-    meaning: str
 
 
 @dataclass(frozen=True)
 class Surroundings:
     """What the machine and its devices report about the attempt."""
 
-    killed_for_memory: Callable[[Collection[int]], OomFinding | None] = lambda _: None
-    """Whether the kernel killed one of these pids because memory ran out."""
+    killed_for_memory: Callable[[], OomFinding | None] = lambda: None
+    """Whether the kernel killed a process of the job because memory ran out."""
     xids: Sequence[XidReport] = ()
     lost_gpus: Sequence[int] = ()
     """Machine indices of devices that fell off the bus."""
@@ -216,10 +216,8 @@ def _raised(
     if exception.short_type == "MemoryError" or _HOST_MEMORY.search(message):
         text.kind = "host_oom"
         text.add("The machine ran out of memory, or the job reached its memory limit.")
-    worker = _WORKER_KILLED.search(message)
-    if worker is not None and ("Killed" in message or "unexpectedly" in message):
-        pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
-        _add_memory(text, around.killed_for_memory(pids))
+    if _WORKER_KILLED.search(message) and ("Killed" in message or "unexpectedly" in message):
+        _add_memory(text, around.killed_for_memory())
     if known := known_error(message):
         text.kind = known.kind or text.kind
         text.add(known.words)
@@ -235,7 +233,7 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
     if killed_by(end.exit_code, end.signal):
         if end.exit_code is not None:
             text.add(_sentence(exit_code_in_words(end.exit_code)))
-        finding = around.killed_for_memory([end.exit.pid])
+        finding = around.killed_for_memory()
         _add_memory(text, finding)
         if finding is None:
             text.add("It is unknown whether another process killed it or it ran out of memory.")
@@ -275,13 +273,9 @@ def _add_devices(text: _Paragraph, end: RankEnd, around: Surroundings) -> None:
         text.add(f"Its device, GPU {end.gpu}, is lost: the driver can no longer reach it.")
     reports = [one for one in around.xids if end.gpu is None or one.gpu == end.gpu]
     for report in reports[:2]:
-        if report.code not in SOFTWARE_XIDS:
+        if codes.xid(report.code).fault == "device":
             text.kind = "gpu"
-        text.add(f"GPU {report.gpu} reported XID {report.code}: {report.meaning}.")
-
-
-SOFTWARE_XIDS = frozenset({13, 31, 43, 45, 66, 68, 69})
-"""XIDs that a program causes while the device is healthy."""
+        text.add(f"GPU {report.gpu} reported XID {report.code}: {codes.xid(report.code).meaning}.")
 
 
 def _left(culprit: Culprit) -> _Paragraph:

@@ -1,7 +1,7 @@
 """Whether a device can take part in another attempt, and has the memory for it.
 
-XIDs after which a device must be reset or replaced, according to NVIDIA's catalog ("XID Errors",
-immediate action), make it unfit. Only errors since the attempt was launched count.
+XIDs after which a device must be reset or replaced (`codes.XIDS`) make it unfit. Only errors since
+the attempt was launched count.
 
 A driver releases the memory of a killed process once the process is gone, which may take seconds.
 An attempt that starts earlier would run out of memory (`wait`).
@@ -18,18 +18,13 @@ from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.units import size
+from ddptop_runner.devices import codes
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.devices.words import name_of, xid_meaning
+from ddptop_runner.devices.words import name_of
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import Base
 
-FATAL_XIDS = frozenset({48, 62, 64, 79, 95, 110, 119, 120, 140, 143})
-"""Double-bit ECC error, controller halted, row remapping failed, off the bus, uncontained ECC
-error, security fault, GSP timeout and error, unrecovered ECC error, not started: reset or worse."""
-CONTAINED_XID = 94
-"""An uncorrectable ECC error that ended only its program: the device remains usable, and a 48
-beside it is the same error."""
 LOST = "lost"
 HEALTHY_AFTER_S = 10.0
 """How long a device must be healthy before it is offered again."""
@@ -75,10 +70,10 @@ def judge(gpu: GpuSample, known: Known) -> Unfit | None:
     if known.needs_reset is not None:
         return Unfit(known.needs_reset, certain=True)
     since = Counter(gpu.xid or ()) - Counter(known.forgiven_xids)
-    contained = CONTAINED_XID in since and 95 not in since
-    for code in sorted(FATAL_XIDS & set(since)):
-        if not (code == 48 and contained):
-            return Unfit(f"XID {code} ({xid_meaning(code)})", certain=True)
+    contained = codes.CONTAINED in since and codes.UNCONTAINED not in since
+    for code in sorted(since):
+        if not codes.xid(code).is_usable and not (contained and code in codes.SAME_AS_CONTAINED):
+            return Unfit(f"XID {code} ({codes.xid(code).meaning})", certain=True)
     if gpu.remap_failed and not known.remap_failed:
         return Unfit("no spare memory rows left", certain=True)
     grew = _grew(gpu, known)

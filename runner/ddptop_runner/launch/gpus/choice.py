@@ -29,6 +29,18 @@ ON_CPU = f"no NVIDIA devices: starting {CPU_RANKS} CPU ranks; pass --nproc N to 
 OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"
 
 
+Refused = Literal["busy", "absent", "allocation", "other"]
+"""In use; the machine has none; the Slurm allocation has none; another reason."""
+
+
+class DevicesError(UsageError):
+    """A job cannot get the devices."""
+
+    def __init__(self, message: str, hint: str, why: Refused) -> None:
+        super().__init__(message, hint)
+        self.why = why
+
+
 @dataclass(frozen=True)
 class DeviceChoice:
     """The devices that a launch gets or waits for."""
@@ -76,7 +88,6 @@ def choose(
     *,
     force: bool = False,
     wait: bool = False,
-    is_dry: bool = False,
 ) -> DeviceChoice:
     """Decide which devices a new job gets.
 
@@ -86,7 +97,6 @@ def choose(
         nproc: the value of `--nproc`, if given.
         force: `--force`: use busy devices.
         wait: `--wait-gpus`: queue if too few are free.
-        is_dry: `--dry-run`: note what would be refused, and continue.
 
     Raises:
         UsageError: a device is unavailable; the message names who holds it.
@@ -101,10 +111,6 @@ def choose(
     machine = Machine(present, visible)
     pool = machine.resolve(request, nproc)
     if not pool:
-        if wait:
-            raise UsageError(
-                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
-            )
         if request is not None:
             why_none = None
         elif present:
@@ -115,9 +121,7 @@ def choose(
     if request is not None and request.kind == "auto":
         count = request.count
         pool = sorted(pool, key=lambda device: device.index)
-    return _Decision(
-        pool, count, present, notes, request, force, wait, is_dry=is_dry, allowed=machine.usable
-    ).make()
+    return _Decision(pool, count, present, notes, request, force, wait, machine.usable).make()
 
 
 def again(
@@ -143,10 +147,6 @@ def again(
     else:
         pool, count = devices or [], len(devices or ())
     if not pool:
-        if wait:
-            raise UsageError(
-                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
-            )
         return DeviceChoice(devices)
     present, _ = present_devices([device.uuid or "" for device in pool if device.is_mig])
     if not present:
@@ -186,8 +186,6 @@ class _Decision:
     request: GpuRequest | None
     force: bool
     wait: bool
-    is_dry: bool = False
-    """Whether nothing will be started, so that refusals become notes."""
     allowed: Sequence[Device] = ()
     """All devices that `--gpus` may name; empty for `restart`, which keeps a job's devices."""
 
@@ -203,12 +201,8 @@ class _Decision:
         if gone := [use for use in chosen if use.gone]:
             raise UsageError(busy_in_words(gone), "see `ddptop gpus`")
         notes = [*self.left_out]
-        is_refused = bool(busy) and not self.force and not self.wait
-        if is_refused:
-            error = self._refusal(uses, chosen)
-            if not self.is_dry:
-                raise error
-            notes.append(f"this launch would fail: {error.message}; {error.hint}")
+        if busy and not self.force and not self.wait:
+            raise self._refusal(uses, chosen)
         devices: list[Device] | None = [use.device for use in chosen]
         by_uuid = any(gpu.lost for gpu in self.present)
         queue = None
@@ -221,40 +215,37 @@ class _Decision:
             notes.append(f"waiting for {wanted_in_words(queue)}; {busy_in_words(uses)}")
         elif self.request is not None and self.request.kind == "auto":
             notes.append(choice_in_words(chosen, uses))
-        elif busy and not is_refused:
+        elif busy:
             notes.append(f"using busy GPUs (--force): {busy_in_words(busy)}")
         if devices is not None:
             notes += _doubts(chosen)
         return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
 
-    def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> UsageError:
+    def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> DevicesError:
         """The error that names who uses which device, and the alternatives.
 
         Args:
             uses: the devices that the job may get.
             chosen: those that it would get.
         """
-        kind = None if self.request is None else self.request.kind
-        free = [use.device for use in uses if not use.busy]
-        remedy = ""
-        if kind == "auto":
+        if self.request is not None and self.request.kind == "auto":
+            free = [use for use in uses if not use.busy]
             verb = "is" if len(free) == 1 else "are"
             what = f"--gpus auto:{self.count}: {len(free)} of {len(uses)} GPUs {verb} free"
             what += f" ({busy_in_words(uses)})"
-            remedy = f"--gpus auto:{len(free)}, " if free else ""
         else:
+            free = [use for use in usage.uses(self.allowed, self.present) if not use.busy]
             held = [use.device for use in chosen if use.busy]
             verb = "is" if len(held) == 1 else "are"
             words = busy_in_words(chosen)
             alike = f"{names_of(held)}: "  # the same holder on all of them
             words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
             what = f"{names_of(held)} {verb} busy{words}"
-            elsewhere = sum(not use.busy for use in usage.uses(self.allowed, self.present))
-            if self.allowed and free and not any(device.is_mig for device in free):
-                remedy = f"--gpus {','.join(str(device.index) for device in free)}, "
-            elif kind in ("indices", "uuids") and elsewhere and not held[0].is_mig:
-                remedy = f"--gpus auto:{min(elsewhere, len(chosen))} to use the idlest, "
-        return UsageError(what, f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs")
+        is_mig = any(use.device.is_mig for use in chosen)
+        count = min(len(free), self.count)
+        remedy = f"--gpus auto:{count} for idle GPUs, " if count and not is_mig else ""
+        hint = f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs"
+        return DevicesError(what, hint, "busy")
 
 
 def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
@@ -320,10 +311,6 @@ def parse_gpus(text: str) -> GpuRequest:
         return GpuRequest("all" if value == "all" else "none")
     if found := _AUTO.fullmatch(value):
         return GpuRequest("auto", count=int(found[1]))
-    if value.startswith("auto"):
-        raise UsageError(
-            f"--gpus {text!r} is invalid; expected auto:N", "pass a number, as in auto:2"
-        )
     if not value:
         raise UsageError("--gpus is empty", FORMS)
     parts = [part.strip() for part in value.split(",")]
@@ -347,30 +334,21 @@ def _uuids(parts: list[str], text: str) -> GpuRequest:
             )
         if part in parts[:number]:
             raise UsageError(f"--gpus {text!r} lists {part} twice", "list each one once")
-    kinds = {part[:3] for part in parts}
-    if len(kinds) > 1:
+    if len(parts) > 1 and any(part.startswith("MIG-") for part in parts):
         raise UsageError(
-            f"--gpus {text!r} mixes whole GPUs and MIG instances, but a CUDA process "
-            "sees only one instance",
-            "list whole GPUs or one instance",
-        )
-    if kinds == {"MIG"} and len(parts) > 1:
-        raise UsageError(
-            f"--gpus lists {len(parts)} MIG instances, but a CUDA process sees only one",
+            f"--gpus {text!r}: a CUDA process sees only one MIG instance",
             "pass one instance with --nproc 1, and launch one job per instance",
         )
     return GpuRequest("uuids", uuids=tuple(parts))
 
 
 def _indices(part: str, text: str) -> range:
-    found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
-    if found is None:
-        raise UsageError(f"--gpus {text!r}: {part!r} is not an index, range, or UUID", FORMS)
-    if max(len(found[1]), len(found[2] or "")) > 4:  # int() fails with thousands of digits
-        raise UsageError(f"--gpus {text!r}: {part[:20]!r} is not a valid GPU index", FORMS)
+    found = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+    if found is None or max(int(found[1]), int(found[2] or 0)) > _HIGHEST_INDEX:
+        raise UsageError(
+            f"--gpus {text[:40]!r}: {part[:20]!r} is not an index, range, or UUID", FORMS
+        )
     first, last = int(found[1]), int(found[2] or found[1])
-    if max(first, last) > _HIGHEST_INDEX:
-        raise UsageError(f"--gpus {text!r}: {part!r} is not a valid GPU index", FORMS)
     if last < first:
         raise UsageError(f"--gpus {text!r}: the range {part!r} is reversed", f"use {last}-{first}")
     return range(first, last + 1)
@@ -446,15 +424,10 @@ class Machine:
         if not self._present:
             if request is None:
                 return None
-            raise UsageError(
-                "no GPUs found on this machine",
+            raise DevicesError(
+                "no GPUs found",
                 "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
-            )
-        known = {gpu.uuid for gpu in self._present}
-        if unknown := [uuid for uuid in mig_instances(self._inherited_cvd) if uuid not in known]:
-            raise UsageError(
-                f"CUDA_VISIBLE_DEVICES lists {unknown[0]}, which the driver does not recognize",
-                "see `nvidia-smi -L`",
+                "absent",
             )
         if request is not None and request.kind in ("indices", "uuids"):
             chosen = self._named(request)
@@ -532,7 +505,8 @@ class Machine:
         wholes = {gpu.index: gpu for gpu in self._present if not is_instance(gpu)}
         if missing := [Device(index=index) for index in request.indices if index not in wholes]:
             there = names_of([_device(gpu) for gpu in wholes.values()])
-            raise UsageError(f"{_are(missing)} not on this machine", f"available: {there}")
+            does = "does" if len(missing) == 1 else "do"
+            raise UsageError(f"{names_of(missing)} {does} not exist", f"available: {there}")
         chosen = [_device(wholes[index]) for index in request.indices]
         for uuid in request.uuids:
             device = _device(_the_one(uuid, self._present))
@@ -557,7 +531,7 @@ def _the_one(uuid: str, present: Present) -> GpuSample:
     found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
     exact = [gpu for gpu in found if gpu.uuid == uuid]
     if not found:
-        raise UsageError(f"no device on this machine has UUID {uuid}", "see `nvidia-smi -L`")
+        raise UsageError(f"no device has UUID {uuid}", "see `nvidia-smi -L`")
     if len(found) > 1 and not exact:
         names = ", ".join(str(gpu.uuid) for gpu in found[:3])
         raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")

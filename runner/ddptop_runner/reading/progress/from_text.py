@@ -18,17 +18,16 @@ from ddptop_runner.model.probe_message import MAX_METRICS, MAX_NAME_LENGTH
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import Progress
 from ddptop_runner.model.words import LossState, ProgressUnit
-from ddptop_runner.reading.progress.counter import STRANGERS, Counter, Pace
+from ddptop_runner.reading.progress.counter import STRANGERS, Counter
+from ddptop_runner.reading.progress.pace import Pace
 from ddptop_runner.reading.text.parser import Reading
 
 # -- the command ------------------------------------------------------------------------
 
-_EPOCHS = frozenset(
+_EPOCHS = frozenset(  # not num_train_epochs: the bars of Hugging Face count the run
     {"epochs", "num_epochs", "n_epochs", "nepochs", "num_epoch", "nb_epochs", "niter"}
     | {"max_epochs", "total_epochs"}
 )
-_RUN_BAR_EPOCHS = frozenset({"num_train_epochs"})
-"""Used by Hugging Face's scripts, whose bars count the whole run."""
 _STEPS = frozenset(
     {"max_steps", "max_iters", "max_train_steps", "train_iters", "total_steps", "max_update"}
     | {"num_train_steps"}
@@ -44,8 +43,6 @@ class CommandHints(NamedTuple):
     """What a command's options say; None without the option, or if two contradict."""
 
     epochs: int | None = None
-    run_bars: bool = False
-    """Whether a bar that does not say what it counts is that of the run."""
     steps: int | None = None
     """In the whole run."""
     resumes: bool = False
@@ -56,7 +53,7 @@ def of_command(words: Sequence[str]) -> CommandHints:
     """Read options such as `--epochs 4`, `--epochs=4`, and `trainer.max_epochs=4`."""
     epochs: set[int] = set()
     steps: set[int] = set()
-    run_bars = resumes = False
+    resumes = False
     known = list(words[:MAX_WORDS])
     for word, following in zip(known, [*known[1:], ""], strict=False):
         name, equals, value = word.partition("=")
@@ -65,14 +62,13 @@ def of_command(words: Sequence[str]) -> CommandHints:
         if not equals:
             value = "" if following.startswith("--") else following
         name = name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
-        if name in _EPOCHS or name in _RUN_BAR_EPOCHS:
+        if name in _EPOCHS:
             epochs.add(_count(value))
-            run_bars |= name in _RUN_BAR_EPOCHS
         elif name in _STEPS:
             steps.add(_count(value))
         elif _RESUMES.search(name) and (value.lower() not in _OFF or not equals):
             resumes = True
-    return CommandHints(_only(epochs), run_bars, _only(steps), resumes)
+    return CommandHints(_only(epochs), _only(steps), resumes)
 
 
 def _count(text: str) -> int:
@@ -96,6 +92,15 @@ SURE_PART = 1.5
 """A bar with at least this many epochs, by the epochs passed, is that of the run."""
 
 
+class Earlier(NamedTuple):
+    """What the output of an earlier attempt showed, if anything."""
+
+    first_epoch: int | None = None
+    """Whether epochs are numbered from 0 or 1."""
+    run_total: int | None = None
+    """The total of a counter that was seen to count the run."""
+
+
 class _Place(NamedTuple):
     """The current epoch."""
 
@@ -105,6 +110,7 @@ class _Place(NamedTuple):
 
 
 _NO_HINTS = CommandHints()
+_NOTHING_EARLIER = Earlier()
 
 
 class TextProgress:
@@ -114,14 +120,14 @@ class TextProgress:
         self,
         hints: CommandHints = _NO_HINTS,
         from_start: bool = False,
-        first_epoch: int | None = None,
+        earlier: Earlier = _NOTHING_EARLIER,
     ) -> None:
         """See the parameters.
 
         Args:
             hints: from the command.
             from_start: whether the output is read from its beginning.
-            first_epoch: whether epochs are numbered from 0 or 1, if an earlier attempt showed it.
+            earlier: from an earlier attempt.
         """
         self.loss: float | None = None
         self.loss_state: LossState | None = None
@@ -134,6 +140,8 @@ class TextProgress:
         """The step at which the run resumes, according to a line before the first step."""
         self.epoch: float | None = None
         self.epochs: int | None = None
+        self.first_epoch = earlier.first_epoch
+        """The number of the first epoch, 0 or 1; None if unknown."""
         self.scalars: dict[str, float] = {}
         """By name, values other than losses and steps, and the validation loss."""
         self.reports: dict[str, int] = {}
@@ -144,76 +152,76 @@ class TextProgress:
         self.loss_max: float | None = None
         self._hints = hints
         self._from_start = from_start
-        self._steps = Counter(hints.resumes)
-        self._samples = Counter(hints.resumes)
-        """Samples of the epoch, in output that counts them."""
+        self._run_total = earlier.run_total
+        self._count: Counter | None = None
+        self._strangers = 0
+        """How many readings in a row were of another counter."""
         self._outer: tuple[int, int] | None = None
         """(done, total) of a bar that counts epochs."""
-        self._outer_moved = False
-        """Whether it has moved while the bar below it has not started over."""
         self._epochs_done: float | None = None
         """For output with only one line at the end of each epoch."""
         self._epoch_pace = Pace()
-        self._first_epoch: float | None = None
-        self._from_zero = first_epoch == 0
-        """Whether epochs are numbered from 0."""
-        self._from_one = first_epoch == 1
-        """Whether they are known to be numbered from 1."""
+        self._epoch_read_first: float | None = None
         self._names_last = False
         """Whether `epochs` is the number of the last, as in Lightning's bars."""
-        self._counter: tuple[int, int | None] | None = None
-        """The source of `step`, as (output, total): a log may contain both a bar and lines."""
-        self._strangers = 0
+
+    @property
+    def _steps(self) -> Counter | None:
+        """The counter, unless it counts samples."""
+        return None if self._count is None or self._count.unit == "samples" else self._count
 
     @property
     def step(self) -> int | None:
         """As printed, so possibly within the epoch."""
-        return self._steps.step
+        return None if self._steps is None else self._steps.step
 
     @property
     def run_step(self) -> int | None:
         """The step of the run, as printed or by its epochs; None if unknown."""
-        printed = self.printed
-        if printed is None or printed.of_run or printed.by_epoch is None:
-            return printed.step if printed is not None and printed.of_run else None
-        if self._from_start and self._first_epoch == self.first_epoch:
-            return self._steps.position  # epochs may differ in length
+        known, printed = self._steps, self.printed
+        if known is None or printed is None or (not printed.of_run and printed.by_epoch is None):
+            return None
+        if printed.of_run:
+            return printed.step
+        if self._from_start and self._epoch_read_first == self.first_epoch:
+            return known.position  # epochs may differ in length
         return printed.by_epoch
 
     @property
     def position(self) -> int | None:
         """The step, counted on across epochs; None if earlier epochs were not read."""
-        run_step = self.run_step
-        if run_step is None and self._from_start and self._steps.step is not None:
-            return self._steps.position
+        run_step, known = self.run_step, self._steps
+        if run_step is None and self._from_start and known is not None:
+            return known.position
         return run_step
 
     @property
     def every(self) -> int | None:
         """The distance between the last two steps that were printed."""
-        return self._steps.every
+        return None if self._steps is None else self._steps.every
 
     @property
     def printed(self) -> Printed | None:
         """What its printed steps count; None before the first."""
-        known = self._steps
-        if known.step is None or known.first is None:
+        known, by_epoch, first = self._steps, None, self.first_epoch
+        if known is None:
             return None
-        every, by_epoch, first = known.every or max(1, known.first), None, self.first_epoch
         if known.unit == "epoch" and known.epoch is not None and known.total and first is not None:
             by_epoch = (known.epoch - first) * known.total + known.step
-        of_run = self.counts_run
-        return Printed(known.step, known.first, every, known.total, of_run, by_epoch)
-
-    @property
-    def first_epoch(self) -> int | None:
-        """The number of the first epoch; None if unknown."""
-        return 0 if self._from_zero else 1 if self._from_one else None
+        every = known.every or max(1, known.first)
+        return Printed(known.step, known.first, every, known.total, self.counts_run, by_epoch)
 
     @property
     def counts_run(self) -> bool:
         """Whether `step` counts the whole run, as far as the log shows."""
-        return self._steps.unit == "run" and not self._counts_epoch(self._steps)
+        return self._steps is not None and self._unit(self._steps) == "run"
+
+    @property
+    def shows(self) -> Earlier:
+        """What the next attempt may rely on."""
+        known = self._steps
+        seen = known is not None and known.unit == "run" and known.basis == "seen"
+        return Earlier(self.first_epoch, known.total if seen and known else self._run_total)
 
     def begin_look(self) -> None:
         """Restart the range of the loss, which covers the time since the previous look."""
@@ -236,29 +244,17 @@ class TextProgress:
         for name, value in reading.scalars:
             self._take_scalar(name, value)
         if reading.kind == "resume":
-            if self._steps.step is None:
+            if self._count is None:
                 self.resumed_at = reading.step
             return
         if reading.kind == "val":
             if reading.loss is not None:
                 self._take_scalar(VALIDATION_LOSS, reading.loss)
             return
-        at_s = None if at is None else at.timestamp()
         if reading.counts == "epochs":
-            if reading.step is not None and reading.total:
-                self._outer_moved = self._outer not in (None, (reading.step, reading.total))
-                self._outer = (reading.step, reading.total)
-                if at_s is not None:
-                    self._epoch_pace.mark(at_s, reading.step)
-        elif reading.counts == "samples":
-            self._samples.take(reading, at_s, self._from_start)
-        elif reading.step is not None and self._is_counter(reading, source, at_s):
-            self.step_since = self.step_since or at
-            self._steps.take(reading, at_s, self._from_start)
-            self._outer_moved = False
-            if (place := self._place(self._steps)) is not None:
-                sure = self.first_epoch is not None
-                self._steps.judge(place.before, place.before + (not sure), place.of)
+            self._take_epochs_bar(reading, at)
+        elif reading.step is not None:
+            self._take_step(reading, at, source)
         if reading.loss is not None:
             self._take_loss(reading.loss, reading, at)
 
@@ -271,30 +267,88 @@ class TextProgress:
     def written_last(self, at: dt.datetime) -> None:
         """Set the time of the last reading, which was added without one."""
         self.last_at = at
-        self._steps.update_estimates(at.timestamp())
-        self._samples.update_estimates(at.timestamp())
+        if self._count is not None:
+            self._count.at_s = at.timestamp()
 
     def _take_epoch(self, reading: Reading, at: dt.datetime | None) -> None:
         self.epoch = reading.epoch
         self.epochs = reading.epochs or self.epochs
-        self._first_epoch = reading.epoch if self._first_epoch is None else self._first_epoch
-        self._from_zero = self._from_zero or reading.epoch == 0 or reading.from_zero
-        if self._from_start and self._first_epoch == 1 and not self._hints.resumes:
-            self._from_one = True
+        if self._epoch_read_first is None:
+            self._epoch_read_first = reading.epoch
+        if reading.epoch == 0 or reading.from_zero:
+            self.first_epoch = 0
+        elif self._from_start and self._epoch_read_first == 1 and not self._hints.resumes:
+            self.first_epoch = 1 if self.first_epoch is None else self.first_epoch
         self._names_last = reading.from_zero
-        self._confirm(reading)
+        known, part = self._steps, (reading.epoch or 0) if reading.step is None else 0
+        spans = SURE_PART * known.step if known is not None and known.unit == "run" else 0
+        if known is not None and part < 1 and (known.total or 0) * part >= spans > 0:
+            known.basis = "seen"  # a bar of several epochs
         ended = reading.step is None and reading.loss is not None and reading.kind == "train"
         self._epochs_done = reading.epoch if ended else None
         if ended and at is not None and reading.epoch is not None:
             self._epoch_pace.mark(at.timestamp(), reading.epoch)
 
-    def _confirm(self, reading: Reading) -> None:
-        """A fractional epoch beside a bar shows whether the bar spans several, and is the run's."""
-        steps, part = self._steps, reading.epoch
-        if reading.step is not None or not part or part >= 1 or not steps.total or not steps.step:
+    def _take_epochs_bar(self, reading: Reading, at: dt.datetime | None) -> None:
+        if reading.step is None or not reading.total:
             return
-        if steps.unit == "run" and steps.total * part / steps.step >= SURE_PART:
-            steps.presumed, steps.confirmed = False, True
+        if self._count is not None and self._outer not in (None, (reading.step, reading.total)):
+            self._count.step = 0  # the bar below starts over
+        self._outer = (reading.step, reading.total)
+        if at is not None:
+            self._epoch_pace.mark(at.timestamp(), reading.step)
+
+    def _take_step(self, reading: Reading, at: dt.datetime | None, source: int) -> None:
+        at_s, known = None if at is None else at.timestamp(), self._count
+        if known is not None and not self._is_same(known, reading, source):
+            if not self._replaces(known, reading, at_s):
+                return
+            known = None
+        self._strangers = 0
+        if known is None:
+            of_run = reading.open and reading.total is not None and reading.total == self._run_total
+            begins = self._from_start or (reading.step or 0) <= 1
+            known = self._count = Counter(
+                reading, source, from_start=begins and not self._hints.resumes, of_run=of_run
+            )
+            if at_s is not None:
+                known.at_s = at_s
+                known.pace.mark(at_s, known.position)
+        else:
+            known.add(reading, at_s)
+        if known.unit != "samples":
+            self.step_since = self.step_since or at
+        if (place := self._place(known)) is not None:
+            known.judge(place.before, place.before + (self.first_epoch is None), place.of)
+
+    def _is_same(self, known: Counter, reading: Reading, source: int) -> bool:
+        """Whether a reading is of the counter, maybe in an epoch of another length."""
+        if source != known.source or (reading.counts == "samples") != (known.unit == "samples"):
+            return False
+        if reading.total == known.total:
+            return True
+        if reading.epoch is None or known.epoch is None or int(reading.epoch) <= known.epoch:
+            return False
+        return known.unit == reading.counts != "run"
+
+    def _replaces(self, known: Counter, reading: Reading, at_s: float | None) -> bool:
+        """Whether another counter replaces the present one, since it says more or that ended."""
+        says_run = reading.counts == "run" and not reading.open
+        has_total = reading.total is not None or known.total is None
+        if known.unit == "samples" or (says_run and known.unit != "run" and has_total):
+            return True
+        if reading.counts == "samples":
+            return False
+        self._strangers += 1
+        if self._strangers < STRANGERS:
+            return False
+        smaller = reading.total is not None and (
+            reading.total < (known.total or 0)
+            or (known.epoch is not None and reading.epoch is None and reading.open)
+        )
+        if not smaller or not known.total or reading.loss is not None:
+            return True
+        return at_s is not None and known.at_s is not None and at_s - known.at_s >= HOLD_S
 
     def _take_loss(self, loss: float, reading: Reading, at: dt.datetime | None) -> None:
         self.loss_since = self.loss_since or at
@@ -307,88 +361,58 @@ class TextProgress:
         else:
             self.loss, self.loss_state = None, "nan" if math.isnan(loss) else "inf"
 
-    # -- which counter -------------------------------------------------------------------------
-
-    def _is_counter(self, reading: Reading, source: int, at_s: float | None) -> bool:
-        """Whether the step is read from this: a counter of the run is preferred."""
-        counter = (source, reading.total)
-        if counter == self._counter or self._is_shorter(reading, source):
-            self._counter, self._strangers = counter, 0
-            return True
-        self._strangers += 1
-        known_of_run = self._steps.unit == "run"
-        counts_run = reading.counts == "run" and not reading.open
-        better = self._counter is None or (counts_run and not known_of_run)
-        if not better and (self._strangers < STRANGERS or self._holds(reading, at_s)):
-            return False
-        self._counter, self._strangers = counter, 0
-        self._steps = Counter(self._hints.resumes)
-        return True
-
-    def _is_shorter(self, reading: Reading, source: int) -> bool:
-        """Whether it is the same counter in an epoch of another length, such as the last."""
-        known = self._steps
-        if self._counter is None or source != self._counter[0] or reading.epoch is None:
-            return False
-        named = known.unit == reading.counts == "epoch" and not reading.open
-        return named and known.epoch is not None and int(reading.epoch) > known.epoch
-
-    def _holds(self, reading: Reading, at_s: float | None) -> bool:
-        """Whether the present counter moved recently, and the other is a smaller bar."""
-        known, other = self._steps, reading.total
-        if not known.total or known.step is None or reading.loss is not None or other is None:
-            return False
-        names_epoch = known.epoch is not None and reading.epoch is None and reading.open
-        if other >= known.total and not names_epoch:
-            return False
-        return at_s is None or known.at_s is None or at_s - known.at_s < HOLD_S
-
     # -- results ----------------------------------------------------------------------
 
     def steps_per_s(self, now: dt.datetime) -> float | None:
         """From the log; None before two different steps, and once the log falls silent."""
-        return None if self._steps.unnamed else self._steps.pace.per_s(now.timestamp())
+        known = self._steps
+        if known is None or known.last.unnamed:
+            return None
+        return known.pace.per_s(now.timestamp())
 
     def restart_pace(self) -> None:
         """Forget the pace so far: batches that a resumed script skips are no training."""
-        for pace in (self._steps.pace, self._samples.pace, self._epoch_pace):
-            pace.clear()
+        self._epoch_pace.clear()
+        if self._count is not None:
+            self._count.pace.clear()
 
     def compare(self, run_step: int, slack: int) -> None:
-        """Learn by the step of the run what the counter counts, and how epochs are numbered.
-
-        Only after the first epoch, in which a counter of its steps shows the same.
+        """Learn by the step of the run which epoch it is, or how epochs are numbered.
 
         Args:
             run_step: from another source.
             slack: tolerance, in steps.
         """
         known = self._steps
-        if known.step is None or not known.total:
+        if known is None or not known.total or self.counts_run:
             return
         apart, ahead = (known.every or 1) + slack, run_step - known.step
         passed = round(ahead / known.total)
-        if known.total <= 2 * apart:
+        if known.total <= 2 * apart or not -slack <= ahead - passed * known.total <= apart:
             return
         if known.epoch is None:
-            if known.rounds is None and -slack <= ahead - passed * known.total <= apart:
-                known.rounds = passed
-        elif known.unit == "run" or known.epoch < 1:
-            return
-        elif -slack <= ahead <= apart and known.epoch > (0 if self._from_zero else 1):
-            known.count_run()
-        elif passed and -slack <= ahead - passed * known.total <= apart:
-            self._from_zero = self._from_zero or known.epoch == passed
-            self._from_one = self._from_one or known.epoch == passed + 1
+            known.rounds = passed if known.rounds is None else known.rounds
+        elif passed and known.epoch - passed in (0, 1):
+            self.first_epoch = known.epoch - passed
 
     def progress(self, now: dt.datetime) -> Progress | None:
         """Progress of the run; None without a total or an epoch."""
-        now_s = now.timestamp()
-        if self._steps.step is not None and (self._steps.total or self._hints.steps):
-            return self._of_count(self._steps, now_s)
-        if self._samples.step is not None and self._samples.total:
-            return self._of_count(self._samples, now_s)
-        return self._of_epochs(now_s)
+        now_s, count = now.timestamp(), self._count
+        if count is None or not (count.total or (self._hints.steps and self._steps)):
+            return self._of_epochs(now_s)
+        if self._unit(count) == "run":
+            return self._of_run(count, now_s)
+        return self._of_epoch(count, now_s)
+
+    def _unit(self, count: Counter) -> ProgressUnit | None:
+        """What a counter counts; one that does not say so counts an epoch if there are several."""
+        hints = self._hints
+        if count.unit != "run" or count.basis == "seen":
+            return count.unit
+        if self._outer is not None:
+            return "epoch"
+        several = (hints.epochs or 0) > 1 and count.total != hints.steps
+        return "epoch" if several and count.basis == "guessed" else "run"
 
     def _of_epochs(self, now_s: float) -> Progress | None:
         """For output without a total number of steps."""
@@ -397,83 +421,24 @@ class TextProgress:
         if self._outer is not None:
             epoch = done = float(self._outer[0])
             epochs = self._outer[1]
-        elif self._from_zero:
+        elif self.first_epoch == 0:
             done = None
-        if not epochs:
-            return None if epoch is None else Progress(epoch=epoch, source="log")
-        if done is not None and 0 < done <= epochs:
+        if epoch is None and not epochs:
+            return None
+        if done is not None and epochs and 0 < done <= epochs:
             fraction = done / epochs
             eta_s = self._epoch_pace.left_s(epochs - done, now_s)
         return Progress(epoch=epoch, epochs=epochs, fraction=fraction, eta_s=eta_s, source="log")
 
-    def _counts_epoch(self, count: Counter) -> bool:
-        """Whether a counter that does not say what it counts is assumed to count an epoch."""
-        if self._outer is not None:
-            return count.unit == "run" and not count.confirmed
-        hints = self._hints
-        if hints.epochs is None or hints.epochs < 2 or hints.run_bars:
-            return False
-        return count.presumed and count.total != hints.steps
-
-    def _of_count(self, count: Counter, now_s: float) -> Progress:
-        last_read_s = None if self.last_at is None else self.last_at.timestamp()
-        unit: ProgressUnit = count.unit or "epoch"
-        if unit == "run" and self._counts_epoch(count):
-            unit = "epoch"
-        if unit == "run":
-            return self._of_run(count, now_s, last_read_s)
-        share, place = 0.0 if self._outer_moved else count.share(), self._place(count)
-        fraction = eta_s = epoch_eta_s = None
-        if count.unit is None:
-            share = None
-        if share is not None:
-            epoch_eta_s = count.left_s(0, now_s, last_read_s)
-            if place is not None:
-                fraction = min(1.0, (place.before + share) / place.of)
-                further = place.of - place.before - (0 if self._outer_moved else 1)
-                eta_s = count.left_s(further, now_s, last_read_s)
-            elif (rest := self._rest(count, now_s)) is not None:
-                eta_s, fraction = rest
-        epoch, epochs = self.epoch, self.epochs
-        if count.epoch is None and place is not None:
-            epoch, epochs = float(place.before + 1), place.of
-        return Progress(
-            step=count.step,
-            total=count.total,
-            counts=unit,
-            epoch=epoch,
-            epochs=epochs,
-            fraction=fraction,
-            eta_s=eta_s,
-            estimated=fraction is not None and (place is None or place.estimated),
-            epoch_fraction=share,
-            epoch_eta_s=epoch_eta_s,
-            source="log",
-        )
-
-    def _rest(self, count: Counter, now_s: float) -> tuple[float, float] | None:
-        """(seconds left, share done) from the output's own estimate of the rest, as in mmengine."""
-        rate = count.pace.per_s(now_s) or count.rate_per_s
-        knows = count.run_estimate is not None and count.epoch and not self._from_zero
-        if not knows or not rate or not count.total or count.step is None:
-            return None
-        assert count.run_estimate is not None and count.epoch is not None
-        at_s, estimated_s = count.run_estimate
-        done = (count.epoch - 1) * count.total + count.step
-        left_s = max(0.0, estimated_s - max(0.0, now_s - at_s))
-        return left_s, done / max(1.0, done + estimated_s * rate)
-
-    def _of_run(self, count: Counter, now_s: float, last_read_s: float | None) -> Progress:
-        total, fraction, eta_s = count.total or self._hints.steps, count.share(), None
-        if not count.total and total and count.step is not None and count.step <= total:
+    def _of_run(self, count: Counter, now_s: float) -> Progress:
+        hints, total = self._hints, count.total or self._hints.steps or 0
+        fraction = eta_s = None
+        if count.step <= total:
             fraction = count.step / total
-            eta_s = count.pace.left_s(total - count.step, now_s, last_read_s)
-        elif fraction is not None:
-            eta_s = count.left_s(0, now_s, last_read_s)
-        hints = self._hints
-        sure = count.confirmed or count.total == hints.steps or hints.epochs == 1
-        repeats = hints.epochs is not None and count.epoch is None and not hints.run_bars
-        doubtful = not count.total or (not sure and (count.presumed or repeats))
+            eta_s = count.left_s(total, now_s, self._last_read_s)
+        repeats = hints.epochs not in (None, 1) and count.epoch is None
+        is_sure = count.basis == "seen" or count.total == hints.steps or hints.epochs == 1
+        doubtful = not count.total or (not is_sure and (count.basis == "guessed" or repeats))
         return Progress(
             step=count.step,
             total=total,
@@ -485,6 +450,49 @@ class TextProgress:
             source="log",
         )
 
+    def _of_epoch(self, count: Counter, now_s: float) -> Progress:
+        unit, place, read_s = self._unit(count), self._place(count), self._last_read_s
+        share = None if unit is None else count.share()
+        fraction = eta_s = epoch_eta_s = None
+        epoch, epochs = self.epoch, self.epochs
+        if share is not None and count.total:
+            epoch_eta_s = count.left_s(count.total, now_s, read_s)
+            if place is not None:
+                fraction = min(1.0, (place.before + share) / place.of)
+                eta_s = count.left_s(count.total * (place.of - place.before), now_s, read_s)
+            elif (rest := self._rest(count, now_s)) is not None:
+                eta_s, fraction = rest
+        if count.epoch is None and place is not None:
+            epoch, epochs = float(place.before + 1), place.of
+        return Progress(
+            step=count.step,
+            total=count.total,
+            counts=unit or "epoch",
+            epoch=epoch,
+            epochs=epochs,
+            fraction=fraction,
+            eta_s=eta_s,
+            estimated=fraction is not None and (place is None or place.estimated),
+            epoch_fraction=share,
+            epoch_eta_s=epoch_eta_s,
+            source="log",
+        )
+
+    @property
+    def _last_read_s(self) -> float | None:
+        return None if self.last_at is None else self.last_at.timestamp()
+
+    def _rest(self, count: Counter, now_s: float) -> tuple[float, float] | None:
+        """(seconds left, share done) from the output's own estimate of the rest, as in mmengine."""
+        rate, run_eta_s = count.pace.per_s(now_s) or count.last.rate_per_s, count.last.run_eta_s
+        if run_eta_s is None or not rate or not count.epoch or not count.total:
+            return None
+        if count.at_s is None or self.first_epoch == 0:
+            return None
+        done = (count.epoch - 1) * count.total + count.step
+        left_s = max(0.0, run_eta_s - max(0.0, now_s - count.at_s))
+        return left_s, done / max(1.0, done + run_eta_s * rate)
+
     def _place(self, count: Counter) -> _Place | None:
         """The current epoch; None if unknown.
 
@@ -493,22 +501,20 @@ class TextProgress:
         if self._outer is not None:
             done, epochs = self._outer
             return _Place(done, epochs, False) if done < epochs else None
-        expected = self._hints.epochs
-        if count.epoch is None:
-            if expected is None or count.rounds is None or count.rounds >= expected:
-                return None
-            return _Place(count.rounds, expected, True)
-        number, of = count.epoch, self.epochs
-        if of is None:
+        expected, number, of = self._hints.epochs, count.epoch, self.epochs
+        if number is None:
+            before, of, estimated = count.rounds, expected, True
+        elif self._names_last:
+            before, of, estimated = number, (of or 0) + 1, False
+        elif of is None:
             first = self.first_epoch
-            if expected is None or first is None or not first <= number < expected + first:
-                return None
-            return _Place(number - first, expected, True)
-        if self._names_last:
-            return _Place(number, of + 1, False) if number <= of else None
-        if not self._from_zero:
-            return _Place(number - 1, of, False) if 1 <= number <= of else None
-        if number == of:
-            return _Place(number, of + 1, False)
-        known = expected in (of, of + 1) and number < of
-        return _Place(number, expected, True) if known and expected is not None else None
+            before, of, estimated = None if first is None else number - first, expected, True
+        elif self.first_epoch != 0:
+            before, estimated = number - 1, False
+        elif number == of:
+            before, of, estimated = number, of + 1, False
+        else:
+            before, of, estimated = number, expected if expected in (of, of + 1) else None, True
+        if before is None or of is None or not 0 <= before < of:
+            return None
+        return _Place(before, of, estimated)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.reading.progress.from_text import TextProgress, of_command
+from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.reading.trace_files.watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store import logs
@@ -46,14 +46,6 @@ class LogStream:
         self._cut = False
         """Whether the next bytes start inside a line."""
         self._rests = False
-
-    @property
-    def unread(self) -> int:
-        """In bytes; 0 if unknown."""
-        try:
-            return max(0, self.log.end - self.log.position)
-        except OSError:
-            return 0
 
     def read(self, max_bytes: int) -> tuple[list[Reading], int]:
         """(new readings, bytes read)."""
@@ -98,8 +90,8 @@ class TextWatch:
         self._attempt: int | None = None
         self._streams: dict[int, LogStream] = {}
         self._ranks: dict[int, TextProgress] = {}
-        self._first_epochs: dict[int, int | None] = {}
-        """How earlier attempts numbered epochs."""
+        self._earlier: dict[int, Earlier] = {}
+        """By rank, from earlier attempts."""
         self._turn = 0
 
     def of_rank(self, rank: int) -> TextProgress | None:
@@ -124,7 +116,7 @@ class TextWatch:
         if first:
             self.close()
             for rank, known in self._ranks.items():
-                self._first_epochs[rank] = known.first_epoch
+                self._earlier[rank] = known.shows
             self._ranks.clear()
             self._attempt = attempt
         for known in self._ranks.values():
@@ -136,10 +128,12 @@ class TextWatch:
         at = None if old else now
         budget = FIRST_BYTES if old else BUDGET_BYTES
         used = 0
-        for left, (writer, stream) in self._in_turn():
+        order = list(self._streams.items())
+        self._turn = (self._turn + 1) % len(order)  # they take turns being first
+        for place, (writer, stream) in enumerate(order[self._turn :] + order[: self._turn]):
             if used >= budget:
                 break
-            share = max(LEAST_BYTES, (budget - used) // left)
+            share = max(LEAST_BYTES, (budget - used) // (len(order) - place))
             try:
                 readings, size = stream.read(min(share, budget - used))
             except OSError:  # its file system is unavailable
@@ -148,17 +142,6 @@ class TextWatch:
             for reading in readings:
                 self._add(writer, reading, ranks, at, stream.is_whole)
         return used
-
-    def _in_turn(self) -> Iterator[tuple[int, tuple[int, LogStream]]]:
-        """Each as (how many remain, (writer, log)), those with little to read first.
-
-        They leave the rest of the budget to the others, which take turns being first.
-        """
-        order = list(self._streams.items())
-        self._turn = (self._turn + 1) % len(order)
-        order = order[self._turn :] + order[: self._turn]
-        order.sort(key=lambda item: min(item[1].unread, LEAST_BYTES))
-        return zip(range(len(order), 0, -1), order, strict=True)
 
     def _open(self, attempt: int) -> None:
         for writer in logs.ranks(self._folder, attempt):
@@ -183,7 +166,8 @@ class TextWatch:
             if len(self._ranks) >= MAX_RANKS:
                 return
             hints = self._hints._replace(resumes=self._hints.resumes or bool(self._attempt))
-            known = self._ranks[rank] = TextProgress(hints, is_whole, self._first_epochs.get(rank))
+            earlier = self._earlier.get(rank, Earlier())
+            known = self._ranks[rank] = TextProgress(hints, is_whole, earlier)
         known.add(reading, at, writer)
 
     def close(self) -> None:
@@ -211,8 +195,6 @@ class RankFiles:
         pids: Mapping[int, Collection[int]],
         others: Collection[int],
         now: dt.datetime,
-        *,
-        seldom: bool = False,
     ) -> list[tuple[int, dt.datetime, Reading]]:
         """What is new, as (rank, when it was written, reading).
 
@@ -220,9 +202,7 @@ class RankFiles:
             pids: by rank, those of its process and the processes it started.
             others: pids of the job that belong to no rank.
             now: the wall clock.
-            seldom: whether to search seldom, because the losses are known.
         """
-        self._watch.seldom = seldom
         for known in self.ranks.values():
             known.begin_look()
         found = []

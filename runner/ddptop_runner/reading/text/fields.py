@@ -291,23 +291,19 @@ _EPOCH_ALONE = re.compile(
     rb"(?:\[\w{1,16}\] )?[\s=#*-]{0,80}(?:training )?epoch:?\s{1,4}"
     rb"\[?\d{1,9}(?:\s?(?:/|of)\s?\d{1,9})?\]?(?:[\s:.=#*-]*| \| .*)$"
 )
-_EPOCH_BRACKETS = re.compile(  # Epoch: [0][11/25], Epoch(train) [1][ 340/1563]
-    rb"epoch(?:\(\w{1,8}\))?:?\s{0,4}\[\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}"
-    + _INT
-    + rb"/\s{0,12}"
-    + _INT
+_IN_EPOCH = re.compile(
+    rb"epoch(?:\(\w{1,8}\))?:?\s{0,4}\[\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}(\d{1,18})/\s{0,12}"
+    + _INT  # Epoch: [0][11/25], Epoch(train) [1][ 340/1563]
+    + rb"|epoch\s{1,4}(\d{1,9}):\s{1,12}(\d{1,18})\s{0,4}/\s{0,4}"
+    + _INT  # epoch 027:    267 / 1000
+    + rb"|train:\s{0,4}(\d{1,9})\s{1,4}\[\s{0,12}(\d{1,18})/\s{0,12}(\d{1,18})\s"
+    # Train: 0 [  50/625 (  8%)]
+    + rb"|^\s{0,8}\[(\d{1,9}),\s{0,12}(\d{1,18})\]()"  # [1,  2000] loss: 2.173
 )
-_EPOCH_COLON = re.compile(  # epoch 027:    267 / 1000
-    rb"epoch\s{1,4}(\d{1,9}):\s{1,12}(\d{1,18})\s{0,4}/\s{0,4}" + _INT
+"""Epoch, step, and, unless the last group is empty, total of the epoch."""
+_SAMPLES = re.compile(  # Train Epoch: 1 [640/6400 (10%)]
+    rb"train epoch:\s{0,4}(\d{1,9})\s{1,4}\[\s{0,12}(\d{1,18})/\s{0,12}(\d{1,18})\s"
 )
-_TRAIN_BRACKETS = re.compile(  # Train: 0 [  50/625 (  8%)], Train Epoch: 1 [640/6400 (10%)]
-    rb"train(?P<samples> epoch)?:\s{0,4}(?P<epoch>\d{1,9})\s{1,4}\[\s{0,12}"
-    rb"(?P<step>\d{1,18})/\s{0,12}(?P<total>\d{1,18})\s"
-)
-_TWO_BRACKETS = re.compile(  # [0/25][50/782]
-    rb"\s{0,8}\[\s{0,8}(\d{1,9})/\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}(\d{1,18})/\s{0,12}(\d{1,18})\]"
-)
-_EPOCH_BATCH = re.compile(rb"^\s{0,8}\[(\d{1,9}),\s{0,12}(\d{1,18})\]")  # [1,  2000] loss: 2.173
 _DEEPSPEED = re.compile(rb"(?:(?<![\w-])step=(\d{1,18}), skipped=|/global_step=(\d{1,18}),)")
 _MEGATRON = re.compile(rb"(?<![\w-])iteration\s{1,12}(\d{1,18})/\s{0,12}(\d{1,18})\s{0,4}\|")
 _TABLE_EPOCH = re.compile(rb"^\s{0,12}(\d{1,9})/(\d{1,9})\s{1,12}[\d.]{1,8}g\s")  # Ultralytics
@@ -348,22 +344,18 @@ def names_epoch_alone(line: bytes) -> bool:
 
 def progress(line: bytes) -> Reading:
     """Step, total, and epoch of a line with a loss that is not a progress bar."""
-    if b"epoch" in line:
-        found = _EPOCH_BRACKETS.search(line)
-        if found is None and (colon := _EPOCH_COLON.search(line)) is not None:
-            updates = _find_step(line)  # fairseq prints both
-            if updates is not None:
-                return Reading(step=int(updates[1]), epoch=float(colon[1]))
-            found = colon
-        if found is not None:
-            return _in_epoch(found[1], found[2], found[3])
-    if b"train" in line and (found := _TRAIN_BRACKETS.search(line)) is not None:
-        counts: StepUnit = "samples" if found["samples"] else "epoch"
-        return _in_epoch(found["epoch"], found["step"], found["total"], counts)
-    if line[:1] in b" [" and (found := _EPOCH_BATCH.match(line)) is not None:
-        return _in_epoch(found[1], found[2], None)
-    if line[:1] in b" [" and (found := _TWO_BRACKETS.match(line)) is not None:
-        return _in_two_brackets(found)
+    counts: StepUnit = "epoch"
+    may_match = b"epoch" in line or b"train" in line or line[:1] in b" ["
+    found = _IN_EPOCH.search(line) if may_match else None
+    if found is None and b"train epoch" in line and (found := _SAMPLES.search(line)) is not None:
+        counts = "samples"
+    if found is not None:
+        number, step_, total_ = (group for group in found.groups() if group is not None)
+        updates = _find_step(line) if b"num_updates" in line else None  # fairseq prints both
+        if updates is not None:
+            return Reading(step=int(updates[1]), epoch=float(number))
+        of = int(total_) if total_ else None
+        return Reading(step=int(step_), total=of, counts=counts, epoch=float(number))
     epoch_, epochs = epoch(line)
     found = _find_step(line)
     if found is None:
@@ -389,20 +381,6 @@ def progress(line: bytes) -> Reading:
         else:
             counts = "epoch"
     return Reading(step=step, total=total, counts=counts, epoch=epoch_, epochs=epochs, open=is_open)
-
-
-def _in_epoch(
-    epoch_: bytes, step: bytes, total: bytes | None, counts: StepUnit = "epoch"
-) -> Reading:
-    all_ = None if total is None else int(total)
-    return Reading(step=int(step), total=all_, counts=counts, epoch=float(epoch_))
-
-
-def _in_two_brackets(found: re.Match[bytes]) -> Reading:
-    step, total = int(found[3]), int(found[4])
-    return Reading(
-        step=step, total=total, counts="epoch", epoch=float(found[1]), epochs=int(found[2])
-    )
 
 
 _RESUMES = re.compile(
@@ -432,8 +410,6 @@ def counted(line: bytes) -> Reading | None:
     """Step, total, and epoch of a line that begins with them, such as `Step 100/5000`."""
     if b"/" not in line or line[:1] not in b"sieb[ ":
         return None
-    if (found := _TWO_BRACKETS.match(line)) is not None:
-        return _in_two_brackets(found)
     if (found := _COUNTED.match(line)) is None:
         return None
     in_epoch, of = b"epoch" in line, epoch(line)
@@ -464,10 +440,7 @@ _PREFIX = re.compile(
     rb"|\[(?:global[ _])?rank[ :_]{0,2}(?P<word>\d{1,9})\]:?"  # torch's own messages, DeepSpeed
 )
 _RANK_WORD = re.compile(rb"(?<![\w-])(?:global[ _])?rank[ :=#_]{0,3}(\d{1,9})(?![\w.]|/)")
-_BARE = re.compile(
-    rb"\[(\d{1,6})\][ :]{1,2}(?=\d{1,18} |(?:step|steps|iter|iteration|it|epoch|batch)\b)"
-)
-_TRIPLE = re.compile(rb"\s{0,4}(\d{1,18}) ([-+]?\d{1,12}\.\d{1,18}(?:e[-+]?\d{1,3})?|nan|inf)\s*$")
+_BARE = re.compile(rb"\[(\d{1,6})\][ :]{1,2}(?=(?:step|steps|iter|iteration|it|epoch|batch)\b)")
 
 
 def prefixes(line: bytes) -> list[Prefix]:
@@ -498,9 +471,3 @@ def rank_in_words(line: bytes) -> int | None:
         return None
     found = _RANK_WORD.search(line)
     return int(found[1]) if found else None
-
-
-def step_and_value(line: bytes) -> tuple[int, float] | None:
-    """(step, number) of a line with nothing else, such as `[0] 40 2.414` after its prefix."""
-    found = _TRIPLE.match(line)
-    return (int(found[1]), float(found[2])) if found else None

@@ -28,6 +28,10 @@ MIN_LONE_TOTAL = 20
 """A smaller total beside no loss counts something else, such as the parts of an installation."""
 
 
+_REDRAWN = bytes.maketrans(b"\r\b", b"\n\n")
+"""A carriage return or backspaces begin a redraw, which is read like a line."""
+
+
 class _Drawn(NamedTuple):
     """The last state of a progress bar."""
 
@@ -56,16 +60,12 @@ class LossParser:
         """Whether the last redraw added anything."""
         self._second_losses: dict[tuple[int | None, int | None], float | None] = {}
         """By rank, the last second loss of a bar, which stays there until the next evaluation."""
-        self._bare: dict[int, Reading] = {}
-        """By rank, the last line with a step and an unnamed number."""
-        self._proven: set[int] = set()
-        """Ranks whose steps in such lines have increased."""
         self._counted: dict[int | None, Reading] = {}
 
     def feed(self, data: bytes) -> list[Reading]:
         """Parse the next bytes; return readings of the lines and redraws they complete."""
         readings: list[Reading] = []
-        pieces = (self._carry + data.lower()).replace(b"\r", b"\n").split(b"\n")
+        pieces = (self._carry + data.lower().translate(_REDRAWN)).split(b"\n")
         self._carry = pieces.pop()
         if self._skipping:
             if not pieces:
@@ -82,9 +82,7 @@ class LossParser:
             if len(piece) > MAX_LINE_BYTES:
                 piece = piece[: piece.rfind(b" ", 0, MAX_LINE_BYTES) + 1]
             for form, reading in statements(piece):
-                if (form == "line" and not self._is_headed(reading)) or (
-                    form == "pair" and reading.rank in self._proven
-                ):
+                if form == "line" and not self._is_headed(reading):
                     readings.append(reading)
                 else:
                     self._take(form, reading, readings)
@@ -120,8 +118,6 @@ class LossParser:
                     self._second_losses.clear()
                 self._second_losses[key] = reading.loss
                 readings.append(self._in_epoch(reading, reading.loss))
-        elif form == "pair":
-            self._pair(reading, readings)
         elif form == "epoch":
             self._epoch = (reading.epoch, reading.epochs)
             readings.append(reading)
@@ -176,23 +172,6 @@ class LossParser:
         self._drawn[key] = _Drawn(epoch, reading.step, loss, given is not None)
         readings.append(self._in_epoch(reading, given))
 
-    def _pair(self, reading: Reading, readings: list[Reading]) -> None:
-        """`[rank] step number`: a loss by convention only, so the step must increase first."""
-        rank = reading.rank
-        assert rank is not None and reading.step is not None
-        if rank in self._proven:
-            readings.append(reading)
-            return
-        before = self._bare.get(rank)
-        if before is not None and before.step is not None and reading.step > before.step:
-            readings += [before, reading]
-            if len(self._proven) >= MAX_RANKS:
-                self._proven.clear()
-            self._proven.add(rank)
-        if len(self._bare) >= MAX_RANKS:
-            self._bare.clear()
-        self._bare[rank] = reading
-
     def _count(self, reading: Reading, readings: list[Reading]) -> None:
         """`Step 100/5000` without a loss: progress if the step changes while the total does not."""
         rank = reading.rank if reading.rank is not None else reading.local_rank
@@ -209,59 +188,27 @@ class LossParser:
 
 # -- a single line ----------------------------------------------------------------------------
 
-Form = Literal["line", "bar", "with bar", "epoch", "count", "pair"]
-"""A complete line, a progress bar, a second loss in a bar, a line with nothing but an epoch, one
-with nothing but a step, or one with a step and an unnamed number."""
+Form = Literal["line", "bar", "with bar", "epoch", "count"]
+"""A complete line, a progress bar, a second loss in a bar, a line with nothing but an epoch, or one
+with nothing but a step."""
 
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\|$)|[px^_][^\x1b]*(?:\x1b\\|$)"
     rb"|[ -/]*[0-~])|\xc2\x9b[0-?]*[ -/]*[@-~]",
     re.IGNORECASE,
 )
-_BACKSPACES = re.compile("\x08+")
-_SHORTEST = len("step 1")
-"""A shorter state of a line is ignored."""
-_MAX_STATES = 256
-"""Only the last states of a line are parsed: one with more is a spinner, not a progress bar."""
-
 
 Statement = tuple[Form, Reading]
 
 
 def statements(line: bytes) -> list[Statement]:
     """Parse a lowercase line into its statements, in order."""
-    line = clean(line)
-    if 8 in line:
-        return [found for state in _without_backspaces(line) for found in _statements_of(state)]
-    return list(_statements_of(line))
+    return list(_statements_of(clean(line)))
 
 
 def clean(line: bytes) -> bytes:
     """Remove control sequences from a line."""
     return _ANSI.sub(b"", line) if b"\x1b" in line or b"\x9b" in line else line
-
-
-def _without_backspaces(line: bytes) -> list[bytes]:
-    """The successive states of a line: backspaces to its start begin a new one.
-
-    As on a terminal, a backspace moves the cursor, and erases only what is then overwritten.
-    """
-    states = []
-    text: list[str] = []
-    decoded = line.strip(b"\x08").decode("utf-8", "replace")
-    position = 0
-    for run in _BACKSPACES.finditer(decoded):
-        text += decoded[position : run.start()]
-        position = run.end()
-        back = run.end() - run.start()
-        if back >= len(text):
-            states.append("".join(text))
-            text.clear()
-        else:
-            del text[-back:]
-    states.append("".join(text) + decoded[position:])
-    long_enough = [state for state in states if len(state) >= _SHORTEST]
-    return [state.encode("utf-8", "replace") for state in long_enough[-_MAX_STATES:]]
 
 
 def _statements_of(line: bytes) -> Iterator[Statement]:
@@ -282,8 +229,6 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[State
     if not has_loss and not (
         b"step" in line or b"epoch" in line or b"iter" in line or b"/s" in line or b"s/" in line
     ):
-        if rank is not None and (pair := fields.step_and_value(line)) is not None:
-            yield "pair", Reading(rank=rank, step=pair[0], loss=pair[1])
         return
     if b"train_runtime" in line:  # a Hugging Face Trainer's summary: a mean over the run
         return

@@ -26,7 +26,7 @@ class _Chosen:
     """Chooses the series of the training loss and that of the validation loss."""
 
     def __init__(self, validation: bool) -> None:
-        self._all_validation = validation
+        self.all_validation = validation
         """Whether the folder's name makes every series in the file one of a validation."""
         self._best: dict[bool, tuple[int, str]] = {}
 
@@ -35,7 +35,7 @@ class _Chosen:
         name = fields.of_tag(tag)
         if name is None:
             return None
-        if self._all_validation and not name.training:
+        if self.all_validation and not name.training:
             name = name._replace(validation=True)
         best = self._best.get(name.validation)
         if best is None or name.weight < best[0]:
@@ -48,14 +48,9 @@ class _Chosen:
 class EventSeries:
     """Parses an event file into readings."""
 
-    def __init__(self, validation: bool = False, in_the_middle: bool = False) -> None:
-        """Begin a file.
-
-        Args:
-            validation: whether the folder's name says that it holds logs of a validation.
-            in_the_middle: whether the first bytes are not the beginning of the file.
-        """
-        self.records = RecordReader(in_the_middle)
+    def __init__(self, validation: bool = False) -> None:
+        """`validation`: whether the folder's name says that it holds logs of a validation."""
+        self.records = RecordReader()
         self._chosen = _Chosen(validation)
         self._epoch: tuple[int | None, float] | None = None
 
@@ -63,12 +58,8 @@ class EventSeries:
         """Parse the next bytes; returns the readings of their events."""
         readings: list[Reading] = []
         for record in self.records.feed(data):
-            event = events.read_event(record.data)
-            if event is None:
-                continue
-            found = self._readings(event)
-            if found and record.intact:
-                readings += found
+            if (event := events.read_event(record)) is not None:
+                readings += self._readings(event)
         return readings
 
     def _readings(self, event: events.Event) -> list[Reading]:
@@ -95,7 +86,7 @@ class EventSeries:
                 readings.append(Reading(step=step, epoch=value, written_at_s=event.written_at_s))
             else:
                 others.append((tag, value))
-        if others:
+        if others and not self._chosen.all_validation:  # whose names are those of training
             readings.append(Reading(scalars=tuple(others), written_at_s=event.written_at_s))
         return readings
 

@@ -11,7 +11,7 @@ import re
 import stat
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,29 +21,24 @@ from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries, FileKind
 
-FIND_EVERY_S = 30.0
-_FIRST_FINDS_S = (2.0, 3.0, 5.0, 10.0)
-"""Pauses between the first searches: most files appear early in training."""
+FIRST_FIND_S, LAST_FIND_S = 2.0, 300.0
+"""The pause between two searches doubles, since most files appear early in training."""
 MAX_WAITING = 8192
 """Readings waiting to be taken; beyond that, the oldest are dropped."""
 _LEAVE_S = 0.2
-SELDOM = 10
-"""How many times longer the pauses between searches are for a job whose losses are known."""
 
 
 class TraceWatch:
     """Follows the files that one job logs to in a thread; no method blocks on them. Close it.
 
     Args:
-        folder: is searched for files, with its subfolders, now and every half minute.
+        folder: is searched for files, with its subfolders, now and again.
         since_s: Unix seconds; files last written before are ignored.
         read_every_s: pause between reads.
     """
 
     def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
         self._traces = TraceFiles(folder, since_s)
-        self.seldom = False
-        """Whether only scalars are searched for, because the losses are known."""
         self._read_every_s = read_every_s
         self._waiting: deque[tuple[TraceFile, Reading]] = deque(maxlen=MAX_WAITING)
         self._stop = threading.Event()
@@ -63,23 +58,19 @@ class TraceWatch:
         self._thread.join(_LEAVE_S)
 
     def _run(self) -> None:
-        pauses = iter(_FIRST_FINDS_S)
-        pause_s = passed_s = 0.0
+        pause_s, left_s = FIRST_FIND_S, 0.0
         while not self._stop.is_set():
-            if passed_s >= pause_s * (SELDOM if self.seldom else 1):
+            if left_s <= 0:
                 self._traces.find()
-                pause_s, passed_s = next(pauses, FIND_EVERY_S), 0.0
+                left_s, pause_s = pause_s, min(2 * pause_s, LAST_FIND_S)
             self._waiting.extend(self._traces.read())
-            passed_s += self._read_every_s
+            left_s -= self._read_every_s
             self._stop.wait(self._read_every_s)
         self._traces.close()
 
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 4 << 20
 """Read from one file in one look."""
-MAX_LAG_BYTES = 4 << 20
-"""If an event file is further ahead, only its end is read."""
-_MAX_SEEN = 4096
 
 
 class _Tail:
@@ -92,13 +83,12 @@ class _Tail:
         self._validation = fields.is_validation_folder(parent)
         self._fd, self._inode = -1, (0, 0)
         self._position = 0
-        self.series = self._begin(False)
+        self.series = self._begin()
         self._open()
 
-    def _begin(self, in_the_middle: bool) -> EventSeries | CsvSeries:
-        if self.file.kind == "csv":
-            return CsvSeries(self._validation)
-        return EventSeries(self._validation, in_the_middle)
+    def _begin(self) -> EventSeries | CsvSeries:
+        kind = CsvSeries if self.file.kind == "csv" else EventSeries
+        return kind(self._validation)
 
     def _open(self) -> None:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
@@ -125,9 +115,6 @@ class _Tail:
             passed = min(self.series.records.to_skip, size - self._position)
             self.series.records.skipped(passed)
             self._position += passed
-            if size - self._position > MAX_LAG_BYTES:
-                self._position = size - READ_BYTES
-                self.series = self._begin(True)
         if size == self._position:
             return []
         data = os.pread(self._fd, min(READ_BYTES, size - self._position), self._position)
@@ -138,7 +125,7 @@ class _Tail:
         return bool(head) and os.pread(self._fd, len(head), 0) != head
 
     def _restart(self, known_rows: int = 0) -> None:
-        self._position, self.series = 0, self._begin(False)
+        self._position, self.series = 0, self._begin()
         if isinstance(self.series, CsvSeries):
             self.series.known_rows = known_rows
 
@@ -162,8 +149,6 @@ class TraceFiles:
         self._folder = folder
         self._since_s = since_s
         self._tails: dict[str, _Tail] = {}
-        self._seen: OrderedDict[object, str] = OrderedDict()
-        """Readings that were returned, with their file: two loggers may write the same."""
 
     @property
     def files(self) -> list[TraceFile]:
@@ -180,7 +165,7 @@ class TraceFiles:
                     continue
 
     def read(self) -> list[tuple[TraceFile, Reading]]:
-        """New readings; of those in two files, only the first is returned."""
+        """New readings, with their file."""
         found = []
         for path, tail in list(self._tails.items()):
             try:
@@ -189,18 +174,12 @@ class TraceFiles:
                 tail.close()
                 del self._tails[path]
                 continue
-            found += [(tail.file, one) for one in readings if self._is_fresh(one, path)]
+            found += [(tail.file, one) for one in readings if self._is_fresh(one)]
         return found
 
-    def _is_fresh(self, reading: Reading, path: str) -> bool:
-        if reading.written_at_s is not None and reading.written_at_s < self._since_s - SKEW_S:
-            return False
-        value = reading.epoch if reading.loss is None else reading.loss
-        key = (reading.kind, reading.step, value)
-        first = self._seen.setdefault(key, path)
-        if len(self._seen) > _MAX_SEEN:
-            self._seen.popitem(last=False)
-        return first == path
+    def _is_fresh(self, reading: Reading) -> bool:
+        at_s = reading.written_at_s
+        return at_s is None or at_s >= self._since_s - SKEW_S
 
     def close(self) -> None:
         """Close all files."""

@@ -263,6 +263,8 @@ class Node:
             raise ControlError("nothing of the job runs here")
         if isinstance(request, pt.StopAsked):
             self._stop(request.grace_s)
+        elif isinstance(request, pt.RequestCheckpoint):
+            return pt.SaveAsked(signalled={}, flag_file="save")
         elif isinstance(request, pt.SaveEvidence) and not self.alive:
             raise ControlError("no rank is alive")
         return pt.Done()

@@ -20,7 +20,6 @@ from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.help import HelpScreen, help_lines
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.device_help import slowed_help
 from ddptop.view.figures import devices, jobs, ranks
 from ddptop.view.figures.columns import Column
 from ddptop.view.findings import explain
@@ -32,7 +31,6 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 import ddptop_runner
-from ddptop_runner.devices.words import _THROTTLE_WORDS
 from ddptop_runner.model.words import JobState, Phase, RankState
 
 MakeApp = Callable[..., DdptopApp]
@@ -97,10 +95,6 @@ def test_every_alert_is_explained() -> None:
     assert {"hung", "straggler", "disk-full", "throttled"} <= ids
     ids = {"loss-nan", "loss-inf", *(ids - {"loss"})}
     assert sorted(found for found in ids if not explain(found)) == []
-
-
-def test_every_reason_to_slow_down_is_explained() -> None:
-    assert [reason for reason in _THROTTLE_WORDS.values() if not slowed_help(reason)] == []
 
 
 def test_every_column_is_explained() -> None:

@@ -12,6 +12,7 @@ from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host.procs import host_name
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import read_job
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.node import past
 from ddptop_runner.store.history import HistoryWriter
@@ -89,11 +90,17 @@ def test_without_a_history_the_logs_tell_the_attempt(folder):
     assert "the history cannot be read either" in view.snapshot.alerts[0].message
 
 
+def hello(restarts: int, attempt: int) -> pt.GuardianHello:
+    return pt.GuardianHello(
+        attempt=attempt, agent_pid=None, guardian_pid=1, supervisor_restarts=restarts
+    )
+
+
 @pytest.mark.parametrize("content", DAMAGED)
 def test_restarted_supervisor_continues_from_the_history(folder, content):
     tell(folder, STORY)
     folder.node_file(host_name()).write_bytes(content)
-    found = past.read_past(folder, {"supervisor_restarts": 1, "attempt": 0})
+    found = past.read_past(folder, hello(1, attempt=0))
     assert found.has_continued
     assert (found.snapshot.attempt, found.snapshot.restarts_used) == (1, 1)
     assert found.snapshot.restarts_left == 2
@@ -107,7 +114,7 @@ def test_restarted_supervisor_continues_from_the_history(folder, content):
 def test_restarted_job_reports_its_damaged_snapshot(folder):
     tell(folder, [*STORY, ("stopped", {"attempt": 1})])
     folder.node_file(host_name()).write_bytes(b"{")
-    found = past.read_past(folder, {"supervisor_restarts": 0, "attempt": 2})
+    found = past.read_past(folder, hello(0, attempt=2))
     assert not found.has_continued
     assert found.event.attempt == 2
     assert "damaged" in text(found.event)

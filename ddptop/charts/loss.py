@@ -52,7 +52,7 @@ HIDES = 0.25
 """Distance from the median, relative to it, below which a line would hide it."""
 VALIDATIONS = ("strong", "ok", "busy")
 """Styles of validation losses; also the most that are drawn."""
-_STYLES = ("band", "band", "dim", *VALIDATIONS, "dim", "median", "bad", "chosen")
+_STYLES = ("band", "band", "dim", *VALIDATIONS, "dim", "median", "warn", "chosen")
 """Style of each layer."""
 _BAND, _RAW, _BETWEEN, _OFTEN, _, _, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(len(_STYLES))
 _MARKED_EVERY = 8
@@ -260,7 +260,7 @@ def _draw_ranks(
             if plot is not raw:
                 plane.curve(_apart_only(raw.ranks[rank], raw.middle), _RAW)
             plane.curve(drawn, _OUTLIER)
-            named.append((f"rank {rank}", drawn, "bad"))
+            named.append((f"rank {rank}", drawn, "warn"))
     if named:
         named.append(("median", plot.middle, "median"))
     return named
@@ -394,7 +394,7 @@ def _read(
         found.spread(plot.middle, form)
     for number, _ in sorted(plot.apart.items(), key=lambda item: -abs(item[1]))[:3]:
         if number in plot.ranks and not (options.mode == "rank" and number == options.rank):
-            rank(number, "bad")
+            rank(number, "warn")
     if options.mode == "ranks" and is_chosen and options.rank not in plot.apart:
         rank(options.rank, "chosen")
     for style, (title, columns) in zip(VALIDATIONS, plot.validations.items(), strict=False):
@@ -412,7 +412,7 @@ def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bo
         spans += [(f"{name_ranks(bad, compact=True)} ✕ NaN", "bad"), ("  ", "")]
     for rank, ratio in sorted(plot.apart.items(), key=lambda item: -abs(item[1]))[:3]:
         if rank not in bad:
-            spans += [(f"rank {rank} {deviation(ratio)}", "bad"), ("  ", "")]
+            spans += [(f"rank {rank} {deviation(ratio)}", "warn"), ("  ", "")]
     if peak is not None:
         spans += [(f"peak {peak} clipped", "dim"), ("  ", "")]
     if not legend:

@@ -42,14 +42,19 @@ SECTIONS = {
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
 
 
+MOST_SECONDS = 1e9
+
+
 class Seconds(click.FloatRange):
-    """A number of seconds, not `inf` or `nan`."""
+    """A number of seconds up to `MOST_SECONDS`, not `nan`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
+        if seconds > MOST_SECONDS:
+            self.fail(f"{value} is more than {MOST_SECONDS:.0f} seconds.", param, ctx)
         return seconds
 
 

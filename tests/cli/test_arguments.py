@@ -224,6 +224,11 @@ BAD = {
     ),
     "no time to wait": (2, ["wait", "x", "--timeout", "nan"], ["nan is not a number of seconds"]),
     "no grace period": (2, ["stop", "x", "--grace", "inf"], ["inf is not a number of seconds"]),
+    "a grace of 300 years": (
+        2,
+        ["stop", "x", "--grace", "1e10"],
+        ["1e10 is more than 1000000000 seconds"],
+    ),
     "fewer than no ranks": (2, ["launch", "--nproc", "-3", "train.py"], ["--nproc -3"]),
     "ranks in words": (
         2,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import time
 from typing import Any
@@ -29,6 +31,7 @@ from ddptop_runner.jobs import archive, commands, launch, requeues, slurm_contro
 from ddptop_runner.launch import slurm
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Checkpoint, RankSample, RunStep
+from ddptop_runner.store.history import HistoryWriter
 
 FINISHED = {"state": "finished", "ended_at": LONG_AGO}
 STATES_OF_7 = [("PENDING", "Priority"), ("RUNNING", "None")]
@@ -321,6 +324,16 @@ def test_what_another_node_says_is_one_line(ddptop_home, tmp_path, monkeypatch, 
 def test_a_job_that_ran_in_slurm_is_submitted_again_and_not_restarted(ddptop_home):
     folder = put_job("j", {"state": "failed"}, slurm_job="7", host="elsewhere", backing="held")
     with pytest.raises(UsageError, match="ran in Slurm job 7; submit it again"):
+        launch.require_startable(read_job(folder))
+
+
+def test_a_job_with_a_history_of_another_version_is_not_restarted(ddptop_home):
+    folder = put_job("j", {"state": "failed"})
+    HistoryWriter(folder.history_db).close(final=True)
+    launch.require_startable(read_job(folder))
+    with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
+        db.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
+    with pytest.raises(UsageError, match="written by another version of ddptop"):
         launch.require_startable(read_job(folder))
 
 

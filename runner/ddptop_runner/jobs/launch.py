@@ -21,7 +21,12 @@ import msgspec
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.config import keep_bytes, read_config
-from ddptop_runner.base.errors import DdptopError, LaunchInterruptedError, UsageError
+from ddptop_runner.base.errors import (
+    DdptopError,
+    LaunchInterruptedError,
+    OtherSchemaError,
+    UsageError,
+)
 from ddptop_runner.base.paths import (
     RunFolder,
     create_local_dir,
@@ -53,6 +58,7 @@ from ddptop_runner.launch.request import (
 from ddptop_runner.model.spec import JobSpec, Placement, check_name, moved_into, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.disk import is_no_room
+from ddptop_runner.store.history_reader import HistoryReader
 
 NODES_START_S = 45.0
 """How long to wait for all nodes; by then, an unreachable node has been reported."""
@@ -350,6 +356,12 @@ def require_startable(view: JobView) -> None:
         )
     if view.on_other_host:
         raise UsageError(f"{view.job} belongs to host {view.spec.host}", "restart it there")
+    try:
+        HistoryReader(view.folder.history_db).span()
+    except OtherSchemaError as error:
+        raise UsageError(error.message, error.hint) from error
+    except DdptopError:
+        pass  # the supervisor sets a damaged history aside
 
 
 def _few_threads(nproc: int, env: Mapping[str, str]) -> dict[str, str]:

@@ -36,7 +36,9 @@ from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, RankStacks
 from ddptop_runner.model.spec import Device, JobSpec, Rendezvous
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
-"""Of a rank or an attempt, as another process sends it."""
+"""Of a rank, an attempt, or a process, as another process sends it."""
+Status: TypeAlias = Annotated[int, msgspec.Meta(gt=-(10**9), lt=10**9)]
+"""As in subprocess, negative for a signal."""
 EvidenceReason: TypeAlias = Literal["failure", "hang", "nan"]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
@@ -51,18 +53,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """A process that the agent started."""
 
-    rank: int | None
+    rank: Number | None
     """None for a command that starts the ranks itself."""
-    pid: int
-    local_rank: int = 0
-    returncode: int | None = None
+    pid: Number
+    local_rank: Number = 0
+    returncode: Status | None = None
     """As in subprocess, if it has exited."""
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """The agent, as the node sees it."""
 
-    pid: int | None = None
+    pid: Number | None = None
     """None where it has exited, or was not started."""
     listens: bool = False
     """Whether it is connected."""
@@ -71,23 +73,23 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 class AgentConnected(Message, frozen=True, kw_only=True, tag="agent_connected"):
     """The agent reported, at its start or to a new supervisor."""
 
-    pid: int
+    pid: Number
 
 
 class RankEnded(Message, frozen=True, kw_only=True, tag="rank_exited"):
     """The agent collected the exit of a process that it had started."""
 
-    attempt: int
-    pid: int
-    returncode: int
+    attempt: Number
+    pid: Number
+    returncode: Status
     at_boottime_s: float
 
 
 class AgentHello(Message, frozen=True, kw_only=True, tag="agent_hello"):
     """The first message of a connection: all that the agent knows."""
 
-    pid: int
-    attempt: int
+    pid: Number
+    attempt: Number
     workers: list[Worker]
     exits: list[RankEnded]
 
@@ -105,18 +107,18 @@ class PlainStart(Message, frozen=True, kw_only=True, tag="plain_start"):
 class GroupStarted(Message, frozen=True, kw_only=True, tag="group_started"):
     """The agent started the ranks of an attempt, or its command."""
 
-    attempt: int
+    attempt: Number
     workers: list[Worker]
 
 
 class ProcessExited(Message, frozen=True, kw_only=True, tag="process_exited"):
     """A rank exited, or the command that starts the ranks."""
 
-    attempt: int
-    rank: int | None
+    attempt: Number
+    rank: Number | None
     """None for the command."""
-    pid: int | None
-    status: int | None
+    pid: Number | None
+    status: Status | None
     """As in subprocess; None if it could not be collected."""
     at_s: float
     """CLOCK_BOOTTIME."""
@@ -131,17 +133,17 @@ class OrphanExited(Message, frozen=True, kw_only=True, tag="orphan_exited"):
 class AgentExited(Message, frozen=True, kw_only=True, tag="agent_exited"):
     """The agent exited, and every exit that it could report is known."""
 
-    pid: int | None
-    status: int | None
+    pid: Number | None
+    status: Status | None
 
 
 class AgentAsked(Message, frozen=True, kw_only=True, tag="agent_asked"):
     """The agent waits for an answer before it takes a step that cannot be undone."""
 
-    question: int
+    question: Number
     kind: Literal["failing", "torn_down", "group_stopped", "ended"]
-    attempt: int | None = None
-    ranks: list[int] = []
+    attempt: Number | None = None
+    ranks: list[Number] = []
     """Those that it found dead."""
     workers: list[Worker] = []
     """If the group is torn down: how its processes ended."""
@@ -157,15 +159,15 @@ FromAgent: TypeAlias = GroupStarted | PlainStart | RankEnded | AgentAsked
 class EvidenceKept(Message, frozen=True, kw_only=True, tag="evidence_kept"):
     """The evidence of a failure is on disk, or cannot be kept."""
 
-    attempt: int
-    question: int | None
-    ranks: list[int] = []
+    attempt: Number
+    question: Number | None
+    ranks: list[Number] = []
 
 
 class LeftoversEnded(Message, frozen=True, kw_only=True, tag="leftovers_ended"):
     """What ranks had started is gone, and so is their memory on the devices."""
 
-    question: int | None
+    question: Number | None
     waited_s: float = 0.0
     found: str | None = None
     """What a person should know of the wait for memory."""
@@ -175,8 +177,8 @@ class LeftoversEnded(Message, frozen=True, kw_only=True, tag="leftovers_ended"):
 class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     """Why an attempt failed, from its exits, logs, and evidence."""
 
-    attempt: int
-    question: int | None
+    attempt: Number
+    question: Number | None
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
@@ -189,9 +191,9 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
 class StartJudged(Message, frozen=True, kw_only=True, tag="start_judged"):
     """Why an agent exited before it had started a rank."""
 
-    attempt: int
+    attempt: Number
     """The latest when it exited."""
-    status: int | None
+    status: Status | None
     cause: Cause
     jitter: float
 
@@ -200,13 +202,13 @@ class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
     """Ranks that are alive hang, or their loss is not finite."""
 
     reason: Trouble
-    ranks: list[int] = []
+    ranks: list[Number] = []
 
 
 class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
     """The evidence of it is kept, and this is the cause."""
 
-    attempt: int
+    attempt: Number
     reason: Trouble
     cause: Cause
     outcome: AttemptOutcome | None
@@ -217,15 +219,15 @@ class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
 class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
     """The next attempt is due, or nothing waits for it anymore."""
 
-    attempt: int
-    question: int | None
+    attempt: Number
+    question: Number | None
 
 
 class DevicesChosen(Message, frozen=True, kw_only=True, tag="devices_chosen"):
     """On which devices the next attempt can run."""
 
-    attempt: int
-    question: int | None
+    attempt: Number
+    question: Number | None
     agent: AgentState
     aside: list[SetAside] = []
     """Unfit devices that it runs without."""
@@ -241,7 +243,7 @@ class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
 class AgentMadeRoom(Message, frozen=True, kw_only=True, tag="agent_made_room"):
     """The old agent and all of its ranks are gone."""
 
-    attempt: int
+    attempt: Number
     """The one that they were of."""
     waited_s: float = 0.0
     found: str | None = None
@@ -268,7 +270,7 @@ class RestartAsked(Message, frozen=True, kw_only=True, tag="restart_asked"):
     """Someone restarts the job, which costs nothing."""
 
     agent: AgentState
-    attempt: int | None = None
+    attempt: Number | None = None
     """The number of the next attempt, where the head of a job on several nodes asks."""
     rendezvous: Rendezvous | None = None
     """Of that attempt."""
@@ -313,7 +315,7 @@ class PartRefused(Message, frozen=True, kw_only=True, tag="part_refused"):
     """A node could not begin an attempt."""
 
     node: str
-    attempt: int
+    attempt: Number
     error: str
     answered: bool = False
     """Whether the node itself said so."""
@@ -322,19 +324,19 @@ class PartRefused(Message, frozen=True, kw_only=True, tag="part_refused"):
 class VerdictsDue(Message, frozen=True, kw_only=True, tag="verdicts_due"):
     """Evidence is kept on every node that can be reached, and no verdict is waited for longer."""
 
-    attempt: int
+    attempt: Number
 
 
 class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
     """Nodes that cannot be reached were waited for long enough, or something has changed."""
 
-    attempt: int
+    attempt: Number
 
 
 class CheckpointWaited(Message, frozen=True, kw_only=True, tag="checkpoint_waited"):
     """The ranks have saved, or nothing more is waited for."""
 
-    attempt: int
+    attempt: Number
 
 
 Fact: TypeAlias = (
@@ -376,10 +378,10 @@ Fact: TypeAlias = (
 class AnswerAgent(Message, frozen=True, kw_only=True, tag="answer_agent"):
     """Answer the agent's question."""
 
-    question: int
+    question: Number
     restart: bool | None = None
     """Whether another attempt follows; None where that is not asked."""
-    restarts_left: int = 0
+    restarts_left: Number = 0
     rendezvous: Rendezvous | None = None
     """Of the attempt that begins with this answer, on several nodes."""
 
@@ -388,7 +390,7 @@ class TellAgent(Message, frozen=True, kw_only=True, tag="tell_agent"):
     """Tell the agent to restart the group, or that the ranks are being ended."""
 
     order: Literal["restart_group", "stopping"]
-    restarts_left: int | None = None
+    restarts_left: Number | None = None
 
 
 ToAgent: TypeAlias = AnswerAgent | TellAgent
@@ -397,8 +399,8 @@ ToAgent: TypeAlias = AnswerAgent | TellAgent
 class KeepEvidence(Message, frozen=True, kw_only=True, tag="keep_evidence"):
     """Keep the evidence of a failure, before any signal. Leads to `EvidenceKept`."""
 
-    question: int | None = None
-    ranks: list[int] = []
+    question: Number | None = None
+    ranks: list[Number] = []
 
 
 class InterruptRanks(Message, frozen=True, kw_only=True, tag="interrupt_ranks"):
@@ -408,7 +410,7 @@ class InterruptRanks(Message, frozen=True, kw_only=True, tag="interrupt_ranks"):
 class EndLeftovers(Message, frozen=True, kw_only=True, tag="end_leftovers"):
     """End what ranks had started. Leads to `LeftoversEnded`."""
 
-    question: int | None = None
+    question: Number | None = None
     grace_s: float | None = None
     """Between SIGTERM and SIGKILL for the group itself; None: it has had its time."""
     await_memory: bool = False
@@ -418,13 +420,13 @@ class EndLeftovers(Message, frozen=True, kw_only=True, tag="end_leftovers"):
 class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
     """Find out why the attempt failed. Leads to `AttemptJudged`."""
 
-    question: int | None = None
+    question: Number | None = None
 
 
 class JudgeStart(Message, frozen=True, kw_only=True, tag="judge_start"):
     """Find out why the agent started no rank. Leads to `StartJudged`."""
 
-    status: int | None
+    status: Status | None
 
 
 class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
@@ -438,7 +440,7 @@ class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart")
 
     at_s: float | None
     """CLOCK_BOOTTIME; None: now."""
-    question: int | None = None
+    question: Number | None = None
 
 
 class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
@@ -448,7 +450,7 @@ class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
 class ChooseDevices(Message, frozen=True, kw_only=True, tag="choose_devices"):
     """Find out which devices are fit. Leads to `DevicesChosen`."""
 
-    question: int | None = None
+    question: Number | None = None
 
 
 class ReplaceAgent(Message, frozen=True, kw_only=True, tag="replace_agent"):
@@ -458,8 +460,8 @@ class ReplaceAgent(Message, frozen=True, kw_only=True, tag="replace_agent"):
 class StartAgent(Message, frozen=True, kw_only=True, tag="start_agent"):
     """Start an agent for an attempt."""
 
-    attempt: int
-    restarts_left: int
+    attempt: Number
+    restarts_left: Number
 
 
 class EndRanks(Message, frozen=True, kw_only=True, tag="end_ranks"):
@@ -476,7 +478,7 @@ class BeginOn(Message, frozen=True, kw_only=True, tag="begin_on"):
     """Have a node take part in an attempt, whatever it does now."""
 
     node: str
-    attempt: int
+    attempt: Number
     rendezvous: Rendezvous
 
 
@@ -543,7 +545,7 @@ class Restart(Message, frozen=True, kw_only=True, tag="restart"):
 class GetStacks(Message, frozen=True, kw_only=True, tag="stacks"):
     """Reply `Stacks`: of all ranks, or of one."""
 
-    rank: int | None = None
+    rank: Number | None = None
 
 
 class SaveEvidence(Message, frozen=True, kw_only=True, tag="evidence"):
@@ -556,7 +558,7 @@ class AttemptBegan(Message, frozen=True, kw_only=True, tag="began"):
     """At which step of the run an attempt began, as another node found out."""
 
     attempt: Number
-    step: int
+    step: Number
 
 
 class RequestCheckpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
@@ -582,7 +584,7 @@ class Follow(Message, frozen=True, kw_only=True, tag="follow"):
 
     job_id: str = ""
     """Of the node's part; not needed at its own control socket."""
-    after_seq: int = 0
+    after_seq: Number = 0
 
 
 SupervisorRequest: TypeAlias = (
@@ -605,7 +607,7 @@ class Start(Message, frozen=True, kw_only=True, tag="start"):
     """The node's own, with `membership`; its `job_id` is the job's."""
     env: dict[str, str]
     """Variables that the job gets besides those of the node."""
-    attempt: int
+    attempt: Number
     rendezvous: Rendezvous
 
 
@@ -744,21 +746,21 @@ def refused(error: DdptopError) -> Refused:
 class Exited(Message, frozen=True, kw_only=True, tag="exited"):
     """The guardian collected the exit of a process."""
 
-    pid: int
+    pid: Number
     """0 for an agent that could not be started."""
-    returncode: int
+    returncode: Status
     at_boottime_s: float
 
 
 class GuardianHello(Message, frozen=True, kw_only=True, tag="hello"):
     """The first message to a supervisor: all that the guardian knows."""
 
-    attempt: int
+    attempt: Number
     """The first attempt of this life of the job."""
-    agent_pid: int | None
-    guardian_pid: int
+    agent_pid: Number | None
+    guardian_pid: Number
     exits: list[Exited] = []
-    supervisor_restarts: int = 0
+    supervisor_restarts: Number = 0
     adopted: bool = False
     """Whether the guardian adopted a job that was alive without one."""
 
@@ -766,7 +768,7 @@ class GuardianHello(Message, frozen=True, kw_only=True, tag="hello"):
 class AgentStarted(Message, frozen=True, kw_only=True, tag="agent_started"):
     """The guardian started an agent."""
 
-    pid: int
+    pid: Number
     """0 if it could not."""
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import is_time, utc_from_unix
-from ddptop_runner.base.errors import DamagedFileError, DdptopError
+from ddptop_runner.base.errors import DamagedFileError, DdptopError, OtherSchemaError
 from ddptop_runner.model.snapshot import SILENT, Event
 from ddptop_runner.store.history_schema import (
     COUNT_SILENT,
@@ -392,7 +392,7 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
     """Verify that `db` is a history of a known version.
 
     Raises:
-        DamagedFileError: another version of ddptop wrote it.
+        OtherSchemaError: another version of ddptop wrote it.
         sqlite3.DatabaseError: it is not a history.
     """
     try:
@@ -405,7 +405,7 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
             raise sqlite3.DatabaseError("unexpected tables") from error
         raise
     if version != HISTORY_SCHEMA:
-        raise DamagedFileError(
+        raise OtherSchemaError(
             f"{path} was written by another version of ddptop (schema {version}; supported:"
             f" {HISTORY_SCHEMA})",
             "use that version",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder, create_local_dir, run_folder
 from ddptop_runner.host import addresses, procs
+from ddptop_runner.launch.gpus import usage
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import Device, Membership, Rendezvous, write_spec
 from ddptop_runner.node import remote
@@ -155,6 +157,53 @@ def test_a_part_does_not_take_the_devices_of_another_job(
             remote.start(order)
     assert started == [3] * starts
     assert remote.member_folder(spec.job_id).path.exists() == starts
+
+
+@pytest.mark.parametrize(
+    ("later_s", "ends", "starts"),
+    [(1.0, True, True), (1.0, False, False), (-1.0, True, False)],
+    ids=["later, gives up", "later, stays", "earlier"],
+)
+def test_a_part_waits_for_a_later_launch_to_give_up_its_devices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, later_s: float, ends: bool, starts: bool
+) -> None:
+    """If two launches each got one of two machines, exactly one continues."""
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(remote, "YIELD_S", 5.0 if ends else 0.1)
+    specs = []
+    for name, ago_s in (("other", 5.0 - later_s), ("train", 5.0)):
+        membership = Membership(job=name, node="b", index=1, orphan_timeout_s=60.0)
+        spec = make_spec(job=name, job_id=f"{name}@1.1", devices=[Device(index=0)])
+        spec = msgspec.structs.replace(
+            spec,
+            membership=membership,
+            cwd=str(tmp_path),
+            host=procs.host_name(),
+            created_at=utc_now() - dt.timedelta(seconds=ago_s),
+        )
+        specs.append(spec)
+    other, mine = specs
+    theirs = remote.member_folder(other.job_id)
+    theirs.nodes_dir.mkdir(parents=True)
+    write_spec(theirs, other)
+
+    def will_yield(*seen: Any) -> bool:
+        if ends:
+            last = make_snapshot(other, state="failed")
+            theirs.node_file(procs.host_name()).write_bytes(msgspec.json.encode(last))
+        return yields(*seen)
+
+    yields = usage.will_yield
+    monkeypatch.setattr(usage, "will_yield", will_yield)
+    started: list[int] = []
+    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
+    order = pt.Start(spec=mine, env={}, attempt=0, rendezvous=MET)
+    if starts:
+        remote.start(order)
+    else:
+        with pytest.raises(ControlError, match="GPU 0 is reserved by job other"):
+            remote.start(order)
+    assert started == [0] * starts
 
 
 def part(job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFolder:

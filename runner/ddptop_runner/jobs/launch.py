@@ -245,10 +245,9 @@ def _wait_for_nodes(folder: RunFolder, attempt: int = 0) -> JobView:
         view = _wait_for_attempt(folder, attempt)
         assert view.snapshot is not None  # `_wait_for_attempt` has read it
         cause, nodes = view.snapshot.cause, view.snapshot.nodes
-        behind = [node for node in nodes if node.attempt is None or node.attempt < attempt]
-        if behind and view.state == "failed" and cause is not None:
+        if view.state == "failed" and cause is not None and cause.kind in ("launch", "node"):
             raise DdptopError(cause.summary.rstrip("."), f"see `ddptop events {view.job}`")
-        is_waiting = any(node.state not in ("lost", "unreachable") for node in behind)
+        is_waiting = any(node.state in ("waiting", "starting") for node in nodes)
         if not (view.is_live and is_waiting) or time.monotonic() > deadline_s:
             return view
         time.sleep(0.02)

@@ -57,6 +57,8 @@ ABSENT_AFTER_S = 3.0
 """A restarted supervisor binds its socket sooner."""
 SUPERVISOR_S = 5.0
 """Time for a supervisor to write its first snapshot, or its last one after the end's event."""
+YIELD_S = 20.0
+"""Time for a later launch that competes for the same machines to end what it started."""
 KEPT_S = 14 * 86400.0
 """How long a node keeps an ended job's files, counted from its last output."""
 REQUEST_S = 60.0
@@ -100,14 +102,20 @@ def start(order: pt.Start) -> None:
     if (interface := gloo_interface(order.rendezvous, {**os.environ, **env})) is not None:
         env[GLOO_INTERFACE] = interface
     wrap = survival.plan(survival.gather(os.environ)).wrap
-    with usage.taking() if spec.devices else contextlib.nullcontext():
-        if not membership.force and (holders := usage.holders_of(spec)):
+    deadline_s = boottime_s() + YIELD_S
+    while True:
+        with usage.taking() if spec.devices else contextlib.nullcontext():
+            holders = [] if membership.force else usage.holders_of(spec)
+            if not holders:
+                _make_folders(folder)
+                write_spec(folder, spec)
+                start_guardian(folder, spec, env, wrap, attempt=order.attempt)
+                if spec.devices:  # they show as taken once its last snapshot is replaced
+                    _until(lambda: read_job(folder).is_live)
+                break
+        if boottime_s() > deadline_s or not usage.will_yield(holders, spec):
             raise ControlError(usage.taken_in_words(spec, holders))
-        _make_folders(folder)
-        write_spec(folder, spec)
-        start_guardian(folder, spec, env, wrap, attempt=order.attempt)
-        if spec.devices:  # they show as taken once its last snapshot is replaced
-            _until(lambda: read_job(folder).is_live)
+        time.sleep(RECONNECT_S)
 
 
 def _make_folders(folder: RunFolder) -> None:

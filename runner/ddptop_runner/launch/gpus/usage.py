@@ -12,6 +12,7 @@ Taking devices requires holding `taking()` from checking claims until `job.json`
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import fcntl
 import os
@@ -295,6 +296,21 @@ def taken_in_words(spec: JobSpec, holders: Sequence[JobView]) -> str:
         for view in holders
         if (devices := _shared(view.spec, spec))
     )
+
+
+def will_yield(holders: Sequence[JobView], spec: JobSpec) -> bool:
+    """Whether those that have devices of a node's part may be about to give them back.
+
+    Two launches on several machines may each have got one of them. The later one gives up at once.
+    """
+    return all(
+        view.spec.membership is not None and _launched(view.spec) > _launched(spec)
+        for view in holders
+    )
+
+
+def _launched(spec: JobSpec) -> tuple[dt.datetime, str]:
+    return spec.created_at, spec.job_id.rpartition(".")[0]  # the parts of a job differ behind that
 
 
 def queued_before(spec: JobSpec) -> list[str]:

@@ -166,7 +166,7 @@ class TestChart:
             (y, i)
             for y, line in enumerate(drawn.lines)
             for i, s in enumerate(line)
-            if s[1] == "bad"
+            if s[1] == "warn"
         ]
         assert bad
         assert "rank 3 +50%" in plain(drawn.note)
@@ -233,7 +233,7 @@ class TestSmoothed:
         drawn = draw_chart(self.DATA, ChartOptions(mode, 3, smoothing=0.97), 80, 12)
         shades = {style for line in drawn.lines for text, style in line if text.strip()}
         assert "band" in shades
-        main = "bad" if mode != "rank" else "chosen"
+        main = "warn" if mode != "rank" else "chosen"
         rows = [y for y, line in enumerate(drawn.lines) for _, style in line if style == main]
         raw = draw_chart(self.DATA, ChartOptions(mode, 3), 80, 12)
         before = [y for y, line in enumerate(raw.lines) for _, style in line if style == main]

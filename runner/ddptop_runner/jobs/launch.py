@@ -247,7 +247,8 @@ def _wait_for_nodes(folder: RunFolder, attempt: int = 0) -> JobView:
         cause, nodes = view.snapshot.cause, view.snapshot.nodes
         if view.state == "failed" and cause is not None and cause.kind in ("launch", "node"):
             raise DdptopError(cause.summary.rstrip("."), f"see `ddptop events {view.job}`")
-        is_waiting = any(node.state in ("waiting", "starting") for node in nodes)
+        # a node that has refused is shown as ended until the job ends because of it
+        is_waiting = any(node.state not in ("running", "lost", "unreachable") for node in nodes)
         if not (view.is_live and is_waiting) or time.monotonic() > deadline_s:
             return view
         time.sleep(0.02)

@@ -227,6 +227,7 @@ def test_a_clock_that_is_off_is_reported_and_refuses_nothing(behind, head, train
     assert {one["unknown_since"] for one in job.status()["nodes"]} == {None}
     assert head.cli("stop", "off").returncode == 0
     wait_until(lambda: not behind.of("rank"), 20)
+    wait_until(lambda: head.cli("rm", "off").returncode == 0, 20)
 
 
 def test_ctrl_c_says_that_a_job_that_exists_keeps_running(
@@ -254,6 +255,7 @@ def test_ctrl_c_says_that_a_job_that_exists_keeps_running(
     job = Job(head, "kept", trainer)
     wait_until(lambda: job.trains(["h1", "h2"]))
     job.stop()
+    wait_until(lambda: head.cli("rm", "kept").returncode == 0, 20)
 
 
 def test_two_jobs_with_one_name(head, hosts, script):
@@ -266,7 +268,6 @@ def test_two_jobs_with_one_name(head, hosts, script):
         assert line.startswith("ddptop: the name 'taken' is in use; choose another name")
     finally:
         taken.rmdir()
-        taken.parent.rmdir()
 
 
 def test_setup_host_installs_ddptop_and_doctor_confirms_it(head, hosts, hidden, refused):

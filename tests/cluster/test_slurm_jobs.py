@@ -116,6 +116,7 @@ def test_job_that_counts_only_the_steps_of_its_attempts_is_not_given_up(submit, 
     for attempt, least in enumerate((300, 60, 60, 60, 60)):  # no later attempt gets as far
         wait_until(
             lambda attempt=attempt, least=least: len(trainer.steps(attempt, 1)) > least,
+            240,  # Slurm requeues it
             what=f"steps of attempt {attempt}",
         )
         slurm.run("scancel", "--batch", "--signal=USR1", number)  # the time limit is near

@@ -59,9 +59,11 @@ def test_a_stopped_rank_is_named_with_its_host_and_the_line_at_which_it_stood(
     h2.kill("rank", ddp.name, signal.SIGCONT)
     wait_until(lambda: not paused() and ddp.trains(BOTH, now() - 1), 20)
     ddp.trainer.do(1, "skip")
-    wait_until(lambda: "ddp.py:" in (ddp.status()["ranks"][1]["stands_at"] or ""), 20)
+    lines = ddp.trainer.ddp.read_text().splitlines()
+    place = f"ddp.py:{1 + next(i for i, line in enumerate(lines) if 'sleep(100_000)' in line)}"
+    wait_until(lambda: place in (ddp.status()["ranks"][1]["stands_at"] or ""), 20)
     h2.kill("rank", ddp.name, signal.SIGSTOP)
-    assert wait_until(paused, 20).startswith("rank 1 is paused on h2 at ddp.py:")
+    assert wait_until(paused, 20).startswith(f"rank 1 is paused on h2 at {place}")
     h2.kill("rank", ddp.name, signal.SIGCONT)
     wait_until(lambda: ddp.trains(BOTH, attempt=attempt + 1))
 

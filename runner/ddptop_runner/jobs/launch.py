@@ -58,7 +58,6 @@ from ddptop_runner.launch.request import (
 from ddptop_runner.model.spec import JobSpec, Placement, check_name, moved_into, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.disk import is_no_room
-from ddptop_runner.store.history_reader import HistoryReader
 
 NODES_START_S = 45.0
 """How long to wait for all nodes; by then, an unreachable node has been reported."""
@@ -356,6 +355,9 @@ def require_startable(view: JobView) -> None:
         )
     if view.on_other_host:
         raise UsageError(f"{view.job} belongs to host {view.spec.host}", "restart it there")
+    # sqlite3, which a launch does not need
+    from ddptop_runner.store.history_reader import HistoryReader
+
     try:
         HistoryReader(view.folder.history_db).span()
     except OtherSchemaError as error:

@@ -141,7 +141,7 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """The job's interpreter; of a command the executable that it starts."""
     cwd: str
     nproc: int
-    """Ranks that ddptop starts itself; 0 for a command, whose ranks are its own affair."""
+    """Ranks that ddptop starts itself; 0 for a command, which starts its ranks itself."""
     devices: list[Device] | None = None
     """None: CPU job, or one that is still queued."""
     queue: DeviceQueue | None = None
@@ -327,7 +327,7 @@ def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
 
 
 def _problem(spec: JobSpec) -> str | None:
-    """Why what a spec says must not be used: names become paths, and times are reckoned with."""
+    """Why what a spec says must not be used: names become paths, and times enter calculations."""
     if not re.fullmatch(_NAME, spec.job):
         return "invalid job name"
     if not bounded.is_file_name(spec.host):

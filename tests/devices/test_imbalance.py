@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from ddptop_runner.judge.balance.imbalance import (
-    MARKED_BY,
+    STRAGGLER,
     RankDeviation,
     deviation,
     deviations,
@@ -108,14 +108,14 @@ def test_each_rank_against_its_job():
 
 def test_only_alerts_mark_a_rank():
     ranks = [rank(0, loss=2.0), rank(1, loss=2.0), rank(2, loss=9.0)]
-    assert {one.outliers for one in deviations(ranks, []).values()} == {frozenset()}
+    assert not any(one.is_slow for one in deviations(ranks, []).values())
     now = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     alerts = [
         Alert(id=id_, severity="warning", ranks=[1], message="m", since=now)
-        for id_ in (*MARKED_BY, "throttled")
+        for id_ in (STRAGGLER, "throttled")
     ]
-    assert deviations(ranks, [], alerts)[1].outliers == set(MARKED_BY.values())
-    assert deviations(ranks, [], alerts)[2].outliers == frozenset()
+    assert deviations(ranks, [], alerts)[1].is_slow
+    assert not deviations(ranks, [], alerts[1:])[1].is_slow
 
 
 def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():

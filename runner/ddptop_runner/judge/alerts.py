@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ddptop_runner.base.units import is_or_are, name_ranks
-from ddptop_runner.judge.balance.imbalance import MARKED_BY
+from ddptop_runner.judge.balance.imbalance import STRAGGLER
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeStatus, Pause, RankSample
 from ddptop_runner.model.words import Severity
@@ -217,7 +217,7 @@ class AlertBook:
         the time that it must hold.
         """
         for alert in shown:
-            hold_s = MARKED_AFTER_S if alert.id in MARKED_BY else holds.get(alert.id, 0.0)
+            hold_s = MARKED_AFTER_S if alert.id == STRAGGLER else holds.get(alert.id, 0.0)
             ranks, gpus = tuple(alert.ranks), tuple(alert.gpus)
             known = (alert.id, alert.severity, alert.message, ranks, gpus, hold_s)
             finding = Finding(*known, host=alert.host)

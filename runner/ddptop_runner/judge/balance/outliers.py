@@ -1,7 +1,7 @@
 """Decides which ranks hold up the others.
 
 Everything that draws, names, or counts an outlier reads the alerts from here (see
-`imbalance.marked`). Figures are first smoothed, and only while the job takes steps, since an
+`imbalance.slow_ranks`). Figures are first smoothed, and only while the job takes steps, since an
 evaluation on one rank, a checkpoint, or a compilation looks like trouble and is not. A rank must
 then deviate for `HOLD_S` before it is marked.
 

@@ -199,7 +199,6 @@ class RankRecord:
             batches=reported.batches,
             cpu_s=None if usage is None else usage.cpu_s,
             written_bytes=None if usage is None else usage.written_bytes,
-            loader=None if usage is None else usage.loader,
             unheard_s=None if reported_s is None else max(0.0, now_s - reported_s),
             exited_with=self.life.status,
             stands_at=reported.stands_at,

@@ -84,7 +84,8 @@ class TroubleWatch:
             self._log.emit(
                 ev.HangSuspected(
                     attempt=job.attempt or 0,
-                    found=looked.suspicion.message,
+                    found=looked.suspicion.message(),
+                    reason=None if looked.pause is None else looked.pause.reason,
                     ranks=list(looked.suspicion.ranks),
                 )
             )
@@ -127,13 +128,13 @@ class TroubleWatch:
 def _stuck(progress: Sequence[RankProgress], stepless_s: float) -> HangVerdict:
     """The verdict on ranks that wait for nodes that are away."""
     ranks = tuple(rank.rank for rank in progress if rank.alive)
-    return HangVerdict(ranks, f"no rank has taken a step for {stepless_s:.0f} s", named=False)
+    return HangVerdict(ranks, f"no rank has taken a step for {stepless_s:.0f} s")
 
 
 def plain_cause(found: HangVerdict | BadLoss) -> Cause:
     """The cause according to the finding alone, before evidence is read."""
     if isinstance(found, HangVerdict):
-        return Cause(kind="hang", summary=f"The job hung: {found.message}.")
+        return Cause(kind="hang", summary=f"The job hung: {found.message()}.")
     return Cause(kind="nan", rank=found.rank, summary=found.in_words())
 
 

@@ -397,8 +397,7 @@ class JobDriver:
 
     def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
         table = self.attempt.table
-        stands_at = {record.rank: record.reported.stands_at for record in table}
-        cause = failure.after_hang(hang_cause(found, folder, stands_at), table)
+        cause = failure.after_hang(hang_cause(found, folder), table)
         evidence_folder.summarize(cause)
         return cause
 

@@ -174,7 +174,7 @@ class Supervisor:
         records = self._attempt.table.everyone()
         alive = [record for record in records if record.alive]
         pids = {one.rank: one.pid for one in alive if one.pid is not None}
-        usage = self._usage.look(pids, [one.rank for one in alive if one.reported.phase == "data"])
+        usage = self._usage.look(pids)
         for record in records:
             record.usage = usage.get(record.rank)
 

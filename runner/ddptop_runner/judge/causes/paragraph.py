@@ -20,7 +20,7 @@ from ddptop_runner.judge.causes.error_text import (
     last_words,
     signal_in_words,
 )
-from ddptop_runner.judge.hangs.pause import short_place
+from ddptop_runner.judge.hangs.verdict import short_place
 from ddptop_runner.model.diagnose import PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
 

@@ -12,8 +12,7 @@ from ddptop.view.findings import explain
 from tests.runner.rank_lives import Life, Told, burst, healthy, sick
 
 from ddptop_runner.judge.balance.imbalance import STRAGGLER, deviations, slow_ranks
-from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.judge.balance.outliers import HOLD_S, slow, straggler_finding
+from ddptop_runner.judge.balance.job_watch import HOLD_S, JobWatch, slow, straggler_finding
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from ddptop_runner.base.median import median as middle_of
-from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size, span
+from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.rank_devices import is_own, where_mostly
@@ -34,7 +34,6 @@ EVEN = 1.25
 """Replicas differ by less than this factor."""
 TOGETHER_PERCENT = 110.0
 """Devices that take turns, like the stages of a model, reach 100 % in total."""
-
 IDLE_PERCENT = 1.0
 
 
@@ -80,10 +79,9 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
         owners = placement.owners(device)
         if not strays or not owners:
             continue
-        total = f" ({size(sum(strays.values()))} in total)" if len(strays) > 1 else ""
         message = (
             f"{name_ranks(list(strays))} {'use' if len(strays) > 1 else 'uses'} "
-            f"{sizes(list(strays.values()))}{total} on GPU {device.index}, which belongs "
+            f"{size(sum(strays.values()))} on GPU {device.index}, which belongs "
             f"to {name_ranks(owners)}: torch.cuda.set_device(local_rank) is missing before the "
             "first CUDA call, or torch.load is missing map_location"
         )
@@ -105,47 +103,27 @@ def _data_parallel(placement: Placement) -> list[Finding]:
     if len(placement.ranks) != 1 or not placement.complete:
         return []
     rank = placement.ranks[0].rank
-    pid, on = _widest_process(placement.held(rank), rank)
-    if pid is None or len(on) < 2:
+    on = placement.held(rank)
+    pids = {process.pid for device in on for process in device.of_job if process.rank == rank}
+    memory = [used for device in on if (used := device.memory[rank]) is not None]
+    busy = [percent for device in on if (percent := device.gpu.util_percent) is not None]
+    if len(on) < 2 or len(pids) != 1 or len(memory) < len(on) or len(busy) < len(on):
         return []
-    memory = [_memory_of(device, pid) for device in on]
-    util = [device.gpu.util_percent for device in on]
-    known = [used for used in memory if used is not None]
-    busy = [percent for percent in util if percent is not None]
-    if len(known) < len(on) or len(busy) < len(on):
-        return []
-    first = known.index(max(known))
-    rest = [used for place, used in enumerate(known) if place != first]
+    *rest, most = sorted(memory)
     usual = middle_of(rest)
-    fuller = known[first] >= FULLER * usual and known[first] - usual >= FULLER_BYTES
+    fuller = most >= FULLER * usual and most - usual >= FULLER_BYTES
     together = sum(busy) > TOGETHER_PERCENT and min(busy) > IDLE_PERCENT
-    if not (fuller and together and max(rest) <= EVEN * min(rest)):
+    if not (fuller and together and rest[-1] <= EVEN * rest[0]):
         return []
     gpus = tuple(device.index for device in on)
     message = (
-        f"one process (pid {pid}) uses {name_gpus(gpus)}, with {size(known[first])} on GPU "
-        f"{on[first].index} and {size(usual)} on each of the others: this looks like "
+        f"one process (pid {pids.pop()}) uses {name_gpus(gpus)}, with {size(most)} on GPU "
+        f"{on[memory.index(most)].index} and {size(usual)} on each of the others: this looks like "
         "torch.nn.DataParallel, which copies the model and gathers all outputs on the first GPU at "
         "every step; DistributedDataParallel with one process per GPU avoids both "
         f"(--nproc {len(on)})"
     )
     return [Finding("data-parallel", "warning", message, (rank,), gpus, hold_s=30.0)]
-
-
-def _widest_process(held: Sequence[Device], rank: int) -> tuple[int | None, list[Device]]:
-    """(pid of the rank's process that uses the most devices, those devices)."""
-    by_pid: dict[int, list[Device]] = {}
-    for device in held:
-        for process in device.of_job:
-            if process.rank == rank:
-                by_pid.setdefault(process.pid, []).append(device)
-    if not by_pid:
-        return None, []
-    return max(by_pid.items(), key=lambda item: len(item[1]))
-
-
-def _memory_of(device: Device, pid: int) -> int | None:
-    return next(process.mem_used_bytes for process in device.of_job if process.pid == pid)
 
 
 def _unused(placement: Placement) -> list[Finding]:
@@ -166,16 +144,10 @@ def _unused(placement: Placement) -> list[Finding]:
     gpus = tuple(device.index for device in unused)
     message = (
         f"{name_gpus(gpus)} {is_or_are(gpus)} assigned to the job, but no rank "
-        f"uses {'them' if len(gpus) > 1 else 'it'}{_lying_idle(unused)}: {_why_unused(placement)}"
+        f"uses {'them' if len(gpus) > 1 else 'it'}: {_why_unused(placement)}"
     )
     hold_s = 20.0 if placement.stepping else 60.0
     return [Finding("unused-gpu", "warning", message, (), gpus, hold_s)]
-
-
-def _lying_idle(unused: Sequence[Device]) -> str:
-    totals = [device.gpu.mem_total_bytes for device in unused if not device.others]
-    known = [total for total in totals if total is not None]
-    return f" ({size(sum(known))} of memory idle)" if len(known) == len(unused) else ""
 
 
 def _why_unused(placement: Placement) -> str:
@@ -187,15 +159,8 @@ def _why_unused(placement: Placement) -> str:
             f"{name_ranks(list(fullest.memory))} are all on GPU {fullest.index}: is "
             "torch.cuda.set_device(local_rank) missing, or .cuda() used instead of .to(device)?"
         )
-    used = span(device.index for device in placement.devices if device.memory)
-    if number == 1:
-        return (
-            f"the only rank uses GPU{'s' if ',' in used or '-' in used else ''} {used}; pass "
-            f"fewer GPUs (--gpus) or start one rank per GPU (--nproc {devices})"
-        )
-    return (
-        f"{number} ranks for {devices} GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)"
-    )
+    ranks = f"{number} rank{'s' if number > 1 else ''}"
+    return f"{ranks} for {devices} GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)"
 
 
 def _nothing_on_a_device(placement: Placement) -> list[Finding]:
@@ -314,17 +279,6 @@ def median(values: Iterable[float | None]) -> float | None:
     return middle_of(known) if known else None
 
 
-# -- words -----------------------------------------------------------------------------------------
-
-
-def sizes(values: Sequence[int]) -> str:
-    """`512 MiB`, `0.5 GiB each`, `512 MiB to 4.5 GiB each`."""
-    low, high = size(min(values)), size(max(values))
-    if len(values) == 1:
-        return low
-    return f"{low} each" if low == high else f"{low} to {high} each"
-
-
 SLOWER = 0.9
 """Fraction of the others' median clock."""
 
@@ -360,13 +314,13 @@ def _throttled(placement: Placement) -> list[Finding]:
     gpus = tuple(device.index for device, _ in found)
     ranks = tuple(sorted({rank for device, _ in found for rank in _ranks(placement, device)}))
     device, reason = min(found, key=lambda item: item[0].gpu.sm_clock_mhz or math.inf)
-    figures = [reason, *_heat_and_clock(device.gpu)]
     which = f"GPU {device.index}: " if len(found) > 1 else ""
     whose = f" ({name_ranks(ranks)})" if ranks else ""
     wait = ": every rank waits for the slowest one" if len(placement.ranks) > 1 else ""
     message = (
         f"{name_gpus(gpus)}{whose} {is_or_are(gpus)} running at reduced "
-        f"clocks ({which}{'; '.join(figures)}){wait}; check cooling and the power supply"
+        f"clocks ({which}{reason}{_heat_and_clock(device.gpu)}){wait}; check cooling and the power "
+        "supply"
     )
     return [Finding("throttled", "warning", message, ranks, gpus, hold_s=20.0)]
 
@@ -377,14 +331,10 @@ def _slower_than_others(placement: Placement, gpu: GpuSample) -> bool:
     return usual is not None and gpu.sm_clock_mhz is not None and gpu.sm_clock_mhz < SLOWER * usual
 
 
-def _heat_and_clock(gpu: GpuSample) -> list[str]:
-    figures = []
-    if gpu.temperature_c is not None:
-        figures.append(f"{gpu.temperature_c:.0f} °C")
-    if gpu.sm_clock_mhz is not None:
-        most = f" of {gpu.sm_clock_max_mhz}" if gpu.sm_clock_max_mhz is not None else ""
-        figures.append(f"{gpu.sm_clock_mhz}{most} MHz")
-    return figures
+def _heat_and_clock(gpu: GpuSample) -> str:
+    heat = "" if gpu.temperature_c is None else f"; {gpu.temperature_c:.0f} °C"
+    most = "" if gpu.sm_clock_max_mhz is None else f" of {gpu.sm_clock_max_mhz}"
+    return heat if gpu.sm_clock_mhz is None else f"{heat}; {gpu.sm_clock_mhz}{most} MHz"
 
 
 def _xid(placement: Placement, device: Device) -> list[Finding]:

@@ -110,7 +110,7 @@ def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:
     since = NOON - dt.timedelta(seconds=300)
     shown = [Alert(id="straggler", severity="warning", ranks=[2], message="as it was", since=since)]
     watch = JobWatch()
-    watch.recall(shown, {})
+    watch.recall(shown)
     first = look(watch, steady(2, 0), 0)
     assert [(one.message, one.since) for one in first] == [("as it was", since)]
     for second in range(1, 90):
@@ -118,7 +118,7 @@ def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:
         assert slow_ranks(alerts) == {2}
     assert alerts[0].message != "as it was" and alerts[0].since == since
     forgets = JobWatch()
-    forgets.recall(shown, {})
+    forgets.recall(shown)
     for second in range(100):
         alerts = look(forgets, steady(None, second), second)
     assert alerts == []

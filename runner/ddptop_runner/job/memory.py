@@ -18,8 +18,6 @@ from ddptop_runner.model.words import Base
 class AlertMemory(Base, frozen=True, kw_only=True):
     """Of the alerts."""
 
-    holds: dict[str, float] = {}
-    """By id, how long each alert shown had to hold."""
     reported: dict[str, str] = {}
     """Messages of recorded alerts by id, until their end is recorded."""
 

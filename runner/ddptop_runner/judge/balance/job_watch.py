@@ -204,13 +204,9 @@ class JobWatch:
         self._marks = RankMarks()
         self._book = alerts.AlertBook()
 
-    def holds(self) -> dict[str, float]:
-        """By id, how long each alert shown had to hold."""
-        return self._book.holds()
-
-    def recall(self, shown: Sequence[Alert], holds: Mapping[str, float]) -> None:
+    def recall(self, shown: Sequence[Alert]) -> None:
         """Continue with the alerts that an earlier supervisor has shown."""
-        self._book.recall(shown, holds)
+        self._book.recall(shown)
 
     def update(
         self,

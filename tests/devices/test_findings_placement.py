@@ -180,19 +180,6 @@ def test_it_waits_longer_where_steps_are_not_known():
     ranks, gpus = RANKS[:3], [*GPUS[:3], make_gpu(3, util_percent=0.0)]
     assert the((ranks, gpus), "unused-gpu").hold_s == 20
     assert the((change_all(ranks, step=None), gpus), "unused-gpu").hold_s == 60
-    without = change(GPUS, {3: {"processes": []}})
-    assert the((RANKS, without), "no-gpu-work").hold_s == 20
-    assert the((change_all(RANKS, step=None), without), "no-gpu-work").hold_s == 180
-
-
-def test_a_rank_without_gpu_work():
-    finding = the((RANKS, change(GPUS, {3: {"processes": []}})), "no-gpu-work")
-    assert (finding.severity, finding.ranks) == ("warning", (3,))
-    assert finding.message == (
-        "rank 3 is not using any of the job's GPUs, but ranks 0-2 are: is it training "
-        "on the CPU? Check how the script chooses its device, torch.cuda.is_available(), and "
-        "CUDA_VISIBLE_DEVICES"
-    )
 
 
 IDLE = change_all(GPUS, util_percent=2.0)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import is_or_are, name_ranks
+from ddptop_runner.base.units import has_or_have, is_or_are, name_gpus, name_ranks
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeStatus, Pause, RankSample
 from ddptop_runner.model.words import Severity
@@ -81,8 +81,7 @@ def lost(gpus: Sequence[GpuSample]) -> list[Finding]:
     gone = tuple(gpu.index for gpu in gpus if gpu.lost)
     if not gone:
         return []
-    names = ", ".join(map(str, gone))
-    message = f"GPUs {names} are lost" if len(gone) > 1 else f"GPU {names} is lost"
+    message = f"{name_gpus(gone)} {is_or_are(gone)} lost"
     return [Finding("gpu-lost", "error", message, gpus=gone)]
 
 
@@ -104,8 +103,7 @@ def of_nodes(nodes: Sequence[NodeStatus]) -> list[Finding]:
         found.append(Finding("node-unreachable", "warning", message, ranks, has_event=True))
     if gone:
         hosts = ", ".join(node.host for node in gone)
-        be = "are" if len(gone) > 1 else "is"
-        message = f"{hosts} {be} lost{_reason(gone)}"
+        message = f"{hosts} {is_or_are(gone)} lost{_reason(gone)}"
         found.append(Finding("node-lost", "warning", message, has_event=True))
     return found
 
@@ -113,12 +111,10 @@ def of_nodes(nodes: Sequence[NodeStatus]) -> list[Finding]:
 def _hosts_since(nodes: Sequence[NodeStatus]) -> str:
     """`b has been unreachable since 12:03`."""
     since = min((node.unknown_since for node in nodes if node.unknown_since), default=None)
-    names = [node.host for node in nodes]
-    shown = ", ".join(names[:MOST_HOSTS])
-    more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
-    have = "have" if len(names) > 1 else "has"
+    hosts = ", ".join(node.host for node in nodes[:MOST_HOSTS])
+    more = f" and {len(nodes) - MOST_HOSTS} more" if len(nodes) > MOST_HOSTS else ""
     when = "" if since is None else f" since {since.astimezone():%H:%M}"
-    return f"{shown}{more} {have} been unreachable{when}"
+    return f"{hosts}{more} {has_or_have(nodes)} been unreachable{when}"
 
 
 def _reason(nodes: Sequence[NodeStatus]) -> str:

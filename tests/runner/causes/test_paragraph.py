@@ -42,7 +42,7 @@ CAUSES = {
         [end(code=-11, step=5, tail="step 5\n"), end(4, -15, True)],
         HERE,
         ("signal", "SIGSEGV", None, None, None),
-        "Rank 3 (pid 1003) was the first to fail: killed by SIGSEGV after step 5. SIGSEGV: an "
+        "Rank 3 (pid 1003) was killed by SIGSEGV after step 5, the first to fail. SIGSEGV: an "
         "invalid memory access in C++ code. Its last output: 'step 5'. 1 other rank was stopped "
         "as a result.",
     ),
@@ -50,7 +50,7 @@ CAUSES = {
         [end(code=3, tail="loading\nno such data set  \n\n"), end(4, -15, True), end(5, -15, True)],
         HERE,
         ("exit_code", None, 3, None, None),
-        "Rank 3 (pid 1003) was the first to fail: exit status 3. Its last output: 'no such data "
+        "Rank 3 (pid 1003) exited with status 3, the first to fail. Its last output: 'no such data "
         "set'. 2 other ranks were stopped as a result.",
     ),
     "exit code, silent": (
@@ -76,7 +76,7 @@ CAUSES = {
         [end(code=None)],
         HERE,
         ("exit_code", None, None, None, None),
-        "Rank 3 (pid 1003) exited; its exit status is unknown. Its log is empty.",
+        "Rank 3 (pid 1003) exited with an unknown status. Its log is empty.",
     ),
     "killed": (
         [end(code=-9, exception=BUG)],
@@ -153,7 +153,7 @@ CAUSES = {
         ],
         HERE,
         ("cuda_oom", None, 1, "OutOfMemoryError", "a.py:1"),
-        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1) and was the first to fail. It "
+        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1), the first to fail. It "
         "tried to allocate 2.00 GiB on GPU 3. Peak memory: 1.0 GiB (rank 3) to 2.0 GiB (rank "
         "4). 1 other rank was stopped as a result.",
     ),
@@ -218,7 +218,7 @@ CAUSES = {
         HERE,
         ("hang", None, 1, None, "t.py:9 in body"),
         "Rank 3 (pid 1003) never reached a collective in which rank 1 was waiting for it. It was "
-        "last seen at t.py:9 in body, at step 5. Rank 1 gave up and exited with status 1: "
+        "last seen at t.py:9 in body at step 5. Rank 1 gave up and exited with status 1: "
         "RuntimeError: Timed out waiting 8000ms for recv (at a.py:2).",
     ),
     "paused": (
@@ -231,7 +231,7 @@ CAUSES = {
         [end(1, 1, exception=LOST), end(2, 1, exception=LOST)],
         HERE,
         ("exception", None, 1, "RuntimeError", "a.py:2"),
-        "Rank 1 (pid 1001) was the first to fail: exit status 1. RuntimeError: gloo: Connection "
+        "Rank 1 (pid 1001) exited with status 1, the first to fail. RuntimeError: gloo: Connection "
         "closed by peer [127.0.0.1]:65 (at a.py:2). It lost its connection to another rank; the "
         "reason is unknown. 1 other rank failed afterward.",
     ),

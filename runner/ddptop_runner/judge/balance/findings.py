@@ -57,7 +57,6 @@ def find(
         *_stray_contexts(placement),
         *_data_parallel(placement),
         *(_unused(placement) if given else ()),
-        *_nothing_on_a_device(placement),
         *find_on_devices(placement),
     ]
     order = ("error", "warning", "info")
@@ -163,30 +162,6 @@ def _why_unused(placement: Placement) -> str:
     return f"{ranks} for {devices} GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)"
 
 
-def _nothing_on_a_device(placement: Placement) -> list[Finding]:
-    """Ranks without a context while most ranks have one."""
-    if not all(device.is_listed for device in placement.devices):
-        return []
-    without = [rank for rank in placement.ranks if not placement.held(rank.rank)]
-    holding = [rank.rank for rank in placement.ranks if placement.held(rank.rank)]
-    if not without or len(without) >= len(holding):
-        return []
-    if not (placement.stepping or placement.at_work):
-        return []
-    numbers = tuple(rank.rank for rank in without if rank.pid is not None)
-    if not numbers:
-        return []
-    several = len(numbers) > 1
-    message = (
-        f"{name_ranks(numbers)} {is_or_are(numbers)} not using any of the "
-        f"job's GPUs, but {name_ranks(holding)} {is_or_are(holding)}: "
-        f"{'are they' if several else 'is it'} training on the CPU? Check how the script chooses "
-        "its device, torch.cuda.is_available(), and CUDA_VISIBLE_DEVICES"
-    )
-    hold_s = 20.0 if placement.stepping else 180.0
-    return [Finding("no-gpu-work", "warning", message, numbers, (), hold_s)]
-
-
 class Device(msgspec.Struct, frozen=True):
     """One device of the job with the processes that the driver lists."""
 
@@ -279,9 +254,6 @@ def median(values: Iterable[float | None]) -> float | None:
     return middle_of(known) if known else None
 
 
-SLOWER = 0.9
-"""Fraction of the others' median clock."""
-
 OTHERS_BYTES = 256 * 1024**2
 """Minimum memory of unrelated processes for a finding."""
 
@@ -304,9 +276,6 @@ def _throttled(placement: Placement) -> list[Finding]:
         if gpu.lost or (gpu.util_percent or 0) < 10:
             continue
         held_back = sorted(one for one in reasons if codes.throttle(one).weight == "slowed")
-        warm = codes.THERMAL_BY_SOFTWARE.name  # usual for a busy device, unless others are faster
-        if warm in reasons and _slower_than_others(placement, gpu):
-            held_back.append(warm)
         if held_back:
             found.append((device, ", ".join(held_back)))
     if not found:
@@ -323,12 +292,6 @@ def _throttled(placement: Placement) -> list[Finding]:
         "supply"
     )
     return [Finding("throttled", "warning", message, ranks, gpus, hold_s=20.0)]
-
-
-def _slower_than_others(placement: Placement, gpu: GpuSample) -> bool:
-    others = [device.gpu.sm_clock_mhz for device in placement.devices if device.gpu is not gpu]
-    usual = median(others)
-    return usual is not None and gpu.sm_clock_mhz is not None and gpu.sm_clock_mhz < SLOWER * usual
 
 
 def _heat_and_clock(gpu: GpuSample) -> str:
@@ -353,23 +316,14 @@ def _xid(placement: Placement, device: Device) -> list[Finding]:
 
 
 def _memory_errors(placement: Placement, device: Device) -> list[Finding]:
-    gpu = device.gpu
-    if not (gpu.remap_failed or gpu.ecc_uncorrected):
+    if not device.gpu.remap_failed:
         return []
-    ranks, who = _ranks(placement, device), _with_ranks(placement, device)
-    found = []
-    if gpu.remap_failed:
-        message = f"{who} has no spare memory rows left: results may be wrong; replace the device"
-        found.append(Finding(f"remap-{gpu.index}", "error", message, ranks, (gpu.index,)))
-    if gpu.ecc_uncorrected:
-        message = (
-            f"{who} has had {gpu.ecc_uncorrected} uncorrectable memory "
-            f"error{'s' if gpu.ecc_uncorrected > 1 else ''} since the driver was loaded"
-        )
-        if gpu.remap_pending:
-            message += "; reset the device to remap the memory row"
-        found.append(Finding(f"ecc-{gpu.index}", "info", message, ranks, (gpu.index,)))
-    return found
+    message = (
+        f"{_with_ranks(placement, device)} has no spare memory rows left: results may be wrong; "
+        "replace the device"
+    )
+    where = (_ranks(placement, device), (device.index,))
+    return [Finding(f"remap-{device.index}", "error", message, *where)]
 
 
 def _somebody_else(placement: Placement, device: Device) -> list[Finding]:

@@ -70,17 +70,6 @@ def imbalance(values: Iterable[float | None]) -> float | None:
     return max(known) / usual - 1 if usual else None
 
 
-def deviation(value: float | None, values: Iterable[float | None]) -> float | None:
-    """Relative deviation from the median, (value - median) / |median|: -0.2 is 20 % below.
-
-    `values` include `value` itself. None if `imbalance` would be None or `value` is unknown.
-    """
-    known = [other for other in values if other is not None]
-    if value is None or len(known) < 2:
-        return None
-    return _ratio(value, median(known))
-
-
 def median_of_others(values: Iterable[float]) -> float:
     """The median without any one value above the median: what a slow rank is compared with."""
     return median(sorted(values)[:-1])

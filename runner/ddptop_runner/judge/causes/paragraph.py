@@ -99,7 +99,7 @@ def cause_of(
     )
 
 
-FIRST = "the first to fail"
+FIRST = ", the first to fail"
 _ALSO = {"host_oom": "; out of host memory", "gpu": "; its GPU failed"}
 
 
@@ -173,18 +173,10 @@ def _at_step(end: RankEnd) -> str:
 
 def _opening(culprit: Culprit, *, alone: bool) -> str:
     """The first sentence: which rank, its pid, and how it ended."""
-    end, at = culprit.end, _at_step(culprit.end).strip()
+    end = culprit.end
     if culprit.how == "raised":
-        return f"{' '.join(filter(None, [_who(end), 'raised an exception', at]))}."
-    if end.exit.returncode is None:
-        how = "exited" if alone else f"was {FIRST}"
-        return f"{' '.join(filter(None, [_who(end), how, at]))}; its exit status is unknown."
-    if alone:
-        how = f"was killed by {end.signal}" if end.signal else f"exited with status {end.exit_code}"
-    else:
-        status = f"killed by {end.signal}" if end.signal else f"exit status {end.exit_code}"
-        how = f"was {FIRST}: {status}"
-    return f"{' '.join(filter(None, [_who(end), how, at]))}."
+        return f"{_who(end)} raised an exception{_at_step(end)}."
+    return f"{_who(end)} {end.exit.in_words()}{_at_step(end)}{'' if alone else FIRST}."
 
 
 def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
@@ -204,7 +196,7 @@ def _raised(
     message = exception.whole_message
     place = f" (at {exception.place})" if exception.place else ""
     if is_gpu_oom(exception.type, message):
-        first = f" and was {FIRST}" if culprit.how != "raised" and len(ends) > 1 else ""
+        first = FIRST if culprit.how != "raised" and len(ends) > 1 else ""
         opening = f"{_who(end)} ran out of GPU memory{_at_step(end)}{place}{first}."
         text = _Paragraph("cuda_oom", opening)
         peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
@@ -308,13 +300,13 @@ def _missing(culprit: Culprit) -> _Paragraph:
     )
     if end.paused:
         text.add("It had been paused by a signal (SIGSTOP).")
-    stood = [f"at {end.stands_at}" if end.stands_at else "", f"{_at_step(end).strip()}"]
-    if any(stood):
-        text.add(f"It was last seen {', '.join(filter(None, stood))}.")
+    at = f" at {end.stands_at}" if end.stands_at else ""
+    if at or end.step is not None:
+        text.add(f"It was last seen{at}{_at_step(end)}.")
     if victim is not None and victim.raised is not None:
         text.add(
-            f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
-            + f" and {victim.exit.in_words()}: {victim.raised.in_words(QUOTED)}."
+            f"Rank {victim.rank} gave up{_at_step(victim)} and {victim.exit.in_words()}: "
+            f"{victim.raised.in_words(QUOTED)}."
         )
     return text
 

@@ -17,7 +17,7 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.state import JobState, RankLife
-from ddptop_runner.judge.hangs.verdict import WARM_COLLECTIVES, HangLook, RankProgress
+from ddptop_runner.judge.hangs.verdict import WARM_COLLECTIVES, HangReport, RankProgress
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample
@@ -360,7 +360,7 @@ class OwnRanks:
         """All ranks' progress, for the hang verdict."""
         return [record.progress(now_s) for record in self]
 
-    def note_quiet(self, looked: HangLook) -> None:
+    def note_quiet(self, looked: HangReport) -> None:
         """Store the hang watch's findings for the state of each rank."""
         for record in self:
             record.quiet = record.rank in looked.quiet

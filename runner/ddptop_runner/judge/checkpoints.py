@@ -415,10 +415,10 @@ class Finder:
         """Search for a file, unless a search is in progress."""
         if self._thread is not None and self._thread.is_alive():
             return
-        self._thread = threading.Thread(target=self._look, args=(path, inode), daemon=True)
+        self._thread = threading.Thread(target=self._search, args=(path, inode), daemon=True)
         self._thread.start()
 
-    def _look(self, path: str, inode: int) -> None:
+    def _search(self, path: str, inode: int) -> None:
         self._answer = path, locate(path, inode)
 
     def answer(self) -> tuple[str, str] | None:

@@ -119,7 +119,7 @@ def look_at_all(watch, life):
     for ranks, passed_s in life:
         looked_s += min(passed_s, LONGEST_GAP_S) if now_s else 0.0
         now_s += passed_s + 1e-6
-        yield looked_s, watch.look(ranks, now_s)
+        yield looked_s, watch.update(ranks, now_s)
 
 
 @steady
@@ -182,7 +182,7 @@ def test_a_frozen_group_is_seen_in_time_though_the_supervisor_is_started_again(
             dataclasses.replace(one, since_progress_s=one.since_progress_s + second, unheard_s=1.0)
             for one in ranks
         ]
-        if watch.look(frozen, 1e6 + second).verdict is not None:
+        if watch.update(frozen, 1e6 + second).verdict is not None:
             assert second > asked_s
             return
     raise AssertionError(f"not within {limit_s} s")

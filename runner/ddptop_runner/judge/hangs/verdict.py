@@ -142,7 +142,7 @@ class SeenPause:
 
 
 @dataclass(frozen=True)
-class HangLook:
+class HangReport:
     """What the watch found at one moment."""
 
     quiet: Mapping[int, float] = field(default_factory=dict)

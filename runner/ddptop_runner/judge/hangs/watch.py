@@ -14,7 +14,7 @@ from ddptop_runner.judge.hangs.verdict import (
     SPENT,
     UNEXPLAINED,
     Culprits,
-    HangLook,
+    HangReport,
     HangVerdict,
     Judgment,
     Limits,
@@ -77,7 +77,9 @@ class HangWatch:
         """Drop what is known about a rank, which is now a different process."""
         self._ranks.pop(rank, None)
 
-    def look(self, ranks: Sequence[RankProgress], now_s: float, *, hung: bool = False) -> HangLook:
+    def update(
+        self, ranks: Sequence[RankProgress], now_s: float, *, hung: bool = False
+    ) -> HangReport:
         """Check the present state of the ranks.
 
         Args:
@@ -107,7 +109,7 @@ class HangWatch:
             if self.is_on and rank.steps is None and rank.since_progress_s >= UNKNOWN_AFTER_S
         }
         if not standings:
-            return HangLook(notes=notes)
+            return HangReport(notes=notes)
         judgment = judge(standings, ended, self._limits)
         self._learn(judgment)
         self.stepless_s = min(standing.stepless_s for standing in standings)
@@ -115,15 +117,15 @@ class HangWatch:
         notes |= self._notes(standings, judgment, paused, quiet)
         if paused or len(known) < len(alive):
             why = f"{name_ranks(paused)} {is_or_are(paused)} paused" if paused else None
-            return HangLook(quiet=quiet, pause=self._plain_pause(standings, why), notes=notes)
+            return HangReport(quiet=quiet, pause=self._plain_pause(standings, why), notes=notes)
         reporting = [standing.rank for standing in standings if standing.doing != "end"]
         if reporting and all((rank.unheard_s or 0.0) > ALL_OVERDUE_S for rank in reporting):
             self._restart_clocks()  # what happened meanwhile is unknown
             notes |= {rank.rank: REPORTS_STOPPED for rank in reporting}
-            return HangLook(pause=self._plain_pause(standings, REPORTS_STOPPED), notes=notes)
+            return HangReport(pause=self._plain_pause(standings, REPORTS_STOPPED), notes=notes)
         pause = self._pause(standings, judgment, hung=hung)
         stalled = self.is_on and pause is not None and pause.state == "stalled"
-        return HangLook(
+        return HangReport(
             quiet=quiet,
             suspicion=judgment.verdict() if stalled else None,
             verdict=self._verdict(judgment),

@@ -142,8 +142,6 @@ POLL_S = 0.02
 ANSWER_S = 5.0
 """How long to wait for a driver that returns no samples."""
 TOLERANCE_BYTES = 512 * 1024**2
-REPORTED_FROM_S = 1.5
-"""A shorter wait is just the time to the next sample, and is not reported."""
 
 
 @dataclass(frozen=True)
@@ -171,20 +169,15 @@ class Waited:
     """How a wait ended."""
 
     seconds: float
-    first: tuple[Held, ...] = ()
-    """What was held at first."""
     left: tuple[Held, ...] = ()
     """What was still held at the end."""
 
     def in_words(self) -> str | None:
         """A message for the user; None if there is nothing worth reporting."""
-        if self.left:
-            names = "; ".join(held.in_words() for held in self.left)
-            return f"after {self.seconds:.0f} s, {names}; starting the next attempt anyway"
-        if not self.first or self.seconds < REPORTED_FROM_S:
+        if not self.left:
             return None
-        names = ", ".join(name_of(held.device) for held in self.first)
-        return f"waited {self.seconds:.1f} s for {names} to release memory"
+        names = "; ".join(held.in_words() for held in self.left)
+        return f"after {self.seconds:.0f} s, {names}; starting the next attempt anyway"
 
 
 def still_held(
@@ -235,21 +228,19 @@ async def wait_until_released(
     """
     began_s = boottime_s()
     request()  # a report is fresh if its reading began later
-    first: tuple[Held, ...] | None = None
-    left: list[Held] = []
+    left: list[Held] | None = None
     while (waited_s := boottime_s() - began_s) < LIMIT_S and not skip():
         latest = report()
         if latest is None or (latest.source is None and latest.note is not None):
             return Waited(waited_s)  # nothing samples these devices
         if latest.boottime_s > began_s:
             left = held(latest.gpus)
-            first = tuple(left) if first is None else first
             if not left:
-                return Waited(waited_s, first)
-        elif waited_s > ANSWER_S and first is None:
+                return Waited(waited_s)
+        elif waited_s > ANSWER_S and left is None:
             break
         await asyncio.sleep(POLL_S)
-    return Waited(boottime_s() - began_s, first or (), () if skip() else tuple(left))
+    return Waited(boottime_s() - began_s, () if skip() else tuple(left or ()))
 
 
 FRESH_WAIT_S = 3.0
@@ -295,7 +286,7 @@ class JobDevices:
         """Use the devices that a queued job has been given."""
         self._spec = spec
 
-    def look(self, report: DeviceReport | None, aside: Sequence[SetAside]) -> list[Finding]:
+    def update(self, report: DeviceReport | None, aside: Sequence[SetAside]) -> list[Finding]:
         """Fold in the sampler's report, once per tick; returns findings on devices set aside."""
         if (
             report is not None
@@ -341,7 +332,7 @@ class JobDevices:
             if latest.boottime_s > failed_s or boottime_s() >= deadline_s:
                 break
             await asyncio.sleep(FRESH_POLL_S)
-        self.look(latest, aside)
+        self.update(latest, aside)
         before = without(self._spec, aside)
         faults = [(device, self._health.fault(device)) for device in before.devices or []]
         new = [SetAside(device=device, reason=why) for device, why in faults if why is not None]

@@ -231,7 +231,7 @@ def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
         driver.take(pt.GroupStarted(attempt=1, workers=[pt.Worker(rank=0, pid=PIDS[0])]))
         assert len(list(driver.attempt.table)) == driver.attempt.spec.nproc == 1
         around.lost = set()
-        driver.devices.look(around.device_report(), driver.job.set_aside)
+        driver.devices.update(around.device_report(), driver.job.set_aside)
         driver.restart()
         await finish(around)
         assert around.agents == [(1, 2), (2, 2)]

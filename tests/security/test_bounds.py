@@ -80,7 +80,8 @@ def put_many(proc: Path, count: int) -> list[int]:
 
 
 def read_bytes() -> int:
-    return procs.io_bytes(os.getpid()) or 0
+    counts = Path("/proc/self/io").read_text().split()
+    return int(counts[counts.index("rchar:") + 1])
 
 
 def test_endless_words_variables_and_mappings_are_read_up_to_a_bound(tmp_path: Path) -> None:

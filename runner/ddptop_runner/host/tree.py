@@ -88,19 +88,6 @@ def launchers_of(ranks: Collection[int], everyone: Iterable[ProcessId]) -> list[
 
 
 @dataclass(frozen=True)
-class LoaderUsage:
-    """A rank's data loader processes at one moment."""
-
-    pids: tuple[int, ...]
-    cpu_s: float
-    """CPU time since they started."""
-    io_bytes: int | None
-    """Read and written since then; None where it cannot be read of all of them."""
-    waits_for_disk: bool
-    """Whether one of them is in uninterruptible sleep."""
-
-
-@dataclass(frozen=True)
 class RankUsage:
     """A process with its tree at one moment."""
 
@@ -118,8 +105,6 @@ class RankUsage:
     """When the process itself started."""
     written_bytes: int | None = None
     """By the rank's own process, from /proc/<pid>/io; None where that cannot be read."""
-    loader: LoaderUsage | None = None
-    """Only looked at while the rank waits for its data loader; None where that has no processes."""
 
 
 class UsageMeter(Generic[Key]):
@@ -183,9 +168,7 @@ class HostUsage:
         self._written: dict[int, int | None] = {}
         self._looks = 0
 
-    def look(
-        self, rank_pids: dict[int, int], loading: Collection[int] = ()
-    ) -> dict[int, RankUsage]:
+    def look(self, rank_pids: dict[int, int]) -> dict[int, RankUsage]:
         """Usage by rank; ranks whose process is gone are left out.
 
         A rank that started others (Lightning's first) is measured without them; `paths.LAUNCHER`
@@ -193,7 +176,6 @@ class HostUsage:
 
         Args:
             rank_pids: {rank: pid} of the living ranks.
-            loading: ranks that wait for their data loader.
         """
         before, self._trees = self._trees, {}
         turns = -(-len(rank_pids) // LISTED_PER_LOOK)
@@ -219,29 +201,12 @@ class HostUsage:
         if len(self.seen) > SEEN_LIMIT:
             self.seen = {p.pid: p for p in self.seen.values() if procs.is_alive(p)}
         return {
-            rank: dataclasses.replace(
-                usage,
-                written_bytes=self._written[rank],
-                loader=_loader_of(usage.tree_pids) if rank in loading else None,
-            )
+            rank: dataclasses.replace(usage, written_bytes=self._written[rank])
             for rank, usage in found.items()
         }
 
 
-def _loader_of(tree: Sequence[int]) -> LoaderUsage | None:
-    pids, ticks, io = [], 0, list[int | None]()
-    waits_for_disk = False
-    for pid in tree[1:]:
-        named = procs.name_and_stat(pid)
-        if named is None or named[0] != LOADER_NAME:
-            continue
-        fields = named[1]
-        pids.append(pid)
-        ticks += int(fields[11]) + int(fields[12])
-        io.append(procs.io_bytes(pid))
-        waits_for_disk |= fields[0] == "D"
-    if not pids:
-        return None
-    known = [one for one in io if one is not None]
-    io_bytes = sum(known) if len(known) == len(pids) else None
-    return LoaderUsage(tuple(pids), ticks / _TICKS_PER_S, io_bytes, waits_for_disk)
+def data_loaders(tree_pids: Sequence[int]) -> list[int]:
+    """The processes of a rank's data loader, in the tree of the rank."""
+    named = {pid: procs.name_and_stat(pid) for pid in tree_pids[1:]}
+    return [pid for pid, one in named.items() if one is not None and one[0] == LOADER_NAME]

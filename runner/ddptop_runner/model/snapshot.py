@@ -282,12 +282,12 @@ class Pause(Base, frozen=True, kw_only=True):
     """A live job that has taken no steps for longer than usual."""
 
     state: PauseState
-    """`no_step`: longer than usual, as during an evaluation or a checkpoint; `stalled`: longer than
-    any usual pause of this job; `hung`: confirmed by the hang detector."""
+    """`no_step`: longer than usual, as during an evaluation or a checkpoint; `stalled`: most of
+    the time until the hang detector acts is used; `hung`: confirmed by the hang detector."""
     since: dt.datetime
     """Time of the last step of any rank."""
     reason: str | None = None
-    """What is known about it, such as `rank 0 is saving a checkpoint`."""
+    """What is known about it, such as `rank 0 is evaluating`."""
     ranks: list[int] = []
     """Ranks that the others are waiting for; may be empty."""
     verdict_at: dt.datetime | None = None

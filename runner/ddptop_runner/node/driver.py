@@ -32,8 +32,7 @@ from ddptop_runner.job.trouble import plain_cause, plain_outcome
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
-from ddptop_runner.judge.restarts.devices import JobDevices
-from ddptop_runner.judge.restarts.fitness import Waited
+from ddptop_runner.judge.restarts.devices import JobDevices, Waited
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -397,8 +396,7 @@ class JobDriver:
 
     def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
         table = self.attempt.table
-        stands_at = {record.rank: record.reported.stands_at for record in table}
-        cause = failure.after_hang(hang_cause(found, folder, stands_at), table)
+        cause = failure.after_hang(hang_cause(found, folder), table)
         evidence_folder.summarize(cause)
         return cause
 
@@ -470,7 +468,7 @@ class JobDriver:
             attempt=attempt,
             waited_s=waited.seconds,
             found=waited.in_words(),
-            is_problem=bool(waited.left) or waited.silent,
+            is_problem=bool(waited.left),
         )
 
     async def _end_leftovers(self, order: pt.EndLeftovers) -> pt.LeftoversEnded:
@@ -482,7 +480,7 @@ class JobDriver:
             question=order.question,
             waited_s=waited.seconds,
             found=waited.in_words(),
-            is_problem=bool(waited.left) or waited.silent,
+            is_problem=bool(waited.left),
         )
 
     async def _wait_for_memory(self) -> Waited:

@@ -109,8 +109,7 @@ class ForeignSource:
             )
             return self._chart
         since, until, extent = query.part(span, now_s, live=view.is_live)
-        series = self._book.chart(view.job, since, until, query.columns)
-        scalars = self._book.scalars(view.job, since, until, query.columns)
+        series, scalars = self._book.chart(view.job, since, until, query.columns)
         self._chart = ChartData(
             series={rank: points_of(one) for rank, one in series.items()},
             scalars={name: points_of(one) for name, one in scalars.items()},
@@ -130,9 +129,7 @@ class ForeignSource:
         span = self._book.span(view.job, by_step=True)
         if span is None:
             return None
-        part = (view.job, *span, STEPPED_POINTS)
-        series = self._book.chart(*part, by_step=True)
-        scalars = self._book.scalars(*part, by_step=True)
+        series, scalars = self._book.chart(view.job, *span, STEPPED_POINTS, by_step=True)
         whole = self._book.is_whole(view.job)
         first = min(0.0, span[0]) if whole else span[0]
         return ChartData(
@@ -160,7 +157,7 @@ class ForeignSource:
         """
         span = self._book.span(view.job, by_step=True)
         if span is not None:
-            series = self._book.chart(view.job, *span, int(POINTS / SHARE), by_step=True)
+            series, _ = self._book.chart(view.job, *span, int(POINTS / SHARE), by_step=True)
             losses = medians({rank: _by_step(one) for rank, one in series.items()})
             return trend(last_tenth(losses), by_step=True)
         if (span := self._book.span(view.job)) is None:
@@ -169,7 +166,7 @@ class ForeignSource:
         since = until - stretch_s(until - view.foreign.started_at.timestamp())
         if since < span[0]:
             return None
-        series = self._book.chart(view.job, since, until, POINTS)
+        series, _ = self._book.chart(view.job, since, until, POINTS)
         return trend(medians({rank: points_of(one) for rank, one in series.items()}))
 
     def events(self, view: ForeignView) -> tuple[Event, ...]:

@@ -44,6 +44,27 @@ def test_states_reach_the_ranks(book: ForeignBook, wait_until: Callable[..., Any
         assert all(rank.rss_bytes for rank in view.snapshot.ranks)
 
 
+@pytest.mark.parametrize(
+    ("letter", "blocked_s", "state"),
+    [
+        *(("R", 0, "running"), ("T", 0, "paused"), ("t", 0, "paused"), ("Z", 0, "zombie")),
+        *(("D", 4, "running"), ("D", 6, "blocked")),
+    ],
+)
+def test_the_state_of_a_process(letter: str, blocked_s: float, state: str) -> None:
+    found, reason = job_record.state_of(letter, blocked_s)
+    assert found == state
+    assert (reason is None) == (state == "running")
+
+
+def test_a_process_of_that_pid_that_started_later_is_another(book: ForeignBook) -> None:
+    with running(*SLEEP) as process:
+        rank = rank_of(process.pid)
+        later = msgspec.structs.replace(rank, start_ticks=rank.start_ticks + 1)
+        view = look(book, census_of(job_of(process.pid, ranks=(later,))))
+        assert (first_rank(view).state, first_rank(view).rss_bytes) == ("unknown", None)
+
+
 def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
     with running(*SLEEP) as process, running(*SLEEP) as other:
         job, stranger = job_of(process.pid), job_of(other.pid, started_at=long_ago())
@@ -74,11 +95,11 @@ def test_what_the_next_run_writes_is_not_the_lost_jobs(book: ForeignBook, tmp_pa
         assert (view.state, first_rank(view).loss) == ("lost", 2.5)
         last = book.lines(job.name)
         assert last.lines == ("step 1 loss 2.5",)
-        assert book.chart(job.name, 0, FAR, 10)[0].last == [2.5]
+        assert book.chart(job.name, 0, FAR, 10)[0][0].last == [2.5]
         file.write(b"step 2 loss 9.5\n")
         look(book, Census(), job.name)
         assert book.lines(job.name, since=last.mark).lines == ()
-        assert book.chart(job.name, 0, FAR, 10)[0].last == [2.5]
+        assert book.chart(job.name, 0, FAR, 10)[0][0].last == [2.5]
 
 
 def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:

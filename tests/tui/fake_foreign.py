@@ -71,16 +71,12 @@ class FakeBook:
 
     def chart(
         self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
-    ) -> dict[int, Series]:
-        return (FakeWorld.by_step if by_step else FakeWorld.losses).get(job, {})
-
-    def scalars(
-        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
-    ) -> dict[str, Series]:
-        return {} if by_step else FakeWorld.scalars.get(job, {})
+    ) -> tuple[dict[int, Series], dict[str, Series]]:
+        losses = (FakeWorld.by_step if by_step else FakeWorld.losses).get(job, {})
+        return losses, {} if by_step else FakeWorld.scalars.get(job, {})
 
     def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
-        series = self.chart(job, 0, 0, 0, by_step=by_step)
+        series, _ = self.chart(job, 0, 0, 0, by_step=by_step)
         return (series[0].t[0], series[0].t[-1]) if series else None
 
     def is_whole(self, job: str) -> bool:

@@ -6,9 +6,7 @@ import datetime as dt
 import math
 import shlex
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +14,7 @@ from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.foreign.output import JobOutput
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView
 from ddptop_runner.host import procs
-from ddptop_runner.host.tree import RankUsage, UsageMeter
+from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import run_step
@@ -30,7 +28,6 @@ from ddptop_runner.reading.progress.from_text import (
     of_command,
 )
 from ddptop_runner.reading.progress.rank_view import fill
-from ddptop_runner.reading.progress.text_watch import RankFiles
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.store.history_reader import Series, bucket_width
 from ddptop_runner.store.history_schema import MOST_SCALARS
@@ -39,106 +36,75 @@ BLOCKED_S = 5.0
 """How long a process must be in uninterruptible sleep; a disk access takes milliseconds."""
 
 
-@dataclass(frozen=True)
-class ProcessStatus:
-    """One process with its helpers in one scan."""
+def state_of(state_letter: str, blocked_s: float) -> tuple[RankState, str | None]:
+    """(state, reason in words or None) of a process.
 
-    usage: RankUsage
-    blocked_s: float = 0.0
-    """Since which scan it was in uninterruptible sleep in all scans."""
-
-    @property
-    def state(self) -> tuple[RankState, str | None]:
-        """(state, reason in words or None)."""
-        letter = self.usage.state_letter
-        if letter in "ZX":
-            return "zombie", "exited, but not yet reaped by its parent"
-        if letter == "T":
-            return "paused", "paused by a signal (SIGSTOP or Ctrl-Z); send SIGCONT to resume it"
-        if letter == "t":
-            return "paused", "stopped in a debugger"
-        if self.blocked_s >= BLOCKED_S:
-            return "blocked", (
-                f"in uninterruptible sleep for {self.blocked_s:.0f} s: waiting for a disk, "
-                "network file system, or driver; signals have no effect"
-            )
-        return "running", None
-
-
-class StateWatch:
-    """Watches processes over repeated scans; a process missing from a scan is forgotten."""
-
-    def __init__(self) -> None:
-        self._meter = UsageMeter[int]()
-        self._blocked_since: dict[int, float] = {}
-
-    def scan(
-        self, processes: Mapping[int, tuple[int, Iterable[int]]], now_s: float
-    ) -> dict[int, ProcessStatus]:
-        """The status of each process, by pid, without those that are gone.
-
-        Args:
-            processes: {pid: (start ticks, pids of its helpers)}.
-            now_s: a monotonic clock.
-        """
-        trees = {pid: (pid, *helpers) for pid, (_, helpers) in processes.items()}
-        usages = {
-            pid: usage
-            for pid, usage in self._meter.look(trees, now_s).items()
-            if usage.start_ticks == processes[pid][0]
-        }
-        self._blocked_since = {
-            pid: self._blocked_since.get(pid, now_s)
-            for pid, usage in usages.items()
-            if usage.state_letter == "D"
-        }
-        return {
-            pid: ProcessStatus(usage, now_s - self._blocked_since.get(pid, now_s))
-            for pid, usage in usages.items()
-        }
+    Args:
+        state_letter: as in ps(1).
+        blocked_s: how long each scan has found it in uninterruptible sleep.
+    """
+    if state_letter in "ZX":
+        return "zombie", "exited, but not yet reaped by its parent"
+    if state_letter == "T":
+        return "paused", "paused by a signal (SIGSTOP or Ctrl-Z); send SIGCONT to resume it"
+    if state_letter == "t":
+        return "paused", "stopped in a debugger"
+    if blocked_s >= BLOCKED_S:
+        return "blocked", (
+            f"in uninterruptible sleep for {blocked_s:.0f} s: waiting for a disk, "
+            "network file system, or driver; signals have no effect"
+        )
+    return "running", None
 
 
 MAX_POINTS = 16_384
-"""For all series of a history together; then the oldest are dropped."""
-MAX_SERIES = 4096
-
-K = TypeVar("K", int, str)
+"""Values kept of all series along one axis together."""
 
 
-class ValueHistory(Generic[K]):
-    """The latest values by rank or name, each at a Unix time or step."""
+class Curves:
+    """The latest losses by rank, and other values by name, along one axis: time or step."""
 
-    def __init__(self, most: int = MAX_SERIES) -> None:
-        """`most` limits the number of series."""
-        self._most = most
-        self._of: set[K] = set()
-        self._points: deque[tuple[int, K, float]] = deque(maxlen=MAX_POINTS)
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._points: deque[tuple[int, int | str, float]] = deque(maxlen=MAX_POINTS)
 
-    def add(self, of: K, at: float, value: float) -> None:
-        """Add a value, which may be NaN or infinite."""
-        if of in self._of or len(self._of) < self._most:
-            self._of.add(of)
-            self._points.append((int(at), of, value))
+    def add(self, rank: int, at: float, reading: Reading) -> None:
+        """Add the values of a reading, including its validation loss."""
+        if reading.loss is not None and reading.kind != "val":
+            self.add_loss(rank, at, reading.loss)
+        named = list(reading.scalars)
+        if reading.loss is not None and reading.kind == "val":
+            named.append((VALIDATION_LOSS, reading.loss))
+        for name, value in named:
+            if name in self._names or (name.isprintable() and len(self._names) < MOST_SCALARS):
+                self._names.add(name)
+                self._points.append((int(at), name, value))
+
+    def add_loss(self, rank: int, at: float, loss: float) -> None:
+        """Add a loss, which may be NaN or infinite."""
+        self._points.append((int(at), rank, loss))
 
     def span(self) -> tuple[float, float] | None:
-        """The times or steps of the first and last values."""
-        if not self._points:
-            return None
-        return float(min(self._points)[0]), float(max(self._points)[0])
+        """The first and last time or step; None without values."""
+        times = [point[0] for point in self._points]
+        return (float(min(times)), float(max(times))) if times else None
 
-    def series(self, since: float, until: float, columns: int) -> dict[K, Series]:
-        """At most `columns` points for each, like `HistoryReader.rank_series`."""
-        if (span := self.span()) is None:
-            return {}
-        first, last = int(max(since, span[0])), int(min(until, span[1]))
-        if first > last:
-            return {}
-        width = bucket_width(first, last, max(2, columns), 1)
-        buckets: dict[K, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    def series(
+        self, since: float, until: float, columns: int
+    ) -> tuple[dict[int, Series], dict[str, Series]]:
+        """(losses by rank, other values by name), each with at most `columns` points."""
+        times = [at for at, _, _ in self._points if since <= at <= until]
+        if not times:
+            return {}, {}
+        width = bucket_width(min(times), max(times), max(2, columns), 1)
+        buckets: dict[int | str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for at, of, value in self._points:
-            if first <= at <= last:
+            if since <= at <= until:
                 buckets[of][at // width * width].append(value)
-        return {of: _series(dict(sorted(buckets[of].items())), width) for of in sorted(buckets)}
+        series = {of: _series(dict(sorted(buckets[of].items())), width) for of in buckets}
+        ranks = sorted(of for of in series if isinstance(of, int))
+        names = sorted(of for of in series if isinstance(of, str))
+        return {rank: series[rank] for rank in ranks}, {name: series[name] for name in names}
 
 
 def _series(buckets: Mapping[int, Sequence[float]], width: int) -> Series:
@@ -156,46 +122,20 @@ def _series(buckets: Mapping[int, Sequence[float]], width: int) -> Series:
     )
 
 
-class Curves:
-    """The losses and other named values of a job along one axis: time or step."""
-
-    def __init__(self) -> None:
-        self.losses = ValueHistory[int]()
-        self.scalars = ValueHistory[str](MOST_SCALARS)
-
-    def add(self, rank: int, at: float, reading: Reading) -> None:
-        """Add the values of a reading, including its validation loss."""
-        if reading.loss is not None:
-            if reading.kind == "val":
-                self.scalars.add(VALIDATION_LOSS, at, reading.loss)
-            else:
-                self.losses.add(rank, at, reading.loss)
-        for name, value in reading.scalars:
-            if name.isprintable():
-                self.scalars.add(name, at, value)
-
-    def span(self) -> tuple[float, float] | None:
-        """The first and last time or step; None without values."""
-        known = [span for span in (self.losses.span(), self.scalars.span()) if span is not None]
-        return (min(s[0] for s in known), max(s[1] for s in known)) if known else None
-
-
 KEPT_EVENTS = 300
-FILES_AFTER_S = 5.0
-"""A job whose output has a loss by then does not need files."""
-FILES_EVERY_S = 10.0
 GONE = "exited since the last scan"
 
 
 class JobRecord:
     """One job, from the first scan that found it."""
 
-    def __init__(self, job: ForeignJob, output: JobOutput, now: dt.datetime) -> None:
+    def __init__(self, job: ForeignJob, now: dt.datetime, *, captures: bool = True) -> None:
+        """`captures`: whether tmux panes are read."""
         self.name = job.name
         self.foreign = job
-        self.output = output
-        self._watched_since = now
-        self._files: RankFiles | None = None
+        self.output = JobOutput(captures)
+        self._blocked_since: dict[int, float] = {}
+        """By pid, since which scan it has been in uninterruptible sleep."""
         self._printed: dict[int, TextProgress] = {}
         """By rank, the progress according to its output."""
         self.by_time = Curves()
@@ -255,24 +195,16 @@ class JobRecord:
             )
         )
 
-    # -- output and files ----------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------
 
-    def follow(self) -> None:
-        """Read its output closely from now on: again, with more of its end, and with its lines."""
-        if not self.output.is_followed:
-            self.output.follow()
-            self._printed.clear()
-            self.by_step = Curves()
-
-    def read_output(
-        self, now: dt.datetime, now_s: float, budget: int, may_capture: bool = True
-    ) -> int:
-        """Fold in new output; returns the number of bytes read."""
-        found, used = self.output.read(now_s, budget, may_capture)
+    def read_output(self, now: dt.datetime, now_s: float) -> None:
+        """Find the job's outputs, and fold in what is new."""
+        if self.ended_at is None:
+            self.output.find(self.foreign, now_s)
         for known in self._printed.values():
             known.begin_look()
         earlier = set()
-        for source, reading, is_new in found:
+        for source, reading, is_new in self.output.read(now_s):
             rank = self.output.rank_of(source, reading, self.foreign)
             if rank is None:
                 continue
@@ -293,8 +225,7 @@ class JobRecord:
                 progress = self._printed[rank]
                 progress.written_last(at)
                 if progress.loss is not None:
-                    self.by_time.losses.add(rank, at.timestamp(), progress.loss)
-        return used
+                    self.by_time.add_loss(rank, at.timestamp(), progress.loss)
 
     def _announced(self) -> CommandHints:
         """Hints on the length of training from its command line."""
@@ -305,42 +236,18 @@ class JobRecord:
         hints = of_command(words)
         return hints._replace(resumes=hints.resumes or _restarts(self.foreign) > 0)
 
-    def read_files(self, now: dt.datetime) -> None:
-        """Read its log files, which are searched for once if its output reports no loss."""
-        job = self.foreign
-        known = {rank for rank, one in self._printed.items() if one.loss_state is not None}
-        if self._files is None:
-            watched_s = (now - self._watched_since).total_seconds()
-            if not job.ranks or watched_s < FILES_AFTER_S:
-                return
-            folder = f"/proc/{job.ranks[0].pid}/cwd"
-            self._files = RankFiles(folder, job.started_at.timestamp(), FILES_EVERY_S)
-        pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
-        for rank, at, reading in self._files.look(pids, job.pids, now):
-            if rank in known:
-                reading = msgspec.structs.replace(reading, loss=None)
-            self.by_time.add(rank, at.timestamp(), reading)
-
-    def close(self) -> None:
-        """Close all files."""
-        self.output.close()
-        if self._files is not None:
-            self._files.close()
-
     # -- views ---------------------------------------------------------------------------------
 
     def view(
         self,
         gpus: Sequence[GpuSample],
-        statuses: Mapping[int, ProcessStatus],
+        usages: Mapping[int, RankUsage],
         now: dt.datetime,
         now_s: float,
     ) -> ForeignView:
         """The job as shown; call once per scan."""
         try:
-            snapshot = (
-                self._ended(now) if self.ended_at else self._alive(gpus, statuses, now, now_s)
-            )
+            snapshot = self._ended(now) if self.ended_at else self._alive(gpus, usages, now, now_s)
             words = self.output.words()
         except Exception as error:  # one job's data must not hide the others
             self._printed.clear()
@@ -353,12 +260,19 @@ class JobRecord:
     def _alive(
         self,
         gpus: Sequence[GpuSample],
-        statuses: Mapping[int, ProcessStatus],
+        usages: Mapping[int, RankUsage],
         now: dt.datetime,
         now_s: float,
     ) -> NodeSnapshot:
         self._scans += 1
-        ranks = [self._sample(rank, statuses.get(rank.pid), now) for rank in self.foreign.ranks]
+        self._blocked_since = {
+            pid: self._blocked_since.get(pid, now_s)
+            for pid, usage in usages.items()
+            if usage.state_letter == "D"
+        }
+        ranks = [
+            self._sample(rank, usages.get(rank.pid), now, now_s) for rank in self.foreign.ranks
+        ]
         ranks, held = self._on_devices(ranks, gpus)
         snapshot = self._snapshot(ranks, held, now)
         alerts, new = self._watch.update(snapshot, now_s, given=False)
@@ -367,9 +281,15 @@ class JobRecord:
         return msgspec.structs.replace(snapshot, alerts=alerts)
 
     def _sample(
-        self, rank: ForeignRank, status: ProcessStatus | None, now: dt.datetime
+        self, rank: ForeignRank, usage: RankUsage | None, now: dt.datetime, now_s: float
     ) -> RankSample:
-        state, reason = status.state if status is not None else ("unknown", GONE)
+        state: RankState = "unknown"
+        reason: str | None = GONE
+        if usage is not None and usage.start_ticks == rank.start_ticks:
+            blocked_s = now_s - self._blocked_since.get(rank.pid, now_s)
+            state, reason = state_of(usage.state_letter, blocked_s)
+        else:
+            usage = None
         sample = RankSample(
             rank=rank.rank,
             local_rank=rank.local_rank,
@@ -377,19 +297,15 @@ class JobRecord:
             pid=rank.pid,
             state=state,
             state_reason=reason,
-            cpu_percent=None if status is None else status.usage.cpu_percent,
-            rss_bytes=None if status is None else status.usage.rss_bytes,
+            cpu_percent=None if usage is None else usage.cpu_percent,
+            rss_bytes=None if usage is None else usage.rss_bytes,
         )
-        return self._with_log(sample, now)
+        return self._with_output(sample, now)
 
-    def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
-        """The rank with the values from its output, or else from its files."""
-        in_files = None if self._files is None else self._files.ranks.get(sample.rank)
+    def _with_output(self, sample: RankSample, now: dt.datetime) -> RankSample:
+        """The rank with the values from its output."""
         progress = self._printed.get(sample.rank)
-        if progress is not None and progress.loss_state is not None:
-            filled = fill(sample, progress, None, now, scalars=in_files)
-        else:
-            filled = fill(sample, progress, in_files, now)
+        filled = fill(sample, progress, None, now)
         if filled.step is None:
             return filled
         run = filled.global_step
@@ -445,7 +361,9 @@ class JobRecord:
         progress = None if last.progress is None else combine.ended(last.progress)
         reason = "exited; exit status unknown"
         ranks = [
-            msgspec.structs.replace(self._with_log(rank, now), state="unknown", state_reason=reason)
+            msgspec.structs.replace(
+                self._with_output(rank, now), state="unknown", state_reason=reason
+            )
             for rank in last.ranks
         ]
         return msgspec.structs.replace(

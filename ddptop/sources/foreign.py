@@ -24,7 +24,7 @@ from ddptop.view.series import ChartData, Points
 from ddptop.view.shown import Recent
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import HostCensus
-from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
+from ddptop_runner.foreign.types import Census, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store.history_reader import Series
@@ -46,16 +46,13 @@ class ForeignLook:
 class ForeignSource:
     """The foreign jobs of this host; the one whose screen is open is followed closely."""
 
-    def __init__(self, watched: ForeignJob | None = None) -> None:
-        """`watched` counts as a job even if it is not recognized, because the user selected it."""
+    def __init__(self) -> None:
         self.ended_by: dict[str, str] = {}
         """By job: the signal from this viewer that ended it."""
         self.stopping: dict[str, str] = {}
         """By job: the signals that this viewer is sending, in words."""
         self._host = HostCensus()
         self._book = ForeignBook()
-        if watched is not None:
-            self._host.pin(watched.root_pid, watched.root_start_ticks)
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None

@@ -110,7 +110,6 @@ TRAININGS = {
     "spawned loaders": (2, TORCHRUN),
     "mp.spawn": (2, SPAWN),
     "mp.fork": (2, SPAWN),
-    "mp.forkserver": (2, SPAWN),
     "named": (2, SPAWN),
     "mpirun": (2, MPI),
     "single": (1, SINGLE),
@@ -134,7 +133,6 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tr
         found["spawned loaders"].start(*two)
         found["mp.spawn"].start(python, "train.py", "spawn", free_port(), "fork")
         found["mp.fork"].start(python, "train.py", "fork", free_port(), "fork")
-        found["mp.forkserver"].start(python, "train.py", "forkserver", free_port(), "fork")
         found["named"].start(python, "train.py", "fork", free_port(), "spawn", "name")
         if "mpirun" in found:
             mpirun = ["mpirun", "--oversubscribe", "-np", "2"]
@@ -201,7 +199,7 @@ def test_spawned_data_loader_workers_are_no_ranks(trainings, census):
         assert len(workers) == 1 and set(workers) < set(helpers[rank])  # and a resource tracker
 
 
-@pytest.mark.parametrize("name", ["mp.spawn", "mp.fork", "mp.forkserver"])
+@pytest.mark.parametrize("name", ["mp.spawn", "mp.fork"])
 def test_ranks_without_any_variable(trainings, census, name):
     training = trainings[name]
     job = job_of(census, training)

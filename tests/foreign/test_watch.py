@@ -22,7 +22,7 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look, memory_of
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_record
+from ddptop_runner.foreign import watch
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -52,7 +52,7 @@ def test_states_reach_the_ranks(book: ForeignBook, wait_until: Callable[..., Any
     ],
 )
 def test_the_state_of_a_process(letter: str, blocked_s: float, state: str) -> None:
-    found, reason = job_record.state_of(letter, blocked_s)
+    found, reason = watch.state_of(letter, blocked_s)
     assert found == state
     assert (reason is None) == (state == "running")
 
@@ -135,19 +135,6 @@ def test_a_job_keeps_its_name_when_its_launcher_is_gone(book: ForeignBook) -> No
         assert view.foreign.root_pid == rank.pid
 
 
-def test_a_dead_launcher_that_was_pinned_is_not_the_job(book: ForeignBook) -> None:
-    with running(*SLEEP) as launcher, running(*SLEEP) as rank:
-        job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
-        look(book, census_of(job), job.name)
-        pinned = job_of(launcher.pid, name=job.name)
-        for jobs in ((pinned, job_of(rank.pid)), (job_of(rank.pid), pinned)):
-            view = look(book, census_of(*jobs), job.name)
-            assert [one.pid for one in view.snapshot.ranks] == [rank.pid]
-        kinds = [event.type for event in book.events(job.name)]
-        assert kinds == ["watched"]
-        look(book, census_of(*jobs))  # the only one
-
-
 # -- devices ---------------------------------------------------------------------------------------
 
 
@@ -206,7 +193,7 @@ def spinning(index: int, pid: int, power_w: float) -> GpuSample:
 def test_jobs_that_come_and_go_leave_nothing(
     book: ForeignBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_record, "KEPT_EVENTS", 20)
+    monkeypatch.setattr(watch, "KEPT_EVENTS", 20)
     open_before = len(os.listdir("/proc/self/fd"))
     with running(*SLEEP) as process:
         base = job_of(process.pid)

@@ -26,9 +26,8 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_record, output
-from ddptop_runner.foreign.job_record import Curves
-from ddptop_runner.foreign.watch import ForeignBook, NewLines
+from ddptop_runner.foreign import output, watch
+from ddptop_runner.foreign.watch import Curves, ForeignBook, NewLines
 from ddptop_runner.reading.progress.combine import total_steps
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text.parser import Reading
@@ -382,7 +381,7 @@ def test_a_log_beyond_the_limit_is_read_from_its_end(
 
 
 def test_the_oldest_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_record, "MAX_POINTS", 400)
+    monkeypatch.setattr(watch, "MAX_POINTS", 400)
     curves = Curves()
     start = 1_000_000
     for second in range(5000):
@@ -399,7 +398,7 @@ def test_the_oldest_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_number_of_names_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_record, "MOST_SCALARS", 2)
+    monkeypatch.setattr(watch, "MOST_SCALARS", 2)
     curves = Curves()
     for name in ("a", "b\x1b", "b", "c", "a"):
         curves.add(0, 1.0, Reading(scalars=((name, 1.0),)))

@@ -36,13 +36,12 @@ class FakeWorld:
     scalars: ClassVar[dict[str, dict[str, Series]]] = {}
     lines: ClassVar[dict[str, list[str]]] = {}
     events: ClassVar[dict[str, list[Event]]] = {}
-    kept: ClassVar[list[int]] = []
     followed: ClassVar[list[str | None]] = []
     takes = 0
 
     @classmethod
     def clear(cls) -> None:
-        for kept in (cls.views, cls.unreadable, cls.kept, cls.followed):
+        for kept in (cls.views, cls.unreadable, cls.followed):
             kept.clear()
         for known in (cls.losses, cls.by_step, cls.scalars, cls.lines, cls.events):
             known.clear()
@@ -55,9 +54,6 @@ class FakeTaker:
     def scan(self, gpus: Sequence[GpuSample] = ()) -> Census:
         FakeWorld.takes += 1
         return Census(unreadable=tuple(FakeWorld.unreadable))
-
-    def pin(self, pid: int, start_ticks: int) -> None:
-        FakeWorld.kept.append(pid)
 
 
 class FakeBook:

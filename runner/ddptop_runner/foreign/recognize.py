@@ -16,7 +16,6 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.foreign.arguments import (
     command_line,
-    is_fork_server,
     is_helper,
     is_kernel,
     is_python,
@@ -28,13 +27,13 @@ from ddptop_runner.foreign.arguments import (
     launcher_kind,
     stem_of,
 )
-from ddptop_runner.foreign.environment import (
+from ddptop_runner.foreign.process_table import (
     Claim,
     Scheme,
     claim_of,
+    is_distributed,
     rendezvous_of,
 )
-from ddptop_runner.foreign.process_table import is_distributed
 from ddptop_runner.foreign.types import (
     ForeignJob,
     ForeignRank,
@@ -184,20 +183,13 @@ class Tree:
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
         """Children that multiprocessing started with the parent's program, oldest first.
 
-        Includes spawned and forked children and those from its fork server, but not data loader
-        workers and trackers.
+        Includes spawned and forked children, but not data loader workers and trackers.
         """
         found = []
         for child in self.children(parent.pid):
             if child.pid in self.own or is_helper(child):
                 continue
-            if is_fork_server(child):
-                found += [
-                    worker
-                    for worker in self.children(child.pid)
-                    if worker.argv == child.argv and not is_helper(worker)
-                ]
-            elif is_spawned(child) or is_copy(child, parent):
+            if is_spawned(child) or is_copy(child, parent):
                 found.append(child)
         return sorted(found, key=start_order)
 
@@ -408,12 +400,7 @@ def _owns_store(process: ProcessFacts) -> bool:
     return any(name.startswith("pt_tcpstore") for name in process.threads or ())
 
 
-ONE_PROCESS = "accelerate started a single process, so there is one rank"
 NO_RANK = "no ranks yet, or between attempts"
-NOT_RECOGNIZED = "not recognized as training; shown because you specified its PID"
-NOT_READABLE = (
-    "shown because you specified its PID; its environment is not readable, so its rank is unknown"
-)
 
 
 def single_jobs(tree: Tree) -> list[JobDraft]:
@@ -452,9 +439,7 @@ def _single(tree: Tree, process: ProcessFacts) -> JobDraft:
         world_size=1,
     )
     held, libraries = len(tree.devices(process)), process.libraries or frozenset()
-    if draft.launcher == "accelerate":
-        draft.notes.append(ONE_PROCESS)
-    elif not kinds and held > 1 and libraries & {"torch", "tensorflow"}:
+    if not kinds and held > 1 and libraries & {"torch", "tensorflow"}:
         draft.launcher = "DataParallel" if "torch" in libraries else "MirroredStrategy"
     if not kinds and held > 1:
         draft.notes.append(f"one process uses {held} devices: no per-device loss")
@@ -491,40 +476,8 @@ def _launches_training(process: ProcessFacts) -> bool:
     return kind is not None
 
 
-def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
-    """A job for each of these processes that has none."""
-    drafts = []
-    for pid in sorted(pinned):
-        process = tree.by_pid.get(pid)
-        if process is None or tree.is_taken(process):
-            continue
-        drafts.append(
-            JobDraft(
-                launcher="python",
-                ranks=[tree.rank(process, 0, 0, "single")],
-                notes=[NOT_RECOGNIZED if process.environ is not None else NOT_READABLE],
-            )
-        )
-    return drafts
-
-
 def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
-    """Processes outside of all jobs whose environment is hidden; call it after finding all jobs."""
-    candidates = {
-        process.pid: process
-        for process in tree.by_pid.values()
-        if process.environ is None
-        and process.state not in "ZX"
-        and not tree.is_taken(process)
-        and _may_train(tree, process)
-    }
-    # workers of a rank add nothing, unless they hold a device
-    chosen = [
-        process
-        for process in candidates.values()
-        if tree.devices(process)
-        or not any(above.pid in candidates for above in tree.ancestors(process))
-    ]
+    """Processes that hold a device and whose environment is hidden."""
     return [
         Unreadable(
             pid=process.pid,
@@ -533,27 +486,19 @@ def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
             devices=tree.devices(process),
             reason=reason,
         )
-        for process in chosen
+        for process in tree.by_pid.values()
+        if process.environ is None
+        and process.state not in "ZX"
+        and tree.devices(process)
+        and not tree.is_taken(process)
     ]
 
 
 def _reason(owner: int, uid: int, name: str) -> str:
     if uid == 0:
-        return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
+        return "this container lacks CAP_SYS_PTRACE"
     who = "root" if owner in (0, uid) else f"{name} or root"
     return f"owned by {name}; run ddptop as {who} to inspect it"
-
-
-def _may_train(tree: Tree, process: ProcessFacts) -> bool:
-    if is_helper(process) or is_wrapper(process):
-        return False
-    if tree.devices(process):
-        return True
-    if (kind := launcher_kind(process)) is not None:
-        # otherwise its ranks are listed; srun starts anything
-        return kind != "srun" and not tree.children(process.pid)
-    has_launcher = any(launcher_kind(above) is not None for above in tree.ancestors(process))
-    return is_python(process) and (is_distributed(process) or has_launcher)
 
 
 ODD = "this user's /proc data cannot be parsed: it may include training processes"
@@ -566,7 +511,6 @@ def find_jobs(
     *,
     boot_unix_s: float,
     ticks_per_s: int = 100,
-    pinned: Collection[int] = (),
     uid: int = 0,
     user_of: Callable[[int], str] = procs.user_name,
 ) -> tuple[list[ForeignJob], list[Unreadable]]:
@@ -580,7 +524,6 @@ def find_jobs(
         own_pids: processes of ddptop's own jobs, excluded with their descendants.
         boot_unix_s: Unix time of the host's boot.
         ticks_per_s: the unit of `start_ticks`.
-        pinned: processes that are jobs because the user named them.
         uid: the viewer's; it decides which permission would help.
         user_of: returns the name of a uid.
     """
@@ -594,7 +537,7 @@ def find_jobs(
         user = user_of(owner)
         try:
             tree = Tree(everyone, theirs, device_pids, own_pids)
-            found = _jobs(tree, _drafts(tree, pinned), user, boot_unix_s, ticks_per_s)
+            found = _jobs(tree, _drafts(tree), user, boot_unix_s, ticks_per_s)
             unreadable += _find_unreadable(tree, _reason(owner, uid, user), user)
             jobs += found
         except Exception:
@@ -604,14 +547,13 @@ def find_jobs(
     return jobs, sorted(unreadable, key=lambda one: one.pid)
 
 
-def _drafts(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
+def _drafts(tree: Tree) -> list[JobDraft]:
     drafts: list[JobDraft] = []
     steps = (
         jobs_by_workers,  # first, because their workers may have variables of their own
         jobs_by_environment,
         single_jobs,
         launchers_without_ranks,
-        lambda tree: pinned_jobs(tree, pinned),
     )
     for step in steps:
         found = step(tree)

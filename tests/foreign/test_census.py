@@ -15,7 +15,6 @@ from tests.runner.builders import make_spec, put_job
 
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.base.paths import run_folder
-from ddptop_runner.devices.owners import ENDED
 from ddptop_runner.foreign.census import (
     HostCensus,
     devices_by_pid,
@@ -77,7 +76,7 @@ def test_a_pid_of_another_namespace_is_no_process_of_this_one():
 
 
 def test_a_process_that_ended_on_its_device_is_not_training():
-    assert devices_by_pid([gpu(0, GpuProcess(pid=5, note=ENDED))]) == ({}, [])
+    assert devices_by_pid([gpu(0, GpuProcess(pid=5, has_exited=True))]) == ({}, [])
 
 
 def test_an_instance_is_one_device_and_not_two():

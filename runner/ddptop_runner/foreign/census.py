@@ -12,7 +12,6 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
-from ddptop_runner.devices.owners import ENDED
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs, start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
@@ -177,7 +176,7 @@ def devices_by_pid(
                 continue  # it holds a part of the device, which is listed separately
             if process.user is not None:
                 held.setdefault(process.pid, []).append(gpu.uuid)
-            elif process.note != ENDED:
+            elif not process.has_exited:
                 note = process.note or NOT_HERE
                 strange.setdefault(process.pid, ([], note))[0].append(gpu.uuid)
     strangers = [

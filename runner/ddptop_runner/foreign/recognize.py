@@ -171,15 +171,6 @@ class Tree:
             return False
         return launcher_kind(process) is None
 
-    def weight(self, process: ProcessFacts) -> tuple[bool, bool, bool, bool]:
-        """Strength of the evidence that a process is the one that trains; compare with `max`."""
-        return (
-            process.state not in "ZX",
-            is_distributed(process),
-            bool(self.devices(process)),
-            bool(process.libraries),
-        )
-
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
         """Children that multiprocessing started with the parent's program, oldest first.
 
@@ -280,10 +271,10 @@ def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed
 
 def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
     by_rank: dict[int, _Claimed] = {}
-    for one in sorted(claimed, key=lambda one: start_order(one.process)):
-        known = by_rank.get(one.claim.rank)
-        if known is None or tree.weight(one.process) > tree.weight(known.process):
-            by_rank[one.claim.rank] = one
+    for one in sorted(
+        claimed, key=lambda one: (one.process.state in "ZX", *start_order(one.process))
+    ):
+        by_rank.setdefault(one.claim.rank, one)
     chosen = [one for _, one in sorted(by_rank.items())]
     claim, environ = chosen[0].claim, chosen[0].process.environ or {}
     any_program = claim.scheme in ("elastic", "manual")

@@ -181,13 +181,6 @@ def test_the_script_that_started_a_job_is_that_job(sleeper):
         resolve(str(os.getpid()), census_of([one], [other]))
 
 
-def test_a_process_of_ddptops_own_job_is_refused_with_the_verb(sleeper):
-    spec = make_spec("mine")
-    put_job("mine")
-    with pytest.raises(UsageError, match="ddptop attach mine"):
-        resolve(str(sleeper(DDPTOP_JOB_ID=spec.job_id).pid), Census())
-
-
 # --- again -----------------------------------------------------------------------------------
 
 

@@ -108,7 +108,6 @@ def foreign_job(
                 local_rank=rank,
                 pid=pid + 10 + rank,
                 start_ticks=2,
-                evidence="environment",
                 devices=(uuid(rank),),
             )
             for rank in range(ranks)

@@ -187,22 +187,20 @@ def devices_by_pid(
     return held, strangers
 
 
-def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
+def resolve(text: str, census: Census) -> ForeignJob:
     """The foreign job that the user means by `text`.
 
     Args:
         text: the pid of any process of the job, or of the script or shell that started only this
             job; the job's name, a unique prefix of it, or the script's name.
         census: the latest.
-        own: see `HostCensus`.
 
     Raises:
         NoSuchJobError: no process or job matches.
-        UsageError: the name matches several jobs (the message lists them), or the process belongs
-            to one of ddptop's own (the message names the verb for it).
+        UsageError: several jobs match; the message lists them.
     """
     if text.isascii() and text.isdigit():
-        return _resolve_pid(int(text), census, own)
+        return _resolve_pid(int(text), census)
     exact = [job for job in census.jobs if job.name == text]
     script = [job for job in census.jobs if job.name.rpartition(":")[0] == text]
     prefix = [job for job in census.jobs if text and job.name.startswith(text)]
@@ -215,11 +213,10 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
     raise NoSuchJobError(f"no training run named {text!r} outside ddptop", HINT)
 
 
-def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
+def _resolve_pid(pid: int, census: Census) -> ForeignJob:
     job = next((job for job in census.jobs if pid in job.pids), None)
     if job is not None:
         return job
-    _refuse_own(pid, own)
     # pid 1 is the ancestor of everything
     below = [job for job in census.jobs if pid > 1 and tree.descends_from(job.root_pid, pid)]
     if len(below) == 1:
@@ -233,21 +230,6 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     if procs.start_ticks(pid) is None:
         raise NoSuchJobError(f"no process {pid} on this machine", HINT)
     raise NoSuchJobError(f"pid {pid} is not recognized as training", HINT)
-
-
-def _refuse_own(pid: int, own: IsOwn) -> None:
-    own_job = _own_job_above(pid, own)
-    if own_job is not None:
-        raise UsageError(f"pid {pid} belongs to a ddptop job", f"use `ddptop attach {own_job}`")
-
-
-def _own_job_above(pid: int, own: IsOwn) -> str | None:
-    """The name of ddptop's own job to which the process or an ancestor belongs, if any."""
-    for one in (pid, *tree.ancestors_of(pid)):
-        job_id, uid = procs.environ_value(one, "DDPTOP_JOB_ID"), procs.uid_of(one)
-        if job_id is not None and uid is not None and own(job_id, uid):
-            return name_of_own(job_id, uid) or job_id.rpartition("@")[0]
-    return None
 
 
 def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:

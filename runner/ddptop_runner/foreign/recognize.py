@@ -39,7 +39,6 @@ from ddptop_runner.foreign.types import (
     ForeignRank,
     Launcher,
     ProcessFacts,
-    RankEvidence,
     Unreadable,
 )
 from ddptop_runner.host import procs
@@ -149,7 +148,6 @@ class Tree:
         process: ProcessFacts,
         rank: int,
         local_rank: int,
-        evidence: RankEvidence,
         restart_count: int | None = None,
     ) -> ForeignRank:
         """The rank for a recognized process."""
@@ -158,7 +156,6 @@ class Tree:
             local_rank=local_rank,
             pid=process.pid,
             start_ticks=process.start_ticks,
-            evidence=evidence,
             devices=self.devices(process),
             restart_count=restart_count,
         )
@@ -286,7 +283,6 @@ def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
                 one.process,
                 one.claim.rank,
                 one.claim.local_rank,
-                "environment",
                 one.claim.restart_count,
             )
             for one in chosen
@@ -351,7 +347,7 @@ def jobs_by_workers(tree: Tree) -> list[JobDraft]:
             continue
         draft = JobDraft(
             launcher="mp.spawn",
-            ranks=[tree.rank(one, index, index, "start order") for index, one in enumerate(ranks)],
+            ranks=[tree.rank(one, index, index) for index, one in enumerate(ranks)],
             launchers=[*tree.launch_chain(parent), parent],
             world_size=len(ranks) if any(map(_owns_store, ranks)) else None,
             rendezvous=rendezvous_of(environ),
@@ -425,7 +421,7 @@ def _single(tree: Tree, process: ProcessFacts) -> JobDraft:
     kinds = _kinds(chain)
     draft = JobDraft(
         launcher=kinds[-1] if kinds else "python",
-        ranks=[tree.rank(process, 0, 0, "single")],
+        ranks=[tree.rank(process, 0, 0)],
         launchers=[one for one in chain if is_wrapper(one) or launcher_kind(one)],
         world_size=1,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.foreign.toys import printer
+from tests.foreign.toys import job_of, printer, running
 
 from ddptop_runner.base import programs
 from ddptop_runner.foreign import output as panes
@@ -23,6 +23,7 @@ from ddptop_runner.foreign.output import (
     list_panes,
     shared,
 )
+from ddptop_runner.host import procs
 
 BEFORE = ["a", "b", "c", "bar 1"]
 
@@ -194,6 +195,30 @@ def test_only_a_socket_in_a_private_folder_is_asked(
             assert not is_own_server(path)
         folder.chmod(0o750)
         assert not is_own_server(f"{folder}/default")
+
+
+def test_only_the_server_of_ones_own_job_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    folder = tmp_path / "tmux"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    monkeypatch.chdir(folder)
+    asked: list[str] = []
+    monkeypatch.setattr(panes, "list_panes", lambda path: asked.append(path) or {})
+    environ = {**os.environ, "TMUX": f"{folder}/s,1,0"}
+    with socket.socket(socket.AF_UNIX) as one, running("sleep", "1000", env=environ) as process:
+        one.bind("s")
+        wait_until(lambda: procs.environ_value(process.pid, "TMUX"), what="its variables")
+        job = job_of(process.pid)
+        panes.panes_of(job)
+        assert asked == [], "anyone can write to the folder"
+        folder.chmod(0o700)
+        panes.panes_of(job)
+        assert asked == [f"{folder}/s"]
+        monkeypatch.setattr(procs, "uid_of", lambda pid: os.geteuid() + 1)
+        panes.panes_of(job)
+        assert len(asked) == 1, "another user's job"
 
 
 def test_unresponsive_server_is_not_touched(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.devices.words import (
+    NO_INSTANCES,
     cuda_names,
     devices_in_words,
     names_of,
@@ -109,12 +110,12 @@ USES = {
     ),
     "lost": (gpu(lost=True), (), "lost"),
     "in MIG mode": (
-        gpu(mig_mode=True, mig_instances=["MIG-1"]),
+        gpu(mig_instances=["MIG-1"]),
         (),
         "in MIG mode; cannot be used as a whole",
     ),
     "in MIG mode without instances": (
-        gpu(mig_mode=True),
+        gpu(note=NO_INSTANCES),
         (),
         "in MIG mode; cannot be used as a whole",
     ),

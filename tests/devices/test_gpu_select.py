@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.launch.gpus.choice import (
     GpuRequest,
     Machine,
@@ -268,7 +269,7 @@ def test_a_mig_instance_that_is_not_there():
     )
 
 
-PARENT = GpuSample(index=1, uuid="GPU-aa11", mig_mode=True, mig_instances=["MIG-dd44", "MIG-ee55"])
+PARENT = GpuSample(index=1, uuid="GPU-aa11", mig_instances=["MIG-dd44", "MIG-ee55"])
 INSTANCES = [
     GpuSample(index=1, uuid=uuid, parent_uuid="GPU-aa11", name="H100 MIG 3g.40gb")
     for uuid in ("MIG-dd44", "MIG-ee55")
@@ -321,7 +322,7 @@ def test_an_instance_outside_of_what_is_allowed(cvd):
 
 
 def test_a_device_in_mig_mode_without_instances_is_no_use():
-    machine = [MACHINE[0], GpuSample(index=1, uuid="GPU-aa11", mig_mode=True)]
+    machine = [MACHINE[0], GpuSample(index=1, uuid="GPU-aa11", note=NO_INSTANCES)]
     assert indices(resolve(None, machine, None)) == [0]
     with pytest.raises(UsageError, match="GPU 1 is in MIG mode and cannot be used as a whole"):
         resolve(parse_gpus("1"), machine, None)

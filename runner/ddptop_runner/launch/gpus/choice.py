@@ -12,6 +12,7 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices import hardware
 from ddptop_runner.devices.report import sample_once
 from ddptop_runner.devices.words import (
+    NO_INSTANCES,
     name_of,
     names_of,
     wanted_in_words,
@@ -381,7 +382,7 @@ def in_mig_mode(present: Present) -> dict[int, list[str]]:
     for gpu in present:
         if is_instance(gpu) and gpu.uuid:
             found.setdefault(gpu.index, []).append(gpu.uuid)
-        elif gpu.mig_mode:
+        elif gpu.mig_instances or (gpu.note is not None and NO_INSTANCES in gpu.note):
             found.setdefault(gpu.index, []).extend(gpu.mig_instances)
     return {index: sorted(set(uuids)) for index, uuids in found.items()}
 

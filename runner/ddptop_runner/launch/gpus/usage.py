@@ -26,7 +26,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
 from ddptop_runner.devices.owners import labeled
-from ddptop_runner.devices.words import name_of, names_of
+from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView
@@ -77,7 +77,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     if gpu is None or gpu.lost:
         lost = "lost" if gpu is not None else "does not exist"
         return DeviceUse(device, (lost,), gone=True)
-    if not device.is_mig and gpu.mig_mode:
+    if not device.is_mig and (gpu.mig_instances or NO_INSTANCES in (gpu.note or "")):
         return DeviceUse(device, ("in MIG mode; cannot be used as a whole",), gone=True)
     processes = gpu.processes or []
     idle = gpu.util_percent is None or gpu.util_percent < IDLE_UTIL_PERCENT

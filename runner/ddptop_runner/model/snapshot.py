@@ -58,6 +58,8 @@ class GpuProcess(Base, frozen=True, kw_only=True):
     rank: int | None = None
     note: str | None = None
     """Why its user or command is unknown."""
+    has_exited: bool = False
+    """Whether the driver lists it although it has exited."""
 
 
 class GpuSample(Base, frozen=True, kw_only=True):
@@ -73,6 +75,8 @@ class GpuSample(Base, frozen=True, kw_only=True):
     """UUID of the device that this MIG instance belongs to; None for a whole device."""
     mig_instances: list[str] = []
     """UUIDs of the MIG instances of this device."""
+    mig_mode: bool = False
+    """Whether it is divided into MIG instances, so that it cannot be used as a whole."""
     util_percent: float | None = None
     """Share of time during which a kernel was running."""
     mem_util_percent: float | None = None

@@ -249,7 +249,7 @@ BAD = {
     "no GPUs given": (2, [*LAUNCH, "--gpus", "", "train.py"], ["--gpus is empty", "0-3"]),
     "malformed GPUs": (2, [*LAUNCH, "--gpus", "0-", "train.py"], ["'0-'", "0-3"]),
     "GPUs backwards": (2, [*LAUNCH, "--gpus", "3-1", "train.py"], ["reversed", "use 1-3"]),
-    "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["GPU 0 twice"]),
+    "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["lists 0 twice"]),
     "a GPU where there is none": (
         2,
         [*LAUNCH, "--gpus", "0", "train.py"],

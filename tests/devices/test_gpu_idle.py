@@ -184,8 +184,7 @@ def test_the_idlest(case):
 def test_choice_is_explained():
     uses = [used(0, 71.2), used(3), used(5), used(6), used(7)]
     assert choice_in_words(idlest(uses, 2), uses) == (
-        "GPU 3: free; GPU 5: free; skipped GPU 0: alice's a (pid 7) uses 71.2 GiB; "
-        "GPUs 6, 7 are also free"
+        "using GPUs 3, 5; busy: GPU 0: alice's a (pid 7) uses 71.2 GiB"
     )
     assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) uses 71.2 GiB"
     assert busy_in_words([used(i, i + 1) for i in range(8)]).endswith("; and 4 more")

@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 
 from ddptop_runner.base import programs
+from ddptop_runner.base.bounded import is_file_name
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import belongs, is_private_folder
 
 DEFAULT_SOCKET = "ddptop"
@@ -24,8 +26,17 @@ MINIMUM_VERSION = (3, 2)
 
 
 def socket_name() -> str:
-    """The name of the server's socket: `$DDPTOP_TMUX_SOCKET`, else "ddptop"."""
-    return os.environ.get("DDPTOP_TMUX_SOCKET") or DEFAULT_SOCKET
+    """The name of the server's socket: `$DDPTOP_TMUX_SOCKET`, else "ddptop".
+
+    Raises:
+        UsageError: the variable contains a path.
+    """
+    name = os.environ.get("DDPTOP_TMUX_SOCKET") or DEFAULT_SOCKET
+    if not is_file_name(name):
+        raise UsageError(
+            f"DDPTOP_TMUX_SOCKET is {name[:80]!r}, which is not a file name", "use a plain name"
+        )
+    return name
 
 
 def parse_version(text: str) -> tuple[int, int, str] | None:

@@ -47,7 +47,8 @@ def parse_hosts(text: str, option: str = "--hosts") -> tuple[HostRequest, ...]:
         else:
             found.append(_host(part, option, text))
     for one in found:
-        _require_gpus(one, option)
+        if one.gpus is not None:
+            parse_gpus(one.gpus, f"{option}: the GPUs of {one.host}")
     return require_distinct(found, option)
 
 
@@ -103,15 +104,6 @@ def _host(part: str, option: str, text: str) -> HostRequest:
         if not _HOST.fullmatch(host):
             raise UsageError(f"{option}: {part!r} is not a valid host", FORMS)
     return HostRequest(host, gpus)
-
-
-def _require_gpus(one: HostRequest, option: str) -> None:
-    try:
-        if one.gpus is not None:
-            parse_gpus(one.gpus)
-    except UsageError as error:
-        message = error.message.replace(f"--gpus {one.gpus!r}: ", "", 1)
-        raise UsageError(f"{option}: the GPUs of {one.host}: {message}", error.hint) from None
 
 
 def require_distinct(hosts: Sequence[HostRequest], option: str) -> tuple[HostRequest, ...]:

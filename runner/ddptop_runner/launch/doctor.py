@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
-
 from ddptop_runner.base import interpreters, paths
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import plural, size
@@ -25,7 +23,6 @@ from ddptop_runner.devices.report import DeviceReport, driver_library_exists, sa
 from ddptop_runner.host import survival, tmux
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base
-from ddptop_runner.version import __version__
 
 if TYPE_CHECKING:
     from ddptop_runner.launch.hosts import HostRequest
@@ -320,21 +317,20 @@ def examine_hosts(hosts: Sequence[HostRequest], python: str) -> tuple[Judged, Ho
         hosts: the machines.
         python: the job's interpreter, which is the same on all hosts.
     """
+    from ddptop_runner.launch.preflight import DoctorWanted
     from ddptop_runner.launch.readiness import Wanted
     from ddptop_runner.launch.survey import LIMIT_S, Survey
 
-    wanted = Wanted(
-        ddptop=__version__, target="", kind="none", cwd="/", python=python, force=True, trains=False
-    )
+    wanted = Wanted(target="", kind="none", cwd="/", python=python, force=True, trains=False)
     with Survey(hosts) as survey:
         judged = survey.collect(wanted, None, {})
-        question = {"ask": "doctor", "python": python}
-        answers = survey.ask_all(LIMIT_S, {one.host: question for one in hosts})
+        question = DoctorWanted(python=python)
+        answers = survey.ask_all(LIMIT_S, {one.host: question for one in hosts}, Report)
     reports = []
     for one in hosts:
         checks = [_together(one.host, judged)]
         if one.host in answers:
-            checks += msgspec.convert(answers[one.host], Report).checks
+            checks += answers[one.host].checks
         reports.append(HostReport(host=one.host, checks=checks))
     return judged, HostsReport(hosts=reports)
 

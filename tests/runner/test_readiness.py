@@ -314,5 +314,5 @@ def test_the_broken_device_is_named_and_not_those_that_waited_for_it():
     found = check({"a": None, "b": HostResult(ranks=[hung])})
     assert found.broken == [
         "a: no result",
-        "b: rank 1 did not get beyond its matrix product: it cannot connect to the others",
+        "b: rank 1 failed with the others, after matmul: no progress",
     ]

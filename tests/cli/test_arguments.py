@@ -209,7 +209,7 @@ BAD = {
         [*LAUNCH, "three.sh"],
         ["three.sh is not a Python script", "ddptop launch -- bash three.sh"],
     ),
-    "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a directory", "-m MODULE"]),
+    "a folder": (2, [*LAUNCH, "folder.py"], ["no script folder.py in /"]),
     "an empty script": (2, [*LAUNCH, ""], ["the script name is empty"]),
     "no such folder": (
         2,

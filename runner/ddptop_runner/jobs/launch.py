@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -302,9 +301,7 @@ def restart_ended(
     elif not spec.is_command:
         interpreters.require_torch(interpreters.inspect(spec.python))
     elif not os.access(spec.python, os.X_OK):
-        spec = msgspec.structs.replace(
-            spec, python=executable_of(spec.target, cwd, env, sys.executable)
-        )
+        spec = msgspec.structs.replace(spec, python=executable_of(spec.target, cwd, env))
     missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
     job_env = {name: env[name] for name in spec.env_overrides if name in env}
     job_env |= {"DDPTOP_JOB_ID": spec.job_id, **_few_threads(spec.nproc, env)}

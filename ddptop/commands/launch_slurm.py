@@ -19,8 +19,12 @@ from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import is_there
 from ddptop_runner.jobs import launch as launcher
 from ddptop_runner.jobs import slurm, slurm_holder
-from ddptop_runner.jobs.requeues import read_requeues, why_no_requeue, write_requeues
-from ddptop_runner.jobs.slurm_holder import NOT_WORTH_REQUEUEING
+from ddptop_runner.jobs.slurm_holder import (
+    NOT_WORTH_REQUEUEING,
+    read_requeues,
+    why_no_requeue,
+    write_requeues,
+)
 from ddptop_runner.jobs.slurm_queue import forget_queue, read_queue
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.launch.slurm import (

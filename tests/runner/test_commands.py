@@ -29,7 +29,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
-from ddptop_runner.jobs.archive import archive
+from ddptop_runner.jobs.launch import archive
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import encode
 from ddptop_runner.node import control

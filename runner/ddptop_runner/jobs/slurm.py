@@ -20,7 +20,7 @@ from ddptop_runner.base.paths import (
     state_home,
 )
 from ddptop_runner.job.registry import JobView, all_jobs
-from ddptop_runner.jobs.archive import require_free
+from ddptop_runner.jobs.launch import require_free
 from ddptop_runner.launch.gpus.choice import parse_gpus
 from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.program import name_for

@@ -413,14 +413,6 @@ def test_a_damaged_job_that_another_one_has_just_removed():
     commands.remove_damaged(folder)
 
 
-def test_a_folder_that_is_gone_or_in_the_way_is_named():
-    view = read_job(put_job("train", ENDED))
-    commands.remove(view)
-    with pytest.raises(DdptopError, match="cannot delete") as caught:
-        commands.remove(view)
-    assert str(view.folder.path) in str(caught.value)
-
-
 def test_a_damaged_job_is_removed_unless_it_lives():
     folder = put_job("train", ENDED)
     folder.spec_file.write_text("{")

@@ -405,22 +405,18 @@ def _delete(folder: RunFolder) -> None:
         folder.path.unlink(missing_ok=True)
         return
     _open_folders(folder.path)
-    was_there = folder.path.exists()
     for left in reversed(range(DELETE_TRIES)):
         try:
             shutil.rmtree(folder.path)
             return
         except OSError as error:
-            if was_there and error.errno in (errno.ENOENT, errno.ENOTEMPTY):
-                shutil.rmtree(folder.path, ignore_errors=True)  # another process deletes or writes
-                if not folder.path.exists():
-                    return
-                if left:
-                    continue
-            raise DdptopError(
-                f"cannot delete {error.filename or folder.path} ({error.strerror})",
-                "check its owner and permissions",
-            ) from error
+            if not folder.path.exists():
+                return  # another process has deleted it
+            if not left or error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise DdptopError(
+                    f"cannot delete {error.filename or folder.path} ({error.strerror})",
+                    "check its owner and permissions",
+                ) from error
 
 
 def _open_folders(path: Path) -> None:

@@ -51,10 +51,9 @@ from ddptop_runner.launch.request import (
     folder_of,
     overrides_of,
     require_one_way,
-    require_probe,
-    require_ranks,
     require_script,
     require_text,
+    require_valid,
 )
 from ddptop_runner.model.spec import (
     MAX_NAME_LENGTH,
@@ -102,14 +101,7 @@ def checked(request: LaunchRequest) -> tuple[Path, dict[str, str]]:
         UsageError: names what cannot be done, and what to do instead.
     """
     require_one_way(request)
-    require_ranks(request.nproc)
-    if request.max_restarts < 0:
-        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
-    if request.hang_timeout_s is not None:
-        require_probe("--hang-timeout", probe=request.probe)
-    if request.on_nan != "alert":
-        require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
-    require_text([request.target, *request.args, request.cwd or "", request.python or ""])
+    require_valid(request)
     there = Path(request.cwd or "")  # with --hosts, it need not exist on this machine
     is_elsewhere = bool(request.hosts) and there.is_absolute() and not there.exists()
     cwd = there if is_elsewhere else folder_of(request.cwd)
@@ -426,18 +418,16 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
         except OSError as error:
             raise _unwritable(run_folder(base), error) from error
         plan = replace(plan, spec=moved_into(plan.spec, run_folder(archived), base))
+    try:
+        runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(run_folder(base), error) from error
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
         try:
-            if not runs_dir().is_dir():
-                runs_dir().mkdir(mode=0o700, parents=True)
             folder.path.mkdir(mode=0o700)
-        except FileExistsError as error:
-            if error.filename == str(runs_dir()) and not runs_dir().is_dir():
-                raise UsageError(
-                    f"{runs_dir()} is not a directory", "remove it, or set DDPTOP_HOME"
-                ) from error
+        except FileExistsError:
             if plan.name_is_derived:
                 continue
             raise UsageError(f"the name {name!r} is in use", "choose another --name") from None

@@ -29,18 +29,15 @@ from ddptop_runner.launch.request import (
     LaunchRequest,
     folder_of,
     overrides_of,
-    require_probe,
-    require_ranks,
     require_script,
     require_text,
+    require_valid,
 )
 from ddptop_runner.launch.slurm import Allocation, Batch, refusal, submitted
 from ddptop_runner.model.spec import check_name, write_spec
 from ddptop_runner.node.guardian_start import start_guardian
 
 SUBMIT_TIMEOUT_S = 60.0
-_ASK_FOR_GPUS = ("--g", "-G", "--tres", "--exclusive", "SBATCH_G")
-"""Prefixes of sbatch's options and variables that may request GPUs."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +102,7 @@ def require_slurm(request: LaunchRequest) -> None:
         raise UsageError("--slurm chooses the machines, not --hosts", "remove one of them")
     if request.wait_gpus:
         raise UsageError("--wait-gpus has no effect with --slurm, which queues jobs", "remove it")
-    require_ranks(request.nproc)
-    if request.hang_timeout_s is not None:
-        require_probe("--hang-timeout", probe=request.probe)
-    if request.on_nan != "alert":
-        require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
+    require_valid(request)
 
 
 def plan(
@@ -129,7 +122,7 @@ def plan(
     """
     require_slurm(request)
     gpus = gpus_per_node(request.gpus)
-    require_text([request.target, *request.args, *options, request.cwd or "", request.python or ""])
+    require_text(options)
     overrides_of(request.env)
     cwd = folder_of(request.cwd)
     if request.kind == "script":
@@ -146,12 +139,6 @@ def plan(
         notes.append(
             f"run folders are in {state_home()}, a local disk: unless the nodes share it, set"
             " DDPTOP_HOME to a directory that they do"
-        )
-    asks = any(one.startswith(_ASK_FOR_GPUS) for one in (*options, *env))
-    if not (gpus or request.nproc or asks):
-        notes.append(
-            "this requests no GPUs: pass --gpus auto:N, or --nproc N to train on CPUs, unless"
-            " the partition gives some to each job"
         )
     home = env.get("DDPTOP_HOME")
     return SlurmPlan(

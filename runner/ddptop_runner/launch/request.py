@@ -113,14 +113,6 @@ def folder_of(path: str | None) -> Path:
     return folder
 
 
-def require_probe(option: str, *, probe: bool) -> None:
-    """Raise UsageError if the ranks get no probe, without which `option` has no effect."""
-    if not probe:
-        raise UsageError(
-            f"{option} requires the probe, which --no-probe disables", "remove one of them"
-        )
-
-
 def require_script(cwd: Path, script: str) -> None:
     """Raise UsageError unless the script, relative to `cwd`, can be read."""
     path = cwd / script
@@ -178,16 +170,28 @@ def require_command(request: LaunchRequest) -> None:
             )
 
 
-def require_ranks(nproc: int | None) -> None:
-    """Refuse a number of ranks that no job can have.
+def require_valid(request: LaunchRequest) -> None:
+    """Refuse values that no job can have.
 
     Raises:
-        UsageError: names the number.
+        UsageError: names the option and the remedy.
     """
+    nproc = request.nproc
     if nproc is not None and not 1 <= nproc <= MOST_RANKS:
         raise UsageError(
             f"--nproc {nproc} is not a valid number of ranks", f"use 1 to {MOST_RANKS}"
         )
+    if request.max_restarts < 0:
+        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
+    needs_probe = {
+        "--hang-timeout": request.hang_timeout_s is not None,
+        f"--on-nan {request.on_nan}": request.on_nan != "alert",
+    }
+    for option in (option for option, given in needs_probe.items() if given and not request.probe):
+        raise UsageError(
+            f"{option} requires the probe, which --no-probe disables", "remove one of them"
+        )
+    require_text([request.target, *request.args, request.cwd or "", request.python or ""])
 
 
 def require_one_way(request: LaunchRequest) -> None:

@@ -147,6 +147,7 @@ def test_options_of_sbatch_end_where_the_script_begins(typed):
 
 def test_the_batch_script_is_what_sbatch_reads():
     batch = slurm.Batch(
+        python="/v/bin/python",
         name="bert",
         nodes=(2, 4),
         cwd="/a b",

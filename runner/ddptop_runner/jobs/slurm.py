@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -38,36 +38,6 @@ from ddptop_runner.model.spec import check_name, write_spec
 from ddptop_runner.node.guardian_start import start_guardian
 
 SUBMIT_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class SlurmPlan:
-    """A job to submit."""
-
-    name: str
-    python: str
-    cwd: str
-    nodes: tuple[int, int]
-    gpus_per_node: int | None
-    options: tuple[str, ...]
-    exports: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-
-    def batch(self, command: Sequence[str]) -> Batch:
-        """The job's batch script.
-
-        Args:
-            command: what the batch step runs.
-        """
-        return Batch(
-            name=self.name,
-            nodes=self.nodes,
-            cwd=self.cwd,
-            command=tuple(command),
-            exports=self.exports,
-            gpus_per_node=self.gpus_per_node,
-            options=self.options,
-        )
 
 
 def gpus_per_node(text: str | None) -> int | None:
@@ -109,8 +79,8 @@ def plan(
     request: LaunchRequest,
     env: Mapping[str, str],
     options: tuple[str, ...],
-) -> SlurmPlan:
-    """Check a request on the login node.
+) -> Batch:
+    """Check a request on the login node; returns the job to submit, without its command.
 
     Args:
         request: the request.
@@ -141,7 +111,7 @@ def plan(
             " DDPTOP_HOME to a directory that they do"
         )
     home = env.get("DDPTOP_HOME")
-    return SlurmPlan(
+    return Batch(
         name=name,
         python=python,
         cwd=str(cwd),

@@ -242,19 +242,23 @@ def check_sbatch(options: Sequence[str]) -> None:
                 )
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """The contents of a batch script."""
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to submit, and the contents of its batch script."""
 
     name: str
     nodes: tuple[int, int]
     """(fewest, most)."""
     cwd: str
-    command: tuple[str, ...]
+    python: str
+    """The job's interpreter."""
+    command: tuple[str, ...] = ()
     """What the batch step runs: a ddptop command line."""
     exports: tuple[tuple[str, str], ...] = ()
     gpus_per_node: int | None = None
     options: tuple[str, ...] = ()
     """Options of sbatch, as the user gave them."""
+    notes: tuple[str, ...] = ()
+    """Notes for the user, one line each."""
 
 
 def batch_script(batch: Batch) -> str:

@@ -137,14 +137,6 @@ def test_who_makes_a_device_busy(case):
     assert use.busy == (words != "free")
 
 
-def test_what_leaves_in_doubt_whether_a_device_is_free():
-    assert use_of(DEVICE, gpu()).doubt is None
-    assert "judged by memory use" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
-    silent = use_of(DEVICE, gpu(processes=None, mem_used_bytes=None))
-    assert "neither processes nor memory use" in (silent.doubt or "")
-    assert not silent.busy
-
-
 def used(index: int, mem_gib: float = 0.0, **fields: object) -> object:
     processes = [process(int(mem_gib * GIB), command="a")] if mem_gib else []
     sample = gpu(*processes, index=index, uuid=f"GPU-{index}", **fields)

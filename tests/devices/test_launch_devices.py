@@ -124,10 +124,7 @@ def test_processes_that_the_driver_does_not_list(stub):
     stub.set(0, mem_used=30 * GIB)
     with pytest.raises(UsageError, match=r"unknown process, 30\.0 GiB"):
         choose("0", {}, None)
-    (note,) = choose("1-2", {}, None).notes
-    assert note == (
-        "GPUs 1, 2: the driver lists no processes, so its state is judged by memory use"
-    )
+    assert indices(choose("1-2", {}, None)) == [1, 2]
 
 
 def test_memory_of_processes_that_cannot_be_seen(stub):

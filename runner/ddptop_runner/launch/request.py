@@ -224,11 +224,6 @@ def require_one_way(request: LaunchRequest) -> None:
     for option in (option for option, given in one_machine_only.items() if given):
         remedy = "use --nodes MIN:MAX" if option == "--allow-shrink" else f"remove {option}"
         raise UsageError(f"{option} works on one machine only, not with --hosts", remedy)
-    uuids = request.gpus is not None and request.gpus.startswith(("GPU-", "MIG-"))
-    if uuids and len(request.hosts) > 1:
-        raise UsageError(
-            "--gpus lists UUIDs, which exist on one host only", "use --hosts HOST:UUID, or indices"
-        )
     for option, seconds in {
         "--node-timeout": request.node_timeout_s,
         "--orphan-timeout": request.orphan_timeout_s,

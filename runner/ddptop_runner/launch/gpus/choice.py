@@ -224,8 +224,6 @@ class _Decision:
             notes.append(choice_in_words(chosen, uses))
         elif busy:
             notes.append(f"using busy GPUs (--force): {busy_in_words(busy)}")
-        if devices is not None:
-            notes += _doubts(chosen)
         return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
 
     def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> DevicesError:
@@ -247,15 +245,6 @@ class _Decision:
         remedy = f"--gpus auto:{count} for idle GPUs, " if count and not is_mig else ""
         hint = f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs"
         return DevicesError(what, hint, "busy")
-
-
-def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
-    """A line for each reason to doubt that devices are free."""
-    reasons: dict[str, list[Device]] = {}
-    for use in chosen:
-        if use.doubt is not None:
-            reasons.setdefault(use.doubt, []).append(use.device)
-    return [f"{names_of(devices)}: {reason}" for reason, devices in reasons.items()]
 
 
 def free_now(env: Mapping[str, str]) -> int | None:

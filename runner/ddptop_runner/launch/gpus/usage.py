@@ -57,8 +57,6 @@ class DeviceUse(msgspec.Struct, frozen=True):
     temperature_c: float | None = None
     gone: bool = False
     """Whether it is lost, missing, or divided into MIG instances."""
-    doubt: str | None = None
-    """Why it is uncertain whether the device is free; None if certain."""
 
     @property
     def busy(self) -> bool:
@@ -87,19 +85,12 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     holders = [f"{_who(process)} {_holds(memory[process.pid])}" for process in held]
     seen = {process.job for process in held}
     holders += [f"reserved by job {job}" for job in claimed_by if job not in seen]
-    doubt = None
     if (unknown := unknown_holder(gpu)) is not None:
         holders.append(unknown)
-    if gpu.processes is None:
-        doubt = "the driver lists no processes, so its state is judged by memory use"
-        if gpu.mem_used_bytes is None:
-            doubt = "the driver reports neither processes nor memory use, so its state is unknown"
     in_use = gpu.mem_used_bytes
     if in_use is None:
         in_use = (gpu.mem_total_bytes or 0) if holders else 0
-    return DeviceUse(
-        device, tuple(holders), in_use, gpu.util_percent, gpu.temperature_c, doubt=doubt
-    )
+    return DeviceUse(device, tuple(holders), in_use, gpu.util_percent, gpu.temperature_c)
 
 
 def in_mig_mode(gpu: GpuSample) -> bool:

@@ -57,23 +57,23 @@ class SurvivalFacts(Base, frozen=True, kw_only=True):
 
 
 class SurvivalPlan(Base, frozen=True, kw_only=True):
-    """How to start what must outlive the login."""
+    """How to start a job that must outlive the login."""
 
     wrap: list[str] = []
-    """Put before the command: argv that moves it out of the session; empty where nothing is due."""
+    """The argv to prepend to the command to move it out of the session; empty if not needed."""
     risk: str | None = None
-    """What can still end the job; None where nothing can."""
+    """What can still end the job; None if nothing can."""
     remedy: str | None = None
     """The command that prevents it."""
 
     @property
     def warning(self) -> str | None:
-        """Risk and remedy in one line, or None."""
+        """Risk and remedy in one line; None without a risk."""
         return None if self.risk is None else f"{self.risk}; to prevent this: {self.remedy}"
 
 
 def plan(facts: SurvivalFacts) -> SurvivalPlan:
-    """Decide how to start a job so that the end of the login does not end it."""
+    """Decide how to start a job so that it outlives the login."""
     if not facts.systemd:
         return SurvivalPlan()
     linger = f"loginctl enable-linger {facts.user}"
@@ -117,34 +117,34 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
 
 
 def session_is_killed(facts: SurvivalFacts) -> bool | None:
-    """Whether logind kills what is left in this user's closed sessions; None when unknown.
+    """Whether logind kills processes left in this user's closed sessions; None if unknown.
 
-    It spares root unless its KillExcludeUsers says otherwise.
+    By default, it excludes root (KillExcludeUsers).
     """
     return False if facts.uid == 0 else facts.kill_user_processes
 
 
 def scope_command(facts: SurvivalFacts) -> list[str]:
-    """The argv that runs a command in a scope of the user's manager; empty where it cannot.
+    """The argv that runs a command in a scope of the user's manager; empty if that is impossible.
 
-    systemd names the scope: a fixed name would collide with one whose job still runs.
+    systemd chooses the scope's name: a fixed one could be that of a running job.
     """
     if not facts.systemd_run or not facts.has_manager:
         return []
     command = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=ddptop"]
     version = facts.systemd_version
     if version is not None and version >= FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY:
-        # by default one rank's end by the OOM killer stops the whole scope
+        # by default, the whole scope is stopped when the OOM killer ends one rank
         command.append("--property=OOMPolicy=continue")
     return command
 
 
 def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
-    """Look at this process and this machine; without systemd it returns at once.
+    """Collect facts about this process and this machine; returns at once without systemd.
 
     Args:
         env: the launching shell's variables.
-        root: where the file system begins; tests give another.
+        root: the root of the file system; tests pass another.
     """
     if not (root / "run/systemd/system").is_dir():
         return SurvivalFacts(systemd=False)
@@ -165,7 +165,7 @@ def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
 
 
 def placement(cgroup: str) -> Placement:
-    """Where the text of /proc/self/cgroup puts a process."""
+    """The placement according to the text of /proc/self/cgroup."""
     for line in cgroup.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -199,7 +199,7 @@ def _kills_user_processes(env: Mapping[str, str]) -> bool | None:
 
 
 def _systemd_version(root: Path) -> int | None:
-    """From the name of systemd's own library: asking systemd would cost another process."""
+    """Read from the name of systemd's library, because asking systemd takes another process."""
     for folder in ("usr/lib/systemd", "usr/lib64/systemd", "lib/systemd", "usr/lib/*/systemd"):
         for library in root.glob(f"{folder}/libsystemd-shared-*.so"):
             if found := re.search(r"shared-(\d+)", library.name):

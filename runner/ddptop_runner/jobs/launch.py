@@ -328,11 +328,8 @@ def restart_ended(
         if local_dir_reason(folder):
             _bring_history_back(folder)
         try:
-            if spec.host != procs.host_name():  # that host is gone; keep its last snapshot
-                before, spec = spec.host, msgspec.structs.replace(spec, host=procs.host_name())
-                with suppress(FileNotFoundError):
-                    folder.node_file(before).rename(folder.node_file(spec.host))
-            write_spec(folder, spec)
+            spec = msgspec.structs.replace(spec, host=procs.host_name())
+            write_moved(folder, spec, view.spec.host)
             note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -340,6 +337,18 @@ def restart_ended(
     if spec.placement is not None:
         started = _wait_for_nodes(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
+
+
+def write_moved(folder: RunFolder, spec: JobSpec, before: str) -> None:
+    """Write `job.json`; if the job ran on another host `before`, keep its last snapshot.
+
+    Raises:
+        OSError: the run folder is not writable.
+    """
+    if before != spec.host:
+        with suppress(FileNotFoundError):
+            folder.node_file(before).rename(folder.node_file(spec.host))
+    write_spec(folder, spec)
 
 
 def require_startable(view: JobView) -> None:

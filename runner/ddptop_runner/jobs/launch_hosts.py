@@ -78,9 +78,7 @@ def prepare(
 def _require(judged: Judged) -> None:
     """Raise the last refusal; `show` got all of them."""
     if judged.refusals:
-        last = judged.refusals[-1]
-        who = f"{', '.join(last.hosts)}: " if last.hosts else ""
-        raise UsageError(f"{who}{last.problem}", last.remedy)
+        raise UsageError(str(judged.refusals[-1]))
 
 
 def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:

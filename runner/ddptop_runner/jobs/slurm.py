@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -20,7 +19,7 @@ from ddptop_runner.base.paths import (
     state_home,
 )
 from ddptop_runner.job.registry import JobView, all_jobs
-from ddptop_runner.jobs.launch import require_free
+from ddptop_runner.jobs.launch import require_free, write_moved
 from ddptop_runner.launch.gpus.choice import parse_gpus
 from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.program import name_for
@@ -34,7 +33,7 @@ from ddptop_runner.launch.request import (
     require_valid,
 )
 from ddptop_runner.launch.slurm import Allocation, Batch, refusal, submitted
-from ddptop_runner.model.spec import check_name, write_spec
+from ddptop_runner.model.spec import check_name
 from ddptop_runner.node.guardian_start import start_guardian
 
 SUBMIT_TIMEOUT_S = 60.0
@@ -218,10 +217,7 @@ def resume(view: JobView, plan: LaunchPlan) -> None:
     )
     if local_dir_reason(folder):
         create_local_dir(folder)
-    if old.host != spec.host:
-        with suppress(OSError):
-            folder.node_file(old.host).rename(folder.node_file(spec.host))
-    write_spec(folder, spec)
+    write_moved(folder, spec, old.host)
     last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
     job_env = {**plan.job_env, "DDPTOP_JOB_ID": old.job_id}
     start_guardian(folder, spec, job_env, (), attempt=last + 1, waits=False)

@@ -404,7 +404,6 @@ def _delete(folder: RunFolder) -> None:
     if folder.path.is_symlink() or folder.path.is_file():
         folder.path.unlink(missing_ok=True)
         return
-    _open_folders(folder.path)
     for left in reversed(range(DELETE_TRIES)):
         try:
             shutil.rmtree(folder.path)
@@ -417,16 +416,6 @@ def _delete(folder: RunFolder) -> None:
                     f"cannot delete {error.filename or folder.path} ({error.strerror})",
                     "check its owner and permissions",
                 ) from error
-
-
-def _open_folders(path: Path) -> None:
-    """Give folders without permissions the permissions needed to delete their contents."""
-    for folder, names, _ in os.walk(path):
-        for name in names:
-            inner = Path(folder, name)
-            if not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
-                with contextlib.suppress(OSError):
-                    inner.chmod(0o700)
 
 
 def _require_live(view: JobView) -> None:

@@ -209,7 +209,7 @@ BAD = {
         [*LAUNCH, "three.sh"],
         ["three.sh is not a Python script", "ddptop launch -- bash three.sh"],
     ),
-    "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a directory", "-m MODULE"]),
+    "a folder": (2, [*LAUNCH, "folder.py"], ["no script folder.py in /"]),
     "an empty script": (2, [*LAUNCH, ""], ["the script name is empty"]),
     "no such folder": (
         2,
@@ -249,7 +249,7 @@ BAD = {
     "no GPUs given": (2, [*LAUNCH, "--gpus", "", "train.py"], ["--gpus is empty", "0-3"]),
     "malformed GPUs": (2, [*LAUNCH, "--gpus", "0-", "train.py"], ["'0-'", "0-3"]),
     "GPUs backwards": (2, [*LAUNCH, "--gpus", "3-1", "train.py"], ["reversed", "use 1-3"]),
-    "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["GPU 0 twice"]),
+    "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["lists 0 twice"]),
     "a GPU where there is none": (
         2,
         [*LAUNCH, "--gpus", "0", "train.py"],

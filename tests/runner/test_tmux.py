@@ -238,6 +238,13 @@ def test_a_server_that_cannot_start_is_an_error_in_words(ddptop_home, monkeypatc
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".."])
+def test_a_socket_name_that_is_a_path_is_refused(monkeypatch, name):
+    monkeypatch.setenv("DDPTOP_TMUX_SOCKET", name)
+    with pytest.raises(UsageError, match="is not a file name; use a plain name"):
+        tmux.socket_name()
+
+
 DYING = """
 real={real}
 case "$*" in

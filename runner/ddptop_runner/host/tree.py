@@ -1,6 +1,6 @@
-"""Process trees: who started whom, and what a tree uses of CPU and memory.
+"""Reads process trees, and measures their CPU time and memory.
 
-Ranks of ddptop's own jobs and of foreign ones are measured by the same `UsageMeter`.
+`UsageMeter` measures the ranks of own and foreign jobs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ddptop_runner.model.snapshot import ProcessId
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SEEN_LIMIT = 4096
-"""Beyond this many, processes that ended are forgotten: a rank may start one every second."""
+"""Beyond this many, ended processes are discarded: a rank may start one every second."""
 LISTED_PER_LOOK = 128
-"""With more ranks than this, their children and I/O are read in turn, not at each look."""
+"""With more ranks, their children and I/O are read in turn, not in each reading."""
 LOADER_NAME = "pt_data_worker"
-"""What torch names the processes of a data loader."""
+"""The name that torch gives to processes of a data loader."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -49,8 +49,8 @@ def descendants_of(pid: int, without: Collection[int] = ()) -> list[int]:
     """Pids of all living descendants of `pid`, parents before children.
 
     Args:
-        pid: whose.
-        without: processes that are left out with all of theirs.
+        pid: the process.
+        without: processes to leave out, with their descendants.
     """
     found: list[int] = []
     frontier = [pid]
@@ -66,19 +66,19 @@ def ancestors_of(pid: int) -> Iterator[int]:
     seen = {pid}
     while pid > 1 and (fields := procs.stat_fields(pid)) is not None:
         pid = int(fields[1])
-        if pid < 1 or pid in seen:  # of another namespace, or a pid that was reused meanwhile
+        if pid < 1 or pid in seen:  # in another namespace, or reused meanwhile
             return
         seen.add(pid)
         yield pid
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether a living process is a child of another one, or of its children."""
+    """Whether a living process is a descendant of another."""
     return ancestor in ancestors_of(pid)
 
 
 def launchers_of(ranks: Collection[int], everyone: Iterable[ProcessId]) -> list[int]:
-    """The processes of the job above its ranks that are no ranks themselves, topmost first."""
+    """The job's processes above its ranks that are not ranks themselves, topmost first."""
     ours = {process.pid for process in everyone}
     found: dict[int, None] = {}
     for rank in ranks:
@@ -92,7 +92,7 @@ class RankUsage:
     """A process with its tree at one moment."""
 
     cpu_percent: float | None
-    """Of one core, over the time since the last look; None at the first."""
+    """Share of one core since the previous reading; None in the first."""
     rss_bytes: int
     """Sum over the tree: pages shared between its processes count once for each."""
     state_letter: str
@@ -104,23 +104,23 @@ class RankUsage:
     start_ticks: int = 0
     """When the process itself started."""
     written_bytes: int | None = None
-    """By the rank's own process, from /proc/<pid>/io; None where that cannot be read."""
+    """By the rank's own process, from /proc/<pid>/io; None if unreadable."""
 
 
 class UsageMeter(Generic[Key]):
-    """CPU and memory of process trees, from one look to the next."""
+    """Measures CPU and memory of process trees between two readings."""
 
     def __init__(self) -> None:
         self.ticks: dict[int, tuple[int, int]] = {}
-        """(start, CPU time) by pid of each process of the last look."""
+        """(start, CPU time) by pid of each process in the last reading."""
         self._looked_at_s: float | None = None
 
     def look(self, trees: Mapping[Key, Sequence[int]], now_s: float) -> dict[Key, RankUsage]:
-        """Usage of each tree; those whose first process is gone are left out.
+        """The usage of each tree whose first process exists.
 
         Args:
             trees: pids, the process itself first.
-            now_s: a clock that only goes forward.
+            now_s: the time on a monotonic clock.
         """
         elapsed_s = 0.0 if self._looked_at_s is None else now_s - self._looked_at_s
         self._looked_at_s = now_s
@@ -158,21 +158,21 @@ class UsageMeter(Generic[Key]):
 
 
 class HostUsage:
-    """The usage of a job's ranks, and every process seen in their trees."""
+    """Measures a job's ranks, and records all processes in their trees."""
 
     def __init__(self) -> None:
         self._meter = UsageMeter[int]()
         self.seen: dict[int, ProcessId] = {}
-        """The processes seen in ranks' trees: what may have to be ended with them."""
+        """The processes found in ranks' trees, which may have to be ended with them."""
         self._trees: dict[int, tuple[int, ...]] = {}
         self._written: dict[int, int | None] = {}
         self._looks = 0
 
     def look(self, rank_pids: dict[int, int]) -> dict[int, RankUsage]:
-        """Usage by rank; ranks whose process is gone are left out.
+        """The usage of each rank whose process exists.
 
-        A rank that started others (Lightning's first) is measured without them; `paths.LAUNCHER`
-        with all that it started.
+        A rank that starts other ranks (the first of Lightning) is measured without them,
+        `paths.LAUNCHER` with all its descendants.
 
         Args:
             rank_pids: {rank: pid} of the living ranks.

@@ -196,12 +196,9 @@ _FLAGS = frozenset(
 _REFUSED = {
     "--nodes": "use ddptop launch --slurm --nodes N -- ...",
     "--job-name": "use ddptop launch --slurm --name NAME -- ...",
-    "--wrap": "use ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT",
-    "--wait": "submit without it, then run ddptop wait NAME",
-    "--test-only": "use ddptop launch --slurm --dry-run ... | sbatch --test-only",
 }
 """Options of sbatch that conflict with ddptop, with what to use instead."""
-_SHORT = {"-N": "--nodes", "-J": "--job-name", "-W": "--wait"}
+_SHORT = {"-N": "--nodes", "-J": "--job-name"}
 
 
 def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -226,21 +223,16 @@ def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def check_sbatch(options: Sequence[str]) -> None:
-    """Refuse options of sbatch that would prevent a job from running.
+    """Refuse options of sbatch that conflict with ddptop.
 
     Raises:
         UsageError: names the option, and what to use instead.
     """
     for position, option in enumerate(options):
         name, _, value = option.partition("=")
-        if re.search(r"[\n\r\0]", option):
-            raise UsageError(f"sbatch option {option!r} contains a line break", "remove it")
-        short = option[:2]
-        if short == "--":  # sbatch accepts abbreviations
-            known = (one for one in (*_REFUSED, "--signal") if one.startswith(name))
-            short = name = name if name in _REFUSED else next(known, name)
-        if (refused := _REFUSED.get(_SHORT.get(short, short))) is not None:
-            raise UsageError(f"{short} after -- conflicts with ddptop", refused)
+        name = name if name.startswith("--") else _SHORT.get(name[:2], name)
+        if name in _REFUSED:
+            raise UsageError(f"{name} after -- conflicts with ddptop", _REFUSED[name])
         if name == "--signal":
             value = value or next(iter(options[position + 1 :]), "")
             if not re.fullmatch(r"(?:B|BR|RB):(?:SIG)?USR1@[0-9]+", value):
@@ -250,19 +242,23 @@ def check_sbatch(options: Sequence[str]) -> None:
                 )
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """The contents of a batch script."""
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to submit, and the contents of its batch script."""
 
     name: str
     nodes: tuple[int, int]
     """(fewest, most)."""
     cwd: str
-    command: tuple[str, ...]
+    python: str
+    """The job's interpreter."""
+    command: tuple[str, ...] = ()
     """What the batch step runs: a ddptop command line."""
     exports: tuple[tuple[str, str], ...] = ()
     gpus_per_node: int | None = None
     options: tuple[str, ...] = ()
     """Options of sbatch, as the user gave them."""
+    notes: tuple[str, ...] = ()
+    """Notes for the user, one line each."""
 
 
 def batch_script(batch: Batch) -> str:

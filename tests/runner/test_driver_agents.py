@@ -135,6 +135,23 @@ def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_st
     run(scenario)
 
 
+def test_an_agent_that_ended_its_ranks_does_not_lend_them_its_exit_status():
+    async def scenario() -> None:
+        driver, _around = begin()
+        end_nothing(driver)
+        driver.agent_pid = os.getppid()
+        with subprocess.Popen(["sleep", "60"]) as rank:
+            driver.take(pt.GroupStarted(attempt=0, workers=[pt.Worker(rank=0, pid=rank.pid)]))
+            driver.stop(20.0)
+            rank.terminate()
+        driver.process_exited(os.getppid(), 0, boottime_s())  # overtakes what the agent reports
+        await driver.ended.wait()
+        assert driver.job.phase == "stopped"
+        assert [event.exit_code for event in told("rank_exited")] == [None]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("status", [None, -15], ids=["ranks live", "ranks were ended"])
 def test_an_agent_that_dies_during_a_restart_is_followed_by_another_and_no_failure(status):
     async def scenario() -> None:

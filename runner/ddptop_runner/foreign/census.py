@@ -12,6 +12,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
+from ddptop_runner.base.units import whole
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs, start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
@@ -199,8 +200,8 @@ def resolve(text: str, census: Census) -> ForeignJob:
         NoSuchJobError: no process or job matches.
         UsageError: several jobs match; the message lists them.
     """
-    if text.isascii() and text.isdigit():
-        return _resolve_pid(int(text), census)
+    if (pid := whole(text)) is not None:
+        return _resolve_pid(pid, census)
     exact = [job for job in census.jobs if job.name == text]
     script = [job for job in census.jobs if job.name.rpartition(":")[0] == text]
     prefix = [job for job in census.jobs if text and job.name.startswith(text)]

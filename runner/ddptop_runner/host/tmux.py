@@ -24,6 +24,8 @@ DEFAULT_SOCKET = "ddptop"
 MINIMUM_VERSION = (3, 2)
 """3.2 itself is not enough: 3.2a fixed `new-session -e`."""
 
+ANSWER_S = 5.0
+
 
 def socket_name() -> str:
     """The name of the server's socket: `$DDPTOP_TMUX_SOCKET`, else "ddptop".
@@ -49,8 +51,9 @@ def why_unusable() -> str | None:
     """Why tmux cannot hold a job here; None if it can."""
     if (why := program_problem()) is not None:
         return why
-    problem = folder_problem()
-    return None if problem is None else f"tmux cannot be used: {socket_dir()} {problem}"
+    if (problem := folder_problem()) is not None:
+        return f"tmux cannot be used: {socket_dir()} {problem}"
+    return server_problem()
 
 
 def socket_dir() -> Path:
@@ -78,6 +81,20 @@ def folder_problem() -> str | None:
         return belongs(status)
     if not is_private_folder(folder):
         return f"is accessible to other users (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
+
+
+def server_problem() -> str | None:
+    """Why the server that already listens there cannot be used, or None.
+
+    A stopped one never answers, and `new-session` has no limit of its own.
+    """
+    if not (socket_dir() / socket_name()).exists():
+        return None
+    try:
+        programs.run(["tmux", "-L", socket_name(), "list-sessions"], ANSWER_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"the tmux server {socket_name()!r} does not respond"
     return None
 
 

@@ -28,12 +28,11 @@ from libtmux.exc import LibTmuxException
 from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.host.handover import OF_A_RANK
-from ddptop_runner.host.tmux import socket_name
+from ddptop_runner.host.tmux import ANSWER_S, socket_name
 
 TRIES = 5
 """A server that is killed while it creates a session loses it; tmux then starts another."""
 TRY_AGAIN_S = 0.2
-ANSWER_S = 5.0
 _SERVER_GONE = re.compile(r"server exited|lost server|no server running|error connecting to")
 _NOT_FOR_A_SERVER = {*OF_A_RANK, "TMUX"}
 """A server passes the variables that it was started with to all later sessions."""

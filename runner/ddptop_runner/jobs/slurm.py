@@ -18,6 +18,7 @@ from ddptop_runner.base.paths import (
     shared_file_system,
     state_home,
 )
+from ddptop_runner.base.units import whole
 from ddptop_runner.job.registry import JobView, all_jobs
 from ddptop_runner.jobs.launch import require_free, write_moved
 from ddptop_runner.launch.gpus.choice import parse_gpus
@@ -48,13 +49,13 @@ def gpus_per_node(text: str | None) -> int | None:
     if text is None or text in ("all", "none"):
         return None
     parse_gpus(text)
-    count = text.partition("auto:")[2]
-    if not count.isdigit():
+    count = whole(text.partition("auto:")[2])
+    if count is None:
         raise UsageError(
             f"--gpus {text} names devices, but Slurm chooses them",
             "use --gpus auto:N for N devices on each node",
         )
-    return int(count)
+    return count
 
 
 def require_slurm(request: LaunchRequest) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.units import whole
 from ddptop_runner.model.words import Base
 from ddptop_runner.store.log_clean import one_line
 
@@ -54,24 +55,20 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
     if not job.isdigit():
         return None
     in_step = env.get("SLURM_STEP_ID", "").isdigit()
-    gpus = _count(env.get("SLURM_GPUS_ON_NODE", ""))
+    gpus = whole(env.get("SLURM_GPUS_ON_NODE", ""))
     if gpus is None:
         listed = next(filter(None, map(env.get, _LISTS_OF_GPUS)), "")
         gpus = sum(one not in ("", *_NO_DEVICE) for one in listed.split(","))
     return Allocation(
         job=job,
         nodes=hosts_of(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""),
-        restarts=_count(env.get("SLURM_RESTART_COUNT", "")) or 0,
+        restarts=whole(env.get("SLURM_RESTART_COUNT", "")) or 0,
         is_batch=not in_step and "SLURM_TASK_PID" in env,
         in_step=in_step,
         array_task=env.get("SLURM_ARRAY_TASK_ID"),
         gpus_on_node=gpus or None,
         on_node="SLURMD_NODENAME" in env,
     )
-
-
-def _count(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def hosts_of(text: str) -> tuple[str, ...]:
@@ -378,7 +375,7 @@ def queue_of(printed: str) -> list[SlurmJob]:
                 state=state,
                 reason=reason if reason not in ("", "None") else None,
                 partition=partition or None,
-                nodes=_count(nodes),
+                nodes=whole(nodes),
                 node_list=hosts or None,
                 submitted_at=_time(submit),
                 started_at=None if pending else start_at,

@@ -318,10 +318,14 @@ def moved_into(spec: JobSpec, folder: RunFolder, before: str) -> JobSpec:
     return msgspec.structs.replace(spec, cwd=str(folder.path / cwd.relative_to(old)))
 
 
+MAX_REASON = 300
+"""Characters; what a decoder says about a file repeats its content."""
+
+
 def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
     """The error of a job that cannot be shown because of what is in its run folder."""
     return DamagedFileError(
-        f"{path} cannot be read ({reason})",
+        f"{path} cannot be read ({reason[:MAX_REASON]})",
         f"to remove the job, run `ddptop rm {shlex.quote(folder.job)}`",
     )
 

@@ -310,10 +310,10 @@ class JobDriver:
 
     def _note_dead_ranks(self, agent_status: int | None) -> None:
         """Take in exits that the agent saw but could no longer report."""
+        finished = agent_status == 0 and self.job.ending_ranks_at_s is None
         for record in self.attempt.table.alive():
             if record.process is not None and not procs.is_alive(record.process):
-                seen = self._seen_exits.get(record.process.pid)
-                known = 0 if agent_status == 0 else seen
+                known = 0 if finished else self._seen_exits.get(record.process.pid)
                 self.attempt.exited(record.process.pid, known, boottime_s(), approximate=True)
 
     # -- evidence and causes ---------------------------------------------------------------------

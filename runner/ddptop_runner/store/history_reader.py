@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base import bounded
-from ddptop_runner.base.clock import is_time, utc_from_unix
+from ddptop_runner.base.clock import LATEST_UNIX_S, is_time, utc_from_unix
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, OtherSchemaError
 from ddptop_runner.model.snapshot import SILENT, Event
 from ddptop_runner.store.history_schema import (
@@ -498,10 +498,11 @@ def _event(row: tuple[Any, ...]) -> Event:
 
 
 def _edges(db: sqlite3.Connection, kind: Kind, tier: Tier) -> tuple[int, int] | None:
-    """Starts of the first and last bucket of a tier."""
-    table = kind.table(tier)  # two queries, since SQLite looks up a single min or max in the key
-    (first,) = db.execute(f"SELECT min(t) FROM {table}").fetchone()
-    (last,) = db.execute(f"SELECT max(t) FROM {table}").fetchone()
+    """Starts of the first and last bucket of a tier, without impossible ones."""
+    rows = f"FROM {kind.table(tier)} WHERE t BETWEEN 0 AND {LATEST_UNIX_S}"
+    # two queries, since SQLite looks up a single min or max in the key
+    (first,) = db.execute(f"SELECT min(t) {rows}").fetchone()
+    (last,) = db.execute(f"SELECT max(t) {rows}").fetchone()
     return None if first is None else (first, last)
 
 

@@ -570,10 +570,7 @@ def _parts(
     subjects: Sequence[int] = (),
     tiers: Sequence[Tier] = TIERS,
 ) -> list[_Part]:
-    """All rows in a span, from the coarsest sufficient tier, then from finer ones.
-
-    For a few subjects, each moment is looked up by itself, since the key starts with the moment.
-    """
+    """All rows in a span, from the coarsest sufficient tier, then from finer ones."""
     parts = []
     for tier in reversed(tiers):
         edges = _edges(db, kind, tier)
@@ -582,12 +579,7 @@ def _parts(
         table = kind.table(tier)
         rows = f"{table} AS r WHERE r.t >= {start} AND r.t < {end}"
         if subjects:
-            rows = (
-                f"(WITH RECURSIVE moments(t) AS (SELECT {start} UNION ALL"
-                f" SELECT t + {tier.width_s} FROM moments WHERE t + {tier.width_s} < {end})"
-                f" SELECT t FROM moments) AS m CROSS JOIN {table} AS r"
-                f" ON r.t = m.t AND r.{kind.name} IN ({', '.join(map(str, subjects))})"
-            )
+            rows += f" AND r.{kind.name} IN ({', '.join(map(str, subjects))})"
         parts.append(_Part(tier, rows))
         start = edges[1] + tier.width_s
     return parts

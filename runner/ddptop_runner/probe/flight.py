@@ -20,10 +20,6 @@ MAX_GROUPS = 8
 OTHER = "other"
 """The name under which all groups after the first MAX_GROUPS are added up."""
 
-STANDSTILL_S = 5.0
-MAX_RECORDS = 3
-"""A process writes at most this many records, each replacing the previous one."""
-
 
 class Flight:
     """Reads the recorder of one process; created again after a fork."""
@@ -33,13 +29,7 @@ class Flight:
         self._is_off = _world() is not None
         self._has_begun = False
         self._groups = Groups()
-        self._moved = None
-        self._moved_t = 0.0
-        self._has_written = False
-        self._records = 0
         self._was_requested = False
-        self.path = None
-        """The record that was written last."""
         self.collectives = {}
         """{group's name: [last enqueued, last completed]}."""
 
@@ -64,52 +54,23 @@ class Flight:
         cuda: Any = sys.modules.get("torch.cuda")
         return "gloo" in self._groups.backends and not (cuda is not None and cuda.is_initialized())
 
-    def watch(self, steps, now_s):
-        """Write the complete record once the rank makes no progress in a collective.
-
-        Args:
-            steps: The rank's progress; None before the first.
-            now_s: CLOCK_BOOTTIME.
-
-        Returns:
-            Whether there is a new record.
-        """
-        moved = (steps, sorted(self.collectives.items()))
-        if moved != self._moved:
-            self._moved, self._moved_t, self._has_written = moved, now_s, False
-        is_pending = any(entered > done for entered, done in self.collectives.values())
-        if (
-            not is_pending
-            or self._has_written
-            or now_s - self._moved_t < STANDSTILL_S
-            or self._records >= MAX_RECORDS
-        ):
-            return False
-        self._has_written = True
-        self._records += 1
-        path = write_record(self._groups.backends)
-        self.path = path or self.path
-        return path is not None
-
     def write_if_requested(self):
-        """Write the complete record if the supervisor asks for it; returns whether it was written.
+        """Write the complete record once the supervisor asks for it.
 
         It asks by a file of its own folder, once an attempt, before any rank is ended.
         """
         folder = os.environ.get("DDPTOP_STACKS_DIR")
         if self._was_requested or not folder or not self._has_begun:
-            return False
+            return
         attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
-        if not os.path.exists(os.path.join(folder, "attempt-{}-records-asked".format(attempt))):
-            return False
-        self._was_requested = True
-        self.write()
-        return True
+        if os.path.exists(os.path.join(folder, "attempt-{}-records-asked".format(attempt))):
+            self._was_requested = True
+            self.write()
 
     def write(self):
         """Write the complete record of a rank that took part in any group."""
         if not self._is_off and self._has_begun:
-            self.path = write_record(self._groups.backends, must_wait=False) or self.path
+            write_record(self._groups.backends)
 
 
 class Groups:
@@ -177,23 +138,23 @@ class Groups:
         return found
 
 
-def write_record(backends, must_wait=True):
-    """Write the complete flight record of a rank; returns its path, or None if that fails.
+def write_record(backends):
+    """Write the complete flight record of a rank; does nothing if that fails.
 
     Args:
         backends: those that have groups. If there are several, the record with a collective that
             has not completed is used.
-        must_wait: write nothing if no record has one.
     """
     folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
+    statuses = _statuses(backends)
+    if not folder or rank is None or not statuses:
+        return
     waiting = [
         backend
-        for backend, by_number in _statuses(backends).items()
-        if not must_wait or any(entered > done for entered, done in by_number.values())
+        for backend, by_number in statuses.items()
+        if any(entered > done for entered, done in by_number.values())
     ]
-    if not folder or rank is None or not waiting:
-        return None
-    record = _call(RECORDERS[waiting[-1]])
+    record = _call(RECORDERS[[*statuses, *waiting][-1]])
     attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
     path = os.path.join(folder, "attempt-{}-rank-{}-flight-record.json".format(attempt, rank))
     part = "{}.{}.part".format(path, os.getpid())
@@ -209,8 +170,6 @@ def write_record(backends, must_wait=True):
             os.unlink(part)
         except OSError:
             pass
-        return None
-    return path
 
 
 def _statuses(backends):

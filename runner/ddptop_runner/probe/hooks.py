@@ -18,7 +18,6 @@ import weakref
 from _thread import get_ident
 
 from . import identity, losses, recorder, saves, time_parts
-from .recorder import AWAITED
 
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
@@ -93,23 +92,18 @@ class Hooks:
     def arm_saver(self, module):
         """Detect what a module of saves.SAVERS saves, and one of saves.LOADERS loads."""
         for table, loads in ((saves.SAVERS, False), (saves.LOADERS, True)):
-            kind, name, target_of = table.get(module.__name__, (None,) * 3)
-            if name is not None:
-                owner = getattr(module, kind) if kind else module
-                self._arm_save((owner,), name, target_of, loads)
+            if module.__name__ in table:
+                name, target_of = table[module.__name__]
+                self._arm_save((module,), name, target_of, loads)
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: use the loss that the script passes."""
         self._patch(engine, "backward", self.scalers.deepspeed_backward)
         self._patch(engine, "step", self.scalers.deepspeed_step)
 
-    def arm_apex(self, module):
-        """The same for apex, as far as its scalers still exist."""
-        for name in losses.APEX_SCALERS.get(module.__name__, ()):
-            if hasattr(module, name):
-                self._patch(getattr(module, name), "backward", self.scalers.apex_backward)
-        if hasattr(module, "scale_loss"):
-            self._patch(module, "scale_loss", self.scalers.apex_scale_loss)
+    def arm_apex(self, amp):
+        """The same for apex.amp, which scales losses too."""
+        self._patch(amp, "scale_loss", self.scalers.apex_scale_loss)
 
     def _patch(self, owner, name, make):
         original = getattr(owner, name)
@@ -144,10 +138,8 @@ class Hooks:
         return backward
 
     def _backward(self, original):
-        torch, record, scalers = self.torch, self.record, self.scalers
-        is_traced, tensor_type, handed_over = _is_traced(torch), torch.Tensor, scalers.handed_over
-        function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
-        saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
+        is_traced, saw = _is_traced(self.torch), self.saw_backward
+        unseen = self.torch._C.DisableTorchFunction  # by the script's subclasses and modes
 
         def backward(
             tensors,
@@ -159,24 +151,7 @@ class Hooks:
         ):
             if not is_traced():
                 try:
-                    if function_modes() or type(tensors) is not tensor_type:
-                        with unseen():
-                            saw(tensors, grad_tensors)
-                    elif (
-                        record.plain_loss is not AWAITED
-                        or grad_tensors is not None
-                        or dispatch_modes()
-                    ):
-                        saw(tensors, grad_tensors)
-                    elif not handed_over and not scalers.labels and tensors.is_cpu:
-                        record.plain_loss = tensors.item()
-                    elif (
-                        handed_over
-                        and type(handed_over[0]) is tensor_type
-                        and handed_over[0].is_cpu
-                    ):
-                        record.plain_loss = handed_over.pop().item() / scalers.divisor
-                    else:
+                    with unseen():
                         saw(tensors, grad_tensors)
                 except Exception as error:
                     if not is_own(error):
@@ -198,10 +173,8 @@ class Hooks:
         ):
             return
         record = self.record
-        if record.plain_loss is not AWAITED:
-            record.end_run()
-            if record.passes >= record.usual_backwards:
-                self.find_unseen_steps()
+        if record.passes >= record.usual_backwards:
+            self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
 
     def _loss_of(self, tensor, gradient):

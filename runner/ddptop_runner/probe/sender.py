@@ -29,7 +29,7 @@ LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
-    *("flight_record", "stands_at", "collectives", "optimizers", "frameworks", "saved"),
+    *("stands_at", "collectives", "optimizers", "frameworks", "saved"),
     *("loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
@@ -148,7 +148,6 @@ class Sender:
         for look in (
             self._look_at_collectives,
             self._look_at_phase,
-            self._look_at_standstill,
             self.flight.write_if_requested,
             self._look_at_counters,
         ):
@@ -172,10 +171,6 @@ class Sender:
 
     def _look_at_phase(self):
         return self.phases.look(boottime_s(), self.flight.collectives)
-
-    def _look_at_standstill(self):
-        progress = self.record.progress
-        return self.flight.watch(progress and progress[0], boottime_s())
 
     def _look_at_end(self):
         self._raised = ending.ending_exception()
@@ -254,7 +249,6 @@ class Sender:
             "saved": record.saved,
             "loaded": record.loaded,
             "save_signals": self._counters[1],
-            "flight_record": self.flight.path,
             "loss_bad_since": record.bad_since,
             "loss_last_good": record.last_good_loss,
             "loss_parts": parts,

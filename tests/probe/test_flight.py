@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ddptop_runner.model.probe_message import ProbeMessage
-from ddptop_runner.probe.flight import MAX_GROUPS, Flight, Groups
+from ddptop_runner.probe.evidence import MAX_GROUPS, Flight, Groups
 
 from .conftest import Rank
 

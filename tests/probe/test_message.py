@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddptop_runner.model.probe_message import MAX_BYTES, ProbeMessage, decode_message
-from ddptop_runner.probe import identity, sender, stacks
+from ddptop_runner.probe import evidence, identity, sender
 from ddptop_runner.probe.recorder import Recorder
 
 FIELDS = [
@@ -360,12 +360,12 @@ def test_horovods_own_rank_is_known_without_variables(env: pytest.MonkeyPatch) -
 
 def test_the_stack_signal_is_withdrawn_when_the_script_takes_it(env: pytest.MonkeyPatch) -> None:
     speaker = sender.Sender(Recorder())
-    number = stacks.stack_signal()
+    number = evidence.stack_signal()
     speaker._signal = number
     assert speaker.message()["stack_signal"] == number
     before = signal.signal(number, lambda *_: None)
     try:
         assert speaker.message()["stack_signal"] is None
-        assert stacks.register("/nonexistent", 0, 0) is None
+        assert evidence.register_stacks("/nonexistent", 0, 0) is None
     finally:
         signal.signal(number, before)

@@ -51,9 +51,11 @@ def test_every_patch_of_torch_is_applied() -> None:
     hooks = Hooks(torch, Recorder())
     hooks.arm()
     try:
-        patched = {(getattr(owner, "__name__", ""), name) for owner, name, *_ in hooks._patched}
+        patched = {(getattr(owner, "__name__", ""), name) for owner, name, *_ in hooks.patched}
     finally:
-        hooks.disarm()
+        for owner, name, original, _ in reversed(hooks.patched):
+            setattr(owner, name, original)
+        hooks.step_handle.remove()
     assert patched == {
         *(("torch.autograd", "backward"), ("GradScaler", "scale"), ("GradScaler", "update")),
         *(("Optimizer", "_patch_step_function"), ("DataParallel", "__init__")),

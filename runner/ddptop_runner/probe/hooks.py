@@ -1,6 +1,6 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in losses, flight or time_parts.
+Every private name of torch that the probe uses is in this file, or in losses, evidence, or time_parts.
 A patch that does not fit this torch is left out; the rest still works.
 
 A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
@@ -24,7 +24,7 @@ BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_var
 
 
 class Hooks:
-    """The patches of one process, which can be removed and restored."""
+    """The patches of one process."""
 
     def __init__(self, torch, record):
         self.torch = torch
@@ -40,24 +40,17 @@ class Hooks:
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
         self.parts = time_parts.TimeParts(torch, record)
-        self._patched = []
+        self.patched = []
         """[(owner, name, original, what is in its place)]"""
-        self._is_out = False
-        self._step_handle = None
+        self.step_handle = None
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
-        if self._is_out:
-            self._is_out = False
-            for owner, name, _, patch in self._patched:
-                setattr(owner, name, patch)
-            self._arm_step()
-            return
         torch = self.torch
         for patch in (
             lambda: self._patch(torch.autograd, "backward", self._wrap_backward),
             lambda: self.arm_scaler(torch.amp.GradScaler),
-            self._arm_step,
+            self.arm_step,
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._register),
             self._arm_data_loader,
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
@@ -73,15 +66,6 @@ class Hooks:
                 patch()
             except Exception:  # an unknown version of torch: do without
                 pass
-
-    def disarm(self):
-        """Remove all patches, until `arm`."""
-        self._is_out = True
-        for owner, name, original, _ in reversed(self._patched):
-            setattr(owner, name, original)
-        if self._step_handle is not None:
-            self._step_handle.remove()
-            self._step_handle = None
 
     def arm_scaler(self, scaler):
         """Store the unscaled loss of a class of gradient scalers, and detect skipped steps."""
@@ -109,7 +93,7 @@ class Hooks:
         original = getattr(owner, name)
         patch = functools.wraps(original)(make(original))
         setattr(owner, name, patch)
-        self._patched.append((owner, name, original, patch))
+        self.patched.append((owner, name, original, patch))
 
     def _guarded(self, function):
         """Wrap `function`: inactive while traced, raises only the script's own exceptions."""
@@ -245,7 +229,8 @@ class Hooks:
 
         return _patch_step_function
 
-    def _arm_step(self):
+    def arm_step(self):
+        """Count the steps of all optimizers."""
         is_traced, stepped = _is_traced(self.torch), self.record.stepped
 
         def after_step(optimizer, args, kwargs):
@@ -258,7 +243,7 @@ class Hooks:
 
         # torch.optim deletes the attributes that its submodules leave on it
         optimizers = sys.modules["torch.optim.optimizer"]
-        self._step_handle = optimizers.register_optimizer_step_post_hook(after_step)
+        self.step_handle = optimizers.register_optimizer_step_post_hook(after_step)
 
     def _arm_data_loader(self):
         # below __next__, whose warning about a dataset's length names its caller's line

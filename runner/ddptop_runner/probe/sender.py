@@ -15,8 +15,8 @@ import signal
 import socket
 import time
 
-from . import ending, identity, stacks, time_parts, trainers
-from .flight import Flight
+from . import ending, evidence, identity, time_parts, trainers
+from .evidence import Flight
 from .phases import QUIET_S, Phases
 from .recorder import boottime_s, finite
 
@@ -105,7 +105,7 @@ class Sender:
         if folder and rank is not None and not self._has_registered_stacks:
             self._has_registered_stacks = True
             attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
-            self._signal = stacks.register(folder, attempt, rank)
+            self._signal = evidence.register_stacks(folder, attempt, rank)
 
     def send_last(self, limit_s):
         """At the end of the process: report the final state."""
@@ -177,7 +177,7 @@ class Sender:
 
     def _look_at_counters(self):
         before = self._counters
-        self._counters = (self.record.batches, stacks.save_signals())
+        self._counters = (self.record.batches, evidence.save_signals())
         return self._counters != before
 
     def send(self, is_final=False):
@@ -296,7 +296,7 @@ class Sender:
 
     def _free_signal(self):
         # the script may have taken the signal after it was registered
-        return self._signal if self._signal and stacks.is_ours(self._signal) else None
+        return self._signal if self._signal and evidence.is_ours(self._signal) else None
 
     def _send_until_stopped(self, stop, done):
         try:

@@ -355,7 +355,7 @@ class ByteFollower:
     """Follows logs as they are written, from one attempt to the next, without losing anything.
 
     It checks for the next attempt before reading the present one, and moves on once that read has
-    reached the end. Later output of a leftover process of the earlier attempt is read too.
+    reached the end.
     """
 
     def __init__(
@@ -386,13 +386,12 @@ class ByteFollower:
         self._max_tail_bytes = max_tail_bytes
         self._attempt: int | None = None
         self._logs: dict[int, _OpenLog] = {}
-        self._former: list[_OpenLog] = []
 
     def close(self) -> None:
         """Close the files."""
-        for log in (*self._former, *self._logs.values()):
+        for log in self._logs.values():
             log.close()
-        self._former, self._logs = [], {}
+        self._logs = {}
 
     def poll(self) -> list[LogChunk]:
         """What is new since the last call, without waiting; empty if all has been read."""
@@ -410,15 +409,9 @@ class ByteFollower:
                     log.seek(log.tail_offset(self._tail, self._max_tail_bytes))
         chunks = self._read(self._attempt)
         later = [number for number in existing if number > self._attempt]
-        if (
-            not later
-            or self._fixed is not None
-            or any(chunk.attempt == self._attempt and chunk.is_full for chunk in chunks)
-        ):
+        if not later or self._fixed is not None or any(chunk.is_full for chunk in chunks):
             return chunks
-        for log in self._former:
-            log.close()
-        self._former, self._logs = list(self._logs.values()), {}
+        self.close()
         self._attempt = later[0]
         return [*chunks, LogChunk(self._attempt, None, b""), *self._read(self._attempt)]
 
@@ -450,8 +443,7 @@ class ByteFollower:
 
     def _read(self, attempt: int) -> list[LogChunk]:
         self._open(attempt)
-        logs = (*self._former, *self._logs.values())
-        return [chunk for log in logs if (chunk := log.chunk())]
+        return [chunk for log in self._logs.values() if (chunk := log.chunk())]
 
 
 class LogFollower:

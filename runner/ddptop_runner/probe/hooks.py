@@ -1,7 +1,7 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in losses, evidence, or time_parts.
-A patch that does not fit this torch is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, or in losses, evidence, or
+time_parts. A patch that does not fit this torch is left out; the rest still works.
 
 A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
 changes. So at a backward pass that follows another without a step between, a changed parameter

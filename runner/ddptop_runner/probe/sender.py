@@ -43,7 +43,7 @@ class Sender:
         self.path = os.environ.get("DDPTOP_PROBE_SOCK", "")
         self.device_scalars = []
         self.parts = None
-        """Tells how long the process waits for other ranks; None without torch."""
+        """Measures how long the process waits for other ranks; None without torch."""
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])

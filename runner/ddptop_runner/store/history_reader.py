@@ -770,7 +770,7 @@ def _last_step(db: sqlite3.Connection, attempt: int, end: int | None) -> int | N
 
 def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | None:
     """The first step of an attempt."""
-    told: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for tier in TIERS:
         row = db.execute(
             f"SELECT t, step FROM {RANK.table(tier)} WHERE t >= ? AND attempt = ?"
@@ -778,6 +778,6 @@ def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | N
             (int(started) - tier.width_s, attempt),
         ).fetchone()
         if row is not None:
-            told.append((row[0] + tier.width_s, row[1]))
+            found.append((row[0] + tier.width_s, row[1]))
     # a bucket has its last step, so the one that ends first has the earliest
-    return min(told)[1] if told else None
+    return min(found)[1] if found else None

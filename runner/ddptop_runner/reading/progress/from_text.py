@@ -92,8 +92,8 @@ STRANGERS = 10
 LAG_INTERVALS = 3
 """How far a second process that writes to the same output may lag behind."""
 
-Basis = Literal["guessed", "said", "seen"]
-"""How it is known what a counter counts: by default, by its lines, or by how it moved."""
+Basis = Literal["guessed", "stated", "observed"]
+"""How it is known what a counter counts: by default, from its lines, or from how it moved."""
 
 
 class Counter:
@@ -117,9 +117,9 @@ class Counter:
         """As the output numbers them."""
         self.unit: ProgressUnit | None = None
         """None while `total` may be that of an epoch or of the run."""
-        self.basis: Basis = "guessed" if reading.open else "said"
+        self.basis: Basis = "guessed" if reading.open else "stated"
         if of_run:
-            self.unit, self.basis = "run", "seen"
+            self.unit, self.basis = "run", "observed"
         elif reading.counts != "epochs" and not (reading.open and reading.counts == "epoch"):
             self.unit = reading.counts
         self.rounds = 0 if from_start else None
@@ -181,13 +181,13 @@ class Counter:
         if self.unit in ("epoch", "samples") and self.basis != "guessed":
             return
         if grown > 0 and moved > 0:
-            self.unit, self.basis = "run", "seen"
+            self.unit, self.basis = "run", "observed"
         elif moved < 0 and (grown > 0 or wraps):
-            self.unit, self.basis = "epoch", "seen"
+            self.unit, self.basis = "epoch", "observed"
         elif moved < 0 and self.unit == "run" and may_restart:
             near_zero = max(1.5 * (self.every or 1), 0.05 * (self.total or 0))
             if self.step + moved <= near_zero:  # epochs end early, or this is another run
-                self.unit, self.basis, self.rounds = "epoch", "seen", None
+                self.unit, self.basis, self.rounds = "epoch", "observed", None
 
     def judge(self, first: int, last: int, epochs: int) -> None:
         """Check whether it can count the run, given the range of the current epoch, from 0.
@@ -351,8 +351,8 @@ class TextProgress:
     def shows(self) -> Earlier:
         """What the next attempt may rely on."""
         known = self._steps
-        seen = known is not None and known.unit == "run" and known.basis == "seen"
-        return Earlier(self.first_epoch, known.total if seen and known else self._run_total)
+        observed = known is not None and known.unit == "run" and known.basis == "observed"
+        return Earlier(self.first_epoch, known.total if observed and known else self._run_total)
 
     def begin_look(self) -> None:
         """Restart the range of the loss, which covers the time since the previous look."""
@@ -536,7 +536,7 @@ class TextProgress:
     def _unit(self, count: Counter) -> ProgressUnit | None:
         """What a counter counts; one that does not say so counts an epoch if there are several."""
         hints = self._hints
-        if count.unit != "run" or count.basis == "seen":
+        if count.unit != "run" or count.basis == "observed":
             return count.unit
         if self._outer is not None:
             return "epoch"
@@ -566,7 +566,7 @@ class TextProgress:
             fraction = count.step / total
             eta_s = count.left_s(total, now_s, self._last_read_s)
         repeats = hints.epochs not in (None, 1) and count.epoch is None
-        is_sure = count.basis == "seen" or count.total == hints.steps or hints.epochs == 1
+        is_sure = count.basis == "observed" or count.total == hints.steps or hints.epochs == 1
         doubtful = not count.total or (not is_sure and (count.basis == "guessed" or repeats))
         return Progress(
             step=count.step,

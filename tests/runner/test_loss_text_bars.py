@@ -80,3 +80,18 @@ def test_of_two_ranks_each_has_its_bar() -> None:
     )
     found = [(r.local_rank, r.step, r.loss) for r in parser.feed(text * 2)]
     assert found[:4] == [(0, 1, 2.0), (1, 1, 2.1), (0, 2, None), (1, 2, None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "eta_s"),
+    [
+        (" 5%|█ | 6/120 [00:24<01:10,  4.88it/s, loss=2.5]", 70.0),
+        (" 5%|█ | 6/120 [00:24<1:02:03,  1.60s/it, loss=2.5]", 3723.0),
+        (" 5%|█ | 6/120 [00:24<?, ?it/s, loss=2.5]", None),
+        (f"Epoch 1/1 {HEAVY} 49/50 0:00:07 • 0:00:01 6.40it/s loss: 2.", 1.0),
+        (f"Epoch 0/1 {HEAVY} 0/50 0:00:00 • -:--:-- 0.00it/s loss: 2.", None),
+        ("Step 100/5000 loss: 2.4", None),
+    ],
+)
+def test_how_long_a_bar_will_take(line: str, eta_s: float | None) -> None:
+    assert bar(line).eta_s == eta_s

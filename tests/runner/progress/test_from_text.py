@@ -59,7 +59,10 @@ def test_a_bar_of_the_run() -> None:
     assert total_steps(done) == 1000
 
 
-def test_before_a_speed_was_measured_the_time_left_is_unknown() -> None:
+def test_before_a_speed_was_measured_the_bar_is_believed() -> None:
+    progress = heard(Reading(step=10, total=1000, eta_s=80.0))
+    assert progress.progress(after(0)).eta_s == pytest.approx(80)
+    assert progress.progress(after(30)).eta_s == pytest.approx(50)
     assert heard(Reading(step=10, total=1000)).progress(after(0)).eta_s is None
 
 

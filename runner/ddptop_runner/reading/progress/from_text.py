@@ -128,6 +128,8 @@ class Counter:
         """The distance between the last two steps."""
         self.is_unnamed = reading.unnamed
         """Whether its last line does not say that it counts steps."""
+        self.eta_s = reading.eta_s
+        """Seconds until the total is reached, according to the last line."""
         self.at_s: float | None = None
         """When that was written, in Unix seconds; None if unknown."""
         self.pace = Pace()
@@ -161,7 +163,7 @@ class Counter:
             self.position = step
         else:
             self.position += moved
-        self.step, self.is_unnamed = step, reading.unnamed
+        self.step, self.is_unnamed, self.eta_s = step, reading.unnamed, reading.eta_s
         self.total = self.total if reading.total is None else reading.total
         self.epoch = self.epoch if reading.epoch is None else int(reading.epoch)
         self.at_s = self.at_s if at_s is None else at_s
@@ -207,12 +209,17 @@ class Counter:
     def left_s(self, end: int, now_s: float, last_read_s: float | None = None) -> float | None:
         """Seconds until it reaches `end`, starting over if that is beyond its total.
 
+        Follows the measured pace, or else what the bar says.
+
         Args:
             end: the step at which it ends.
             now_s: Unix seconds.
             last_read_s: when anything at all was last read.
         """
-        return self.pace.left_s(end - self.step, now_s, last_read_s)
+        measured = self.pace.left_s(end - self.step, now_s, last_read_s)
+        if measured is not None or self.eta_s is None or self.at_s is None or end != self.total:
+            return measured
+        return max(0.0, self.eta_s - max(0.0, now_s - self.at_s))
 
 
 # -- the output -------------------------------------------------------------------------

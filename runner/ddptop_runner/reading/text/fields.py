@@ -233,6 +233,8 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     """As printed: the first is 0 or 1."""
     kind: ReadingKind = "train"
     """`resume`: the line names only the step at which the run resumes."""
+    eta_s: float | None = None
+    """Seconds until `total` is reached, as tqdm and rich estimate it."""
     epochs: int | None = None
     """After the slash of `epoch`: the number of epochs, or the number of the last epoch."""
     written_at_s: float | None = None
@@ -430,6 +432,7 @@ def rank_in_words(line: bytes) -> int | None:
 # -- progress bars ---------------------------------------------------------------------------------
 
 _TQDM = re.compile(rb"%\|[^|]{0,2000}\|\s{0,8}(\d{1,18})/(\d{1,18}) \[([^\]]{0,2000})(\])?")
+_LEFT = re.compile(rb"(?:<|\xe2\x80\xa2 )(\d{1,5}(?::\d\d){1,2})(?!\w)")  # 00:24<01:10
 _OF_EPOCHS = re.compile(rb"epochs?:?$")
 _OF_STEPS = re.compile(rb"(?<![a-z])steps:?$")  # of the run, in Hugging Face's scripts
 _EPOCH_RATE = re.compile(rb"epochs?/s|s/epoch")
@@ -484,4 +487,13 @@ def _bar(before: bytes, found: re.Match[bytes], complete: bool, rest: bytes) -> 
         reading = replace(reading, counts="epoch")
     elif _OF_STEPS.search(described) is None:
         reading = replace(reading, open=True)
+    if (left := _LEFT.search(rest)) is not None:
+        reading = replace(reading, eta_s=_seconds(left[1]))
     return Bar(reading, complete, validation, training)
+
+
+def _seconds(clock: bytes) -> float:
+    total = 0
+    for part in clock.split(b":"):
+        total = total * 60 + int(part)
+    return float(total)

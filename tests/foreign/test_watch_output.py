@@ -456,7 +456,6 @@ def test_any_readings_add_up_to_something() -> None:
                 epoch=random_.choice((None, 0.0, 1.0, 2.5, float("inf"), float("nan"))),
                 epochs=random_.choice((None, 0, 3)),
                 open=random_.choice((False, True)),
-                run_eta_s=random_.choice((None, 0.0)),
                 loss=random_.choice((None, 1.0, float("nan"), float("-inf"))),
             ),
             random_.choice((None, at)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.devices.words import (
-    NO_INSTANCES,
     cuda_names,
     devices_in_words,
     names_of,
@@ -115,7 +114,7 @@ USES = {
         "in MIG mode; cannot be used as a whole",
     ),
     "in MIG mode without instances": (
-        gpu(note=NO_INSTANCES),
+        gpu(mig_mode=True),
         (),
         "in MIG mode; cannot be used as a whole",
     ),

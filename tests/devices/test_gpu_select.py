@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.launch.gpus.choice import (
     GpuRequest,
     Machine,
@@ -296,7 +295,7 @@ def test_an_instance_outside_of_what_is_allowed(cvd):
 
 
 def test_a_device_in_mig_mode_without_instances_is_no_use():
-    machine = [MACHINE[0], GpuSample(index=1, uuid="GPU-aa11", note=NO_INSTANCES)]
+    machine = [MACHINE[0], GpuSample(index=1, uuid="GPU-aa11", mig_mode=True)]
     assert indices(resolve(None, machine, None)) == [0]
 
 

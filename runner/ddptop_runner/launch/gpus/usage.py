@@ -26,7 +26,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
 from ddptop_runner.devices.owners import labeled
-from ddptop_runner.devices.words import NO_INSTANCES, names_of
+from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView
@@ -95,7 +95,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
 
 def in_mig_mode(gpu: GpuSample) -> bool:
     """Whether this whole device is divided, so that only its instances can be used."""
-    return bool(gpu.mig_instances) or NO_INSTANCES in (gpu.note or "")
+    return gpu.mig_mode or bool(gpu.mig_instances)
 
 
 def is_hot(gpu: GpuSample) -> bool:

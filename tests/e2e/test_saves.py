@@ -56,7 +56,7 @@ def test_script_that_handles_a_signal_is_stopped_once_it_has_saved(
         "signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1)) if rank == 0 else None\n"
         "saved = [int(name[5:-3]) for name in os.listdir(out) if name.endswith('.pt')]\n"
         "before = max(saved, default=0)",
-        'print(f"step {before + step}/99999", flush=True); '
+        'print(f"step {before + step}/99999 loss {loss.item():.4f}", flush=True); '
         'wanted and save(f"step-{before + step}") or wanted.clear()',
     )
     wait_until(lambda: (job.status()["step"] or 0) >= LOOKED_BACK, what="some steps")

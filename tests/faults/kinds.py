@@ -135,7 +135,7 @@ FAULTS = (
         script_word="exit-7",
         restarts=True,
         event="failure",
-        says=r"exit status 7",
+        says=r"exited with status 7",
         names_rank=True,
         exit_code=7,
     ),

@@ -39,7 +39,7 @@ def changed(one: Event, **fields: object) -> Event:
 KILLED = event(
     "failure", "Rank 1 was the first to fail: killed by SIGKILL", rank=1, signal="SIGKILL"
 )
-EXITED = event("failure", "Rank 1 was the first to fail: exit status 7", rank=1, exit_code=1)
+EXITED = event("failure", "Rank 1 exited with status 7, the first to fail.", rank=1, exit_code=1)
 RESTARTED = after(attempt=1, events=[KILLED, event("group_restart", "again")])
 
 

@@ -95,6 +95,21 @@ FINDINGS = {
         [],
         [Finding("paused", "warning", "rank 1 is paused by a signal (SIGCONT resumes it)", (1,))],
     ),
+    "paused on one of two hosts": (
+        [
+            RankSample(rank=0, local_rank=0, host="a"),
+            RankSample(rank=1, local_rank=0, host="b", state="paused", stands_at="x.py:7 in fetch"),
+        ],
+        [],
+        [
+            Finding(
+                "paused",
+                "warning",
+                "rank 1 is paused on b at x.py:7 in fetch by a signal (SIGCONT resumes it)",
+                (1,),
+            )
+        ],
+    ),
     "quiet is no alarm": (
         ranks(state=["quiet", "quiet", "running"]),
         [],

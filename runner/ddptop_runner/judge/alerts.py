@@ -69,11 +69,21 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     if paused:
         whom = "them" if len(paused) > 1 else "it"
         message = (
-            f"{name_ranks(paused)} {is_or_are(paused)} paused by a signal (SIGCONT resumes {whom})"
+            f"{name_ranks(paused)} {is_or_are(paused)} paused{_whereabouts(ranks, paused)} by a"
+            f" signal (SIGCONT resumes {whom})"
         )
         found.append(Finding("paused", "warning", message, paused))
     found += _early_exits(ranks)
     return found
+
+
+def _whereabouts(ranks: Sequence[RankSample], numbers: Sequence[int]) -> str:
+    """` on b at train.py:12` for ranks of one host, if there are several, or at one place."""
+    found = [rank for rank in ranks if rank.rank in numbers]
+    hosts, places = {rank.host for rank in found}, {rank.stands_at for rank in found}
+    on = f" on {hosts.pop()}" if len(hosts) == 1 < len({rank.host for rank in ranks}) else ""
+    at = f" at {place}" if len(places) == 1 and (place := places.pop()) else ""
+    return on + at
 
 
 def lost(gpus: Sequence[GpuSample]) -> list[Finding]:

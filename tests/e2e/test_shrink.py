@@ -78,6 +78,7 @@ def test_lost_device_is_set_aside_and_used_again(stub, launch_script, wait_until
     # by UUID: if a device is lost, CUDA numbers only the remaining ones
     uuids = f"{stub.gpu(0).uuid},{stub.gpu(2).uuid}"
     assert f"sees {uuids} world 2" in job.log(attempt=1)
+    assert job.events("gpu_memory")[0]["message"].endswith("for GPU 0 to release memory")
     status = job.status()
     assert (status["world_size"], status["set_aside"]) == (2, [1])
     assert [rank["gpu"] for rank in status["ranks"]] == [0, 2]

@@ -107,3 +107,9 @@ def test_without_a_sampler_there_is_nothing_to_wait_for():
 
 def test_who_does_not_want_to_wait_need_not():
     assert waited([report(9, age_s=-1000)], skip=True).left == ()
+
+
+def test_a_wait_for_the_next_sample_is_not_reported():
+    first = (Held(DEVICE, 9 * GIB, ()),)
+    assert Waited(0.8, first).in_words() is None
+    assert Waited(3.2, first).in_words() == "waited 3.2 s for GPU 0 to release memory"

@@ -142,6 +142,8 @@ POLL_S = 0.02
 ANSWER_S = 5.0
 """How long to wait for a driver that returns no samples."""
 TOLERANCE_BYTES = 512 * 1024**2
+REPORTED_FROM_S = 1.5
+"""A shorter wait is just the time to the next sample, and is not reported."""
 
 
 @dataclass(frozen=True)
@@ -169,15 +171,20 @@ class Waited:
     """How a wait ended."""
 
     seconds: float
+    first: tuple[Held, ...] = ()
+    """What was held at first."""
     left: tuple[Held, ...] = ()
     """What was still held at the end."""
 
     def in_words(self) -> str | None:
         """A message for the user; None if there is nothing worth reporting."""
-        if not self.left:
+        if self.left:
+            names = "; ".join(held.in_words() for held in self.left)
+            return f"after {self.seconds:.0f} s, {names}; starting the next attempt anyway"
+        if not self.first or self.seconds < REPORTED_FROM_S:
             return None
-        names = "; ".join(held.in_words() for held in self.left)
-        return f"after {self.seconds:.0f} s, {names}; starting the next attempt anyway"
+        names = ", ".join(name_of(held.device) for held in self.first)
+        return f"waited {self.seconds:.1f} s for {names} to release memory"
 
 
 def still_held(
@@ -228,19 +235,21 @@ async def wait_until_released(
     """
     began_s = boottime_s()
     request()  # a report is fresh if its reading began later
-    left: list[Held] | None = None
+    first: tuple[Held, ...] | None = None
+    left: list[Held] = []
     while (waited_s := boottime_s() - began_s) < LIMIT_S and not skip():
         latest = report()
         if latest is None or (latest.source is None and latest.note is not None):
             return Waited(waited_s)  # nothing samples these devices
         if latest.boottime_s > began_s:
             left = held(latest.gpus)
+            first = tuple(left) if first is None else first
             if not left:
-                return Waited(waited_s)
-        elif waited_s > ANSWER_S and left is None:
+                return Waited(waited_s, first)
+        elif waited_s > ANSWER_S and first is None:
             break
         await asyncio.sleep(POLL_S)
-    return Waited(boottime_s() - began_s, () if skip() else tuple(left or ()))
+    return Waited(boottime_s() - began_s, first or (), () if skip() else tuple(left))
 
 
 FRESH_WAIT_S = 3.0

@@ -784,6 +784,15 @@ def test_a_node_that_returns_while_the_job_stops_has_the_rest_of_the_grace() -> 
     assert orders == [pt.EndOn(node="n1", grace_s=250.0)]
 
 
+def test_a_new_head_ends_a_node_that_it_reaches_late_and_never_missed() -> None:
+    job = Job()
+    job.run()
+    job.take(pt.StopAsked(grace_s=300.0), now_s=10.0)
+    orders = job.take(pt.LinkMade(node="n1"), now_s=60.0)
+    assert orders == [pt.EndOn(node="n1", grace_s=250.0)]
+    assert job.take(pt.LinkMade(node="n1", is_there=False), now_s=61.0) == []
+
+
 async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
     job, came = Job(), []
     assert job.spec.placement is not None

@@ -271,7 +271,9 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
     if life.unknown_since is not None or life.lost:
         events = [ev.NodeReachable(attempt=state.attempt, node=node)]
     if state.ending is not None:
-        return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))] if events else []
+        end = pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))
+        # a new head may have ended its wait for a node that was never recorded as unreachable
+        return [*events, end] if events or fact.is_there else []
     if not life.takes_part and (life.refused or state.restart is None):
         # it runs an earlier attempt
         end = pt.EndOn(node=node, grace_s=0.0)

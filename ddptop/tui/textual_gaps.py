@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from textual import events
 from textual._styles_cache import StylesCache
-from textual.app import App, ScreenStackError
+from textual.app import App, ScreenStackError, _PrintCapture
 from textual.css.query import NoMatches
 from textual.dom import DOMNode, NoScreen
 from textual.driver import Driver
@@ -18,6 +18,8 @@ from textual.keys import _character_to_key
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
+
+_PrintCapture.encoding = "utf-8"  # type: ignore[attr-defined]  # libtmux reads it when imported
 
 OF_THE_END = (NoMatches, NoScreen, ScreenStackError)
 """Exceptions raised by a screen whose widgets are gone or were never mounted."""

@@ -187,6 +187,10 @@ def test_a_supervisor_that_cannot_be_started_is_tried_again(ddptop_home, monkeyp
         assert one._restart_at_s is not None
         assert set(os.listdir("/proc/self/fd")) <= open_before
         assert "the supervisor cannot start" in folder.supervisor_log.read_text()
+        patched.setattr(guardian, "lock", no_process)  # this user has no files left
+        one._restart_at_s = None
+        one._start_supervisor()
+        assert one._restart_at_s is not None
         shutil.rmtree(folder.path)
         with pytest.raises(BlockingIOError):  # nothing would ever report that the job has ended
             one._start_supervisor()

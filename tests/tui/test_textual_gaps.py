@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import ddptop
@@ -63,3 +65,20 @@ def test_private_names_of_textual_are_in_one_module(room: str) -> None:
 def test_the_search_finds_them() -> None:
     assert {"_shutdown", "_handle_exception", "_on_key", "_attach"} <= used_in(GAPS)
     assert {"_styles_cache", "_character_to_key", "_writer_thread"} & used_in(GAPS)
+
+
+IMPORTS_WITHIN = """
+from ddptop.tui.textual_gaps import QuietApp
+class Opened(QuietApp):
+    def on_mount(self):
+        import ddptop_runner.host.tmux_server
+        self.exit("imported")
+app = Opened()
+raise SystemExit(app.run(headless=True) != "imported")
+"""
+
+
+def test_libtmux_can_be_imported_while_the_interface_runs():
+    """It reads an attribute of stdout, which Textual replaces; a launch or an adoption needs it."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS_WITHIN], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()

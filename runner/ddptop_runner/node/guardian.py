@@ -48,13 +48,20 @@ PACKET_BYTES = 64 * 1024
 SHUTDOWN_S = 5.0
 """SIGTERMs within this time belong together."""
 RELIEF_S = 5.0
+"""A supervisor that SIGKILL does not end within this time keeps its lock for now."""
 EXITS_KEPT = 512
 """Exits sent to a restarted supervisor; they fit into one packet."""
 STDOUT = 1
 
 
 def relieve(folder: RunFolder, job_id: str) -> None:
-    """Kill a supervisor without a guardian; returns once none is left or after `RELIEF_S`."""
+    """Kill a supervisor without a guardian; returns once none is left or after `RELIEF_S`.
+
+    A guardian that is killed while it restarts its supervisor leaves one that takes the lock late.
+
+    Raises:
+        OSError: the lock cannot be opened.
+    """
     words = ["supervisor", str(folder.path)]
     deadline_s = time.monotonic() + RELIEF_S
     while (held := lock(folder.supervisor_lock)) is None:
@@ -122,8 +129,6 @@ class Guardian:
             is_due = self._restart_at_s is not None and time.monotonic() >= self._restart_at_s
             if is_due and not self._all_is_ended():
                 self._restart_at_s = None
-                # a killed guardian may have started one just before
-                relieve(self._folder, self._spec.job_id)
                 self._start_supervisor()
         return self._exit_code
 
@@ -187,6 +192,7 @@ class Guardian:
 
     def _start_supervisor(self) -> None:
         try:
+            relieve(self._folder, self._spec.job_id)
             ours = self._spawn_supervisor()
         except OSError as error:  # this user has no processes, memory, or files left
             if not self._folder.path.is_dir():

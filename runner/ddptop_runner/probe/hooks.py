@@ -18,6 +18,7 @@ import weakref
 from _thread import get_ident
 
 from . import identity, losses, recorder, saves, time_parts
+from .recorder import AWAITED
 
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
@@ -122,8 +123,10 @@ class Hooks:
         return backward
 
     def _backward(self, original):
-        is_traced, saw = _is_traced(self.torch), self.saw_backward
-        unseen = self.torch._C.DisableTorchFunction  # by the script's subclasses and modes
+        torch, record, scalers = self.torch, self.record, self.scalers
+        is_traced, tensor_type, handed_over = _is_traced(torch), torch.Tensor, scalers.handed_over
+        function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
+        saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
 
         def backward(
             tensors,
@@ -135,7 +138,24 @@ class Hooks:
         ):
             if not is_traced():
                 try:
-                    with unseen():
+                    if function_modes() or type(tensors) is not tensor_type:
+                        with unseen():  # by the script's subclasses and modes
+                            saw(tensors, grad_tensors)
+                    elif (
+                        record.plain_loss is not AWAITED
+                        or grad_tensors is not None
+                        or dispatch_modes()
+                    ):
+                        saw(tensors, grad_tensors)
+                    elif not handed_over and not scalers.labels and tensors.is_cpu:
+                        record.plain_loss = tensors.item()
+                    elif (
+                        handed_over
+                        and type(handed_over[0]) is tensor_type
+                        and handed_over[0].is_cpu
+                    ):
+                        record.plain_loss = handed_over.pop().item() / scalers.divisor
+                    else:
                         saw(tensors, grad_tensors)
                 except Exception as error:
                     if not is_own(error):
@@ -157,8 +177,10 @@ class Hooks:
         ):
             return
         record = self.record
-        if record.passes >= record.usual_backwards:
-            self.find_unseen_steps()
+        if record.plain_loss is not AWAITED:
+            record.end_run()
+            if record.passes >= record.usual_backwards:
+                self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
 
     def _loss_of(self, tensor, gradient):

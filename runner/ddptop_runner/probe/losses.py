@@ -22,6 +22,8 @@ import ctypes
 import sys
 import time
 
+from .recorder import AWAITED
+
 UNSCALED = "_ddptop_unscaled"
 """Attribute of a scaled loss that holds the loss before scaling, detached."""
 
@@ -89,7 +91,7 @@ class Scalers:
             known = engine.__dict__
             steps, skipped = known.get("global_steps"), known.get("skipped_steps")
             result = original(engine, *args, **kwargs)
-            if record.has_passed:
+            if record.plain_loss is not AWAITED and record.has_passed:
                 note(engine, steps, skipped)
             return result
 

@@ -167,7 +167,7 @@ class LauncherExited(EventBase, frozen=True, kw_only=True, tag="launcher_exited"
 
 
 class HangSuspected(EventBase, frozen=True, kw_only=True, tag="hang_suspected"):
-    """No step for longer than the job ever paused."""
+    """No progress for most of the time allowed."""
 
     TYPE = "hang_suspected"
     found: str

@@ -1,5 +1,4 @@
-"""From the ends of logs and error files to an exception; all texts are real output of torch or
-Python."""
+"""From the ends of logs to an exception; all texts are real output of torch or Python."""
 
 from __future__ import annotations
 

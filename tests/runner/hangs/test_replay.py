@@ -132,7 +132,7 @@ CULPRITS = {
     "hang_left": ((1,), "in collective 308; rank 1 never reached it"),
     "hang_in_c": (
         (1,),
-        "rank 1 last reported before entering collective 302 (no response from its interpreter)",
+        "rank 1 last reported before entering collective 302 (no response from the interpreter)",
     ),
     # rank 0 entered one more, of another kind: all wait
     "hang_skip": (

@@ -15,6 +15,7 @@ from ddptop_runner.judge.hangs.verdict import SeenPause
 from ddptop_runner.judge.hangs.watch import HangWatch
 from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.events import HangSuspected
 
 AUTO = {"timeout_s": None, "auto": True}
 
@@ -182,6 +183,16 @@ def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
     assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
     assert life.looked.notes[0].startswith("the probe stopped reporting")
     life.look(rank(n, steps, 631.0, phase="steps", unheard_s=1.0, cpu_s=1e4) for n in range(2))
+    idle = lambda s: [  # noqa: E731
+        rank(n, steps, s, phase="steps", unheard_s=20 + s, cpu_s=1e4) for n in range(2)
+    ]
+    assert life.stand(lambda s: idle(630 + s), 90)[2] is not None
+    life.look(rank(n, steps + 1, 0.0, phase="steps") for n in range(2))
+    losing_workers = lambda s: [  # noqa: E731
+        rank(n, steps + 1, s, phase="steps", unheard_s=20 + s, cpu_s=2e4 - s // 30)
+        for n in range(2)
+    ]
+    assert life.stand(losing_workers, 300)[2] is None
 
 
 def test_collectives_are_progress_where_no_step_is_taken():
@@ -317,3 +328,15 @@ def test_what_follows_a_verdict_is_what_the_restart_policy_decides(
     assert watch.pause.verdict_at is not None
     watch.look(one_sleeps(201)(0.0), life.now_s + 2)
     assert watch.pause is None
+
+
+def test_a_suspicion_records_the_reason_that_the_pause_shows():
+    emitted: list[HangSuspected] = []
+    log = SimpleNamespace(state=JobState(phase="running", attempt=0), emit=emitted.append)
+    watch = TroubleWatch(make_spec(hang_timeout_s=40.0), log, lambda fact: None)
+    life = Life(watch.hangs)
+    ranks = one_sleeps(life.train(20))
+    life.stand(ranks, 30)
+    watch.look(ranks(31.0), life.now_s + 1)
+    assert watch.pause is not None and watch.pause.reason
+    assert [event.reason for event in emitted] == [watch.pause.reason]

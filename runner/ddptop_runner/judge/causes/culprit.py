@@ -42,7 +42,7 @@ class RankEnd:
 
     exit: RankExit
     exception: PythonException | None = None
-    """The last in its log or error file; if we ended it, before any signal."""
+    """The last in its log; if we ended it, before any signal."""
     tail: str = ""
     """The end of its log; if we ended it, before any signal."""
     step: int | None = None

@@ -1,8 +1,8 @@
 """Interprets the text of an error: exceptions, known messages, signals, and exit statuses.
 
-Exceptions come from the end of a log. torch prefixes the lines of an uncaught
-exception with `[rank0]: `, but not those of an exception that a script handles and logs. A prefixed
-traceback therefore counts anywhere, and any other only near the end of the log.
+Exceptions come from the end of a log. torch prefixes the lines of an uncaught exception with
+`[rank0]: `, but not those of an exception that a script handles and logs. A prefixed traceback
+therefore counts anywhere, and any other only near the end of the log.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from signal import Signals
 
+from ddptop_runner.base.exit_status import signal_name
 from ddptop_runner.base.units import parse_size, size
 from ddptop_runner.model.diagnose import PythonException
 
@@ -240,8 +240,8 @@ def signal_in_words(name: str) -> str | None:
 
 def exit_code_in_words(code: int) -> str | None:
     """What an exit status usually means; None if the program defines it."""
-    if code > 128 and (name := Signals._value2member_map_.get(code - 128)) is not None:
-        return f"a shell reports {code} for a process killed by {name.name}"
+    if code > 128 and (name := signal_name(code - 128)).startswith("SIG"):
+        return f"a shell reports {code} for a process killed by {name}"
     return _EXIT_CODES.get(code)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ddptop_runner.base import bounded
-from ddptop_runner.base.units import name_ranks
+from ddptop_runner.base.units import is_or_are, name_ranks
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.model.snapshot import Cause
 
@@ -137,8 +137,8 @@ def hang_cause(found: HangVerdict, evidence: str) -> Cause:
         message = found.message(place)
     else:
         at = "" if place is None else f", but at {place}"
-        be = "is" if len(culprits) == 1 else "are"
-        message = f"{found.why}; {name_ranks(culprits)} {be} not where the others are{at}"
+        who = f"{name_ranks(culprits)} {is_or_are(culprits)}"
+        message = f"{found.why}; {who} not where the others are{at}"
     rank = culprits[0] if len(culprits) == 1 else None
     return Cause(
         kind="hang",

@@ -94,6 +94,8 @@ class Standing:
     """Since its last step or, if it takes none, its last completed collective."""
     busy: bool | None = None
     """Whether it or its descendants use the CPU; None if unknown."""
+    is_still: bool = False
+    """Whether it neither reports nor uses the CPU, as if its interpreter were stuck."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def _by_collective(alive: Sequence[RankProgress], ended: Sequence[RankProgress])
         overdue = any(rank.alive and rank.is_overdue for rank in those)
         missed = "it" if latest == last + 1 else f"collective {last + 1}"
         missing = (
-            f"last reported before entering {missed} (no response from its interpreter)"
+            f"last reported before entering {missed} (no response from the interpreter)"
             if overdue
             else f"never reached {missed}"
         )

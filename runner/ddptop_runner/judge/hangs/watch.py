@@ -118,10 +118,11 @@ class HangWatch:
         if paused or len(known) < len(alive):
             why = f"{name_ranks(paused)} {is_or_are(paused)} paused" if paused else None
             return HangReport(quiet=quiet, pause=self._plain_pause(standings, why), notes=notes)
-        reporting = [standing.rank for standing in standings if standing.doing != "end"]
-        if reporting and all((rank.unheard_s or 0.0) > ALL_OVERDUE_S for rank in reporting):
+        reporting = [standing for standing in standings if standing.doing != "end"]
+        overdue = all((one.rank.unheard_s or 0.0) > ALL_OVERDUE_S for one in reporting)
+        if reporting and overdue and not all(one.is_still for one in reporting):
             self._restart_clocks()  # what happened meanwhile is unknown
-            notes |= {rank.rank: REPORTS_STOPPED for rank in reporting}
+            notes |= {one.rank.rank: REPORTS_STOPPED for one in reporting}
             return HangReport(pause=self._plain_pause(standings, REPORTS_STOPPED), notes=notes)
         pause = self._pause(standings, judgment, hung=hung)
         stalled = self.is_on and pause is not None and pause.state == "stalled"
@@ -313,6 +314,10 @@ def _note(standing: Standing, culprits: Culprits, paused: tuple[int, ...]) -> st
 
 BUSY_SHARE = 0.05
 """Fraction of a core. A rank that only waits uses a tenth of this, including its probe."""
+STILL_SHARE = 0.002
+"""Fraction of a core. A rank with a probe that trains or sleeps uses more."""
+STILL_S = 60.0
+"""How long ranks that do not report must use no CPU before they may be hung."""
 CPU_WINDOW_S = 10.0
 CPU_SPAN_S = 3.0
 """Minimum time over which CPU use is measured."""
@@ -386,6 +391,8 @@ class RankHistory:
         """At its last sign of life."""
         self._phase: Phase | None = None
         self._cpu: deque[tuple[float, float]] = deque()
+        self._cpu_when_overdue: tuple[float, float] | None = None
+        """(clock, CPU time) when its reports became overdue."""
 
     def advance(
         self, rank: RankProgress, now_s: float, passed_s: float, boottime_s: float
@@ -465,6 +472,11 @@ class RankHistory:
         """Record the CPU time of the latest seconds, starting over after a gap."""
         if gap or rank.cpu_s is None or (self._cpu and rank.cpu_s < self._cpu[-1][1]):
             self._cpu.clear()
+        since = self._cpu_when_overdue
+        if rank.cpu_s is None or (rank.unheard_s or 0.0) <= ALL_OVERDUE_S:
+            self._cpu_when_overdue = None
+        elif since is None or rank.cpu_s < since[1]:  # a child has ended
+            self._cpu_when_overdue = now_s, rank.cpu_s
         if rank.cpu_s is not None:
             self._cpu.append((now_s, rank.cpu_s))
         while len(self._cpu) > 2 and self._cpu[1][0] <= now_s - CPU_WINDOW_S:
@@ -477,6 +489,14 @@ class RankHistory:
         since_s, cpu_s = self._cpu[0]
         return (rank.cpu_s - cpu_s) / (now_s - since_s) >= BUSY_SHARE
 
+    def _is_still(self, rank: RankProgress, now_s: float) -> bool:
+        """Whether the rank has used almost no CPU since its reports became overdue."""
+        if self._cpu_when_overdue is None or rank.cpu_s is None:
+            return False
+        since_s, cpu_s = self._cpu_when_overdue
+        passed_s = now_s - since_s
+        return passed_s >= STILL_S and rank.cpu_s - cpu_s <= STILL_SHARE * passed_s
+
     def standing(self, rank: RankProgress, now_s: float) -> Standing:
         """The rank's state as input to the verdict."""
         return Standing(
@@ -486,6 +506,7 @@ class RankHistory:
             idle_s=now_s - max(self.sign_s, self.progress_s),
             stepless_s=now_s - self.step_s,
             busy=self._is_busy(rank, now_s),
+            is_still=self._is_still(rank, now_s),
         )
 
     def saved(self, now_s: float) -> _SavedRank:

@@ -141,6 +141,22 @@ def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
     assert gpus[3]["mem_used_bytes"] == 5 * GIB
 
 
+def test_instances_that_changed_while_their_device_was_lost_are_found(stub, make_reader):
+    reader = make_reader(stub)
+    reader.sample(0)
+    with stub.together():
+        for index in (1, 100, 102):
+            stub.lose(index)
+    for second in range(1, 12):
+        reader.sample(second)
+    stub.gpus = [gpu for gpu in stub.gpus if gpu.uuid not in (FIRST, SECOND)]
+    stub.gpus.append(instance("MIG-7", 1, stub.gpu(1)))
+    stub.restore(1)
+    with pytest.raises(msgspec.DecodeError):
+        for second in range(12, 52):
+            reader.sample(second)
+
+
 def test_the_sampler_starts_over_if_a_device_enters_or_leaves_mig_mode(make_stub, make_reader):
     stub = make_stub([StubGpu(0), StubGpu(1, mig_mode=0)])
     reader = make_reader(stub)

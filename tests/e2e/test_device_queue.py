@@ -86,7 +86,7 @@ def test_busy_device_is_refused_and_its_user_named(stub, tmp_path, ddptop_cli, d
     answer = ddptop_cli("launch", "-d", *dry_run, "--gpus", "0-2", str(tmp_path / "s.py"))
     assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
     told = answer.stderr
-    assert "GPUs 0, 1 are busy (GPU 0: " in told
+    assert "GPUs 0, 1 are busy: GPU 0: " in told
     assert f"(pid {os.getpid()}) uses 30.0 GiB" in told
     assert "--gpus auto:2" in told
     assert "--wait-gpus" in told
@@ -119,7 +119,7 @@ def test_job_without_memory_in_use_has_its_devices_reserved(stub, ddptop_cli, tm
     (tmp_path / "s.py").write_text("")
     answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
     assert answer.returncode == 2
-    assert "GPU 3 is busy (GPU 3: reserved by job first); pass --wait-gpus" in answer.stderr
+    assert "GPU 3 is busy: reserved by job first; pass --wait-gpus" in answer.stderr
     job.cli("kill", job.name)
     restarted = ddptop_cli("restart", "first")
     assert restarted.returncode == 0, restarted.stderr

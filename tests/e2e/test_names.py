@@ -12,7 +12,7 @@ import pytest
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import run_folder
-from ddptop_runner.foreign.census import name_of_own
+from ddptop_runner.foreign.census import is_own_job
 from ddptop_runner.jobs import launch as launching
 from ddptop_runner.model.spec import read_spec
 
@@ -55,7 +55,7 @@ def test_ended_job_gives_up_its_name_but_keeps_its_files(
     again = json.loads(ddptop_cli("status", "lm-1", "--json").stdout)
     assert again["attempt"] == old["attempt"] + 1
     assert read_spec(run_folder("lm-1")).job_id == job_id
-    assert name_of_own(job_id, os.getuid()) == "lm-1"
+    assert is_own_job(job_id, os.getuid())
     ddptop_cli("stop", "lm", "--grace", "1")
     assert "the last lm is now lm-2" in take(FAIL).stderr
     ddptop_cli("wait", "lm")

@@ -182,17 +182,29 @@ def test_the_batch_script_is_what_sbatch_reads():
         ["-N", "2"],
         ["-N2"],
         ["--nodes=2"],
+        ["--wrap=x"],
         ["-Jx"],
         ["--job-name", "x"],
+        ["--test-only"],
+        ["-W"],
         ["--signal=USR1@60"],
         ["--signal", "9"],
+        ["--nodes=2\r"],
+        ["--comment=a\rb"],
+        ["--nod=2"],
+        ["--job-n", "x"],
+        ["--wra=hostname"],
+        ["--test"],
+        ["--sig=USR1@60"],
     ],
 )
 def test_options_that_would_break_a_job_are_refused(options):
     with pytest.raises(UsageError):
         slurm.check_sbatch(options)
     slurm.check_sbatch(["--signal=B:USR1@300", "--nodelist=a", "--signal", "B:SIGUSR1@60"])
-    slurm.check_sbatch(["--part=gpu", "--nice", "--no-kill", "--wait-all-nodes=1"])
+    slurm.check_sbatch(
+        ["--sign=B:USR1@300", "--part=gpu", "--nice", "--no-kill", "--wait-all-nodes=1"]
+    )
 
 
 def _ran(attempt: int, step: int | None, saved: Checkpoint | None = None, **changes: Any):

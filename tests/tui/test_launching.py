@@ -434,7 +434,7 @@ async def test_a_refusal_of_busy_devices_offers_both_ways_on() -> None:
         screen.show_devices(Devices(gpus=(held(2),)))
         row = screen.query_one("#busy")
         assert not row.display
-        refused = "GPU 2 is busy (...); pass --wait-gpus to wait, or --force to use busy GPUs"
+        refused = "GPU 2 is busy: ...; pass --wait-gpus to wait, or --force to use busy GPUs"
         screen.on_job_launched(JobLaunched(None, refused))
         await pilot.pause()
         assert row.display

@@ -1,4 +1,7 @@
-"""Implements the actions on a job, for the CLI and the TUI."""
+"""Implements the actions on a job, for the CLI and the TUI.
+
+For a job whose supervisor is on another node of a cluster, a Slurm step runs this module there.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Turns a launch request into a running guardian: checks, run folder, start.
 
 `prepare` changes nothing, so `--dry-run` and refused requests leave no trace. `start` creates the
-run folder and starts the guardian in tmux or, if tmux is unusable, as a daemon.
+run folder and starts the guardian in tmux or, if tmux is unusable, as a daemon. `restart_ended`
+starts an ended job again. An ended job gives up its name to a new one, and old runs are deleted.
 """
 
 from __future__ import annotations

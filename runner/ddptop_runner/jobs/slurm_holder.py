@@ -2,7 +2,7 @@
 
 Slurm kills whatever a step leaves behind, so a guardian cannot be a daemon there: it is its
 holder's child. The batch step's holder also holds a step on each other node. Near the time limit
-(SIGUSR1), it has the job save a checkpoint, and requeues it.
+(SIGUSR1), it has the job save a checkpoint, and requeues it, unless its requeues are used up.
 """
 
 from __future__ import annotations

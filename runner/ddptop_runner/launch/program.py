@@ -150,18 +150,33 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 def inner(argv: Sequence[str]) -> tuple[str, ...]:
     """The command without a wrapper or shell: it starts with the launcher, interpreter, or program.
 
-    `env A=1 nohup torchrun x.py` → `torchrun x.py`; `bash -c 'A=1 python x.py'` → `python x.py`.
+    `env A=1 nohup torchrun x.py` → `torchrun x.py`; of shell code, the last command that trains:
+    `bash -c 'python prepare.py && A=1 torchrun x.py'` → `torchrun x.py`.
     A wrapper around nothing recognizable is returned unchanged.
     """
     words = tuple(argv)
     if not words or base_name(words[0]) not in SHELLS | WRAPPERS:
         return words
-    if is_code := len(words) > 2 and re.fullmatch(r"-[a-z]*c", words[1]) is not None:
-        words = tuple(re.sub(r"[;&|\n]+", " ; ", words[2]).split())
-    tails = [words[index:] for index, word in enumerate(words) if not _VARIABLE.match(word)]
-    trains = (tail for tail in tails if launcher_of(tail) or python_target(tail))
-    paths = (tail for tail in tails[1:] if _is_program(tail[0]) and not is_code)
-    return next(trains, None) or next(paths, None) or tuple(argv)
+    code = _shell_code(words)
+    commands = [words] if code is None else [one.split() for one in re.split(r"[;&|\n]+", code)]
+    for command in reversed(commands):
+        for tail in _tails(tuple(command)):
+            if launcher_of(tail) or python_target(tail):
+                return tail
+    paths = (tail for tail in _tails(words)[1:] if _is_program(tail[0]) and code is None)
+    return next(paths, words)
+
+
+def _shell_code(words: tuple[str, ...]) -> str | None:
+    """The CODE of `sh -c CODE`, also behind a wrapper."""
+    for shell, option, code in zip(words, words[1:], words[2:], strict=False):
+        if base_name(shell) in SHELLS and re.fullmatch(r"-[a-z]*c", option):
+            return code
+    return None
+
+
+def _tails(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [words[index:] for index, word in enumerate(words) if not _VARIABLE.match(word)]
 
 
 def _is_program(word: str) -> bool:
@@ -205,13 +220,12 @@ MOST_BYTES = 192 * 1024
 """Reading and parsing delay a launch by about 100 ms per 100 KiB."""
 _SPAWNS = re.compile(
     r"torch\.multiprocessing\.(?:spawn\.)?(?:spawn|start_processes)"
-    r"|torch\.distributed\..*\.(?:main|elastic_launch)|accelerate\..*notebook_launcher"
-    r"|accelerate\.notebook_launcher"
+    r"|torch\.distributed\..*\.(?:main|run|elastic_launch)|accelerate\..*notebook_launcher"
 )
 _RUNS = re.compile(r"os\.(?:system|popen|exec\w+)|subprocess\.\w+")
 _NESTED = re.compile(
     r"(?:\S*/)?(?:accelerate|deepspeed|horovodrun|mpirun|mpiexec|srun)(?:\s|$)"
-    r"|.*(?:\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b)"
+    r"|.*(?<![\w.-])(?:torchrun|torch\.distributed\.(?:run|launch))(?![\w./-])"
 )
 """A command line that starts another launcher."""
 _RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
@@ -263,9 +277,10 @@ def starts_own_ranks(script: Path) -> str | None:
 
 def _runs_launcher(call: ast.Call) -> bool:
     words = [
-        part.value
+        word
         for argument in call.args[:2]
         for part in ast.walk(argument)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        for word in part.value.split()
     ]
     return _NESTED.match(" ".join(words)) is not None

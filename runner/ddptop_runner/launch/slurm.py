@@ -193,9 +193,12 @@ _FLAGS = frozenset(
 _REFUSED = {
     "--nodes": "use ddptop launch --slurm --nodes N -- ...",
     "--job-name": "use ddptop launch --slurm --name NAME -- ...",
+    "--wrap": "use ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT",
+    "--wait": "submit without it, then run ddptop wait NAME",
+    "--test-only": "use ddptop launch --slurm --dry-run ... | sbatch --test-only",
 }
 """Options of sbatch that conflict with ddptop, with what to use instead."""
-_SHORT = {"-N": "--nodes", "-J": "--job-name"}
+_SHORT = {"-N": "--nodes", "-J": "--job-name", "-W": "--wait"}
 
 
 def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -227,7 +230,12 @@ def check_sbatch(options: Sequence[str]) -> None:
     """
     for position, option in enumerate(options):
         name, _, value = option.partition("=")
+        if re.search(r"[\n\r\0]", option):
+            raise UsageError(f"sbatch option {option!r} contains a line break", "remove it")
         name = name if name.startswith("--") else _SHORT.get(name[:2], name)
+        if name.startswith("--") and name not in _REFUSED:  # sbatch accepts abbreviations
+            known = (one for one in (*_REFUSED, "--signal") if one.startswith(name))
+            name = next(known, name)
         if name in _REFUSED:
             raise UsageError(f"{name} after -- conflicts with ddptop", _REFUSED[name])
         if name == "--signal":

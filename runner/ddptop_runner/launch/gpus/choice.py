@@ -122,11 +122,10 @@ def choose(
             why_none = machine.why_none()
         return DeviceChoice(pool, why_none=why_none)
     notes = machine.left_out(request)
-    count = len(pool)
+    count, is_auto = len(pool), False
     if request is not None and request.kind == "auto":
-        count = request.count
+        count, is_auto = request.count, True
         pool = sorted(pool, key=lambda device: device.index)
-    is_auto = request is not None and request.kind == "auto"
     return _Decision(pool, count, present, notes, force, wait, is_auto, machine.usable).make()
 
 
@@ -236,10 +235,13 @@ class _Decision:
         if self.is_auto:
             free = [use for use in uses if not use.busy]
             what = f"--gpus auto:{self.count}: only {len(free)} of {len(uses)} GPUs are free"
+            what = f"{what} ({busy_in_words(uses)})"
         else:
             free = [use for use in usage.uses(self.allowed, self.present) if not use.busy]
-            what = f"{_are([use.device for use in chosen if use.busy])} busy"
-        what += f" ({busy_in_words(uses if self.is_auto else chosen)})"
+            busy = [use for use in chosen if use.busy]
+            holders = {usage.holders_in_words(use) for use in busy}
+            whose = holders.pop() if len(holders) == 1 else busy_in_words(busy)
+            what = f"{_are([use.device for use in busy])} busy: {whose}"
         is_mig = any(use.device.is_mig for use in chosen)
         count = min(len(free), self.count)
         remedy = f"--gpus auto:{count} for idle GPUs, " if count and not is_mig else ""
@@ -404,7 +406,7 @@ class Machine:
     def why_none(self) -> str:
         """Why none of the machine's devices is allowed, or no allowed one is usable."""
         if self._allowed:
-            return "all allowed GPUs are lost or in MIG mode"
+            return "all allowed GPUs are lost or in MIG mode, where --gpus must name an instance"
         return f"CUDA_VISIBLE_DEVICES is {self._inherited_cvd!r}, which allows no GPUs"
 
     def require_allowed(self, devices: Sequence[Device]) -> None:

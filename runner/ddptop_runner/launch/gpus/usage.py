@@ -288,7 +288,7 @@ def will_yield(holders: Sequence[JobView], spec: JobSpec) -> bool:
 
 
 def _launched(spec: JobSpec) -> tuple[dt.datetime, str]:
-    return spec.created_at, spec.job_id.rpartition(".")[0]  # the parts of a job differ behind that
+    return spec.created_at, spec.job_id.rpartition(".")[0]  # the same in all parts of a job
 
 
 def queued_before(spec: JobSpec) -> list[str]:

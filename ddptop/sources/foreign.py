@@ -44,7 +44,7 @@ class ForeignLook:
 
 
 class ForeignSource:
-    """The foreign jobs of this host; the one whose screen is open is followed closely."""
+    """The foreign jobs of this host; the one whose screen is open remains after its end."""
 
     def __init__(self) -> None:
         self.ended_by: dict[str, str] = {}

@@ -90,6 +90,21 @@ def test_a_pipe_to_another_program_cannot_be_read(tmp_path: Path) -> None:
         tee.stdin.close()
 
 
+def test_pipes_that_lead_to_each_other_are_not_followed(tmp_path: Path, wait_until) -> None:
+    circle, path = tmp_path / "circle", tmp_path / "out.log"
+    os.mkfifo(circle)
+    with (
+        running(*SLEEP, stdout=subprocess.PIPE) as process,
+        running("tee", str(circle), stdin=process.stdout) as first,
+        circle.open("rb") as reader,
+        running("tee", str(circle), str(path), stdin=reader) as second,
+    ):
+        wait_until(lambda: {"3", "4"} <= set(os.listdir(f"/proc/{second.pid}/fd")))
+        assert "3" in os.listdir(f"/proc/{first.pid}/fd")
+        assert find(process.pid).key is None
+        assert find(first.pid, 3).words == f"file {path}"
+
+
 def test_a_pipe_without_a_reader() -> None:
     reader, writer = os.pipe()
     with running(*SLEEP, stdout=writer) as process:

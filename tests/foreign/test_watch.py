@@ -23,8 +23,9 @@ from tests.foreign.watching import FAR, SLEEP, first_rank, look, memory_of
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import watch
-from ddptop_runner.foreign.types import Census
+from ddptop_runner.foreign.types import Census, ForeignRank
 from ddptop_runner.foreign.watch import ForeignBook
+from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 # -- what becomes of it ----------------------------------------------------------------------------
@@ -55,6 +56,20 @@ def test_the_state_of_a_process(letter: str, blocked_s: float, state: str) -> No
     found, reason = watch.state_of(letter, blocked_s)
     assert found == state
     assert (reason is None) == (state == "running")
+
+
+def test_uninterruptible_sleep_counts_only_if_it_lasts() -> None:
+    rank = ForeignRank(rank=0, local_rank=0, pid=7, start_ticks=55)
+    now = utc_now()
+    record = watch.JobRecord(job_of(os.getpid(), ranks=(rank,)), now)
+
+    def state(letter: str, now_s: float) -> str:
+        usages = {7: RankUsage(None, 1, letter, (7,), start_ticks=55)}
+        return first_rank(record.view([], usages, now, now_s)).state
+
+    assert [state("D", now_s) for now_s in (0.0, 2.0, 4.0, 6.0)] == ["running"] * 3 + ["blocked"]
+    assert state("S", 7.0) == "running"
+    assert [state("D", now_s) for now_s in (10.0, 15.0)] == ["running", "blocked"]
 
 
 def test_a_process_of_that_pid_that_started_later_is_another(book: ForeignBook) -> None:

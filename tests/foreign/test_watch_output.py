@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import itertools
 import os
 import random
 import shlex
@@ -378,6 +380,33 @@ def test_a_log_beyond_the_limit_is_read_from_its_end(
 
 
 # -- bounds ----------------------------------------------------------------------------------------
+
+
+def test_a_scan_that_takes_long_reads_the_watched_job_and_the_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "READ_S", 1.5)
+    ticks = itertools.count()
+    book = ForeignBook(clock=lambda: float(next(ticks)))  # each job takes 1 s
+    with (
+        (tmp_path / "one").open("wb", buffering=0) as one,
+        (tmp_path / "two").open("wb", buffering=0) as two,
+        running(*SLEEP, stdout=one) as first,
+        running(*SLEEP, stdout=two) as second,
+        contextlib.closing(book),
+    ):
+        for file in (one, two):
+            file.write(b"step 1/10 loss 2.5\n")
+        older, newer = job_of(first.pid, started_at=long_ago()), job_of(second.pid)
+        census = census_of(newer, older)
+
+        def losses() -> list[float | None]:
+            views = book.update(census, [], utc_now(), follow=older.name)
+            return [first_rank(view).loss for view in views]
+
+        assert losses() == [None, 2.5]
+        monkeypatch.setattr(watch, "READ_S", 10.0)
+        assert losses() == [2.5, 2.5]
 
 
 def test_the_oldest_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

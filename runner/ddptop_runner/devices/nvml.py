@@ -174,10 +174,9 @@ class NvmlBackend:
             except LostError as error:
                 gpu.lose(self._trouble(gpu, error))
                 continue
-            if gpu.parent_uuid is None:
-                instances(gpu)
             self._refresh(gpu, PERIODS_S)
         if any(gpu.handle is not None for gpu in lost):
+            self._check_instances()
             self._watch_xids()
 
     def _trouble(self, gpu: Gpu, error: LostError) -> str:
@@ -204,15 +203,15 @@ class NvmlBackend:
         """Check which devices are in MIG mode, and which instances they have.
 
         Raises:
-            NoDriverError: that has changed, so another process has to start over.
+            NoDriverError: they have other instances, so another process has to start over.
         """
         for gpu in self._gpus:
             if gpu.parent_uuid is not None or gpu.handle is None:
                 continue
-            before = gpu.mig_mode, gpu.mig_instances
+            before = gpu.mig_instances
             self._guard(gpu, partial(read_mig_mode, gpu))
             instances(gpu)
-            if (gpu.mig_mode, gpu.mig_instances) != before:
+            if gpu.mig_instances != before:
                 raise NoDriverError(words.INSTANCES_CHANGED)
 
     # --- asking -------------------------------------------------------------------------------
@@ -380,7 +379,10 @@ def instances(gpu: Gpu) -> list[Gpu]:
 
     Never raises: an instance that does not respond is omitted.
     """
-    if not gpu.mig_mode or gpu.handle is None:
+    if gpu.handle is None:
+        return []
+    if not gpu.mig_mode:
+        gpu.mig_instances = []
         return []
     try:
         most = ask(gpu, (("nvmlDeviceGetMaxMigDeviceCount",),))

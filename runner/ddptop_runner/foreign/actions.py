@@ -249,7 +249,7 @@ DUMP_TIMEOUT_S = 10.0
 AT_ONCE = 4
 """Number of ranks read concurrently."""
 TRIES = 3
-"""A dump that does not pause the process is rarely inconsistent, and then fails."""
+"""Without pausing the process, a dump occasionally reads inconsistent memory and fails."""
 MISSING = "py-spy is not installed; install it alongside ddptop: pip install 'ddptop[stacks]'"
 NOT_PERMITTED = (
     "no permission to inspect the process; use sudo, or allow it until the next boot: sudo sysctl "

@@ -33,14 +33,9 @@ def is_own_job(job_id: str, uid: int) -> bool:
         job_id: from the process's environment.
         uid: the process's user; it must own the run folder, or the ID is forged.
     """
-    return name_of_own(job_id, uid) is not None
-
-
-def name_of_own(job_id: str, uid: int) -> str | None:
-    """The job's current name; archiving may have renamed it."""
     name = job_id.rpartition("@")[0]
     if not bounded.is_file_name(name):
-        return None
+        return False
     for folder in _folders_of(name):
         try:
             if folder.path.stat().st_uid != uid or not os.access(folder.spec_file, os.R_OK):
@@ -51,15 +46,16 @@ def name_of_own(job_id: str, uid: int) -> str | None:
             spec = read_spec(folder)
         except DamagedFileError:
             if folder.job == name:
-                return name  # better omitted than shown as a foreign job
+                return True  # better omitted than shown as a foreign job
             continue
         of_node = spec.placement is not None and job_id.rpartition(".")[0] == spec.job_id
         if of_node or spec.job_id == job_id:
-            return spec.job
-    return None
+            return True
+    return False
 
 
 def _folders_of(name: str) -> Iterator[RunFolder]:
+    """Its run folders; archiving may have renamed the job."""
     yield run_folder(name)
     with contextlib.suppress(OSError):
         for path in runs_dir().iterdir():
@@ -242,6 +238,11 @@ def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:
     found = [(_shared(job, other), other) for other in census.jobs]
     shared, best = max(found, key=lambda item: item[0], default=((0, False), None))
     return best if any(shared) else None
+
+
+def has_same_rank(one: ForeignJob, other: ForeignJob) -> bool:
+    """Whether a rank of both is the same process."""
+    return _shared(one, other)[0] > 0
 
 
 def _shared(one: ForeignJob, other: ForeignJob) -> tuple[int, bool]:

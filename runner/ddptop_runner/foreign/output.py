@@ -218,25 +218,29 @@ class Finder:
             return Output(f"unknown: pid {pid} belongs to another user (needs root)")
         except OSError:
             return Output(f"closed by pid {pid}")
-        shown = _shown(target)
         if stat.S_ISREG(status.st_mode):
-            return _of_file(path, shown, status)
+            return _of_file(path, target, status)
         if stat.S_ISFIFO(status.st_mode):
             return self._of_pipe(status)
         if stat.S_ISCHR(status.st_mode) and target.startswith(_TERMINALS):
             return self._of_terminal(pid, target, status)
-        return Output(f"{shown}: {'discarded' if target == '/dev/null' else 'not readable'}")
+        is_null = target == "/dev/null"
+        return Output(f"{_shown(target)}: {'discarded' if is_null else 'not readable'}")
 
     def _of_pipe(self, pipe: os.stat_result) -> Output:
         if self._tees is None:
             self._tees = _tees_near(self._job.pids)
-        for tee in self._tees:
-            if not _is_same(f"/proc/{tee}/fd/0", pipe):
+        tee = next((one for one in self._tees if _is_same(f"/proc/{one}/fd/0", pipe)), None)
+        for fd in () if tee is None else range(3, 3 + _count(f"/proc/{tee}/fd")):
+            path = f"/proc/{tee}/fd/{fd}"
+            try:
+                target, status = os.readlink(path), os.stat(path)  # noqa: PTH115, PTH116
+            except OSError:
                 continue
-            for fd in range(3, 3 + _count(f"/proc/{tee}/fd")):
-                found = self.find(tee, fd)
-                if found.path is not None:
-                    return found
+            # another pipe is not followed: many could lead to each other
+            found = _of_file(path, target, status) if stat.S_ISREG(status.st_mode) else None
+            if found is not None and found.path is not None:
+                return found
         return Output("a pipe: not readable unless it leads to `tee FILE`")
 
     def _of_terminal(self, pid: int, tty: str, status: os.stat_result) -> Output:
@@ -251,7 +255,8 @@ class Finder:
         return Output(f"terminal {tty} outside tmux: not readable")
 
 
-def _of_file(path: str, shown: str, status: os.stat_result) -> Output:
+def _of_file(path: str, target: str, status: os.stat_result) -> Output:
+    shown = _shown(target)
     if not os.access(path, os.R_OK):
         return Output(f"file {shown}: no read permission")
     inode = (status.st_dev, status.st_ino)

@@ -1,6 +1,6 @@
 """Reads facts about every process on this host, cheaply enough to repeat every two seconds.
 
-Of its variables, only those of ranks and devices are kept; all others are dropped at once.
+Of a process's variables, only those of ranks and jobs are kept; all others are dropped at once.
 
 Facts fixed by exec (arguments, environment, program) are cached until the process executes another
 program, which changes the address of its environment. Threads and libraries are read only for
@@ -18,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from ddptop_runner.base.units import whole
 from ddptop_runner.foreign.arguments import is_python
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
@@ -63,7 +64,6 @@ def kept_of(environ: bytes) -> dict[str, str]:
     return found
 
 
-MAX_DIGITS = 7
 MAX_NUMBER = 1_000_000
 """No job has more ranks: a larger number is bogus, and costly to count to."""
 
@@ -73,11 +73,8 @@ def whole_number(text: str) -> int | None:
 
     Parses every number that comes from another user's process.
     """
-    text = text.strip()
-    if len(text) > MAX_DIGITS or not (text.isascii() and text.isdigit()):
-        return None
-    value = int(text)
-    return value if value <= MAX_NUMBER else None
+    value = whole(text.strip())
+    return value if value is not None and value <= MAX_NUMBER else None
 
 
 _KEPT_BYTES = {name.encode(): name for name in KEPT_VARIABLES}

@@ -44,7 +44,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     """The process's short name, which a thread can set, such as `pt_data_worker`."""
     argv: tuple[str, ...]
     environ: Mapping[str, str] | None = None
-    """Only the variables of ranks and devices; None without permission."""
+    """Only the variables of ranks and jobs; None without permission."""
     threads: frozenset[str] | None = None
     """Names of its threads; None without permission or if there was no reason to look."""
     libraries: frozenset[str] | None = None

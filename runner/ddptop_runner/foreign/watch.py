@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s, utc_from_unix
-from ddptop_runner.foreign.census import find_again
+from ddptop_runner.foreign.census import find_again, has_same_rank
 from ddptop_runner.foreign.output import JobOutput, Source
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, ForeignView
 from ddptop_runner.host import procs
@@ -274,9 +274,9 @@ class JobRecord:
     ) -> NodeSnapshot:
         self._scans += 1
         self._blocked_since = {
-            pid: self._blocked_since.get(pid, now_s)
-            for pid, usage in usages.items()
-            if usage.state_letter == "D"
+            rank.pid: self._blocked_since.get(rank.pid, now_s)
+            for rank in self.foreign.ranks
+            if rank.pid in usages and usages[rank.pid].state_letter == "D"
         }
         ranks = [
             self._sample(rank, usages.get(rank.pid), now, now_s) for rank in self.foreign.ranks
@@ -402,6 +402,8 @@ def _restarts(job: ForeignJob) -> int:
 
 MAX_READ = 16
 """Number of jobs whose output is read."""
+READ_S = 0.5
+"""Once a scan has read for this long, the remaining jobs wait for the next one."""
 
 
 Mark = Sequence[tuple[Source, int]]
@@ -452,7 +454,10 @@ class ForeignBook:
         alive = [record for record in self._records.values() if record.ended_at is None]
         trees = {rank.pid: (rank.pid, *rank.helpers) for one in alive for rank in one.foreign.ranks}
         usages = self._meter.look(trees, now_s)
+        read_until_s = self._clock() + READ_S
         for record in _to_read(self._records.values(), follow):
+            if self._clock() > read_until_s:
+                break
             if record.ended_at in (None, now):  # later output is not the job's
                 with contextlib.suppress(Exception):  # one job's data must not hide the others
                     record.read_output(now, now_s)
@@ -531,7 +536,9 @@ class ForeignBook:
         """Match the census with the known jobs; a job keeps its first name."""
         left = {job.name: job for job in census.jobs}
         for name, record in list(self._records.items()):
-            job = find_again(record.foreign, census)
+            job = left.get(name)
+            if job is None or not has_same_rank(job, record.foreign):
+                job = find_again(record.foreign, census)
             if job is not None:
                 left.pop(job.name, None)
                 record.update(msgspec.structs.replace(job, name=name), now)

@@ -1,4 +1,4 @@
-"""Describes which ranks are outliers, in which figure, and how uneven a job is. Pure."""
+"""Describes what is odd about a rank, and how uneven a job is. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def verdict(
     now: dt.datetime,
     live: bool,
 ) -> Span:
-    """The rank's state, or for a running outlier, the figure."""
+    """The rank's state, or what is odd about it while it runs."""
     state = state_of(rank, now, live)
     if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
         return odd

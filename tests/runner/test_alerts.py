@@ -110,6 +110,21 @@ FINDINGS = {
             )
         ],
     ),
+    "paused on two hosts": (
+        [
+            RankSample(rank=0, local_rank=0, host="a", state="paused", stands_at="x.py:7 in fetch"),
+            RankSample(rank=1, local_rank=0, host="b", state="paused", stands_at="x.py:9 in step"),
+        ],
+        [],
+        [
+            Finding(
+                "paused",
+                "warning",
+                "ranks 0, 1 are paused by a signal (SIGCONT resumes them)",
+                (0, 1),
+            )
+        ],
+    ),
     "quiet is no alarm": (
         ranks(state=["quiet", "quiet", "running"]),
         [],

@@ -30,6 +30,7 @@ from tests.runner.resuming import (
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job.state import WantedAgent
 from ddptop_runner.judge.restarts import policy
+from ddptop_runner.judge.restarts.devices import Waited
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.spec import Device
@@ -337,7 +338,7 @@ def test_the_memory_is_awaited_before_the_ranks_start_unless_the_job_is_stopped(
         ) -> Any:
             while not freed.is_set() and not skip():
                 await asyncio.sleep(0.01)
-            return Mock(seconds=9.0, left=(), silent=False, in_words=lambda: None)
+            return Waited(9.0)
 
         monkeypatch.setattr(driver.devices, "wait_for_memory", wait_for_memory)
         ask(driver, "group_stopped", 5)

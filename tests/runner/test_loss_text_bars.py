@@ -1,4 +1,4 @@
-"""A progress bar's position, its speed, and the time left."""
+"""A progress bar's position and the time left."""
 
 from __future__ import annotations
 

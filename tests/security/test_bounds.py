@@ -6,7 +6,8 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -250,8 +251,8 @@ def test_so_many_processes_of_another_user_are_looked_at(monkeypatch: pytest.Mon
     assert census._within_bounds(mine, held=()) == (mine, [])
 
 
-def calls_of(facts: Sequence[ProcessFacts]) -> int:
-    """How much Python does to find the jobs, in calls."""
+def calls_of(look: Callable[[], Any]) -> int:
+    """How much Python does, in calls."""
     calls = 0
 
     def count(*_: Any) -> None:
@@ -260,7 +261,7 @@ def calls_of(facts: Sequence[ProcessFacts]) -> int:
 
     sys.setprofile(count)
     try:
-        find(facts)
+        look()
     finally:
         sys.setprofile(None)
     return calls
@@ -291,8 +292,17 @@ def test_ten_times_the_processes_cost_about_ten_times_as_much(
     shape: Any, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recognize, "MAX_ANCESTORS", 4)
-    few, many = calls_of(shape(20)), calls_of(shape(200))
+    few, many = (calls_of(partial(find, shape(count))) for count in (20, 200))
     assert many < times * few
+
+
+def test_ten_times_the_jobs_cost_about_ten_times_as_much() -> None:
+    def cost(count: int) -> int:
+        book, found = ForeignBook(), Census(jobs=jobs_of(*flood(count)))
+        book.update(found, [], utc_now())
+        return calls_of(lambda: book.update(found, [], utc_now()))
+
+    assert cost(200) < 20 * cost(20)
 
 
 def test_spawned_workers_of_another_user_are_not_the_parents() -> None:

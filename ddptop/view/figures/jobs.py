@@ -360,8 +360,8 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="uneven", cell=_uneven,
         title="uneven", width=11, align=">", drop=10, least=WIDE, spare=True,
-        help=("uneven", "the job's worst imbalance in mem, util, power, or step; ▲ and ▼ mark "
-              "values far above or below the job's median"),
+        help=("uneven", "the job's worst imbalance in mem, util, power, or step: how far the "
+              "highest value is above the median"),
     ),
     JobFigure(
         key="eta", cell=_eta,

@@ -49,7 +49,7 @@ class Subject(msgspec.Struct, frozen=True):
     hosts: Mapping[str, str] = NO_HOSTS
     """Short host names, if there are several hosts."""
     verdict: Span = ("", "")
-    """The rank's state, or for an outlier, the figure."""
+    """The rank's state, or what is odd about it while it runs."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -185,7 +185,7 @@ def shown(key: str, rank: RankSample) -> RankFigure:
 def _brief(verdict: Span) -> Span:
     """`▲ slow` for `▲ slow +47%`, which is too wide; another column shows the percentage."""
     text, style = verdict
-    if len(text) > STATE_CELLS and text[0] in "▲▼":
+    if len(text) > STATE_CELLS and text.startswith("▲"):
         text = " ".join(text.split(" ")[:2])
     return text, style
 

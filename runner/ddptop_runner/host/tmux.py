@@ -25,6 +25,7 @@ MINIMUM_VERSION = (3, 2)
 """3.2 itself is not enough: 3.2a fixed `new-session -e`."""
 
 ANSWER_S = 5.0
+"""How long a server may take to answer a command."""
 
 
 def socket_name() -> str:

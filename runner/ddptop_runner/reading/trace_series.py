@@ -88,8 +88,6 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, Value]]:
 
 def read_event(data: bytes) -> Event | None:
     """The event in the data of a record; None without a scalar."""
-    if b"oss" not in data and b"OSS" not in data and b"epoch" not in data:
-        return None  # nothing of interest, like most events of a busy file
     written_at_s, step = None, 0
     scalars: list[tuple[str, float]] = []
     for number, wire, value in _fields(data):

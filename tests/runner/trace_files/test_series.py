@@ -240,6 +240,8 @@ def test_what_else_is_logged_is_kept_by_its_name() -> None:
         (("lr-Adam", 0.001),),
         (("val_acc", 0.75),),
     ]
+    events = record(event(9, scalar("lr-Adam", 0.5))) + record(event(19, scalar("val_acc", 0.75)))
+    assert [r.scalars for r in read(events)] == [(("lr-Adam", 0.5),), (("val_acc", 0.75),)]
 
 
 def test_a_table_without_lines_is_let_go() -> None:

@@ -31,7 +31,7 @@ from ddptop_runner.launch import ssh
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
-from ddptop_runner.node import engine as job_process
+from ddptop_runner.node import engine
 from ddptop_runner.node import head as head_module
 from ddptop_runner.node import parts as parts_module
 
@@ -170,7 +170,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
             with (
                 mock.patch.object(head_module, "boottime_s", lambda now_s=now_s: now_s),
                 mock.patch.object(parts_module, "boottime_s", lambda now_s=now_s: now_s),
-                mock.patch.object(job_process, "boottime_s", lambda now_s=now_s: now_s),
+                mock.patch.object(engine, "boottime_s", lambda now_s=now_s: now_s),
             ):
                 if second == 1:
                     for number, (host, part) in enumerate(head.parts.by_host.items()):

@@ -67,6 +67,7 @@ class Windows:
         self._order = [index % 4 in (0, 3) for index in range(2 * pairs)]
         self._batches, self._left, self._at = batches, WARM_UP, 0
         self._is_measuring = False
+        self._is_armed = True
         self._start = (0.0, 0.0)
         self.taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         """Wall and CPU seconds of each window, by whether hooks were armed."""
@@ -99,10 +100,12 @@ class Windows:
         self.taken[has_hooks].append((now[0] - self._start[0], now[1] - self._start[1]))
 
     def _switch(self, is_armed: bool) -> None:
-        session = sys.modules["_ddptop_probe"].current_session()
-        session.hooks.disarm()
-        if is_armed:
-            session.hooks.arm()
+        hooks = sys.modules["_ddptop_probe"].current_session().hooks
+        for owner, name, original, patch in hooks.patched[:: 1 if is_armed else -1]:
+            setattr(owner, name, patch if is_armed else original)
+        if self._is_armed != is_armed:
+            self._is_armed = is_armed
+            hooks.arm_step() if is_armed else hooks.step_handle.remove()
 
 
 ZERO, DUMP, START, STOP = 0x43540001, 0x43540003, 0x43540004, 0x43540005

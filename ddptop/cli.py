@@ -346,15 +346,17 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     """Print the output of a rank or a command."""
     from ddptop.commands.logs import run
     from ddptop.commands.unguarded import adopt_if_unguarded
+    from ddptop_runner.base.units import whole
     from ddptop_runner.job.registry import read_job
     from ddptop_runner.jobs.slurm_queue import as_queued, find
 
-    if rank is not None and rank != "all" and not rank.isdigit():
+    number = None if rank is None else whole(rank)
+    if rank not in (None, "all") and number is None:
         raise UsageError(f"-r {rank} is not a valid rank", "use a number or all")
     view = adopt_if_unguarded(find(job))
     return run(
         view.folder,
-        None if rank is None else "all" if rank == "all" else int(rank),
+        "all" if rank == "all" else number,
         follow,
         lines,
         attempt,

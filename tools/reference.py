@@ -25,8 +25,7 @@ from ddptop.view.keys import with_keys
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus
-from ddptop_runner.jobs.doctor_hosts import HostsReport
-from ddptop_runner.launch.doctor import Report
+from ddptop_runner.launch.doctor import HostsReport, Report
 from ddptop_runner.model.snapshot import Event
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"

@@ -34,7 +34,7 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
     """Explain the loss chart."""
     curves = {
         "median": "the line is the median of all ranks, and the band spans the lowest to "
-        "highest rank. A rank whose loss has diverged from the others "
+        "highest rank. A rank that holds up the others "
         f"({key('job.findings')}: findings) has its own labeled line outside the band",
         "ranks": "each line is a rank; the selected rank and outliers are labeled",
         "rank": f"the solid line is rank {options.rank}, the band spans its lowest to highest "

@@ -73,7 +73,7 @@ def time_step_s(span_s: float, most: int) -> int:
     for step in _TIME_STEPS_S:
         if span_s / step <= max(1, most):
             return step
-    return _TIME_STEPS_S[-1]
+    return math.ceil(span_s / max(1, most))
 
 
 def time_label(seconds: float) -> str:

@@ -46,7 +46,7 @@ def run_hosts(as_json: bool, python: str | None, hosts: str | None, hostfile: st
     """Print the table and the checks of other machines; return 1 if any is an error."""
     from ddptop.commands.launch import hosts_of
     from ddptop_runner.base import interpreters
-    from ddptop_runner.jobs.doctor_hosts import examine_hosts
+    from ddptop_runner.launch.doctor import examine_hosts
     from ddptop_runner.launch.readiness import table
 
     asked = hosts_of(hosts, hostfile)

@@ -19,12 +19,17 @@ from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import is_there
 from ddptop_runner.jobs import launch as launcher
 from ddptop_runner.jobs import slurm, slurm_holder
-from ddptop_runner.jobs.requeues import read_requeues, why_no_requeue, write_requeues
-from ddptop_runner.jobs.slurm_holder import NOT_WORTH_REQUEUEING
+from ddptop_runner.jobs.slurm_holder import (
+    NOT_WORTH_REQUEUEING,
+    read_requeues,
+    why_no_requeue,
+    write_requeues,
+)
 from ddptop_runner.jobs.slurm_queue import forget_queue, read_queue
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.launch.slurm import (
     Allocation,
+    Batch,
     allocation,
     batch_script,
     check_sbatch,
@@ -56,10 +61,11 @@ def run(
         return use(request, found, options)
     plan = slurm.plan(request, os.environ, tuple(sbatch))
     if not options["dry_run"]:
-        plan = replace(plan, name=unqueued_name(plan.name, is_derived=request.name is None))
-    script = batch_script(
-        plan.batch(own_command("ddptop", *step_arguments(request, plan, typed_options)))
-    )
+        plan = msgspec.structs.replace(
+            plan, name=unqueued_name(plan.name, is_derived=request.name is None)
+        )
+    command = own_command("ddptop", *step_arguments(request, plan, typed_options))
+    script = batch_script(msgspec.structs.replace(plan, command=tuple(command)))
     job = None if options["dry_run"] else slurm.submit(script, sbatch, plan.name)
     for note in plan.notes:
         info(f"ddptop: {note}")
@@ -165,9 +171,7 @@ def prepare_hosts(request: LaunchRequest) -> LaunchPlan:
     return launch_hosts.prepare(request, os.environ, show, show_check)
 
 
-def step_arguments(
-    request: LaunchRequest, plan: slurm.SlurmPlan, typed_options: Sequence[str]
-) -> list[str]:
+def step_arguments(request: LaunchRequest, plan: Batch, typed_options: Sequence[str]) -> list[str]:
     """The command line of the batch step: as typed, with values from this shell filled in."""
     kept = []
     words = iter(typed_options)

@@ -37,8 +37,7 @@ def run(
 ) -> int:
     """Print the last lines of one rank's log or of all logs, and follow them if requested.
 
-    A command has a single log, which is shown for any rank; if its launcher prefixes each line with
-    a rank, only the lines of this rank.
+    A command has a single log, which is shown for any rank.
 
     Args:
         folder: the job's folder.
@@ -54,9 +53,9 @@ def run(
         DdptopError: there is no log yet, and `follow` is off.
     """
     spec = _spec(folder)
-    tagged_rank: int | None = None
     if _is_command(folder, spec):
-        tagged_rank = rank if isinstance(rank, int) and rank != LAUNCHER else None
+        if isinstance(rank, int) and rank != LAUNCHER:
+            _report_source(folder, rank)
         rank = LAUNCHER
     elif rank == LAUNCHER:
         raise UsageError(f"{folder.job} has no launcher log", "use -r all for its ranks")
@@ -70,21 +69,19 @@ def run(
     _check(folder, spec, rank, attempt, live=live, wait=follow and live)
     existing = logs.attempts(folder)
     chosen = attempt if attempt is not None else existing[-1] if existing else 0
-    if tagged_rank is not None:
-        _report_source(folder, chosen, tagged_rank)
     only = None if rank == "all" else [rank]
-    if follow or tagged_rank is not None:
-        parts, stay = [only], attempt if follow else chosen
+    if follow:
+        parts, stay = [only], attempt
     else:  # rank by rank: lines have no time by which to order them
         parts = [[one] for one in (logs.ranks(folder, chosen) if only is None else only)]
         stay = chosen
     for part in parts:
         arguments = (folder, part, stay, is_over if follow else lambda: True, lines)
         if sys.stdout.isatty():
-            follower = LogFollower(*arguments, tagged_rank=tagged_rank, whole=not follow)
+            follower = LogFollower(*arguments, whole=not follow)
             _follow_lines(follower, rank == "all", live=follow)
         else:
-            _follow_bytes(ByteFollower(*arguments, tagged_rank=tagged_rank), rank == "all")
+            _follow_bytes(ByteFollower(*arguments), rank == "all")
     if not follow and attempt is None and chosen > existing[0]:
         earlier = _listed(existing[:-1])
         info(f"ddptop: showing attempt {chosen}; --attempt N shows an earlier one ({earlier})")
@@ -176,7 +173,7 @@ def _is_command(folder: RunFolder, spec: JobSpec | None) -> bool:
     return any(LAUNCHER in logs.ranks(folder, attempt) for attempt in logs.attempts(folder))
 
 
-def _report_source(folder: RunFolder, attempt: int, rank: int) -> None:
+def _report_source(folder: RunFolder, rank: int) -> None:
     """Print which lines are shown for a rank without a separate log.
 
     Raises:
@@ -189,10 +186,7 @@ def _report_source(folder: RunFolder, attempt: int, rank: int) -> None:
     known = set() if snapshot is None else {sample.rank for sample in snapshot.ranks}
     if size is not None and rank >= size and rank not in known:
         raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(list(range(size)))}")
-    what = "showing all output of the command"
-    if logs.are_tagged(folder.log_file(attempt, LAUNCHER)):
-        what = "showing its lines from the launcher log"
-    info(f"ddptop: rank {rank} has no separate log; {what}")
+    info(f"ddptop: rank {rank} has no separate log; showing all output of the command")
 
 
 def _listed(numbers: list[int]) -> str:

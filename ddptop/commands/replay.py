@@ -40,7 +40,7 @@ def moment(text: str, first: float, last: float) -> float:
 
 def _parsed(text: str, first: float, last: float) -> float | None:
     if (since := _SINCE.match(text)) and any(since.groups()[1:]):
-        days, hours, minutes, seconds = (int(part or 0) for part in since.groups()[1:])
+        days, hours, minutes, seconds = (float(part or 0) for part in since.groups()[1:])
         offset = days * 86400 + hours * 3600 + minutes * 60 + seconds
         return first + offset if since[1] == "+" else last - offset
     if of_day := _TIME_OF_DAY.match(text):
@@ -52,7 +52,7 @@ def _parsed(text: str, first: float, last: float) -> float | None:
         return at - 86400 if at > last + 1 and at - 86400 >= first - 1 else at
     try:
         return dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

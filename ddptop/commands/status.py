@@ -133,7 +133,7 @@ def _is_well(node: NodeStatus | None) -> bool:
 
 
 def _state(view: JobView, status: JobStatus) -> str:
-    """`running`; `no step for 25 s (rank 0 is saving a checkpoint)`."""
+    """`running`; `no step for 25 s (rank 0 is evaluating)`."""
     pause = status.pause
     if remark := loss_remark(view):
         return f"{status.state} ({remark})"

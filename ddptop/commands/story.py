@@ -31,13 +31,16 @@ def run(job: str | None, as_json: bool) -> int:
         story = source.read(view, failed)
     if story.trouble is not None:
         info(f"ddptop: {story.trouble}")
+    status = 1 if story.trouble is not None and not story.attempts else 0
     if as_json:
         put_json(story_report(view, story.attempts))
-        return 0
+        return status
+    if status:
+        return status
     put_folded(f"{view.job}: {headline(story.attempts, view.state, loss_remark(view))}", INDENT)
     for line in describe(view, story, view.read_at):
         put_folded(line, INDENT + LABEL_CELLS)
-    return 0
+    return status
 
 
 def describe(view: JobView, story: Story, now: dt.datetime) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
+from ddptop_runner.base.units import whole
 from ddptop_runner.devices.report import sample_once
 from ddptop_runner.foreign.census import HostCensus, resolve
 from ddptop_runner.foreign.types import ForeignJob
@@ -25,8 +26,7 @@ def find(target: str) -> JobView | ForeignJob:
 
 def _own(target: str) -> JobView | None:
     """Ddptop's own job with this process, name, or prefix; digits are not taken as a prefix."""
-    if target.isdigit():
-        pid = int(target)
+    if (pid := whole(target)) is not None:
         live = (view for view in all_jobs() if view.is_live and not view.on_other_host)
         found = next((view for view in live if pid in procs.pids_of_job(view.spec.job_id)), None)
         if found is not None:

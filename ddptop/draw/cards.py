@@ -286,13 +286,11 @@ def _room(cells: int) -> int:
 
 
 def _deviation(apart: RankDeviation, figure: Figure) -> Span:
-    """Distance from the median; outliers are marked with an arrow, not only by color."""
-    ratio, is_marked = apart.marked(figure)
+    """Distance from the median; a slow rank is marked with an arrow, not only by color."""
+    ratio, warns = apart.of(figure), apart.warns(figure)
     if ratio is None:
         return "", ""
-    if is_marked:
-        return f"{'▲' if ratio > 0 else '▼'}{units.deviation(ratio)}", "warn"
-    return units.deviation(ratio), "dim"
+    return f"{'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"
 
 
 def _curve(series: Mapping[int, Points], rank: int, others: Around, cells: int, zero: bool) -> Line:
@@ -321,7 +319,7 @@ def _time(
 ) -> Line:
     busy, step_time_s = busy_s(rank), rank.step_time_s
     if busy is not None and step_time_s:  # the step time is the same for all ranks that wait
-        ratio, slow = apart.own_time, "step_time" in apart.outliers and apart.slower is not None
+        ratio, slow = apart.own_time, apart.is_slow and apart.slower is not None
         text = "" if ratio is None else f"{'▲' * slow}{units.deviation(ratio)}"
         style = "warn" if slow else "dim"
         graphic = _bar(busy / step_time_s, cells, "warn" if slow else "busy")
@@ -404,8 +402,8 @@ def _figure(
         aside = _deviation(apart, one.apart.of)
         loud = aside[1] == "warn"
     else:
-        slow = "step_time" in apart.outliers
-        loud = slow and card.warns is not None and share is not None and share >= card.warns
+        from_ = card.warns if apart.is_slow else None
+        loud = from_ is not None and share is not None and share >= from_
         text = "" if share is None else f"{min(999, 100 * share):.0f}%"
         aside = (text, "warn" if loud else "dim")
     graphic = _bar(share, cells, "warn" if loud else "band") if card.share is not None else ()

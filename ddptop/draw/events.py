@@ -190,7 +190,7 @@ EVENT_MEANINGS = {
     "training": "every rank took its first optimizer step",
     "checkpoint": "files that look like a complete checkpoint were written",
     "checkpoint_asked": "someone asked the script to save a checkpoint now",
-    "hang_suspected": "no steps for longer than any earlier pause; not considered hung yet",
+    "hang_suspected": "no progress for most of the time allowed; not considered hung yet",
     "hang": "no progress within the time learned for this phase, and evidence that the ranks "
     "are out of sync",
     "failure": "why the attempt failed, based on exit statuses, logs, and the kernel's counters",

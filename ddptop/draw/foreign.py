@@ -102,8 +102,7 @@ def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
     number = "1 process" if len(unreadable) == 1 else f"{len(unreadable)} processes"
     head = line((f" i {number}{of} cannot be inspected: ", "dim"))
     more = line(("  ", ""), (key("view.unseen"), "busy"), (" shows why ", "dim"))
-    reason = (unreadable[0].reason or "no permission").removeprefix("cannot be inspected, ")
-    shown = clip(reason, cells - width(head) - width(more))
+    shown = clip(unreadable[0].reason or "no permission", cells - width(head) - width(more))
     return fit((*head, (shown, "dim"), *more), cells)
 
 

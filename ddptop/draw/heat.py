@@ -80,14 +80,9 @@ def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
         for value in values_of(key, ranks, apart)
     ]
     for place, rank in enumerate(ranks):
-        if _is_marked(key, rank.rank, apart):
+        if figure.is_time and apart.get(rank.rank, NOTHING).is_slow:
             cells[place] = cells[place][0], "warn"
     return cells
-
-
-def _is_marked(key: str, rank: int, apart: Apart) -> bool:
-    """Whether an alert names the rank as an outlier in this figure."""
-    return _BY_KEY[key].marked in apart.get(rank, NOTHING).outliers
 
 
 def _state_cell(rank: RankSample) -> Span:
@@ -168,7 +163,7 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
         Worst(
             rank,
             figure.text(value),
-            "warn" if _is_marked(key, rank, apart) else figure.styles[level],
+            "warn" if figure.is_time and apart.get(rank, NOTHING).is_slow else figure.styles[level],
         )
         for rank, value, level in levels
         if level not in figure.calm
@@ -261,9 +256,10 @@ def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) 
             label = "step*"
         share = memory_share(rank, gpus.get(rank.rank)) if key == "mem" else None
         text = seen.text(rank) + ("" if share is None else f" ({100 * share:.0f}%)")
-        ratio, is_marked = (None, False) if one.apart is None else apart.marked(one.apart.of)
-        style = "warn" if is_marked else "dim"
-        far = line() if ratio is None else line((f" {units.deviation(ratio)}", style))
+        far = line()
+        if one.apart is not None and (ratio := apart.of(one.apart.of)) is not None:
+            style = "warn" if apart.warns(one.apart.of) else "dim"
+            far = line((f" {units.deviation(ratio)}", style))
         return line((f"{label} ", "dim"), text, *far)
 
     keys = ["loss", "time", "step", "util", "mem", "wait"]

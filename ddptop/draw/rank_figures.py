@@ -36,11 +36,10 @@ def fact_lines(
 
 
 def _far(apart: RankDeviation, figure: Figure) -> Line:
-    ratio, odd = apart.marked(figure)
+    ratio, warns = apart.of(figure), apart.warns(figure)
     if ratio is None:
         return ()
-    sign = ("▲" if ratio > 0 else "▼") if odd else ""
-    return line((f" {sign}{units.deviation(ratio)}", "warn" if odd else "dim"))
+    return line((f" {'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"))
 
 
 def _figure(label: str, value: str, far: Line = (), style: str = "strong") -> Line:

@@ -50,8 +50,7 @@ class Places(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     """Ranks with their own lines in it."""
     has_launcher: bool = False
-    is_tagged: bool = False
-    """Whether the launcher's lines are tagged with their rank."""
+    """Whether they share the log of their launcher."""
 
 
 @dataclass

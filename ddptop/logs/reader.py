@@ -240,15 +240,10 @@ class LogReader:
         if far is not None and far.attempt == attempt:
             ranks = sorted({*ranks, *far.ranks})
         has_launcher = LAUNCHER in ranks
-        is_tagged = self._places.is_tagged and self._places.attempt == attempt
-        if has_launcher and not is_tagged:
-            is_tagged = logs.are_tagged(self._folder.log_file(attempt, LAUNCHER))
         own = tuple(rank for rank in ranks if rank != LAUNCHER)
-        places = Places(attempts, attempt, own, has_launcher, is_tagged)
+        places = Places(attempts, attempt, own, has_launcher)
         is_other = self._file is not None and self._file.is_replaced()
         if places != self._places:
-            same_log = attempt == self._places.attempt
-            is_other = is_other or (same_log and is_tagged != self._places.is_tagged)
             self._places = places
             if self._tails is not None and not has_launcher and attempt == self._opened:
                 for rank in own:
@@ -303,24 +298,23 @@ class LogReader:
             self._miss("no output yet", "new lines appear here automatically")
             return
         whose = view.whose
-        if whose is None and (places.is_tagged or not places.has_launcher):
-            paths = [LAUNCHER] if places.has_launcher else list(places.ranks)
+        if whose is None and not places.has_launcher:
             far = self._far
             clocks = {} if far is None else dict(zip(far.ranks, far.clocks, strict=True))
             ahead_s = {r: by for r, by in clocks.items() if abs(by) >= CLOCK_S}
-            self._tails = RankTails({r: folder.log_file(places.attempt, r) for r in paths}, ahead_s)
+            self._tails = RankTails(
+                {r: folder.log_file(places.attempt, r) for r in places.ranks}, ahead_s
+            )
             self._loading = self._tails.load()
             self._opened_at, self._is_slow = time.monotonic(), False
             return
-        tagged_rank = None
         if whose is None or places.has_launcher:
-            tagged_rank = whose if whose not in (None, LAUNCHER) and places.is_tagged else None
             whose = LAUNCHER
         far, attempt = self._far, places.attempt
         elsewhere = None if far is None else far.left_there(attempt, whose)
         try:
             path = folder.log_file(attempt, whose)
-            self._file = FileLog(path, tagged_rank, view.until, elsewhere)
+            self._file = FileLog(path, view.until, elsewhere)
         except FileNotFoundError:
             if far is not None and self.is_live:
                 self._miss_far(far, whose)

@@ -6,16 +6,14 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
-from ddptop.logs.levels import WHOSE, LevelReader
+from ddptop.logs.levels import LevelReader
 from ddptop.logs.merge import MergedRow, Merger
 from ddptop.logs.messages import Level, LogRead, LogRow
 from ddptop.logs.search import LogPattern
 from ddptop.logs.window import Searched
 from ddptop_runner.base import units
-from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.store.log_clean import LineCleaner
 from ddptop_runner.store.logs import BLOCK_BYTES, LogFile
 
@@ -84,16 +82,11 @@ class _Tail:
         return [(text, *self.levels.read(text)) for text in lines]
 
 
-def _source_rank(line: TailLine) -> int:
-    found = WHOSE.match(line[0])
-    return int(found["tag"] or found["out"]) if found else LAUNCHER
-
-
 class RankTails:
     """The last lines of all ranks, merged.
 
     Args:
-        paths: logs by rank; for a command, only the launcher's log with tagged lines.
+        paths: logs by rank.
         ahead_s: by rank, how far its host's clock is ahead of this one's.
     """
 
@@ -101,9 +94,6 @@ class RankTails:
         self._ahead_s = ahead_s or {}
         self.limit = lines_of_each(len(paths))
         """Number of each rank's lines to read at first."""
-        self._is_tagged = set(paths) == {LAUNCHER}
-        if self._is_tagged:
-            self.limit *= 8
         self._tails = {rank: _Tail(path, self.limit) for rank, path in paths.items()}
         self._lines: dict[int, deque[TailLine]] = {}
         self._merger: Merger | None = Merger(most=MOST_LINES, ahead_s=self._ahead_s)
@@ -128,22 +118,11 @@ class RankTails:
 
     def load(self) -> Iterator[None]:
         """Read the last lines of all, yielding after each rank."""
-        printed: dict[int, list[TailLine]] = {}
         for rank, tail in self._tails.items():
-            for source, lines in self._by_rank(rank, tail.read()):
-                printed.setdefault(source, []).extend(lines)
+            if lines := tail.read():
+                self._lines[rank] = deque(lines, maxlen=2 * self.limit)
             yield
-        for rank, lines in printed.items():
-            self._lines[rank] = deque(lines, maxlen=2 * self.limit)
         yield from self._merge_all()
-
-    def _by_rank(self, rank: int, lines: list[TailLine]) -> Iterator[tuple[int, list[TailLine]]]:
-        """Lines by the rank that printed them, in order."""
-        if not self._is_tagged:
-            yield rank, lines
-            return
-        for source, printed in groupby(lines, _source_rank):
-            yield source, list(printed)
 
     def _merge_all(self) -> Iterator[None]:
         merger = Merger(alike=self._alike, most=MOST_LINES, ahead_s=self._ahead_s)
@@ -151,8 +130,7 @@ class RankTails:
         newest = max((tail.written_at for tail in tails.values()), default=0.0)
         # the one with the most lines first: where others are silent for long, it provides the times
         for rank in sorted(self._lines, key=lambda one: (-len(self._lines[one]), one)):
-            tail = tails.get(rank)
-            recent = tail is None or tail.written_at >= newest - RECENT_S
+            recent = tails[rank].written_at >= newest - RECENT_S
             merger.add(rank, list(self._lines[rank]), closed=merger.number if recent else 0)
             yield
         self._merger = merger
@@ -171,12 +149,10 @@ class RankTails:
         open_row = self.partial()
         something = False
         for rank, tail in self._tails.items():
-            for source, lines in self._by_rank(rank, tail.read()):
-                if not lines:
-                    continue
+            if lines := tail.read():
                 something = True
-                self._lines.setdefault(source, deque(maxlen=2 * self.limit)).extend(lines)
-                merger.add(source, lines, closed=closed, old=old)
+                self._lines.setdefault(rank, deque(maxlen=2 * self.limit)).extend(lines)
+                merger.add(rank, lines, closed=closed, old=old)
         return something or self.partial() != open_row
 
     def set_alike(self, alike: bool) -> Iterator[None]:
@@ -233,8 +209,7 @@ class RankTails:
 
     def _label(self, ranks: tuple[int, ...]) -> str:
         if (known := self._labels.get(ranks)) is None:
-            own = [rank for rank in ranks if rank != LAUNCHER]
-            known = units.ranks(own) if own else "launcher"
+            known = units.ranks(list(ranks))
             self._labels[ranks] = known
         return known
 

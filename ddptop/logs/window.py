@@ -15,7 +15,7 @@ from ddptop.logs.levels import LevelReader, may_be_grave
 from ddptop.logs.messages import Level, LogRow
 from ddptop.logs.search import LogPattern
 from ddptop_runner.store.log_clean import LineCleaner
-from ddptop_runner.store.logs import LogFile, RankFilter, dropped_note
+from ddptop_runner.store.logs import LogFile, dropped_note
 
 PIECE_BYTES = 1 << 15
 CHUNK_BYTES = 1 << 16
@@ -105,7 +105,6 @@ class FileLog:
 
     Args:
         path: the file.
-        tagged_rank: show only this rank's lines of a log with tagged lines.
         until: treat this offset as the log's end, as at an earlier time.
         elsewhere: where the head of the log may be, if it is not here.
 
@@ -116,12 +115,11 @@ class FileLog:
     def __init__(
         self,
         path: Path,
-        tagged_rank: int | None = None,
         until: int | None = None,
         elsewhere: str | None = None,
     ) -> None:
         self._log = LogFile(path)
-        self._path, self._tagged_rank, self._until = path, tagged_rank, until
+        self._path, self._until = path, until
         self._elsewhere = elsewhere
 
     def close(self) -> None:
@@ -294,11 +292,6 @@ class FileLog:
                 continue  # a bar that continues: only its last state counts
             if raw[:1] >= b"\x80" and at % PIECE_BYTES == 0:
                 raw = raw.lstrip(bytes(range(0x80, 0xC0)))
-            if self._tagged_rank is not None:
-                mine = RankFilter(self._tagged_rank, is_tagged=True)
-                raw = mine.feed(raw + b"\n").removesuffix(b"\n")
-                if not mine.spoke:
-                    continue
             text = _clean(raw, before)
             before = raw
             if text is None:

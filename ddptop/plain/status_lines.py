@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from ddptop.view import words
-from ddptop.view.figures.ranks import COMPARED
 from ddptop.view.host_words import hosts_of_devices
 from ddptop.view.jobs import steps_per_s
 from ddptop.view.need import worst_first
@@ -20,7 +19,7 @@ from ddptop_runner.base.median import median
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus, name_ranks, size
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
-from ddptop_runner.judge.balance.imbalance import WORST_FIRST, deviations, seen
+from ddptop_runner.judge.balance.imbalance import deviations, seen
 from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Part = tuple[str, str]
@@ -139,21 +138,18 @@ def _news(view: JobView | None, status: JobStatus) -> list[Part]:
 
 
 def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert]) -> str:
-    """The rank that deviates most, in words; empty if there is no outlier."""
+    """The slowest rank, in words; empty if none holds up the others."""
     found = [
-        (WORST_FIRST.index(figure), -abs(ratio), rank, figure, ratio)
+        (-apart.slower, rank)
         for rank, apart in deviations(ranks, gpus, alerts).items()
-        for figure, ratio in apart.odd_in
-        if ratio is not None
+        if apart.is_slow and apart.slower is not None
     ]
     if not found:
         return ""
-    _, _, rank, figure, ratio = min(found)
-    others = len({one[2] for one in found}) - 1
-    side = COMPARED[figure].more if ratio > 0 else COMPARED[figure].less
-    share = f"{100 * abs(ratio):.0f}%"
-    text = f"rank {rank}: {side.format(share)}"
-    return text + (f" (and {others} more)" if others else "")
+    slower, rank = min(found)
+    others = len(found) - 1
+    more = f" (and {others} more)" if others else ""
+    return f"rank {rank}: {-100 * slower:.0f}% slower{more}"
 
 
 def _devices(status: JobStatus) -> list[Part]:

@@ -12,7 +12,7 @@ from ddptop.view.series import AttemptSteps, ChartData, Frame, Points
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.median import median
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.judge.balance.imbalance import marked
+from ddptop_runner.judge.balance.imbalance import slow_ranks
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert
@@ -91,7 +91,7 @@ def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
     if not view.is_live:
         raised = map(ev.of_row, reader.events())
         alerts = [event.alert for event in raised if isinstance(event, ev.AlertRaised)]
-    return tuple(sorted(marked(alerts)))
+    return tuple(sorted(slow_ranks(alerts)))
 
 
 def away_from_median(one: Series, band: Series) -> float | None:

@@ -82,7 +82,7 @@ class Collector:
         self._now = now
         self._machine = machine
         self._jobs = JobSource()
-        self._sources = Sources(watched)
+        self._sources = Sources()
         self._shows_own_first = watched is None
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
         self.devices = DeviceSource()

@@ -24,7 +24,7 @@ from ddptop.view.series import ChartData, Points
 from ddptop.view.shown import Recent
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import HostCensus
-from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
+from ddptop_runner.foreign.types import Census, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
 from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store.history_reader import Series
@@ -46,16 +46,13 @@ class ForeignLook:
 class ForeignSource:
     """The foreign jobs of this host; the one whose screen is open is followed closely."""
 
-    def __init__(self, watched: ForeignJob | None = None) -> None:
-        """`watched` counts as a job even if it is not recognized, because the user selected it."""
+    def __init__(self) -> None:
         self.ended_by: dict[str, str] = {}
         """By job: the signal from this viewer that ended it."""
         self.stopping: dict[str, str] = {}
         """By job: the signals that this viewer is sending, in words."""
         self._host = HostCensus()
         self._book = ForeignBook()
-        if watched is not None:
-            self._host.pin(watched.root_pid, watched.root_start_ticks)
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None
@@ -109,8 +106,7 @@ class ForeignSource:
             )
             return self._chart
         since, until, extent = query.part(span, now_s, live=view.is_live)
-        series = self._book.chart(view.job, since, until, query.columns)
-        scalars = self._book.scalars(view.job, since, until, query.columns)
+        series, scalars = self._book.chart(view.job, since, until, query.columns)
         self._chart = ChartData(
             series={rank: points_of(one) for rank, one in series.items()},
             scalars={name: points_of(one) for name, one in scalars.items()},
@@ -130,9 +126,7 @@ class ForeignSource:
         span = self._book.span(view.job, by_step=True)
         if span is None:
             return None
-        part = (view.job, *span, STEPPED_POINTS)
-        series = self._book.chart(*part, by_step=True)
-        scalars = self._book.scalars(*part, by_step=True)
+        series, scalars = self._book.chart(view.job, *span, STEPPED_POINTS, by_step=True)
         whole = self._book.is_whole(view.job)
         first = min(0.0, span[0]) if whole else span[0]
         return ChartData(
@@ -160,7 +154,7 @@ class ForeignSource:
         """
         span = self._book.span(view.job, by_step=True)
         if span is not None:
-            series = self._book.chart(view.job, *span, int(POINTS / SHARE), by_step=True)
+            series, _ = self._book.chart(view.job, *span, int(POINTS / SHARE), by_step=True)
             losses = medians({rank: _by_step(one) for rank, one in series.items()})
             return trend(last_tenth(losses), by_step=True)
         if (span := self._book.span(view.job)) is None:
@@ -169,7 +163,7 @@ class ForeignSource:
         since = until - stretch_s(until - view.foreign.started_at.timestamp())
         if since < span[0]:
             return None
-        series = self._book.chart(view.job, since, until, POINTS)
+        series, _ = self._book.chart(view.job, since, until, POINTS)
         return trend(medians({rank: points_of(one) for rank, one in series.items()}))
 
     def events(self, view: ForeignView) -> tuple[Event, ...]:

@@ -18,7 +18,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView
-from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, deviations
+from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.model.snapshot import Event, RankSample
 from ddptop_runner.store.history_reader import HistoryReader
 
@@ -63,9 +63,9 @@ class JobDetail(msgspec.Struct, frozen=True):
         return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
 
     @property
-    def far_off(self) -> frozenset[Figure]:
-        """Figures in which a rank is an outlier."""
-        return frozenset().union(*(rank.outliers for rank in self.deviations.values()))
+    def has_slow_rank(self) -> bool:
+        """Whether a rank holds up the others."""
+        return any(rank.is_slow for rank in self.deviations.values())
 
 
 class JobQuery(Query, frozen=True, kw_only=True):

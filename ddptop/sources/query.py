@@ -20,7 +20,7 @@ from ddptop_runner.model.snapshot import GpuSample
 
 if TYPE_CHECKING:
     from ddptop.sources.foreign import ForeignSource
-    from ddptop_runner.foreign.types import ForeignJob, Unreadable
+    from ddptop_runner.foreign.types import Unreadable
 
 AnySource = TypeVar("AnySource")
 
@@ -107,9 +107,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Sources:
     """The collector's sources, one of each class, created on first use."""
 
-    def __init__(self, watched: ForeignJob | None = None) -> None:
-        """`watched` is the foreign job that the user selected."""
-        self._watched = watched
+    def __init__(self) -> None:
         self._made: dict[type, Any] = {}
 
     def __getitem__(self, kind: type[AnySource]) -> AnySource:
@@ -123,7 +121,7 @@ class Sources:
         """The source of foreign jobs; imported on first use, after the first frame."""
         from ddptop.sources.foreign import ForeignSource
 
-        return ForeignSource(self._watched)
+        return ForeignSource()
 
     @property
     def asked_foreign(self) -> ForeignSource | None:

@@ -17,7 +17,7 @@ from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.moment import Moment, MomentReader
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.judge.balance.imbalance import deviations, marked
+from ddptop_runner.judge.balance.imbalance import deviations, slow_ranks
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
@@ -152,7 +152,7 @@ class ReplaySource:
         """The chart as known at that time; the same object while nothing changes."""
         until = int(moment.at) + 1.0
         if self._chart is None or self._chart[0] is not chart or self._chart[1] != until:
-            odd = sorted(marked(moment.snapshot.alerts))
+            odd = sorted(slow_ranks(moment.snapshot.alerts))
             self._chart = chart, until, chart_until(chart, until, odd)
         return self._chart[2]
 

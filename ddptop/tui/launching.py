@@ -13,7 +13,7 @@ from ddptop_runner.base import interpreters, programs, units
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.foreign.arguments import launcher_of, python_target
-from ddptop_runner.launch.launchers import inner
+from ddptop_runner.launch.program import inner
 from ddptop_runner.model.spec import JobSpec, NodeSpec
 
 TIMEOUT_S = 120.0

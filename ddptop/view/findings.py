@@ -73,12 +73,6 @@ None of the job's ranks are using this device, although all of them are running.
 
 Common causes: fewer ranks than devices (--nproc), or all ranks on cuda:0 because
 torch.cuda.set_device(local_rank) is missing. Release the device or use it.""",
-    "no-gpu-work": """\
-Most ranks have a CUDA context, but this one has none on any of the job's devices. It is probably
-computing on the CPU, and the others wait for it at every step.
-
-Check its log for a CUDA warning at startup, print torch.cuda.is_available() and
-CUDA_VISIBLE_DEVICES in the script, and check how the script chooses its device.""",
     "node-unreachable": """\
 The link from the job's head to these hosts is broken. The screens show their last values. Their
 ranks may still be training, so nothing is restarted. The head keeps trying to connect. If the other
@@ -109,12 +103,6 @@ PERFORMANCE.""",
 The driver has reported an error (XID) for this device since monitoring started. Some are faults in
 the program (13, 31, 43); others are faults in the device, its memory, or its links (48, 79, 95), in
 which case the device needs a reset or a repair. See dmesg and nvidia-smi -q.""",
-    "ecc": """\
-The device has had uncorrectable memory errors since the driver was loaded, possibly before this
-job. A process that used that memory was killed or may have computed with
-corrupt data.
-
-If the count grows, have the device checked.""",
     "remap": """\
 The device has used up its spare memory rows. Take it out of service and replace it: further errors
 cannot be repaired.""",

@@ -125,7 +125,7 @@ RANKS: Words = (
         "Σ4  μ4",
         "the loss is the sum (Σ) or the mean (μ) of 4 backward passes (gradient accumulation)",
     ),
-    ("vs median", "how far a rank's value is from the median of all ranks; ▲ and ▼ mark outliers"),
+    ("vs median", "how far a rank's value is from the median of all ranks; ▲ marks a slow rank"),
     ("vs med", "short for vs median"),
     ("compute", "the part of a step not spent waiting for data or for other ranks"),
     (
@@ -217,7 +217,7 @@ def explain_rank(
         sections.append((odd[0], _far(apart)))
     if rank.loss_state in ("nan", "inf") and (text := explain(f"loss-{rank.loss_state}")):
         sections.append((f"loss {rank.loss_state}", text))
-    terms = ("busy", "vs median", "step", "n/a") if apart.outliers else ("vs median", "step", "n/a")
+    terms = ("busy", "vs median", "step", "n/a") if apart.is_slow else ("vs median", "step", "n/a")
     return [*sections, *glossary(*terms)]
 
 
@@ -338,7 +338,7 @@ def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
 
 
 def _uneven(snapshot: NodeSnapshot) -> str:
-    known = uneven(snapshot.imbalance, ())
+    known = uneven(snapshot.imbalance)
     if not known:
         return "n/a: needs values from at least two ranks or devices."
     parts = ", ".join(f"{one.name} {one.text}" for one in known)

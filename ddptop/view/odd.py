@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ddptop.view import words
-from ddptop.view.figures.ranks import COMPARED, odd_name
+from ddptop.view.figures.ranks import COMPARED
 from ddptop.view.rank_words import lasting_phase
 from ddptop.view.text import Line, Span, fill, line
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import (
-    WORST_FIRST,
-    Figure,
     RankDeviation,
     is_even_load,
-    marked,
+    slow_ranks,
 )
 from ddptop_runner.model.snapshot import Imbalance, NodeSnapshot, RankSample
 
@@ -32,15 +30,13 @@ def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
 
 
 def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
-    """`▲ slow +47%`: the worst figure in which an alert names the rank; None if none does."""
+    """`▲ slow +47%` or `✕ loss NaN`; None if no alert names the rank."""
     if rank.loss_state in ("nan", "inf"):
         return f"✕ loss {'NaN' if rank.loss_state == 'nan' else 'inf'}", "bad"
-    if not apart.odd_in:
+    if not apart.is_slow:
         return None
-    figure, ratio = apart.odd_in[0]
-    sign = "▼" if ratio is not None and ratio < 0 else "▲"
-    by = "" if ratio is None else f" {units.deviation(ratio)}"
-    return f"{sign} {odd_name(figure, rank)}{by}", "warn"
+    by = "" if apart.slower is None else f" {units.deviation(apart.slower)}"
+    return f"▲ slow{by}", "warn"
 
 
 def verdict(
@@ -67,7 +63,7 @@ def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
 
 def farthest(apart: RankDeviation) -> float:
     """The largest relative distance from the median in any figure: 0.5 is 50%."""
-    known = [apart.of(figure) for figure in WORST_FIRST]
+    known = [apart.of(figure) for figure in COMPARED]
     return max((abs(ratio) for ratio in known if ratio is not None), default=0.0)
 
 
@@ -93,13 +89,12 @@ EVEN = 0.1
 class Uneven(msgspec.Struct, frozen=True):
     """The imbalance in one kind of figure."""
 
-    figure: Figure
     ratio: float
     """max / median - 1."""
     name: str
     brief: str
     warns: bool
-    """Whether a rank is an outlier."""
+    """Whether it is the step time and a rank is slow."""
     even: bool = False
     """Whether the ratio is meaningless, as for 2% of CPU against 1%."""
 
@@ -115,31 +110,32 @@ class Uneven(msgspec.Struct, frozen=True):
 
 
 def uneven(
-    imbalance: Imbalance, far_off: Collection[Figure], even_load: bool = False
+    imbalance: Imbalance, has_slow_rank: bool = False, even_load: bool = False
 ) -> list[Uneven]:
     """Known imbalances, worst first.
 
     Args:
         imbalance: the job's.
-        far_off: the figures in which a rank is an outlier.
+        has_slow_rank: whether a rank holds up the others.
         even_load: whether utilization differs by only a few percentage points.
     """
     found = []
     for figure, one in COMPARED.items():
         ratio: float | None = getattr(imbalance, figure, None)
         if ratio is not None:
-            warns = figure in far_off
+            warns = has_slow_rank and figure == "step_time"
             even = even_load and figure == "utilization" and ratio >= EVEN
-            found.append(Uneven(figure, ratio, one.name, one.brief, warns and not even, even))
+            found.append(Uneven(ratio, one.name, one.brief, warns, even))
     return sorted(found, key=lambda one: (not one.warns, one.even, -one.ratio))
 
 
 def imbalance_note(
-    imbalance: Imbalance, far_off: Collection[Figure], cells: int, even_load: bool = False
+    imbalance: Imbalance, has_slow_rank: bool, cells: int, even_load: bool = False
 ) -> Line:
     """`imbalance  memory +34%  util +2%`, worst first, as many as fit."""
     parts: list[Line] = [
-        ((f"{one.name} {one.text}", one.style),) for one in uneven(imbalance, far_off, even_load)
+        ((f"{one.name} {one.text}", one.style),)
+        for one in uneven(imbalance, has_slow_rank, even_load)
     ]
     shown = fill(parts, cells - 11, "  ")
     return line(("imbalance  ", "dim"), *shown) if shown else ()
@@ -147,9 +143,9 @@ def imbalance_note(
 
 def worst_figure(snapshot: NodeSnapshot) -> Span:
     """The worst imbalance and its figure: `mem +27%`."""
-    of = snapshot.imbalance
-    far_off = set[Figure]().union(*marked(snapshot.alerts).values())
-    known = uneven(of, far_off, is_even_load(snapshot.ranks, snapshot.gpus))
+    has_slow_rank = bool(slow_ranks(snapshot.alerts))
+    even_load = is_even_load(snapshot.ranks, snapshot.gpus)
+    known = uneven(snapshot.imbalance, has_slow_rank, even_load)
     if not known:
         return units.NOT_AVAILABLE, "dim"
     return f"{known[0].brief} {known[0].text}", known[0].style

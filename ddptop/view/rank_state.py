@@ -55,7 +55,7 @@ def sentence(rank: RankSample, known: Known) -> Span:
         return _still(rank, name, known), "bad" if rank.state == "hung" else style
     if rank.state == "starting" and rank.step is None:
         return f"{name} has not taken a step yet{_place(rank)}", "busy"
-    if known.apart.outliers:
+    if known.apart.is_slow:
         return "", ""
     phase = lasting_phase(rank, known.now)
     if phase in _DOING:

@@ -97,7 +97,7 @@ class ChartData(Frame, frozen=True):
     """The minimum, median, and maximum across all ranks, if already computed. `series` then holds
     only the ranks drawn in addition."""
     odd: tuple[int, ...] = ()
-    """Ranks whose loss diverged from the others, according to the alerts."""
+    """Ranks that hold up the others, according to the alerts."""
     apart: Mapping[int, float] = msgspec.field(default_factory=dict)
     """With `middle`: relative distance of those ranks from the median."""
     number: int | None = None
@@ -129,7 +129,7 @@ def chart_until(data: ChartData, until: float, odd: Sequence[int]) -> ChartData:
     Args:
         data: the chart.
         until: unix seconds.
-        odd: ranks whose loss had diverged by then.
+        odd: ranks that held up the others by then.
     """
     return replace(
         data,

@@ -210,7 +210,7 @@ def pause_brief(pause: Pause, now: dt.datetime) -> str:
 
 
 def pause_sentence(pause: Pause, now: dt.datetime) -> str:
-    """`no step for 25 s: rank 0 is saving a checkpoint`."""
+    """`no step for 25 s: rank 0 is evaluating`."""
     why = pause_why(pause, now)
     return f"{pause_in_words(pause, now)}{f': {why}' if why else ''}"
 

@@ -196,6 +196,14 @@ BAD = {
         [*LAUNCH, "--hosts", "a", "--node-timeout", "-1", "train.py"],
         ["--node-timeout -1 is not a valid time"],
     ),
+    "a digit that is no number": (2, ["logs", "-r", "\N{SUPERSCRIPT TWO}"], ["not a valid rank"]),
+    "a rank of 5,000 digits": (2, ["logs", "-r", "9" * 5000], ["not a valid rank"]),
+    "a process of 5,000 digits": (3, ["watch", "9" * 5000], ["no "]),
+    "a size of 400 digits": (
+        2,
+        [*LAUNCH, "--log-limit", "9" * 400, "train.py"],
+        ["is not a valid size"],
+    ),
     "no script": (2, ["launch"], ["nothing to launch", "SCRIPT"]),
     "no such script": (2, [*LAUNCH, "none.py"], ["no script none.py in /", "--cwd"]),
     "a mistyped script": (2, [*LAUNCH, "trian.py"], ["no script trian.py in /", "check the path"]),
@@ -209,7 +217,7 @@ BAD = {
         [*LAUNCH, "three.sh"],
         ["three.sh is not a Python script", "ddptop launch -- bash three.sh"],
     ),
-    "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a directory", "-m MODULE"]),
+    "a folder": (2, [*LAUNCH, "folder.py"], ["no script folder.py in /"]),
     "an empty script": (2, [*LAUNCH, ""], ["the script name is empty"]),
     "no such folder": (
         2,
@@ -249,7 +257,7 @@ BAD = {
     "no GPUs given": (2, [*LAUNCH, "--gpus", "", "train.py"], ["--gpus is empty", "0-3"]),
     "malformed GPUs": (2, [*LAUNCH, "--gpus", "0-", "train.py"], ["'0-'", "0-3"]),
     "GPUs backwards": (2, [*LAUNCH, "--gpus", "3-1", "train.py"], ["reversed", "use 1-3"]),
-    "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["GPU 0 twice"]),
+    "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["lists 0 twice"]),
     "a GPU where there is none": (
         2,
         [*LAUNCH, "--gpus", "0", "train.py"],

@@ -11,9 +11,14 @@ BAD = {
     "no sbatch": (["train.py"], ["sbatch is not on PATH", "omit --slurm"]),
     "nothing": (["--", "--time=1"], ["nothing to launch", "SCRIPT"]),
     "a late option": (["--", "--time=1", "--", "-d", "train.py"], ["-d is after --"]),
-    "nodes after --": (["--", "-N", "2", "train.py"], ["-N after -- conflicts", "--nodes N --"]),
-    "a name after --": (["--", "-Jx", "train.py"], ["-J after -- conflicts", "--name NAME"]),
-    "a test": (["--", "--test-only", "train.py"], ["--test-only after --", "--dry-run"]),
+    "nodes after --": (
+        ["--", "-N", "2", "train.py"],
+        ["--nodes after -- conflicts"],
+    ),
+    "a name after --": (
+        ["--", "-Jx", "train.py"],
+        ["--job-name after -- conflicts"],
+    ),
     "a signal to all": (
         ["--", "--signal=USR1@60", "train.py"],
         ["does not reach ddptop", "--signal=B:USR1@120"],

@@ -66,7 +66,10 @@ def test_what_is_no_time_is_refused_with_the_forms(text):
     assert "14:05" in str(refused.value.hint)
 
 
-@pytest.mark.parametrize("text", ["11:00", "15:00", "+3h", "-3h", "2026-03-15T12:00"])
+ENDLESS = pytest.param(f"+{'9' * 5000}m", id="endless")
+
+
+@pytest.mark.parametrize("text", ["11:00", "15:00", "+3h", "-3h", ENDLESS, "2026-03-15T12:00"])
 def test_a_moment_outside_of_the_history_is_refused_with_its_span(text):
     with pytest.raises(UsageError, match="outside the history") as refused:
         moment(text, NOON, NOON + 7200)

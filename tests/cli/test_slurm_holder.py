@@ -16,7 +16,7 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs.requeues import Requeues, read_requeues
+from ddptop_runner.jobs.slurm_holder import Requeues, read_requeues
 
 TRAIN = """
 import os, time, ddptop
@@ -176,7 +176,7 @@ def test_a_failure_that_would_recur_is_not_requeued(batch):
 def test_a_spent_budget_ends_a_job_that_slurm_requeued(ddptop_home, batch):
     from tests.runner.builders import put_job
 
-    from ddptop_runner.jobs.requeues import write_requeues
+    from ddptop_runner.jobs.slurm_holder import write_requeues
 
     folder = put_job("held", {"state": "running"}, slurm_job="41")
     write_requeues(folder, Requeues(slurm_job="41", count=1))

@@ -58,3 +58,12 @@ def test_a_mistyped_verb_gets_no_suggestion_that_changes_a_job(bad_input, typed,
 def test_the_verbs_that_change_a_job_are_known():
     found = {name for name, command in cli.commands.items() if isinstance(command, JobChange)}
     assert found == {"stop", "kill", "restart", "rm", "checkpoint"}
+
+
+def test_an_unreadable_history_is_an_error(ddptop_home, ddptop_cli):
+    folder = fake_story.many_attempts(ddptop_home)
+    folder.history_db.write_bytes(b"garbage" * 1000)
+    shown = ddptop_cli("story", "gpt-small")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    (line,) = shown.stderr.splitlines()
+    assert "history.db is not a valid history" in line

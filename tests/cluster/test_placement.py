@@ -161,7 +161,7 @@ def test_half_of_the_hosts_busy(hosts, refused, tmp_path):
                 hosts.hosts[name].start(**variables)
             try:
                 line = refused("--hosts", "h1:0,h2:0")
-                assert "h2: GPU 0 is busy: unknown process, 60.0 GiB; use --hosts h1:0," in line
+                assert "h2: GPU 0 is busy (GPU 0: unknown process, 60.0 GiB); choose other" in line
             finally:
                 for name in ("h1", "h2"):
                     hosts.hosts[name].die()

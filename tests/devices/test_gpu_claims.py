@@ -51,13 +51,6 @@ def test_parts_of_jobs_on_several_machines_have_their_devices(ddptop_home):
     assert claims(besides="j@1.0") == []
 
 
-def test_job_in_another_container_counts_while_it_reports(ddptop_home):
-    put_job("fresh", live(pid_ns=1), devices=[ZERO])
-    old = utc_now() - dt.timedelta(minutes=5)
-    put_job("silent", live(pid_ns=1, ts=old), devices=[ONE])
-    assert claims() == [("fresh", ZERO)]
-
-
 def test_who_waits_longer_for_one_of_the_same_devices(ddptop_home):
     put_job("b", live(state="queued"), queue=queue(ZERO, minute=2))
     put_job("a", live(state="queued"), queue=queue(ZERO, ONE, minute=1))

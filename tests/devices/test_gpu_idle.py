@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.devices.words import (
-    NO_INSTANCES,
     cuda_names,
     devices_in_words,
     names_of,
@@ -115,7 +114,7 @@ USES = {
         "in MIG mode; cannot be used as a whole",
     ),
     "in MIG mode without instances": (
-        gpu(note=NO_INSTANCES),
+        gpu(mig_mode=True),
         (),
         "in MIG mode; cannot be used as a whole",
     ),
@@ -135,14 +134,6 @@ def test_who_makes_a_device_busy(case):
     use = use_of(DEVICE, sample, claims)
     assert holders_in_words(use) == words
     assert use.busy == (words != "free")
-
-
-def test_what_leaves_in_doubt_whether_a_device_is_free():
-    assert use_of(DEVICE, gpu()).doubt is None
-    assert "judged by memory use" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
-    silent = use_of(DEVICE, gpu(processes=None, mem_used_bytes=None))
-    assert "neither processes nor memory use" in (silent.doubt or "")
-    assert not silent.busy
 
 
 def used(index: int, mem_gib: float = 0.0, **fields: object) -> object:
@@ -184,8 +175,7 @@ def test_the_idlest(case):
 def test_choice_is_explained():
     uses = [used(0, 71.2), used(3), used(5), used(6), used(7)]
     assert choice_in_words(idlest(uses, 2), uses) == (
-        "GPU 3: free; GPU 5: free; skipped GPU 0: alice's a (pid 7) uses 71.2 GiB; "
-        "GPUs 6, 7 are also free"
+        "using GPUs 3, 5; busy: GPU 0: alice's a (pid 7) uses 71.2 GiB"
     )
     assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) uses 71.2 GiB"
     assert busy_in_words([used(i, i + 1) for i in range(8)]).endswith("; and 4 more")

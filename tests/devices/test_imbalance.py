@@ -5,9 +5,8 @@ import datetime as dt
 import pytest
 
 from ddptop_runner.judge.balance.imbalance import (
-    MARKED_BY,
+    STRAGGLER,
     RankDeviation,
-    deviation,
     deviations,
     imbalance,
     of_job,
@@ -33,22 +32,6 @@ from ddptop_runner.model.spec import Device
 )
 def test_imbalance_is_greatest_against_median(values, expected):
     found = imbalance(values)
-    assert found == (None if expected is None else pytest.approx(expected))
-
-
-@pytest.mark.parametrize(
-    ("value", "values", "expected"),
-    [
-        (8, [8, 10, 10], -0.2),
-        (15, [15, 10, 10], 0.5),
-        (-1, [-1, -2, -2], 0.5),
-        (None, [1, 2, 3], None),
-        (1, [1, None], None),
-        (1, [1, 0, 0], None),
-    ],
-)
-def test_deviation_is_signed_distance_from_the_median(value, values, expected):
-    found = deviation(value, values)
     assert found == (None if expected is None else pytest.approx(expected))
 
 
@@ -108,14 +91,14 @@ def test_each_rank_against_its_job():
 
 def test_only_alerts_mark_a_rank():
     ranks = [rank(0, loss=2.0), rank(1, loss=2.0), rank(2, loss=9.0)]
-    assert {one.outliers for one in deviations(ranks, []).values()} == {frozenset()}
+    assert not any(one.is_slow for one in deviations(ranks, []).values())
     now = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     alerts = [
         Alert(id=id_, severity="warning", ranks=[1], message="m", since=now)
-        for id_ in (*MARKED_BY, "throttled")
+        for id_ in (STRAGGLER, "throttled")
     ]
-    assert deviations(ranks, [], alerts)[1].outliers == set(MARKED_BY.values())
-    assert deviations(ranks, [], alerts)[2].outliers == frozenset()
+    assert deviations(ranks, [], alerts)[1].is_slow
+    assert not deviations(ranks, [], alerts[1:])[1].is_slow
 
 
 def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
@@ -135,13 +118,13 @@ TWO_DEVICES = [Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")]
     ("pids_on", "expected"),
     [
         (([100], [101]), [200, 300]),
-        (([100, 101], [101]), [200, 300]),  # a stray context draws no power
+        (([100, 101], [101]), [None, 300]),  # with a stray context
         (([100, 101], []), [None, None]),  # both work on the first
         (([100, 4000], [101]), [200, 300]),  # another process is not a rank
         (([100], []), [200, 300]),  # not there yet, and nothing else is
         (([100], [100]), [200, None]),  # the other rank's device is not its own
         ((None, None), [200, 300]),
-        (([100, 101], [100, 101]), [200, 300]),  # each on both; assigned by order
+        (([100, 101], [100, 101]), [None, None]),  # each on both
     ],
 )
 def test_power_is_a_ranks_where_no_other_rank_works_on_its_device(pids_on, expected):

@@ -57,9 +57,8 @@ def test_the_idlest_of_the_allowed(stub, trainer):
     assert choice.environment["CUDA_VISIBLE_DEVICES"] == "0,3"
     (note,) = choice.notes
     user = "root" if os.geteuid() == 0 else ""
-    assert note.startswith(f"GPU 0: free; GPU 3: free; skipped GPU 2: {user}")
+    assert note.startswith(f"using GPUs 0, 3; busy: GPU 2: {user}")
     assert f"train.py (pid {trainer}) uses 70.0 GiB" in note
-    assert "GPU 1 is also free" in note
     assert indices(choose("auto:1", {"CUDA_VISIBLE_DEVICES": "2,1"}, None)) == [1]
     assert free_now({}) == 3
     assert free_now({"CUDA_VISIBLE_DEVICES": "2"}) == 0
@@ -69,15 +68,15 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     stub.set(1, mem_used=GIB, processes=[StubProcess(trainer, GIB)])
     with pytest.raises(UsageError) as refused:
         choose(None, {}, None)
-    assert "GPU 1 is busy: " in str(refused.value)
+    assert "GPU 1 is busy (GPU 1: " in str(refused.value)
     assert "pass --gpus auto:3 for idle GPUs, --wait-gpus to wait" in str(refused.value)
     with pytest.raises(UsageError, match="pass --gpus auto:1 for idle GPUs, --wait-gpus"):
         choose("1", {}, None)
-    with pytest.raises(UsageError, match=r"uses 1.0 GiB; pass --wait-gpus to wait"):
+    with pytest.raises(UsageError, match=r"uses 1.0 GiB\); pass --wait-gpus to wait"):
         choose("all", {"CUDA_VISIBLE_DEVICES": "1"}, None)
     with pytest.raises(
         UsageError,
-        match=r"auto:4: 3 of 4 GPUs are free.*pass --gpus auto:3 for idle GPUs, --wait-gpus",
+        match=r"auto:4: only 3 of 4 GPUs are free.*pass --gpus auto:3 for idle GPUs, --wait-gpus",
     ):
         choose("auto:4", {}, None)
     forced = choose("0-1", {}, None, force=True)
@@ -98,7 +97,7 @@ def test_no_idlest_is_advised_where_none_is_free(stub):
         stub.set(index, mem_used=39 * GIB, util=95)
     with pytest.raises(UsageError) as refused:
         choose("0", {}, None)
-    assert "GPU 0 is busy: unknown process, 39.0 GiB; pass --wait-gpus" in str(refused.value)
+    assert "GPU 0: unknown process, 39.0 GiB); pass --wait-gpus" in str(refused.value)
     with pytest.raises(UsageError, match="pass --gpus auto:1 for idle GPUs"):
         stub.set(2, mem_used=GIB, util=0)
         choose("0,1", {}, None)
@@ -112,7 +111,7 @@ def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     fixed = choose("0,1", {}, None)
     put_job("quicker", None, devices=[Device(index=1, uuid=stub.gpu(1).uuid)], created_at=utc_now())
     with pytest.raises(
-        UsageError, match="GPU 1 is busy: reserved by job quicker; pass --gpus auto:2 "
+        UsageError, match=r"GPU 1 is busy \(GPU 1: reserved by job quicker\); pass --gpus auto:2 "
     ):
         fixed.remake()
 
@@ -125,15 +124,12 @@ def test_processes_that_the_driver_does_not_list(stub):
     stub.set(0, mem_used=30 * GIB)
     with pytest.raises(UsageError, match=r"unknown process, 30\.0 GiB"):
         choose("0", {}, None)
-    (note,) = choose("1-2", {}, None).notes
-    assert note == (
-        "GPUs 1, 2: the driver lists no processes, so its state is judged by memory use"
-    )
+    assert indices(choose("1-2", {}, None)) == [1, 2]
 
 
 def test_memory_of_processes_that_cannot_be_seen(stub):
     stub.set(0, mem_used=30 * GIB)
-    with pytest.raises(UsageError, match=r"GPU 0 is busy: unknown process, 30\.0 GiB"):
+    with pytest.raises(UsageError, match=r"GPU 0 is busy \(GPU 0: unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     stub.set(0, mem_used=30 * GIB, processes=[StubProcess(2**22 + 7, 30 * GIB)])
     with pytest.raises(UsageError, match=r"hidden from ddptop \(pid 4194311\) uses 30.0 GiB"):
@@ -158,7 +154,7 @@ def test_a_job_without_a_device_learns_why(stub, monkeypatch):
         assert choice.why_none == f"CUDA_VISIBLE_DEVICES is {visible!r}, which allows no GPUs"
     for index in range(4):
         stub.lose(index)
-    assert choose(None, {}, 2).why_none == "all allowed GPUs are lost"
+    assert choose(None, {}, 2).why_none == "all allowed GPUs are lost or in MIG mode"
     stub.set_driver(init_status=DRIVER_NOT_LOADED)
     monkeypatch.setattr(hardware, "exists", lambda: True)
     choice = choose(None, {}, None)
@@ -231,10 +227,13 @@ def test_mig_instances_on_the_stand_in(stub):
         choice = choose(asked, env, 1)
         assert [device.uuid for device in choice.devices] == ["MIG-1111-aaaa"]
         assert choice.environment["CUDA_VISIBLE_DEVICES"] == "MIG-1111-aaaa"
-    with pytest.raises(UsageError, match="one MIG instance, which 2 ranks"):
+    with pytest.raises(UsageError, match="only one MIG instance, with one rank"):
         choose("MIG-1111-aaaa", {}, 2)
     with pytest.raises(UsageError, match="no device has UUID MIG-2222"):
         choose("MIG-2222", {}, 1)
+    with pytest.raises(UsageError, match="GPU 1: in MIG mode; cannot be used as a whole"):
+        stub.set(1, mig_mode=1)
+        choose("1", {}, 1)
     for index in range(4):
         stub.set(index, mig_mode=1)
     assert choose("MIG-1111-aaaa", {}, 1).devices[0].uuid == "MIG-1111-aaaa"

@@ -83,6 +83,7 @@ def test_every_figure_is_read_in_its_unit(make_stub, make_reader):
         "pci_bus_id": "00000000:10:00.0",
         "parent_uuid": None,
         "mig_instances": [],
+        "mig_mode": False,
         "util_percent": 97,
         "mem_util_percent": 55,
         "mem_used_bytes": 40 * GIB,

@@ -10,7 +10,7 @@ from ddptop_runner.devices.nvml_device import METRICS
 from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.model.snapshot import GpuSample
 
-NO_REASON = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
+NO_REASON = {"index", "host", "parent_uuid", "mig_instances", "mig_mode", "lost", "note", "unknown"}
 NOT_MEASURED = {f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("rx", "tx")}
 
 

@@ -12,7 +12,7 @@ from tests.nvml_stub import build_library
 
 from ddptop_runner.devices import codes
 from ddptop_runner.devices.owners import (
-    ENDED,
+    EXITED,
     HIDDEN,
     INIT_PID_NAMESPACE,
     OTHER_NAMESPACE,
@@ -97,7 +97,8 @@ def test_a_process_that_is_gone_is_unknown():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     owner = ProcessOwners(INIT_PID_NAMESPACE).describe(child.pid)
-    assert (owner.user, owner.command, owner.note) == (None, None, ENDED)
+    assert (owner.user, owner.command, owner.note) == (None, None, EXITED)
+    assert owner.has_exited
 
 
 def test_a_zombie_is_named():

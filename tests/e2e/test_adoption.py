@@ -7,13 +7,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from ddptop_runner.base.start import own_words
+from ddptop_runner.base.start import own_command, own_words
 from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
@@ -44,11 +46,15 @@ def guardians_of(job) -> list[int]:
     ]
 
 
+def tmux_server() -> int:
+    """The pid of ddptop's tmux server."""
+    tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"], "display-message", "-p", "#{pid}"]
+    return int(subprocess.run(tmux, capture_output=True, text=True, check=True).stdout)
+
+
 def stop_for_a_while(job, wait_until, own: Path) -> None:
     """SIGSTOP all guardians, supervisors, and tmux; SIGCONT them once the ranks have continued."""
-    tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"], "display-message", "-p", "#{pid}"]
-    server = int(subprocess.run(tmux, capture_output=True, text=True, check=True).stdout)
-    guards = job.processes()
+    server, guards = tmux_server(), job.processes()
 
     def steps() -> int:
         return len(own.read_text().splitlines())
@@ -130,6 +136,39 @@ def test_unguarded_job_is_adopted_once_and_restarts_with_its_own_variables(
     assert (answer.returncode, TAKEN_UP in answer.stderr) == (0, True)
     assert job.status()["state"] == "stopped"
     assert job.events("stopped")[0]["attempt"] == 1
+
+
+def test_a_supervisor_that_a_killed_guardian_had_just_started_gives_way(launch, wait_until):
+    """It gets the lock before the new guardian's own, and has nobody who starts an agent."""
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    guards = job.processes()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    argv = own_command("supervisor", str(job.folder()), str(theirs.fileno()))
+    job_id = json.loads((job.folder() / "job.json").read_text())["job_id"]
+    env = os.environ | {"DDPTOP_JOB_ID": job_id}
+    held = str(job.folder() / "supervisor.lock")
+    stopped = (tmux_server(), guards["guardian"])  # tmux would resume it
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(guards["supervisor"], signal.SIGKILL)
+    with ours, theirs, subprocess.Popen(argv, env=env, pass_fds=[theirs.fileno()]) as other:
+        try:
+            wait_until(
+                lambda: held in [file.path for file in psutil.Process(other.pid).open_files()],
+                30,
+                what="it has the lock",
+            )
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        try:
+            assert other.wait(30) == -signal.SIGKILL
+        finally:
+            other.kill()
+    job.kill_rank(1)
+    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+    assert job.cli("stop", job.name).returncode == 0
 
 
 def test_nothing_is_lost_when_guardians_are_killed_repeatedly():

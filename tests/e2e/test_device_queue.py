@@ -98,13 +98,12 @@ def test_most_idle_devices_are_chosen_with_reasons(stub, ddptop_cli, tmp_path):
     (tmp_path / "s.py").write_text("")
     refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
     assert refused.returncode == 2
-    assert "--gpus auto:3: 2 of 4 GPUs are free" in refused.stderr
+    assert "--gpus auto:3: only 2 of 4 GPUs are free" in refused.stderr
     assert "pass --gpus auto:2" in refused.stderr
     stub.set(2, temperature=80)
     dry = ddptop_cli("launch", "--dry-run", "--gpus", "auto:1", str(tmp_path / "s.py"))
     assert "GPU 3 as cuda:0" in dry.stdout
-    assert "GPU 3: free; skipped GPU 0: " in dry.stdout
-    assert "GPU 2 is also free" in dry.stdout
+    assert "using GPU 3; busy: " in dry.stdout
     free(stub, 1)
     answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", "--", "true")
     assert answer.returncode == 0
@@ -120,7 +119,7 @@ def test_job_without_memory_in_use_has_its_devices_reserved(stub, ddptop_cli, tm
     (tmp_path / "s.py").write_text("")
     answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
     assert answer.returncode == 2
-    assert "GPU 3 is busy: reserved by job first; pass --wait-gpus" in answer.stderr
+    assert "GPU 3 is busy (GPU 3: reserved by job first); pass --wait-gpus" in answer.stderr
     job.cli("kill", job.name)
     restarted = ddptop_cli("restart", "first")
     assert restarted.returncode == 0, restarted.stderr
@@ -155,7 +154,7 @@ def test_simultaneous_plans_get_different_devices(stub, tmp_path, ddptop_cli, mo
     first, _ = launch.start(plans[0])
     second, note = launch.start(plans[1])
     assert (first.spec.devices[0].index, second.spec.devices[0].index) == (2, 3)
-    assert "GPU 3: free; skipped GPU 0: " in (note or "")
+    assert "using GPU 3; busy: " in (note or "")
     with pytest.raises(UsageError, match="0 of 4 GPUs are free"):
         launch.start(plans[2])
     waiting, note = launch.start(plans[3])

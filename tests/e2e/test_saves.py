@@ -157,14 +157,14 @@ def test_non_finite_loss_ends_or_restarts_the_job(launch_script, wait_until):
     failure = restarted.events("failure")[0]
     assert "The loss on rank 1 became NaN at step 50; the last finite" in failure["message"]
     assert failure["rank"] == 1
-    assert "No checkpoint was detected: all " in failure["message"]
+    assert "No checkpoint was detected" in failure["message"]
     assert restarted.status()["restarts_used"] == 1
     assert restarted.cli("kill", restarted.name).returncode == 0
     assert answers["stopped"] == 93
     cause = stopped.status()["cause"]
     assert (stopped.status()["state"], cause["kind"]) == ("failed", "nan")
     assert "rank 1 became NaN at step 50; the last finite loss was 0." in cause["summary"]
-    assert "No checkpoint was detected: all " in cause["summary"]
+    assert "No checkpoint was detected" in cause["summary"]
     assert cause["work_lost_steps"] >= 50
     assert Path(cause["evidence"]).is_dir()
     states = {rank["state"] for rank in stopped.status()["ranks"]}

@@ -15,7 +15,6 @@ from tests.runner.builders import make_spec, put_job
 
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.base.paths import run_folder
-from ddptop_runner.devices.owners import ENDED
 from ddptop_runner.foreign.census import (
     HostCensus,
     devices_by_pid,
@@ -23,7 +22,7 @@ from ddptop_runner.foreign.census import (
     is_own_job,
     resolve,
 )
-from ddptop_runner.foreign.types import Census
+from ddptop_runner.foreign.types import Census, Unreadable
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Placement, write_spec
@@ -77,7 +76,7 @@ def test_a_pid_of_another_namespace_is_no_process_of_this_one():
 
 
 def test_a_process_that_ended_on_its_device_is_not_training():
-    assert devices_by_pid([gpu(0, GpuProcess(pid=5, note=ENDED))]) == ({}, [])
+    assert devices_by_pid([gpu(0, GpuProcess(pid=5, has_exited=True))]) == ({}, [])
 
 
 def test_an_instance_is_one_device_and_not_two():
@@ -131,35 +130,6 @@ def test_whose_job_an_id_names(ddptop_home):
     assert is_own_job(spec.job_id, uid)  # better not shown than shown as another user's
 
 
-def test_a_kept_process_stays_a_job_until_it_is_gone(sleeper):
-    child = sleeper()
-    taker = HostCensus()
-    assert not any(child.pid in job.pids for job in taker.scan().jobs)
-    job = resolve(str(child.pid), taker.scan())
-    taker.pin(job.root_pid, job.root_start_ticks)
-    assert any(child.pid in job.pids for job in taker.scan().jobs)
-    child.kill()
-    child.wait()
-    assert not any(child.pid in job.pids for job in taker.scan().jobs)
-
-
-def test_a_kept_process_that_ended_and_waits_to_be_reaped_is_no_job(sleeper, wait_until):
-    child = sleeper()
-    taker = HostCensus()
-    job = resolve(str(child.pid), taker.scan())
-    taker.pin(job.root_pid, job.root_start_ticks)
-    child.kill()
-    wait_until(lambda: procs.state_letter(child.pid) == "Z", what="the end")
-    assert not any(child.pid in job.pids for job in taker.scan().jobs)
-
-
-def test_another_process_of_a_kept_pid_is_not_kept(sleeper):
-    pid = sleeper().pid
-    taker = HostCensus()
-    taker.pin(pid, procs.start_ticks(pid) - 1)
-    assert not any(pid in job.pids for job in taker.scan().jobs)
-
-
 # --- naming ----------------------------------------------------------------------------------
 
 
@@ -192,11 +162,15 @@ def test_what_is_not_there(text):
 
 
 def test_a_living_process_that_is_no_training(sleeper):
-    pid = sleeper().pid
-    job = resolve(str(pid), Census())
-    assert (job.launcher, job.root_pid) == ("python", pid)
-    assert job.root_start_ticks == procs.start_ticks(pid)
-    assert "not recognized" in job.notes[0]
+    with pytest.raises(NoSuchJobError, match="is not recognized as training"):
+        resolve(str(sleeper().pid), Census())
+
+
+def test_of_a_hidden_process_the_reason_is_named():
+    hidden = Unreadable(50, "ada", None, (), "owned by ada")
+    with pytest.raises(NoSuchJobError) as caught:
+        resolve("50", Census(unreadable=(hidden,)))
+    assert caught.value.hint == "owned by ada"
 
 
 def test_the_script_that_started_a_job_is_that_job(sleeper):
@@ -205,27 +179,6 @@ def test_the_script_that_started_a_job_is_that_job(sleeper):
     assert resolve(str(os.getpid()), census_of([one])).root_pid == one.pid
     with pytest.raises(UsageError, match=f"started several training runs: .*x:{other.pid}"):
         resolve(str(os.getpid()), census_of([one], [other]))
-
-
-def test_a_process_of_ddptops_own_job_is_refused_with_the_verb(sleeper):
-    spec = make_spec("mine")
-    put_job("mine")
-    with pytest.raises(UsageError, match="ddptop attach mine"):
-        resolve(str(sleeper(DDPTOP_JOB_ID=spec.job_id).pid), Census())
-
-
-def test_a_process_that_ends_while_it_is_looked_for_is_gone(sleeper, monkeypatch):
-    child = sleeper()
-    take = HostCensus.scan
-
-    def ends(self: HostCensus) -> Census:
-        child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        return take(self)
-
-    monkeypatch.setattr(HostCensus, "scan", ends)
-    with pytest.raises(NoSuchJobError, match=f"no process {child.pid}"):
-        resolve(str(child.pid), Census())
 
 
 # --- again -----------------------------------------------------------------------------------

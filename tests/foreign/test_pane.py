@@ -11,11 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.foreign.toys import printer
+from tests.foreign.toys import job_of, printer, running
 
 from ddptop_runner.base import programs
 from ddptop_runner.foreign import output as panes
-from ddptop_runner.foreign.output import Pane, PaneReader, capture, list_panes, shared, sockets
+from ddptop_runner.foreign.output import (
+    Pane,
+    PaneReader,
+    capture,
+    is_own_server,
+    list_panes,
+    shared,
+)
+from ddptop_runner.host import procs
 
 BEFORE = ["a", "b", "c", "bar 1"]
 
@@ -99,7 +107,7 @@ class Server:
 
     def start(self, command: str) -> Pane:
         self.run("new-session", "-d", "-s", "work", "-x", "60", "-y", "10", command)
-        (found,) = list_panes([self.path]).values()
+        (found,) = list_panes(self.path).values()
         return found
 
     def state(self) -> str:
@@ -161,38 +169,56 @@ def test_a_pane_is_read_and_left_as_it_was(
 
 
 @pytest.mark.tmux
-def test_a_pane_is_found_by_its_terminal(server: Server, wait_until: Callable[..., None]) -> None:
+def test_a_pane_is_found_by_its_terminal(server: Server) -> None:
     pane = server.start("sleep 1000")
-    assert list_panes([server.path])[pane.tty].name == "work:0.0"
-    assert server.path in sockets([f"{server.path},123,0"])
+    assert list_panes(server.path)[pane.tty].name == "work:0.0"
+    assert is_own_server(server.path)
     server.run("rename-session", "-t", "work", "a\u241eb")  # libtmux's separator
-    assert list_panes([server.path])[pane.tty].name == "a\u241eb:0.0"
+    assert list_panes(server.path)[pane.tty].name == "a\u241eb:0.0"
     server.run("kill-server")
-    assert list_panes([server.path]) == {}
+    assert list_panes(server.path) == {}
     assert capture(pane) is None
-    # its client exits first; its socket remains
-    wait_until(lambda: server.path not in sockets([server.path]), what="nobody to listen")
 
 
-def test_only_sockets_in_a_folder_of_ones_own_are_looked_for(
+def test_only_a_socket_in_a_private_folder_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / f"tmux-{os.geteuid()}"
+    folder = tmp_path / "tmux"
     folder.mkdir(mode=0o700)
     (folder / "no-socket").write_text("")
-    monkeypatch.setenv("TMUX_TMPDIR", os.fspath(tmp_path))
-    served = os.fspath(folder / "default")
-    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as left_behind:
-        monkeypatch.chdir(folder)
-        left_behind.bind("killed")
+    monkeypatch.chdir(folder)
+    with socket.socket(socket.AF_UNIX) as one:
         one.bind("default")
-        one.listen(0)
         (folder / "link").symlink_to("default")
-        for _ in range(4):  # the last ones wait to be accepted
-            found = sockets(["relative,1,0", "/nowhere,1,0", f"{folder}/link,1,0"])
-            assert [path for path in found if path.startswith(str(tmp_path))] == [served]
+        assert is_own_server(f"{folder}/default")
+        for path in ("default", "/nowhere", f"{folder}/link", f"{folder}/no-socket", f"{folder}/."):
+            assert not is_own_server(path)
         folder.chmod(0o750)
-        assert served not in sockets([f"{served},1,0"])
+        assert not is_own_server(f"{folder}/default")
+
+
+def test_only_the_server_of_ones_own_job_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    folder = tmp_path / "tmux"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    monkeypatch.chdir(folder)
+    asked: list[str] = []
+    monkeypatch.setattr(panes, "list_panes", lambda path: asked.append(path) or {})
+    environ = {**os.environ, "TMUX": f"{folder}/s,1,0"}
+    with socket.socket(socket.AF_UNIX) as one, running("sleep", "1000", env=environ) as process:
+        one.bind("s")
+        wait_until(lambda: procs.environ_value(process.pid, "TMUX"), what="its variables")
+        job = job_of(process.pid)
+        panes.panes_of(job)
+        assert asked == [], "anyone can write to the folder"
+        folder.chmod(0o700)
+        panes.panes_of(job)
+        assert asked == [f"{folder}/s"]
+        monkeypatch.setattr(procs, "uid_of", lambda pid: os.geteuid() + 1)
+        panes.panes_of(job)
+        assert len(asked) == 1, "another user's job"
 
 
 def test_unresponsive_server_is_not_touched(
@@ -208,6 +234,6 @@ def test_unresponsive_server_is_not_touched(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     path = os.fspath(tmp_path / "hung")
-    assert list_panes([path]) == {}
-    assert list_panes([path]) == {}
+    assert list_panes(path) == {}
+    assert list_panes(path) == {}
     assert len(asked) == 1

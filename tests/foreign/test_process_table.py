@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.foreign import process_table
-from ddptop_runner.foreign.environment import KEPT_VARIABLES, kept_of
-from ddptop_runner.foreign.process_table import ProcessTable
+from ddptop_runner.foreign.process_table import KEPT_VARIABLES, ProcessTable, kept_of
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
 

@@ -110,7 +110,6 @@ TRAININGS = {
     "spawned loaders": (2, TORCHRUN),
     "mp.spawn": (2, SPAWN),
     "mp.fork": (2, SPAWN),
-    "mp.forkserver": (2, SPAWN),
     "named": (2, SPAWN),
     "mpirun": (2, MPI),
     "single": (1, SINGLE),
@@ -134,7 +133,6 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tr
         found["spawned loaders"].start(*two)
         found["mp.spawn"].start(python, "train.py", "spawn", free_port(), "fork")
         found["mp.fork"].start(python, "train.py", "fork", free_port(), "fork")
-        found["mp.forkserver"].start(python, "train.py", "forkserver", free_port(), "fork")
         found["named"].start(python, "train.py", "fork", free_port(), "spawn", "name")
         if "mpirun" in found:
             mpirun = ["mpirun", "--oversubscribe", "-np", "2"]
@@ -185,7 +183,6 @@ def test_torchrun(trainings, census):
     assert pid_by_rank(job) == training.pids
     assert (job.launcher, job.root_pid, job.name) == ("torchrun", root, f"train:{root}")
     assert (job.launcher_pids, job.world_size, job.notes) == ((root,), 2, ())
-    assert {rank.evidence for rank in job.ranks} == {"environment"}
     assert job.rendezvous and job.rendezvous.startswith("localhost:")
 
 
@@ -201,14 +198,13 @@ def test_spawned_data_loader_workers_are_no_ranks(trainings, census):
         assert len(workers) == 1 and set(workers) < set(helpers[rank])  # and a resource tracker
 
 
-@pytest.mark.parametrize("name", ["mp.spawn", "mp.fork", "mp.forkserver"])
+@pytest.mark.parametrize("name", ["mp.spawn", "mp.fork"])
 def test_ranks_without_any_variable(trainings, census, name):
     training = trainings[name]
     job = job_of(census, training)
     root = training.roots[0].pid
     assert pid_by_rank(job) == training.pids
     assert (job.launcher, job.root_pid, job.name) == ("mp.spawn", root, f"train:{root}")
-    assert [rank.evidence for rank in job.ranks] == ["start order"] * 2
     assert job.world_size == 2 and len(job.notes) == 1
     assert set(training.workers[1]) <= set(helpers_by_rank(job)[1])
     manager = set(tree.descendants_of(root)) - set(job.pids)
@@ -219,7 +215,6 @@ def test_workers_with_the_variables_that_a_rank_set_are_no_ranks(trainings, cens
     training = trainings["named"]
     job = job_of(census, training)
     assert pid_by_rank(job) == training.pids
-    assert [rank.evidence for rank in job.ranks] == ["start order"] * 2
     assert set(training.workers[1]) <= set(helpers_by_rank(job)[1])
     assert job.world_size == 2
 

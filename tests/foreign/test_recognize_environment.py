@@ -85,19 +85,6 @@ def test_a_rank_behind_shells_is_found():
     assert job.launcher_pids == (100, 101, 102)
 
 
-def test_of_two_programs_of_one_rank_the_training_one_counts():
-    environ = rank_environ(0, 1)
-    processes = [
-        torch_process(100, 1, "python /venv/bin/torchrun --no-python bash run.sh"),
-        process(101, 100, "bash run.sh", environ=environ),
-        process(102, 101, "python watch_disk.py", environ=environ, libraries=()),
-        torch_process(103, 101, "python train.py", environ=environ, threads={"pt_gloo_runloop"}),
-    ]
-    job = find_one(processes)
-    assert pid_by_rank(job) == {0: 103}
-    assert job.helper_pids == (102,)
-
-
 def test_a_rank_that_renamed_itself_is_known_by_its_file():
     processes = torchrun(100, 0, 1)
     processes[1] = replace(processes[1], argv=("step", "12"), comm="step", program="python3.11")

@@ -73,7 +73,3 @@ def test_the_ranks_of_lightning_are_one_process_and_its_helpers():
     )
     job = find_one([script, other], {10: ["GPU-a"], 11: ["GPU-b"]})
     assert (job.launcher, pid_by_rank(job), job.ranks[0].helpers) == ("python", {0: 10}, (11,))
-
-
-def test_accelerate_with_one_process_is_noted():
-    assert "single process" in find_one(read_tree("accelerate_cpu").processes).notes[0]

@@ -96,18 +96,6 @@ def test_workers_of_one_that_trains_itself_are_its_helpers():
     assert job.ranks[0].helpers == (12, 13)
 
 
-def test_the_fork_server_is_between():
-    code = "from multiprocessing.forkserver import main; main(4, 5, [], **{})"
-    server = process(12, 10, ("python", "-c", code), libraries={"torch"})
-    ranks = [replace(server, pid=pid, ppid=12, start_ticks=pid * 10) for pid in (13, 14, 15)]
-    threads = [OWNER, GLOO, {"pt_data_worker"}]
-    ranks = [replace(one, threads=frozenset(t)) for one, t in zip(ranks, threads, strict=True)]
-    ranks[2] = replace(ranks[2], comm="pt_data_worker")
-    job = find_one([script(), server, *ranks])
-    assert (job.launcher, pid_by_rank(job)) == ("mp.spawn", {0: 13, 1: 14})
-    assert set(job.helper_pids) == {12, 15}
-
-
 def test_forked_ranks():
     ranks = [
         torch_process(pid, 10, "python train.py", threads=threads)
@@ -229,20 +217,6 @@ def test_zombies_and_the_dead_are_no_training():
     assert find([torch_process(40, 1, "python x.py", state="Z")]) == ([], [])
 
 
-def test_a_pinned_process_is_a_job():
-    jobs, _ = find([process(40, 1, "sleep 60"), process(41, 40, "sleep 61")], pinned=[40, 999])
-    assert [job.name for job in jobs] == ["sleep:40"]
-    assert jobs[0].ranks[0].helpers == (41,)
-    assert "not recognized" in jobs[0].notes[0]
-    assert jobs[0].world_size is None
-
-
-def test_of_a_pinned_process_that_is_hidden_it_is_not_said_that_it_is_no_rank():
-    jobs, _ = find([torch_process(40, 1, "python x.py", environ=None)], pinned=[40])
-    [note] = jobs[0].notes
-    assert "its environment is not readable" in note and "not recognized" not in note
-
-
 def test_a_circle_of_parents_ends():
     """A PID may be reused by another process while /proc is read."""
     find([torch_process(40, 41, "python a.py"), torch_process(41, 40, "python b.py")])
@@ -255,22 +229,13 @@ def hidden(pid: int, command: str, **values) -> ProcessFacts:
     return process(pid, 1, command, **{"uid": 1001, "environ": None, **values})
 
 
-def test_another_users_processes_are_named_with_reason_and_remedy():
-    processes = [
-        hidden(50, "python train.py", threads=GLOO),
-        replace(hidden(51, "python train.py", threads=GLOO), ppid=50),  # a worker
-        hidden(52, "python3 agent.py"),
-        hidden(54, "./solver"),
-        hidden(55, "bash"),
-    ]
-    jobs, unreadable = find(processes, {54: ["GPU-a"]})
+def test_another_users_processes_on_a_device_are_named_with_reason_and_remedy():
+    processes = [hidden(50, "python train.py", threads=GLOO), hidden(54, "./solver")]
+    jobs, [other] = find(processes, {54: ["GPU-a"]})
     assert jobs == []
-    assert [(one.pid, one.user, one.command) for one in unreadable] == [
-        (50, "user1001", "python train.py"),
-        (54, "user1001", "./solver"),
-    ]
-    assert unreadable[1].devices == ("GPU-a",)
-    assert unreadable[0].reason == "owned by user1001; run ddptop as user1001 or root to inspect it"
+    assert (other.pid, other.user, other.command) == (54, "user1001", "./solver")
+    assert other.devices == ("GPU-a",)
+    assert other.reason == "owned by user1001; run ddptop as user1001 or root to inspect it"
 
 
 def test_another_users_ranks_are_not_guessed():
@@ -281,16 +246,9 @@ def test_another_users_ranks_are_not_guessed():
     assert [(one.pid, one.devices) for one in unreadable] == [(51, ("GPU-a",)), (52, ("GPU-b",))]
 
 
-def test_of_another_users_launcher_the_ranks_are_named():
-    agent = hidden(50, "python /venv/bin/torchrun train.py")
-    ranks = [replace(hidden(51 + i, "/usr/bin/python3 -u train.py"), ppid=50) for i in range(2)]
-    assert [one.pid for one in find([agent, *ranks])[1]] == [51, 52]
-    assert [one.pid for one in find([agent])[1]] == [50]
-
-
 def test_the_reason_fits_who_asks():
-    mine = hidden(50, "python train.py", uid=1000, threads=GLOO)
-    roots = hidden(50, "python train.py", uid=0, threads=GLOO)
-    assert find([roots])[1][0].reason == "owned by user0; run ddptop as root to inspect it"
-    assert find([mine])[1][0].reason == "owned by user1000; run ddptop as root to inspect it"
-    assert "CAP_SYS_PTRACE" in find([mine], uid=0)[1][0].reason
+    mine, roots = (hidden(50, "python train.py", uid=uid) for uid in (1000, 0))
+    held = {50: ["GPU-a"]}
+    assert find([roots], held)[1][0].reason == "owned by user0; run ddptop as root to inspect it"
+    assert find([mine], held)[1][0].reason == "owned by user1000; run ddptop as root to inspect it"
+    assert "CAP_SYS_PTRACE" in find([mine], held, uid=0)[1][0].reason

@@ -22,7 +22,7 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look, memory_of
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_record
+from ddptop_runner.foreign import watch
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -42,6 +42,27 @@ def test_states_reach_the_ranks(book: ForeignBook, wait_until: Callable[..., Any
         assert "SIGCONT" in (view.snapshot.ranks[1].state_reason or "")
         assert [alert.id for alert in view.snapshot.alerts] == ["paused"]
         assert all(rank.rss_bytes for rank in view.snapshot.ranks)
+
+
+@pytest.mark.parametrize(
+    ("letter", "blocked_s", "state"),
+    [
+        *(("R", 0, "running"), ("T", 0, "paused"), ("t", 0, "paused"), ("Z", 0, "zombie")),
+        *(("D", 4, "running"), ("D", 6, "blocked")),
+    ],
+)
+def test_the_state_of_a_process(letter: str, blocked_s: float, state: str) -> None:
+    found, reason = watch.state_of(letter, blocked_s)
+    assert found == state
+    assert (reason is None) == (state == "running")
+
+
+def test_a_process_of_that_pid_that_started_later_is_another(book: ForeignBook) -> None:
+    with running(*SLEEP) as process:
+        rank = rank_of(process.pid)
+        later = msgspec.structs.replace(rank, start_ticks=rank.start_ticks + 1)
+        view = look(book, census_of(job_of(process.pid, ranks=(later,))))
+        assert (first_rank(view).state, first_rank(view).rss_bytes) == ("unknown", None)
 
 
 def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
@@ -74,11 +95,11 @@ def test_what_the_next_run_writes_is_not_the_lost_jobs(book: ForeignBook, tmp_pa
         assert (view.state, first_rank(view).loss) == ("lost", 2.5)
         last = book.lines(job.name)
         assert last.lines == ("step 1 loss 2.5",)
-        assert book.chart(job.name, 0, FAR, 10)[0].last == [2.5]
+        assert book.chart(job.name, 0, FAR, 10)[0][0].last == [2.5]
         file.write(b"step 2 loss 9.5\n")
         look(book, Census(), job.name)
         assert book.lines(job.name, since=last.mark).lines == ()
-        assert book.chart(job.name, 0, FAR, 10)[0].last == [2.5]
+        assert book.chart(job.name, 0, FAR, 10)[0][0].last == [2.5]
 
 
 def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:
@@ -112,19 +133,6 @@ def test_a_job_keeps_its_name_when_its_launcher_is_gone(book: ForeignBook) -> No
         view = look(book, census_of(orphan), job.name)
         assert view.state == "running"
         assert view.foreign.root_pid == rank.pid
-
-
-def test_a_dead_launcher_that_was_pinned_is_not_the_job(book: ForeignBook) -> None:
-    with running(*SLEEP) as launcher, running(*SLEEP) as rank:
-        job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
-        look(book, census_of(job), job.name)
-        pinned = job_of(launcher.pid, name=job.name)
-        for jobs in ((pinned, job_of(rank.pid)), (job_of(rank.pid), pinned)):
-            view = look(book, census_of(*jobs), job.name)
-            assert [one.pid for one in view.snapshot.ranks] == [rank.pid]
-        kinds = [event.type for event in book.events(job.name)]
-        assert kinds == ["watched"]
-        look(book, census_of(*jobs))  # the only one
 
 
 # -- devices ---------------------------------------------------------------------------------------
@@ -185,7 +193,7 @@ def spinning(index: int, pid: int, power_w: float) -> GpuSample:
 def test_jobs_that_come_and_go_leave_nothing(
     book: ForeignBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_record, "KEPT_EVENTS", 20)
+    monkeypatch.setattr(watch, "KEPT_EVENTS", 20)
     open_before = len(os.listdir("/proc/self/fd"))
     with running(*SLEEP) as process:
         base = job_of(process.pid)

@@ -26,9 +26,8 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_record, output
-from ddptop_runner.foreign.job_record import ValueHistory
-from ddptop_runner.foreign.watch import ForeignBook, NewLines
+from ddptop_runner.foreign import output, watch
+from ddptop_runner.foreign.watch import Curves, ForeignBook, NewLines
 from ddptop_runner.reading.progress.combine import total_steps
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text.parser import Reading
@@ -68,7 +67,7 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
             f"{2.5 - len(first.lines) / 1000:.4f}"
         )
         assert book.lines(job.name, since=later.mark).lines == ()
-        series = book.chart(job.name, 0, FAR, 100)[0]
+        series = book.chart(job.name, 0, FAR, 100)[0][0]
         assert series.t == sorted(series.t)
         assert series.last[-1] == first_rank(view).loss
         span = book.span(job.name)
@@ -151,13 +150,13 @@ def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> Non
         first.write(b"step 11 loss 2.5 lr 0.001\n")
         second.write(b"step 13 loss 9.5 lr 0.003\nstep 13 val loss 3.5\n")
         look(book, census, job.name)
-        scalars = book.scalars(job.name, 0, FAR, 10)
+        losses, scalars = book.chart(job.name, 0, FAR, 10)
         assert list(scalars) == ["learning rate", "validation loss"]
         rate = scalars["learning rate"]
         assert (rate.min, rate.mean, rate.max) == ([0.001], [0.002], [0.003]), "of both ranks"
         assert scalars["validation loss"].last == [3.5]
-        assert list(book.chart(job.name, 0, FAR, 10)) == [0, 1]
-        assert book.chart(job.name, 0, FAR, 10)[1].nonfinite_t
+        assert list(losses) == [0, 1]
+        assert losses[1].nonfinite_t
 
 
 def test_last_words_are_read_of_a_process_that_ends_while_its_output_is_looked_for(
@@ -187,8 +186,7 @@ def test_lines_of_one_output_go_to_the_rank_that_they_name(
     ):
         job = job_of(one.pid, two.pid)
         census = census_of(job)
-        view = look(book, census, job.name)
-        assert "count as" not in (view.output or "")
+        look(book, census, job.name)
         file.write(b"[1]<stdout>:step 3 loss 1.5\n[default0]:step 3 loss 2.5\n")
         file.write(b"[7]<stdout>:step 3 loss 9.5\n")  # a rank of another host
         view = look(book, census, job.name)
@@ -196,7 +194,6 @@ def test_lines_of_one_output_go_to_the_rank_that_they_name(
         file.write(b"step 4 loss 3.5\n")
         view = look(book, census, job.name)
         assert [r.loss for r in view.snapshot.ranks] == [3.5, 1.5]
-        assert (view.output or "").endswith("lines without a rank are attributed to rank 0")
 
 
 def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
@@ -265,7 +262,7 @@ def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
         assert first_rank(view).last_progress_at is None
         assert book.lines(job.name).lines == ()
     assert book.lines("nobody:1") == NewLines()
-    assert book.chart("nobody:1", 0, FAR, 10) == {}
+    assert book.chart("nobody:1", 0, FAR, 10) == ({}, {})
 
 
 @pytest.mark.tmux
@@ -344,10 +341,10 @@ def test_losses_printed_before_are_known_by_step(book: ForeignBook, tmp_path: Pa
         file.write(training(8, begin=4))
         look(book, census, job.name)
         assert book.span(job.name, by_step=True) == (8, 3 * 512 + 8)
-        series = book.chart(job.name, 0, FAR, 1000, by_step=True)[0]
+        series = book.chart(job.name, 0, FAR, 1000, by_step=True)[0][0]
         assert series.t == list(range(8, 3 * 512 + 9, 8))
         assert series.last == [pytest.approx(8 - step / 1000) for step in series.t]
-        by_time = book.chart(job.name, 0, FAR, 1000)[0]
+        by_time = book.chart(job.name, 0, FAR, 1000)[0][0]
         assert len(by_time.t) <= 2, "the times of the others are unknown"
 
 
@@ -368,7 +365,7 @@ def test_the_step_of_the_run_follows_from_its_epochs(book: ForeignBook, tmp_path
 def test_a_log_beyond_the_limit_is_read_from_its_end(
     book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "FOLLOWED_BYTES", 2000)
+    monkeypatch.setattr(output, "READ_BYTES", 2000)
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP, stdout=file) as process,
@@ -380,56 +377,48 @@ def test_a_log_beyond_the_limit_is_read_from_its_end(
         assert book.span(job.name, by_step=True) is None, "the steps of earlier epochs are unknown"
 
 
-def test_more_of_a_listed_job_is_read_once_it_is_watched(
-    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "LISTED_BYTES", 2000)
-    with (
-        (tmp_path / "log").open("wb", buffering=0) as file,
-        running(*SLEEP, stdout=file) as process,
-    ):
-        file.write(training(epochs=3))
-        job = job_of(process.pid)
-        census = census_of(job)
-        look(book, census)
-        assert book.span(job.name, by_step=True) is None
-        look(book, census, job.name)
-        assert book.span(job.name, by_step=True) == (8, 3 * 512)
-
-
 # -- bounds ----------------------------------------------------------------------------------------
 
 
 def test_the_oldest_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_record, "MAX_POINTS", 400)
-    history = ValueHistory[int](most=2)
+    monkeypatch.setattr(watch, "MAX_POINTS", 400)
+    curves = Curves()
     start = 1_000_000
     for second in range(5000):
-        for rank in (0, 3, 5):
-            history.add(rank, start + second, 5000 - second + rank)
-    history.add(3, start + 5000, float("nan"))
-    assert history.span() == (start + 4800, start + 5000)
-    series = history.series(0, FAR, 5000)
-    assert list(series) == [0, 3], "no more series than allowed"
-    assert (series[0].max[0], series[0].last[-1]) == (199, 1)
-    assert series[3].nonfinite_t == [start + 5000]
-    few = history.series(start + 4850, start + 4949, 10)[0]
+        for rank in (0, 3):
+            curves.add(rank, start + second, Reading(loss=5000.0 - second + rank))
+    curves.add(3, start + 5000, Reading(loss=float("nan")))
+    assert curves.span() == (start + 4800, start + 5000)
+    losses, named = curves.series(0, FAR, 5000)
+    assert (list(losses), named) == ([0, 3], {})
+    assert (losses[0].max[0], losses[0].last[-1]) == (199, 1)
+    assert losses[3].nonfinite_t == [start + 5000]
+    few = curves.series(start + 4850, start + 4949, 10)[0][0]
     assert len(few.t) <= 10 and all(t % few.bucket_s == 0 for t in few.t)
 
 
+def test_the_number_of_names_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MOST_SCALARS", 2)
+    curves = Curves()
+    for name in ("a", "b\x1b", "b", "c", "a"):
+        curves.add(0, 1.0, Reading(scalars=((name, 1.0),)))
+    _, named = curves.series(0, FAR, 10)
+    assert list(named) == ["a", "b"]
+
+
 def test_mean_and_extremes_of_a_bucket() -> None:
-    history = ValueHistory[int]()
+    curves = Curves()
     for at, loss in ((10.0, 4.0), (10.4, 2.0), (10.9, 3.0), (11.0, 1.0), (12.5, 7.0)):
-        history.add(0, at, loss)
-    one = history.series(0, FAR, 100)[0]
+        curves.add(0, at, Reading(loss=loss))
+    one = curves.series(0, FAR, 100)[0][0]
     assert one.t == [10, 11, 12]
     assert (one.min[0], one.mean[0], one.max[0], one.last[0]) == (2.0, 3.0, 4.0, 3.0)
-    joined = history.series(10, 12, 2)[0]
+    joined = curves.series(10, 13, 2)[0][0]
     assert joined.bucket_s == 2
     assert joined.t == [10, 12]
     assert (joined.min[0], joined.mean[0], joined.max[0], joined.last[0]) == (1.0, 2.5, 4.0, 1.0)
-    history.add(0, 3.0, 9.0)  # the clock was set back
-    assert history.series(0, FAR, 100)[0].t == [3, 10, 11, 12]
+    curves.add(0, 3.0, Reading(loss=9.0))  # the clock was set back
+    assert curves.series(0, FAR, 100)[0][0].t == [3, 10, 11, 12]
 
 
 def test_progress_of_a_log_that_stops_or_starts_over() -> None:
@@ -467,7 +456,6 @@ def test_any_readings_add_up_to_something() -> None:
                 epoch=random_.choice((None, 0.0, 1.0, 2.5, float("inf"), float("nan"))),
                 epochs=random_.choice((None, 0, 3)),
                 open=random_.choice((False, True)),
-                run_eta_s=random_.choice((None, 0.0)),
                 loss=random_.choice((None, 1.0, float("nan"), float("-inf"))),
             ),
             random_.choice((None, at)),

@@ -49,7 +49,7 @@ def printer() -> tuple[str, ...]:
 def rank_of(pid: int, rank: int = 0, **changes: Any) -> ForeignRank:
     ticks = procs.start_ticks(pid)
     assert ticks is not None
-    values: dict[str, Any] = {"local_rank": rank, "evidence": "environment"}
+    values: dict[str, Any] = {"local_rank": rank}
     return ForeignRank(rank=rank, pid=pid, start_ticks=ticks, **{**values, **changes})
 
 

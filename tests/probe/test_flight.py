@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from ddptop_runner.model.probe_message import ProbeMessage
-from ddptop_runner.probe import flight
-from ddptop_runner.probe.flight import MAX_GROUPS, STANDSTILL_S, Flight, Groups
+from ddptop_runner.probe.evidence import MAX_GROUPS, Flight, Groups
 
 from .conftest import Rank
 
@@ -146,59 +145,25 @@ def test_torch_without_the_recorder_reports_nothing(recorder: Any, is_older: boo
     del recorder._dump_fr_trace_json
     assert looked.look() == is_older
     assert looked.collectives == ({"0": [5, 4]} if is_older else {})
-    looked.watch(None, 0.0)
-    assert looked.watch(None, 100.0) == is_older
-
-
-def test_the_whole_record_is_written_once_per_standstill(recorder: Any, tmp_path: Path) -> None:
-    looked = Flight()
-    world().make("0")
-
-    def watch(now_s: float, steps: int) -> bool:
-        looked.look()
-        return looked.watch(steps, now_s)
-
-    now_s, written = 0.0, 0
-    for steps in range(flight.MAX_RECORDS + 2):
-        assert not watch(now_s, steps) and not watch(now_s + STANDSTILL_S - 0.1, steps)
-        is_new = watch(now_s + STANDSTILL_S, steps)
-        written += is_new
-        assert is_new == (steps < flight.MAX_RECORDS)
-        assert not watch(now_s + 100, steps)
-        now_s += 200
-    assert written == flight.MAX_RECORDS == recorder.calls.count(True)
-    file = tmp_path / "stacks" / "attempt-2-rank-3-flight-record.json"
-    assert looked.path == str(file) and json.loads(file.read_bytes())["entries"] == []
-    assert file.stat().st_mode & 0o777 == 0o600 and [*file.parent.iterdir()] == [file]
-
-
-def test_a_rank_that_waits_for_no_one_writes_nothing(recorder: Any) -> None:
-    looked = Flight()
-    world().make("0")
-    recorder.status = (5, 5)
-    looked.look()
-    looked.watch(1, 0.0)
-    assert not looked.watch(1, 100.0) and looked.path is None
-    recorder.status = (6, 5)
-    for completed in range(5, 9):  # collectives go on, though no step does
-        recorder.status = (9, completed)
-        looked.look()
-        assert not looked.watch(1, completed * STANDSTILL_S)
 
 
 def test_the_record_is_written_once_where_it_is_asked_for(recorder: Any, tmp_path: Path) -> None:
     looked, asked = Flight(), tmp_path / "stacks" / "attempt-2-records-asked"
-    assert not looked.write_if_requested()
+    record = tmp_path / "stacks" / "attempt-2-rank-3-flight-record.json"
+    looked.write_if_requested()
     world().make("0")
     looked.look()
     recorder.status = (5, 5)  # it waits for nothing
-    assert not looked.write_if_requested() and looked.path is None
+    looked.write_if_requested()
+    assert not record.exists()
     asked.parent.mkdir()
     asked.touch()
-    assert looked.write_if_requested() and looked.path is not None
-    assert json.loads(Path(looked.path).read_bytes())["entries"] == []
-    assert Path(looked.path).parent == asked.parent
-    assert not looked.write_if_requested()
+    looked.write_if_requested()
+    assert json.loads(record.read_bytes())["entries"] == []
+    assert record.stat().st_mode & 0o777 == 0o600
+    assert {*record.parent.iterdir()} == {asked, record}
+    looked.write_if_requested()
+    assert recorder.calls.count(True) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_no_matter(
@@ -208,8 +173,8 @@ def test_a_folder_that_cannot_be_written_is_no_matter(
     looked = Flight()
     world().make("0")
     looked.look()
-    looked.watch(1, 0.0)
-    assert not looked.watch(1, 10.0) and looked.path is None
+    looked.write()
+    assert recorder.calls.count(True) == 1
 
 
 # --- real ranks ------------------------------------------------------------------------------
@@ -235,8 +200,8 @@ def test_ranks_tell_how_far_their_groups_are(
         assert isinstance(message, ProbeMessage)
         return message
 
-    waiting = heard(0, lambda m: m.flight_record is not None)
-    assert waiting.phase == "collective" and waiting.stands_at is not None
+    waiting = heard(0, lambda m: m.phase == "collective")
+    assert waiting.stands_at is not None
     assert waiting.stands_at.startswith("waiting.py:") and "in gather" in waiting.stands_at
     # torch notes the end of a collective by a thread of its own, or only with a later one
     entered, done = waiting.collectives["0"]
@@ -249,14 +214,15 @@ def test_ranks_tell_how_far_their_groups_are(
             and (m.collectives.get("0", [0])[0], m.collectives.get("2", [0])[0]) == (before, 2)
         ),
     )
-    assert before - 2 <= late.collectives["0"][1] <= before and late.flight_record is None
+    assert before - 2 <= late.collectives["0"][1] <= before
     # each rank has one group more, of another name
     assert waiting.collectives["1"][0] == 1 and late.collectives["2"][0] == 2
     assert set(waiting.collectives) == {"0", "1"} and set(late.collectives) == {"0", "2"}
-    assert waiting.flight_record == str(
-        rank.folder / "stacks" / "attempt-2-rank-0-flight-record.json"
-    )
-    entries = json.loads(Path(waiting.flight_record).read_bytes())["entries"]
+    record = rank.folder / "stacks" / "attempt-2-rank-0-flight-record.json"
+    record.parent.mkdir(exist_ok=True)
+    record.with_name("attempt-2-records-asked").touch()
+    wait_until(record.exists, 120)
+    entries = json.loads(record.read_bytes())["entries"]
     assert "all_reduce" in entries[-1]["profiling_name"] and entries[-1]["state"] != "completed"
     (rank.folder / "go").touch()
     _, err = process.communicate(timeout=600)

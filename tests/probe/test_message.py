@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddptop_runner.model.probe_message import MAX_BYTES, ProbeMessage, decode_message
-from ddptop_runner.probe import identity, sender, stacks
+from ddptop_runner.probe import evidence, identity, sender
 from ddptop_runner.probe.recorder import Recorder
 
 FIELDS = [
@@ -29,7 +29,7 @@ FIELDS = [
         "stands_at",
         "batches",
     ),
-    *("collectives", "saved", "loaded", "save_signals", "flight_record"),
+    *("collectives", "saved", "loaded", "save_signals"),
     *("loss_bad_since", "loss_last_good", "loss_parts", "loss_is", "optimizers", "frameworks"),
     *("replicas", "total_source", "epoch", "epochs", "raised", "raised_at"),
 ]
@@ -122,21 +122,19 @@ def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(
 ) -> None:
     env.setenv("DDPTOP_JOB_ID", "j" * 60 + "@1f2e")
     record = Recorder()
-    record.metric("lr", 0.5)
+    record.metric("m" * 300, 0.5)
     speaker = sender.Sender(record)
     for length, has_place in ((100, True), (160, False)):
         path = "/" + "\xe9" * length  # six bytes each, in JSON
         record.has_saved(path, 25305.387596417, 25305.987596417, 10**6, 10**12, 10**12, 10**18)
         speaker.flight.collectives = {str(n) * 32: [10**6, 10**6] for n in range(9)}
         speaker.phases.stands_at = "\xe9" * 60
-        speaker.flight.path = "/" + "x" * 300
         data = sender.encode(speaker.message())
         message = decode_message(data)
         assert message is not None and len(data) <= MAX_BYTES
         assert message.saved is not None and message.saved.path == path
         assert len(message.collectives) == 9 and message.metrics == {}
         assert (message.stands_at is not None) == has_place
-        assert message.flight_record is None
 
 
 def test_what_could_not_be_sent_is_sent_later(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -288,7 +286,6 @@ def test_a_job_started_by_a_rank_of_another_job_has_its_own_ranks(env: pytest.Mo
     [
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
         ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
-        ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
         ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
     ],
 )
@@ -363,12 +360,12 @@ def test_horovods_own_rank_is_known_without_variables(env: pytest.MonkeyPatch) -
 
 def test_the_stack_signal_is_withdrawn_when_the_script_takes_it(env: pytest.MonkeyPatch) -> None:
     speaker = sender.Sender(Recorder())
-    number = stacks.stack_signal()
+    number = evidence.stack_signal()
     speaker._signal = number
     assert speaker.message()["stack_signal"] == number
     before = signal.signal(number, lambda *_: None)
     try:
         assert speaker.message()["stack_signal"] is None
-        assert stacks.register("/nonexistent", 0, 0) is None
+        assert evidence.register_stacks("/nonexistent", 0, 0) is None
     finally:
         signal.signal(number, before)

@@ -6,7 +6,6 @@ import pytest
 
 from ddptop_runner.probe.losses import BY_FRAMEWORK
 from ddptop_runner.probe.recorder import (
-    AWAITED,
     LEADER_PATIENCE_STEPS,
     MAX_LOSSES,
     MAX_PENDING_LOSSES,
@@ -52,37 +51,6 @@ def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last() -> No
         assert record.steps == expected
     assert record.latest_loss == (1.5, "ok", 3, "probe", 1, None)
     assert (record.loss_sum, record.loss_n) == (4.5, 3)
-
-
-def test_a_run_of_plain_steps_counts_as_any_others() -> None:
-    records, optimizers = [Recorder(), Recorder()], [Optimizer(), Optimizer()]
-    for losses in ([1.0], [2.0], [3.0], [4.0, 5.0], [6.0], [7.0], [None], [8.0], [9.0]):
-        for record, optimizer in zip(records, optimizers, strict=True):
-            train(record, optimizer, *losses)
-            if record is records[1]:
-                record.end_run()
-            if losses == [7.0]:
-                other = Optimizer()
-                record.passed(70.0)
-                record.stepped(other)
-                record.stepped(optimizer)
-                del other
-    plain, general = records
-    assert plain._alone is not general._alone and plain.plain_loss is AWAITED
-    plain.end_run()
-    for name in (
-        *("steps", "backwards", "optimizer_steps", "usual_backwards", "latest_loss", "loss_sum"),
-        *("loss_n", "loss_range", "bad_since", "last_good_loss"),
-    ):
-        assert getattr(plain, name) == getattr(general, name), name
-    seen = [
-        [
-            (one.iteration, one.steps, one.shares, one.alternates)
-            for one in record._optimizers.values()
-        ]
-        for record in records
-    ]
-    assert seen[0] == seen[1]
 
 
 def test_losses_that_no_sender_takes_cost_no_memory() -> None:

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 RUNNER = Path(__file__).parents[2] / "runner" / "ddptop_runner"
 FILES = [file for room in ("agent", "probe") for file in sorted((RUNNER / room).rglob("*.py"))]
 NAMES = [
-    *("_patch_step_function", "_len_torch_function_stack", "_len_torch_dispatch_stack"),
+    *("_patch_step_function", "_len_torch_dispatch_stack"),
     *("_saved_other", "_version", "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"),
     *("_next_data", "_worker_info", "_get_ddp_logging_data", "_world", "_dump_fr_trace_json"),
     *("_dump_nccl_trace_json", "_pcontext", "_remaining_restarts", "_monitor_workers"),
@@ -51,9 +51,11 @@ def test_every_patch_of_torch_is_applied() -> None:
     hooks = Hooks(torch, Recorder())
     hooks.arm()
     try:
-        patched = {(getattr(owner, "__name__", ""), name) for owner, name, *_ in hooks._patched}
+        patched = {(getattr(owner, "__name__", ""), name) for owner, name, *_ in hooks.patched}
     finally:
-        hooks.disarm()
+        for owner, name, original, _ in reversed(hooks.patched):
+            setattr(owner, name, original)
+        hooks.step_handle.remove()
     assert patched == {
         *(("torch.autograd", "backward"), ("GradScaler", "scale"), ("GradScaler", "update")),
         *(("Optimizer", "_patch_step_function"), ("DataParallel", "__init__")),
@@ -85,7 +87,7 @@ def test_what_is_read_of_tensors_and_their_graphs() -> None:
     for changed, name in ((weight / torch.tensor(4.0), "Div"), (weight * torch.tensor(4.0), "Mul")):
         assert changed.grad_fn.name() == f"{name}Backward0"
         assert changed.grad_fn._saved_other.item() == 4.0
-    assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
+    assert torch._C._len_torch_dispatch_stack() == 0
     with torch._C.DisableTorchFunction():
         pass
     assert not torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()

@@ -52,7 +52,7 @@ def last_of(cases: Any, name: str) -> tuple[dict[str, Any], ProbeMessage]:
         *("data_loader", "compiled", "sharpness_aware", "accelerate", "accelerate_sum"),
         *("accelerate_cut_short", "trainer", "lightning", "deepspeed", "deepspeed_fp16"),
         *("deepspeed_fp16_one_pass", "deepspeed_own_optimizer", "deepspeed_before_division"),
-        *("apex", "old_apex"),
+        "apex",
     ],
 )
 def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None:
@@ -72,7 +72,7 @@ def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None
         *(("accumulate_scaled", 4, "sum"), ("gan", 2, "mean"), ("lbfgs", 1, None)),
         *(("in_backward", 1, None), ("accelerate", 1, None), ("accelerate_sum", 3, "sum")),
         *(("accelerate_cut_short", 2, "sum"), ("trainer", 2, "sum"), ("lightning", 2, "sum")),
-        *(("deepspeed_fp16", 2, "sum"), ("old_apex", 1, None)),
+        ("deepspeed_fp16", 2, "sum"),
     ],
 )
 def test_what_a_loss_is_made_of_is_told(

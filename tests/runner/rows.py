@@ -91,7 +91,9 @@ _EVENTS: dict[str, Callable[..., ev.JobEvent]] = {
         status=-Signals[f["signal"]] if f.get("signal") else f.get("exit_code"),
         by_us=f.get("by_us", False),
     ),
-    "hang_suspected": lambda at, m, f: ev.HangSuspected(attempt=f.get("attempt"), found=m),
+    "hang_suspected": lambda at, m, f: ev.HangSuspected(
+        attempt=f.get("attempt"), found=m, reason=f.get("reason")
+    ),
     "failure": _judged("failure", ev.FailureJudged),
     "hang": _judged("hang", ev.HangJudged),
     "group_restart": lambda at, m, f: ev.RestartDecided(

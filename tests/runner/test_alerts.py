@@ -95,21 +95,6 @@ FINDINGS = {
         [],
         [Finding("paused", "warning", "rank 1 is paused by a signal (SIGCONT resumes it)", (1,))],
     ),
-    "paused on one of two hosts": (
-        [
-            RankSample(rank=0, local_rank=0, host="a"),
-            RankSample(rank=1, local_rank=0, host="b", state="paused", stands_at="x.py:7 in fetch"),
-        ],
-        [],
-        [
-            Finding(
-                "paused",
-                "warning",
-                "rank 1 is paused on b at x.py:7 in fetch by a signal (SIGCONT resumes it)",
-                (1,),
-            )
-        ],
-    ),
     "quiet is no alarm": (
         ranks(state=["quiet", "quiet", "running"]),
         [],
@@ -235,7 +220,7 @@ def test_alerts_of_a_supervisor_that_died_are_neither_new_nor_of_now():
         shown, _ = first.update([held, now], start + dt.timedelta(seconds=second), float(second))
     assert [alert.id for alert in shown] == ["idle", "paused"]
     book, later = AlertBook(), start + dt.timedelta(seconds=50)
-    book.recall(shown, first.holds())
+    book.recall(shown)
     again, new = book.update([now], later, 50.0)
     assert new == []
     assert {alert.id: alert.since for alert in again} == {"idle": start, "paused": start}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import resource
-import socket
 import threading
 import time
 from pathlib import Path
@@ -23,7 +20,6 @@ from ddptop_runner.host import survival, tmux
 from ddptop_runner.launch import doctor
 from ddptop_runner.launch.doctor import (
     GIB,
-    MIB,
     Judgment,
     Place,
     Topic,
@@ -54,24 +50,6 @@ def is_(judged: Judgment, status: str, detail: str, remedy: str | None) -> bool:
     assert detail in judged.detail and "\n" not in judged.detail
     assert (judged.remedy is None) if remedy is None else (remedy in str(judged.remedy))
     return True
-
-
-@pytest.mark.parametrize(
-    ("system", "release", "mark", "status", "detail", "remedy"),
-    [
-        ("Linux", "6.1.0", None, "ok", "Linux 6.1.0", None),
-        ("Linux", "5.15-microsoft", None, "ok", "WSL2", None),
-        ("Linux", "6.1.0", ".dockerenv", "ok", "all jobs end", None),
-        ("Darwin", "23", None, "error", "only on Linux", "run folders"),
-    ],
-)
-def test_the_kind_of_machine(
-    tmp_path, monkeypatch, system, release, mark, status, detail, remedy
-) -> None:
-    monkeypatch.setattr(platform, "system", lambda: system)
-    monkeypatch.setattr(platform, "release", lambda: release)
-    write(tmp_path, {} if mark is None else {mark: ""})
-    assert is_(doctor.check_platform(place(tmp_path)), status, detail, remedy)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +114,7 @@ DRIVER = DeviceReport(ts=utc_now(), boottime_s=1.0, driver="580.1", gpus=TWO)
         (0, None, "ok", "jobs run on the CPU", None),
         (2, but(DRIVER, gpus=[TWO[0], but(TWO[1], lost=True)]), "error", "lost GPU 1", "reboot"),
         (2, but(DRIVER, gpus=[], note="no answer"), "error", "no answer", None),
-        (0, but(DRIVER, gpus=[]), "ok", "reports no devices", None),
+        (0, but(DRIVER, gpus=[]), "ok", "no NVIDIA devices", None),
         (2, but(DRIVER, note="metrics missing"), "warning", "2 devices: metrics missing", None),
     ],
 )
@@ -159,8 +137,8 @@ IN_SESSION = but(
     ("found", "status", "detail", "remedy"),
     [
         (survival.SurvivalFacts(systemd=False), "ok", "no systemd", None),
-        (LOGOUT, "warning", "linger unknown", "loginctl enable-linger ann"),
-        (but(LOGOUT, linger=True), "ok", "linger yes", None),
+        (LOGOUT, "warning", "lingering is off", "loginctl enable-linger ann"),
+        (but(LOGOUT, linger=True), "ok", "outlive", None),
         (IN_SESSION, "ok", "systemd-run", None),
     ],
 )
@@ -168,10 +146,8 @@ def test_the_logout(found, status, detail, remedy) -> None:
     assert is_(judge_logout(found), status, detail, remedy)
 
 
-def statvfs(free_bytes: int, size_bytes: int = 32 * GIB, files: int = 9, inodes: int = 9) -> Any:
-    return lambda _: SimpleNamespace(
-        f_bavail=free_bytes, f_blocks=size_bytes, f_frsize=1, f_files=files, f_favail=inodes
-    )
+def statvfs(free_bytes: int, size_bytes: int = 32 * GIB) -> Any:
+    return lambda _: SimpleNamespace(f_bavail=free_bytes, f_blocks=size_bytes, f_frsize=1)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +155,6 @@ def statvfs(free_bytes: int, size_bytes: int = 32 * GIB, files: int = 9, inodes:
     [
         (statvfs(90 * GIB), "ok", "run folders 90.0 GiB free, working directory 90.0", None),
         (statvfs(GIB // 2), "warning", "512 MiB free", "ddptop rm"),
-        (statvfs(0), "error", "no free space for run folders", "free"),
-        (statvfs(90 * GIB, inodes=0), "error", "no free inodes", "free"),
-        (statvfs(90 * GIB, files=0, inodes=0), "ok", "90.0", None),
     ],
 )
 def test_the_disk(tmp_path, monkeypatch, room, status, detail, remedy) -> None:
@@ -193,75 +166,35 @@ def test_the_disk(tmp_path, monkeypatch, room, status, detail, remedy) -> None:
     ("room", "status", "detail", "remedy"),
     [
         (statvfs(32 * GIB), "ok", "32.0 GiB, 32.0 GiB free", None),
-        (statvfs(64 * MIB, 64 * MIB), "warning", "bus error", "shm-size"),
-        (statvfs(100 * MIB), "warning", "100 MiB free", "delete files"),
-        (None, "error", "/dev/shm does not exist", "tmpfs"),
+        (statvfs(64 * 2**20, 64 * 2**20), "warning", "bus error", "shm-size"),
+        (statvfs(100 * 2**20), "warning", "100 MiB free", "shm-size"),
     ],
 )
 def test_shared_memory(tmp_path, monkeypatch, room, status, detail, remedy) -> None:
-    if room is not None:
-        (tmp_path / "dev/shm").mkdir(parents=True)
-        monkeypatch.setattr(os, "statvfs", room)
+    monkeypatch.setattr(os, "statvfs", room)
     assert is_(doctor.check_shared_memory(place(tmp_path)), status, detail, remedy)
-
-
-NONE = resource.RLIM_INFINITY
-USUAL = {
-    resource.RLIMIT_NOFILE: (65536, NONE),
-    resource.RLIMIT_MEMLOCK: (8 * MIB, 8 * MIB),
-}
-INFINIBAND = {"dev/infiniband/uverbs0": ""}
-
-
-@pytest.mark.parametrize(
-    ("limits", "files", "status", "detail", "remedy"),
-    [
-        ({}, {}, "ok", "open files 65536", None),
-        ({resource.RLIMIT_NOFILE: (1024, NONE)}, {}, "warning", "1024", "ulimit -n 65536"),
-        ({resource.RLIMIT_NOFILE: (1024, 1024)}, {}, "warning", "1024", "limits.conf"),
-        ({}, INFINIBAND, "warning", "InfiniBand", "ulimit -l"),
-        ({resource.RLIMIT_MEMLOCK: (NONE, NONE)}, INFINIBAND, "ok", "65536", None),
-    ],
-)
-def test_the_limits(tmp_path, monkeypatch, limits, files, status, detail, remedy) -> None:
-    monkeypatch.setattr(resource, "getrlimit", {**USUAL, **limits}.__getitem__)
-    write(tmp_path, files)
-    assert is_(doctor.check_limits(place(tmp_path)), status, detail, remedy)
-
-
-def test_the_host_name(tmp_path, monkeypatch) -> None:
-    def unknown(*_: object, **__: object) -> None:
-        raise OSError("no such name")
-
-    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
-    assert is_(doctor.check_host(place(tmp_path)), "ok", "localhost resolves to ", None)
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert is_(doctor.check_host(place(tmp_path)), "warning", "not resolve", "/etc/hosts")
 
 
 def test_slurm(tmp_path) -> None:
     assert is_(doctor.check_slurm(place(tmp_path)), "ok", "no batch system found", None)
-    assert is_(doctor.check_slurm(place(tmp_path, SLURM_JOB_ID="42")), "ok", "job 42", None)
 
 
 def test_what_slurm_lacks_is_named(tmp_path, monkeypatch) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
 
-    def put(*names: str, printed: str = "") -> None:
+    def put(*names: str) -> None:
         for name in names:
-            (bin_ / name).write_text(f"#!/bin/sh\necho '{printed}'\n")
+            (bin_ / name).write_text("#!/bin/sh\n")
             (bin_ / name).chmod(0o755)
 
     here = place(tmp_path, PATH=str(bin_))
     put("sbatch", "squeue")
     assert is_(doctor.check_slurm(here), "warning", "srun, scontrol not found", "PATH")
     put("srun", "scontrol")
-    assert is_(doctor.check_slurm(here), "warning", "controller does not respond", "sinfo")
-    put("scontrol", printed="Slurmctld(primary) at head is UP")
     assert is_(doctor.check_slurm(here), "warning", "on a local disk", "DDPTOP_HOME")
     monkeypatch.setattr(paths, "shared_file_system", lambda _: "nfs")
-    assert is_(doctor.check_slurm(here), "ok", "Slurm responds", None)
+    assert is_(doctor.check_slurm(here), "ok", "Slurm's commands are installed", None)
 
 
 def test_a_home_on_a_shared_disk_or_that_is_a_file(ddptop_home: Path, monkeypatch) -> None:
@@ -283,7 +216,6 @@ def test_this_machine_is_looked_at_quickly(tmp_path: Path) -> None:
     started = time.monotonic()
     checks = {check.id: check for check in examine(place(Path("/")), deadline_s=25.0)}
     assert time.monotonic() - started < 30.0
-    assert checks["platform"].status in ("ok", "warning")
     assert "GiB free" in checks["disk"].detail
 
 

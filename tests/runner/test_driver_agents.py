@@ -137,6 +137,23 @@ def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_st
     run(scenario)
 
 
+def test_an_agent_that_ended_its_ranks_does_not_lend_them_its_exit_status():
+    async def scenario() -> None:
+        driver, _around = begin()
+        end_nothing(driver)
+        driver.agent_pid = os.getppid()
+        with subprocess.Popen(["sleep", "60"]) as rank:
+            driver.take(pt.GroupStarted(attempt=0, workers=[pt.Worker(rank=0, pid=rank.pid)]))
+            driver.stop(20.0)
+            rank.terminate()
+        driver.process_exited(os.getppid(), 0, boottime_s())  # overtakes what the agent reports
+        await driver.ended.wait()
+        assert driver.job.phase == "stopped"
+        assert [event.exit_code for event in told("rank_exited")] == [None]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("status", [None, -15], ids=["ranks live", "ranks were ended"])
 def test_an_agent_that_dies_during_a_restart_is_followed_by_another_and_no_failure(status):
     async def scenario() -> None:
@@ -233,7 +250,7 @@ def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
         driver.take(pt.GroupStarted(attempt=1, workers=[pt.Worker(rank=0, pid=PIDS[0])]))
         assert len(list(driver.attempt.table)) == driver.attempt.spec.nproc == 1
         around.lost = set()
-        driver.devices.look(around.device_report(), driver.job.set_aside)
+        driver.devices.update(around.device_report(), driver.job.set_aside)
         driver.restart()
         await finish(around)
         assert around.agents == [(1, 2), (2, 2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import msgspec
@@ -80,38 +79,6 @@ def test_the_rank_that_raised_is_named_though_its_victim_died_first(quiet):
     assert (outcome.kind, outcome.exit_code) == ("exception", 1)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b'{"message": {"message": "ValueErr',
-        b"\xff\xfe\x00binary\x00",
-        b"[]",
-        b"[" * 100_000,
-        b'{"message": {"message": 3, "extraInfo": null}}',
-    ],
-)
-def test_a_damaged_error_file_gives_way_to_the_log(quiet, content):
-    folder = put_job()
-    put_log(folder, 0, TRACEBACK.format("from the log"))
-    folder.log_file(0, 0).with_name("rank-0.error.json").write_bytes(content)
-    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
-    assert "ValueError: from the log" in cause.summary
-
-
-def test_error_file_has_the_exception_missing_from_the_log(quiet):
-    folder = put_job()
-    put_log(folder, 0, "a logger of its own swallowed it\n")
-    callstack = TRACEBACK.format("from the file")
-    extra = {"py_callstack": callstack, "timestamp": "1"}
-    record = {"message": {"message": "ValueError: from the file", "extraInfo": extra}}
-    folder.log_file(0, 0).with_name("rank-0.error.json").write_text(json.dumps(record))
-    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
-    assert cause.exception == "ValueError"
-    assert cause.place == "train.py:3 in <module>"
-    assert "from the file" in cause.summary
-
-
 async def test_only_output_before_the_end_of_an_ended_rank_counts(quiet):
     """Its SIGTERM handler may raise, and ddptop sent the signal."""
     folder = put_job()
@@ -135,10 +102,9 @@ def test_the_snapshot_of_that_moment_tells_of_the_device(quiet):
     put_log(folder, 0, TRACEBACK.format("CUDA error: unspecified"))
     kept = evidence_folder.new_folder(folder, 0, "failure")
     mine = GpuProcess(pid=7, job=folder.job, mem_used_bytes=2**30)
-    other = GpuProcess(pid=99, user="ann", mem_used_bytes=3 * 2**30)
     gpus = [
         GpuSample(index=2, xid=[31], processes=[mine]),
-        GpuSample(index=3, xid=[13, 79], processes=[mine, other]),
+        GpuSample(index=3, xid=[13, 79], processes=[mine]),
     ]
     ranks = [RankSample(rank=0, local_rank=0, host="h", gpu=3)]
     snapshot = make_snapshot(make_spec(), gpus=gpus, ranks=ranks)
@@ -149,9 +115,6 @@ def test_the_snapshot_of_that_moment_tells_of_the_device(quiet):
     assert cause.kind == outcome.kind == "gpu"
     assert "GPU 3 reported XID 79: the device fell off the bus." in cause.summary
     assert "XID 13" not in cause.summary and "XID 31" not in cause.summary
-    put_log(folder, 0, TRACEBACK.replace("ValueError", "torch.OutOfMemoryError").format("full"))
-    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
-    assert "Also on the device: pid 99 with 3.0 GiB (ann)." in cause.summary
 
 
 def test_a_kill_that_the_kernel_counted_is_memory():

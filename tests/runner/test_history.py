@@ -52,6 +52,15 @@ def test_what_was_added_is_read(path):
     writer.close()
 
 
+def test_an_impossible_time_extends_no_span(path):
+    with contextlib.closing(HistoryWriter(path)) as writer:
+        writer.add(START, 0, [rank(0, loss=1.0)], [])
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        for t in (-(2**62), 2**62):
+            db.execute("INSERT INTO rank_1s (t, rank, loss_last) VALUES (?, 0, 1.0)", (t,))
+    assert HistoryReader(path).span() == (START, START)
+
+
 def test_what_is_not_known_has_no_point(path):
     writer = HistoryWriter(path)
     writer.add(START, 0, [rank(0, loss=1.0), rank(1)], [])

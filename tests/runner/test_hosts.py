@@ -61,7 +61,7 @@ def test_hosts_are_read_with_their_gpus(text, expected):
         ("a,b,a", ["lists a twice", "HOST:0-3"]),
         ("a:", ["the GPUs of a", "empty"]),
         ("a:x", ["the GPUs of a: 'x' is not an index", "0-3"]),
-        ("a:0,0", ["lists GPU 0 twice"]),
+        ("a:0,0", ["lists 0 twice"]),
         ("a:3-0", ["the range '3-0' is reversed"]),
         ("fe80::1", ["has several colons", "[::1]"]),
         ("[::1", ["is not a valid host", "[ADDRESS]:GPUS"]),

@@ -13,7 +13,6 @@ from ddptop_runner.job import registry
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
 from ddptop_runner.model.protocol import GuardianHello
-from ddptop_runner.node import engine as job_clock
 from ddptop_runner.node.engine import JobClock, read_past
 
 HOUR = dt.timedelta(hours=1)
@@ -23,7 +22,7 @@ HERE = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
 
 def set_wall_clock(monkeypatch, by: dt.timedelta) -> None:
     """As if a user, or NTP, had set it."""
-    for module in (job_clock, registry):
+    for module in (engine, registry):
         monkeypatch.setattr(module, "utc_now", lambda: utc_now() + by)
 
 

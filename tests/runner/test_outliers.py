@@ -11,9 +11,8 @@ import pytest
 from ddptop.view.findings import explain
 from tests.runner.rank_lives import Life, Told, burst, healthy, sick
 
-from ddptop_runner.judge.balance.imbalance import MARKED_BY, deviations, marked
-from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.judge.balance.outliers import HOLD_S, slow, straggler_finding
+from ddptop_runner.judge.balance.imbalance import STRAGGLER, deviations, slow_ranks
+from ddptop_runner.judge.balance.job_watch import HOLD_S, JobWatch, slow, straggler_finding
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -111,15 +110,15 @@ def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:
     since = NOON - dt.timedelta(seconds=300)
     shown = [Alert(id="straggler", severity="warning", ranks=[2], message="as it was", since=since)]
     watch = JobWatch()
-    watch.recall(shown, {})
+    watch.recall(shown)
     first = look(watch, steady(2, 0), 0)
     assert [(one.message, one.since) for one in first] == [("as it was", since)]
     for second in range(1, 90):
         alerts = look(watch, steady(2, second), second)
-        assert marked(alerts) == {2: {"step_time"}}
+        assert slow_ranks(alerts) == {2}
     assert alerts[0].message != "as it was" and alerts[0].since == since
     forgets = JobWatch()
-    forgets.recall(shown, {})
+    forgets.recall(shown)
     for second in range(100):
         alerts = look(forgets, steady(None, second), second)
     assert alerts == []
@@ -139,7 +138,7 @@ def test_figures_of_a_pause_do_not_count() -> None:
 
 
 def test_whatever_marks_a_rank_is_explained() -> None:
-    assert all(explain(id_) for id_ in MARKED_BY)
+    assert explain(STRAGGLER)
 
 
 def test_a_load_of_a_few_percent_is_not_compared():

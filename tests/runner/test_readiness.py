@@ -15,7 +15,6 @@ from ddptop_runner.launch.ssh import Unreachable
 from ddptop_runner.model.spec import Device
 
 WANTED = Wanted(
-    ddptop="1.0",
     target="train.py",
     kind="script",
     cwd="/w",
@@ -96,7 +95,7 @@ REFUSED = {
         "b: ssh wants a password; run ssh-copy-id b",
     ),
     "an older ddptop": (
-        {"ddptop": "0.9"},
+        Unreachable("version", "ddptop 0.9 is installed there, but 1.0 here", ""),
         "b: ddptop 0.9 is installed there, but 1.0 here; run ddptop setup-host b",
     ),
     "another torch": (
@@ -133,7 +132,7 @@ REFUSED = {
             "gpus_refused": "busy",
             "gpus_problem": "GPUs 0-1 are busy: eve's train.py (pid 7) uses 9 GiB",
         },
-        "b: GPUs 0-1 are busy: eve's train.py (pid 7) uses 9 GiB; use --hosts a,c, choose other"
+        "b: GPUs 0-1 are busy: eve's train.py (pid 7) uses 9 GiB; choose other"
         " GPUs, as in HOST:0-3, or pass --force",
     ),
     "no such GPUs": (
@@ -176,12 +175,6 @@ def test_a_host_that_does_not_fit_is_refused_in_one_line_with_the_remedy(what):
 def test_hosts_with_the_same_problem_share_a_line():
     gone = Unreachable("ddptop", "ddptop is not installed", "x")
     assert refusals(b=gone, c=gone) == ["b, c: ddptop is not installed; run ddptop setup-host b c"]
-
-
-def test_half_of_the_hosts_busy_names_the_others():
-    busy = {"devices": None, "gpus_refused": "busy", "gpus_problem": "GPU 0 is busy"}
-    [line] = refusals(hosts="a:0,b:0,c:0,d:0", b=dict(busy), d=dict(busy))
-    assert line.startswith("b, d: GPU 0 is busy; use --hosts a:0,c:0, ")
 
 
 def test_force_takes_what_differs_but_not_what_is_missing():
@@ -321,5 +314,5 @@ def test_the_broken_device_is_named_and_not_those_that_waited_for_it():
     found = check({"a": None, "b": HostResult(ranks=[hung])})
     assert found.broken == [
         "a: no result",
-        "b: rank 1 did not get beyond its matrix product: it cannot connect to the others",
+        "b: rank 1 failed with the others, after matmul: no progress",
     ]

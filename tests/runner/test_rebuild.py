@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from typing import Any
 
 import pytest
@@ -79,6 +80,16 @@ def test_a_job_that_has_no_process_is_lost_and_not_starting(folder):
     view = read_job(folder)
     assert view.state == "lost"
     assert [rank.pid for rank in view.snapshot.ranks] == [8, 9]
+
+
+def test_a_job_that_ended_keeps_its_end_if_its_snapshot_is_deleted(folder):
+    tell(folder, [*STORY, ("failed", {"attempt": 1, "exit_code": 3})])
+    folder.nodes_dir.rmdir()
+    assert read_job(folder).snapshot is None  # a new job has none yet
+    os.utime(folder.history_db, (0, 0))
+    view = read_job(folder)
+    assert (view.state, view.snapshot and view.snapshot.attempt) == ("failed", 1)
+    assert f"nodes/{host_name()}.json is missing" in view.snapshot.alerts[0].message
 
 
 def test_without_a_history_the_logs_tell_the_attempt(folder):

@@ -212,13 +212,17 @@ def test_a_damaged_job_hides_no_other_and_is_named():
         resolve("bad")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"schema": 1}'])
+LONG = pytest.param(b'{"schema": 1, "state": "' + b"A" * 10_000 + b'"}', id="long")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"schema": 1}', LONG])
 def test_damaged_snapshot_is_reported(content):
     folder = put_job("train", ALIVE)
     folder.node_file(procs.host_name()).write_bytes(content)
     view = read_job(folder)
     assert view.snapshot is not None
     assert "is damaged" in view.snapshot.alerts[0].message
+    assert len(view.snapshot.alerts[0].message) < 600
     assert view.state == "lost"  # no process carries its ID
 
 

@@ -10,9 +10,7 @@ import pytest
 from ddptop.view.findings import explain
 
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance import outliers
-from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.judge.balance.outliers import HOLD_S
+from ddptop_runner.judge.balance.job_watch import HOLD_S, JobWatch, slow, straggler_finding
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -42,8 +40,8 @@ def words(*ranks: RankSample) -> str:
 
 
 def found(ranks: Sequence[RankSample]) -> list[Finding]:
-    apart = outliers.slow(ranks)
-    return [outliers.straggler_finding(ranks, apart)] if apart else []
+    apart = slow(ranks)
+    return [straggler_finding(ranks, apart)] if apart else []
 
 
 def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
@@ -105,9 +103,9 @@ def test_ranks_that_do_not_wait_for_each_other_are_judged_by_their_steps():
 
 
 def test_a_long_step_reads_in_seconds():
-    slow = [rank(0, wait=1.6, step=2.0), *(rank(n, wait=0.1, step=2.0) for n in (1, 2))]
+    three = [rank(0, wait=1.6, step=2.0), *(rank(n, wait=0.1, step=2.0) for n in (1, 2))]
     assert "it waits 1.60 s of each 2.00 s step for data (median of the others: 100 ms)" in words(
-        *slow
+        *three
     )
 
 

@@ -51,7 +51,7 @@ if host == "dies":
 for line in sys.stdin:
     order = json.loads(line)
     question = order["request"]["question"]
-    asked = question["ask"]
+    asked = question["type"]
     if host == "refuses":
         reply(type="refused", error="the disk\\nis full", hint="free some space")
     elif asked == "facts" and host in ("old", "same"):
@@ -69,7 +69,6 @@ for line in sys.stdin:
             data={"reached": {one["host"]: one["addresses"] for one in targets}})
 """
 WANTED = Wanted(
-    ddptop=__version__,
     target="t.py",
     kind="script",
     cwd="/w",
@@ -149,7 +148,7 @@ def test_a_host_describes_itself(tmp_path, ddptop_home):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "model.py").write_text("2")
     question = {
-        "ask": "facts",
+        "type": "facts",
         "kind": "script",
         "target": "train.py",
         "cwd": str(tmp_path),
@@ -163,6 +162,7 @@ def test_a_host_describes_itself(tmp_path, ddptop_home):
     assert found["script_digest"] == preflight.digest_of(tmp_path / "train.py")
     assert set(found["files"]) == {"train.py", "pkg/model.py"}
     assert found["has_cwd"] is True
+    assert preflight.answer({**question, "kind": "none"})["files"] is None
     other = preflight.answer({**question, "target": "none.py", "cwd": "/none/such"})
     assert (other["script_digest"], other["has_cwd"]) == (None, False)
 
@@ -178,7 +178,14 @@ def test_slurm_node_offers_only_the_gpus_of_its_allocation(monkeypatch, ddptop_h
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    question = {"ask": "facts", "kind": "none", "cwd": "/", "python": sys.executable, "gpus": "all"}
+    question = {
+        "type": "facts",
+        "kind": "none",
+        "target": "",
+        "cwd": "/",
+        "python": sys.executable,
+        "gpus": "all",
+    }
     found = preflight.answer({**question, "in_slurm": True})
     assert found["gpus_refused"] == "allocation"
     preflight.answer({**question, "gpus": None, "in_slurm": True})
@@ -231,15 +238,15 @@ def test_a_folder_with_too_many_files_is_not_compared(tmp_path, monkeypatch):
 def test_a_host_is_reached_only_where_it_is_the_one_that_was_meant(monkeypatch):
     ports, nonce = preflight.listen()
     target = {"host": "b", "addresses": ["127.0.0.1", "127.0.0.2"], "port": ports[-1]}
-    asked = {"ask": "reach", "targets": [{**target, "nonce": nonce}]}
+    asked = {"type": "reach", "targets": [{**target, "nonce": nonce}]}
     assert preflight.answer(asked) == {"reached": {"b": ["127.0.0.1", "127.0.0.2"]}}
-    asked = {"ask": "reach", "targets": [{**target, "nonce": "another"}]}
+    asked = {"type": "reach", "targets": [{**target, "nonce": "another"}]}
     assert preflight.answer(asked) == {"reached": {"b": []}}
-    asked = {"ask": "reach", "targets": [{**target, "port": ports[0], "nonce": nonce}]}
+    asked = {"type": "reach", "targets": [{**target, "port": ports[0], "nonce": nonce}]}
     assert preflight.answer(asked) == {"reached": {"b": []}}
 
 
-@pytest.mark.parametrize("question", [{}, {"ask": "nothing"}, {"ask": 3}, {"ask": "check"}])
+@pytest.mark.parametrize("question", [{}, {"type": "nothing"}, {"type": 3}, {"type": "check"}])
 def test_a_question_of_another_version_is_refused(question):
     with pytest.raises(UsageError, match="question"):
         preflight.answer(question)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -73,6 +74,17 @@ def test_a_tmux_for_another_machine_cannot_be_used(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = tmux.why_unusable()
     assert found is not None and found.startswith("tmux cannot be run (")
+
+
+def test_a_server_that_never_answers_cannot_be_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tmux, "ANSWER_S", 0.3)
+    assert tmux.why_unusable() is None
+    tmux.socket_dir().mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmux.socket_dir() / tmux.socket_name()))
+        silent.listen()
+        assert tmux.why_unusable() == f"the tmux server {tmux.socket_name()!r} does not respond"
 
 
 def test_words_reach_the_program_as_they_are():
@@ -236,6 +248,13 @@ def test_a_server_that_cannot_start_is_an_error_in_words(ddptop_home, monkeypatc
     with pytest.raises(DdptopError, match="tmux cannot start session 'train'") as caught:
         start(ddptop_home)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".."])
+def test_a_socket_name_that_is_a_path_is_refused(monkeypatch, name):
+    monkeypatch.setenv("DDPTOP_TMUX_SOCKET", name)
+    with pytest.raises(UsageError, match="is not a file name; use a plain name"):
+        tmux.socket_name()
 
 
 DYING = """

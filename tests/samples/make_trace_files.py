@@ -1,8 +1,8 @@
 """Makes trace_files/: what loggers of real frameworks write. Each function needs its framework.
 
-    python make_trace_files.py torch|tf2|keras|lightning      # in the folder to write into
+    python make_trace_files.py torch|lightning      # in the folder to write into
 
-Made with torch 2.13.0, tensorboard 2.21.0, tensorflow-cpu 2.21.0 with Keras 3.15.1, lightning 2.6.6.
+Made with torch 2.13.0, tensorboard 2.21.0, and lightning 2.6.6.
 """
 
 import sys
@@ -20,36 +20,6 @@ def torch():
         writer.add_scalar("Loss/val", 2.25, 40, walltime=1795000050.0)
         writer.add_histogram("weights", torch.arange(50.0), 40)
         writer.add_scalar("Loss/train", float("nan"), 50, walltime=1795000060.0)
-    with SummaryWriter("torch_new_style") as writer:
-        for step in range(3):
-            scalar = ("train/loss", 1.5 - step / 4, step)
-            writer.add_scalar(*scalar, new_style=True, walltime=1795000000.0 + step)
-
-
-def tf2():
-    import tensorflow as tf
-
-    writer = tf.summary.create_file_writer("tf2")
-    with writer.as_default():
-        for step in range(4):
-            tf.summary.scalar("loss", 2.0 - step / 8, step=step)
-            tf.summary.scalar("val_loss", 2.25, step=step)
-        tf.summary.histogram("h", tf.range(10.0), step=3)
-    writer.close()
-
-
-def keras():
-    import numpy as np
-    import tensorflow as tf
-
-    tf.random.set_seed(0)
-    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    x, y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
-    board = tf.keras.callbacks.TensorBoard("keras", update_freq=2, write_graph=False)
-    model.fit(
-        x, y, batch_size=8, epochs=3, verbose=0, validation_data=(x, y), callbacks=[board]
-    )
 
 
 def lightning():
@@ -88,4 +58,4 @@ def lightning():
 
 
 if __name__ == "__main__":
-    {"torch": torch, "tf2": tf2, "keras": keras, "lightning": lightning}[sys.argv[1]]()
+    {"torch": torch, "lightning": lightning}[sys.argv[1]]()

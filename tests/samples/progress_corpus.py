@@ -359,7 +359,7 @@ UNEVEN = Run(epochs=4, steps=188, last=61)
 CASES = (
     # the recorded samples' styles
     Case("accelerate: one bar for the run", bars(of_run=True), "estimate"),
-    Case("HF Trainer: bar for the run, dictionaries", hf_trainer, known_from=0.1),
+    Case("HF Trainer: bar for the run, dictionaries", hf_trainer, "estimate"),
     Case(
         "imagenet: Epoch: [0][11/25]",
         lines("Epoch: [{epoch}][{step:2d}/{of}]\tTime  0.053 ( 0.273)\tLoss {loss:.4e} (2.1)"),
@@ -427,7 +427,7 @@ CASES = (
             "  lr: 1.0e-03  eta: {run_eta}  time: 0.2500  data_time: 0.0069  loss: {loss:.4f}",
             first=1,
         ),
-        "estimate",
+        "epoch",
     ),
     Case("mpirun: step 10/40", tagged("step {done}/{total} loss {loss:.4f}")),
     Case(

@@ -8,17 +8,26 @@ from __future__ import annotations
 import sys
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign.census import HostCensus
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.host import procs
 
 pid = int(sys.argv[1])
-taker = HostCensus()
-taker.pin(pid, procs.start_ticks(pid) or 0)
-census = taker.scan()
-job = next(job for job in census.jobs if pid in job.pids)
+ticks = procs.start_ticks(pid) or 0
+uid = procs.uid_of(pid)
+job = ForeignJob(
+    name=f"training:{pid}",
+    launcher="python",
+    root_pid=pid,
+    root_start_ticks=ticks,
+    uid=-1 if uid is None else uid,
+    user="somebody",
+    command="train.py",
+    started_at=utc_now(),
+    world_size=1,
+    ranks=(ForeignRank(rank=0, local_rank=0, pid=pid, start_ticks=ticks),),
+)
 book = ForeignBook()
 for _ in range(2):
-    views = book.update(census, [], utc_now(), follow=job.name)
-(view,) = [one for one in views if one.job == job.name]  # others may train here as well
+    (view,) = book.update(Census(jobs=(job,)), [], utc_now())
 sys.stdout.write(view.output or "")

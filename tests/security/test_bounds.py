@@ -25,9 +25,8 @@ from tests.foreign.toys import job_of, running
 from tests.foreign.watching import SLEEP
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import actions, census, job_record, process_table, recognize, watch
-from ddptop_runner.foreign.environment import MAX_NUMBER, kept_of, whole_number
-from ddptop_runner.foreign.process_table import ProcessTable
+from ddptop_runner.foreign import actions, census, process_table, recognize, watch
+from ddptop_runner.foreign.process_table import MAX_NUMBER, ProcessTable, kept_of, whole_number
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.host import procs
@@ -80,7 +79,8 @@ def put_many(proc: Path, count: int) -> list[int]:
 
 
 def read_bytes() -> int:
-    return procs.io_bytes(os.getpid()) or 0
+    counts = Path("/proc/self/io").read_text().split()
+    return int(counts[counts.index("rchar:") + 1])
 
 
 def test_endless_words_variables_and_mappings_are_read_up_to_a_bound(tmp_path: Path) -> None:
@@ -208,14 +208,14 @@ def book() -> Iterator[ForeignBook]:
 def test_a_job_that_nothing_can_be_made_of_hides_no_other(
     book: ForeignBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = job_record.JobRecord._alive
+    real = watch.JobRecord._alive
 
-    def fails(self: job_record.JobRecord, *what: Any) -> Any:
+    def fails(self: watch.JobRecord, *what: Any) -> Any:
         if self.foreign.uid == MALLORY:
             raise ValueError
         return real(self, *what)
 
-    monkeypatch.setattr(job_record.JobRecord, "_alive", fails)
+    monkeypatch.setattr(watch.JobRecord, "_alive", fails)
     jobs, _ = find(two_users())
     views = {view.job: view for view in book.update(Census(jobs=tuple(jobs)), [], utc_now())}
     assert views.keys() == {"train:100", "a:10"}

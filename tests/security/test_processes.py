@@ -17,7 +17,8 @@ from tests.runner.builders import gone, make_spec, put_job
 from tests.security.conftest import Account
 
 from ddptop_runner.foreign import actions
-from ddptop_runner.foreign.census import HostCensus
+from ddptop_runner.foreign.census import is_own_job
+from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
@@ -85,10 +86,10 @@ def test_a_pretender_is_not_hidden_as_one_of_our_own(
 ) -> None:
     put_job("train")
     with pretender(attacker, how) as pid:
-        taker = HostCensus()
-        taker.pin(pid, procs.start_ticks(pid) or 0)
-        (job,) = (job for job in taker.scan().jobs if pid in job.pids)
-        assert job.uid == attacker.uid
+        (facts,) = (one for one in ProcessTable().scan() if one.pid == pid)
+        assert facts.uid == attacker.uid
+        assert is_own_job(JOB_ID, os.geteuid())
+        assert not is_own_job(JOB_ID, facts.uid)
 
 
 def test_no_signal_goes_to_another_user_than_the_jobs(attacker: Account) -> None:

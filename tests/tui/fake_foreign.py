@@ -36,13 +36,12 @@ class FakeWorld:
     scalars: ClassVar[dict[str, dict[str, Series]]] = {}
     lines: ClassVar[dict[str, list[str]]] = {}
     events: ClassVar[dict[str, list[Event]]] = {}
-    kept: ClassVar[list[int]] = []
     followed: ClassVar[list[str | None]] = []
     takes = 0
 
     @classmethod
     def clear(cls) -> None:
-        for kept in (cls.views, cls.unreadable, cls.kept, cls.followed):
+        for kept in (cls.views, cls.unreadable, cls.followed):
             kept.clear()
         for known in (cls.losses, cls.by_step, cls.scalars, cls.lines, cls.events):
             known.clear()
@@ -56,9 +55,6 @@ class FakeTaker:
         FakeWorld.takes += 1
         return Census(unreadable=tuple(FakeWorld.unreadable))
 
-    def pin(self, pid: int, start_ticks: int) -> None:
-        FakeWorld.kept.append(pid)
-
 
 class FakeBook:
     """Replaces the watcher of foreign jobs."""
@@ -71,16 +67,12 @@ class FakeBook:
 
     def chart(
         self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
-    ) -> dict[int, Series]:
-        return (FakeWorld.by_step if by_step else FakeWorld.losses).get(job, {})
-
-    def scalars(
-        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
-    ) -> dict[str, Series]:
-        return {} if by_step else FakeWorld.scalars.get(job, {})
+    ) -> tuple[dict[int, Series], dict[str, Series]]:
+        losses = (FakeWorld.by_step if by_step else FakeWorld.losses).get(job, {})
+        return losses, {} if by_step else FakeWorld.scalars.get(job, {})
 
     def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
-        series = self.chart(job, 0, 0, 0, by_step=by_step)
+        series, _ = self.chart(job, 0, 0, 0, by_step=by_step)
         return (series[0].t[0], series[0].t[-1]) if series else None
 
     def is_whole(self, job: str) -> bool:
@@ -116,7 +108,6 @@ def foreign_job(
                 local_rank=rank,
                 pid=pid + 10 + rank,
                 start_ticks=2,
-                evidence="environment",
                 devices=(uuid(rank),),
             )
             for rank in range(ranks)

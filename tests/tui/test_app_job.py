@@ -17,7 +17,7 @@ from ddptop.view.text import plain
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 
-from ddptop_runner.jobs.archive import archive
+from ddptop_runner.jobs.launch import archive
 from ddptop_runner.model.snapshot import Cause, Pause
 
 MakeApp = Callable[..., DdptopApp]

@@ -211,7 +211,7 @@ class TestOdd:
         assert odd.severity(rank(0, state="running"), far, True) == 0
 
     def test_a_state_that_needs_somebody_stands_before_any_figure(self) -> None:
-        slow = RankDeviation(step_time=0.5, outliers=frozenset({"step_time"}))
+        slow = RankDeviation(step_time=0.5, is_slow=True)
         assert odd.verdict(rank(0, state="hung"), slow, NOW, True) == ("‖ hung", "bad")
         assert odd.verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50%", "warn")
         assert odd.verdict(rank(0, state="running"), slow, NOW, False)[0] == "● running"

@@ -234,9 +234,7 @@ async def test_a_process_that_is_its_own_launcher_has_one_row(
         assert "whole tree" not in shown(app)
 
 
-async def test_a_rank_has_its_lines_of_the_one_log_and_the_launcher_all(
-    frozen: Path, make_app: MakeApp
-) -> None:
+async def test_a_rank_shows_the_one_log(frozen: Path, make_app: MakeApp) -> None:
     fake_commands.mpirun(frozen)
     app = make_app("gan")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -245,16 +243,15 @@ async def test_a_rank_has_its_lines_of_the_one_log_and_the_launcher_all(
         assert isinstance(screen, JobScreen)
         title = screen.log_view.query_one("LogTitle")
         assert title.title == "log: mpirun"
-        assert list(screen.log_view.lines.lines)[:2] == [
+        lines = [
             "from mpirun itself",
             "[1,0]<stdout>:step 0 d_loss 0.530 g_loss 1.200",
         ]
+        assert list(screen.log_view.lines.lines)[:2] == lines
         await pilot.press("down", "right")
         await look(pilot, 2)
-        assert title.title == "log: rank 1"
-        printed = [line for line in screen.log_view.lines.lines if line]
-        assert len(printed) == 30
-        assert all(line.startswith("[1,1]<stdout>:") for line in printed)
+        assert title.title == "log: mpirun, all ranks"
+        assert list(screen.log_view.lines.lines)[:2] == lines
 
 
 async def test_lines_that_do_not_say_whose_they_are_are_everyones(
@@ -292,5 +289,5 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
         assert isinstance(app.latest, JobAnswer) and app.latest.detail is not None
         tail = app.latest.detail.cause_tail
         assert len(tail) == 12
-        assert all(line.startswith("[1,1]<stdout>:") for line in tail)
+        assert all(line.startswith("[1,") for line in tail)
         assert " mpirun   ✗ exit 1   whole tree CPU 208%  RSS 2.0 GiB   pid n/a" in shown(app)

@@ -123,7 +123,6 @@ class TestJobScreen:
             await pilot.press("]", "[")
             await settle(pilot)
             assert app.screen.log_view.lines.lines[-1] == "step 1841 loss 2.0159"
-        assert FakeWorld.kept == [view.foreign.root_pid], "what was pointed at stays a job"
 
     async def test_what_else_it_prints_is_charted(self, held_gpus: Path, make_app: MakeApp) -> None:
         view = fake_foreign.healthy()

@@ -402,7 +402,9 @@ async def test_a_busy_device_is_offered_with_its_holder_and_not_chosen() -> None
         screen = LaunchScreen()
         await app.push_screen(screen)
         instance = GpuSample(index=3, uuid="MIG-1", parent_uuid="GPU-3", processes=[])
-        divided = GpuSample(index=3, uuid="GPU-3", mig_instances=["MIG-1"], processes=[])
+        divided = GpuSample(
+            index=3, uuid="GPU-3", mig_mode=True, mig_instances=["MIG-1"], processes=[]
+        )
         unseen = GpuSample(
             index=4, mem_used_bytes=2**34, mem_total_bytes=2**35, processes=[], util_percent=0
         )

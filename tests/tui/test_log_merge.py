@@ -8,8 +8,6 @@ from pathlib import Path
 from ddptop.logs.merge import Merger, align, printed, similar
 from ddptop.logs.tails import LINES_OF_EACH, RankTails, lines_of_each
 
-from ddptop_runner.base.paths import LAUNCHER
-
 
 def told(*texts: str) -> list[tuple[str, str, bool]]:
     return [(text, "", False) for text in texts]
@@ -201,18 +199,6 @@ class TestTails:
         assert rows[0][1].startswith("──── last 2,000 lines from each rank")
         assert rows[1:] == [("0-1", f"step {n}") for n in range(1000, 3000)]
         assert lines_of_each(8) == LINES_OF_EACH and lines_of_each(1024) == 62
-
-    def test_ranks_in_one_log_are_distinguished_by_tags(self, tmp_path: Path) -> None:
-        path = tmp_path / "launcher.log"
-        path.write_text(
-            "from mpirun\n[1,0]<stdout>:hello\n[1,1]<stdout>:hello\n[1,1]<stderr>:own\n"
-        )
-        tails = RankTails({LAUNCHER: path})
-        assert sorted(self.load(tails)) == [
-            ("0-1", "hello"),
-            ("1", "own"),
-            ("launcher", "from mpirun"),
-        ]
 
     def test_a_missing_log_is_no_trouble_and_a_new_rank_is_taken_in(self, tmp_path: Path) -> None:
         tails = RankTails({0: tmp_path / "none.log"})

@@ -64,10 +64,10 @@ def opened() -> Iterator[Callable[..., FileLog]]:
     """The log at a path, with this content if given; closed at the end."""
     logs: list[FileLog] = []
 
-    def make(path: Path, data: bytes | None = None, tagged_rank: int | None = None) -> FileLog:
+    def make(path: Path, data: bytes | None = None) -> FileLog:
         if data is not None:
             path.write_bytes(data)
-        logs.append(FileLog(path, tagged_rank))
+        logs.append(FileLog(path))
         return logs[-1]
 
     yield make
@@ -196,15 +196,6 @@ def test_search_goes_both_ways_and_says_how_far_it_is(tmp_path: Path, opened: Op
     assert last(log.search(pattern, back.at, -1)).found is None
     both = pattern_of("step 1000 ")
     assert last(log.search(both, end, -1)).found == last(log.search(both, 0, 1)).found
-
-
-def test_one_rank_s_lines_of_a_shared_log(tmp_path: Path, opened: Open) -> None:
-    text = b"from mpirun\n" + b"[1,0]<stdout>:zero\n[1,1]<stdout>:one\n" * 500
-    path = tmp_path / "x.log"
-    path.write_bytes(text)
-    rows = list(forwards(opened(path, tagged_rank=1)))
-    assert len(rows) == 500 and {row.text for row in rows} == {"[1,1]<stdout>:one"}
-    assert rows == backwards(opened(path, tagged_rank=1))
 
 
 def test_a_log_that_is_cut_short_or_gone_does_no_harm(tmp_path: Path, opened: Open) -> None:

@@ -121,26 +121,24 @@ class TestRows:
             ),
             NOW,
             live=True,
-            apart=RankDeviation(loss=0.43, step_time=-0.5, outliers=frozenset({"loss"})),
+            apart=RankDeviation(loss=0.43, step_time=0.5, is_slow=True),
         )
         assert row["device"][0] == "GPU 5"
-        assert row["state"] == ("▲ loss", "warn"), "odd in a word, and not by color alone"
-        assert row["loss_vs"] == ("▲43%", "warn")
-        assert row["time_vs"] == ("-50%", "dim")
+        assert row["state"] == ("▲ slow", "warn"), "odd in a word, and not by color alone"
+        assert row["loss_vs"] == ("+43%", "dim")
+        assert row["time_vs"] == ("▲50%", "warn")
         assert row["last"] == ("3s", "dim")
         assert row["wait"][0] == "n/a"
 
     def test_the_odd_rank_is_told_by_a_word_that_fits_its_column(self) -> None:
         calm = rank(5, gpu=5, state="running", step_time_s=0.4)
-        slow = RankDeviation(step_time=0.46, outliers=frozenset({"step_time"}))
+        slow = RankDeviation(step_time=0.46, is_slow=True)
         row = row_of_rank(calm, NOW, True, slow)
         assert (row["state"], row["time_vs"]) == (("▲ slow", "warn"), ("▲46%", "warn"))
-        late = RankDeviation(step_time=0.0, own_time=0.38, outliers=frozenset({"step_time"}))
+        late = RankDeviation(step_time=0.0, own_time=0.38, is_slow=True)
         row = row_of_rank(calm, NOW, True, late)
         assert row["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
         assert row["time_vs"] == ("0%", "dim")
-        low = RankDeviation(power=-0.4, outliers=frozenset({"power"}))
-        assert row_of_rank(calm, NOW, True, low)["power_vs"] == ("▼40%", "warn")
         assert row_of_rank(calm, NOW, False, slow)["state"][0] == "● running"
         nan = row_of_rank(rank(1, state="running", loss_state="nan"), NOW, True)
         assert nan["state"] == ("✕ loss NaN", "bad")

@@ -201,6 +201,9 @@ class TestScale:
             172800,
         ]
 
+    def test_a_span_beyond_any_clock_has_no_more_intervals(self) -> None:
+        assert 2**62 / scale.time_step_s(2**62, 6) <= 6
+
     def test_a_scale_clamps(self) -> None:
         axis = scale.Scale(2.0, 4.0, 41)
         assert [axis.dot(v) for v in (1.0, 2.0, 3.0, 4.0, 9.0)] == [0, 0, 20, 40, 40]

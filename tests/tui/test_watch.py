@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,12 +28,15 @@ TRAINING += "    time.sleep(0.2)\n"
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def training(tmp_path: Path, wait_until: WaitUntil) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ddptop did not start and that writes losses to a file."""
     script = tmp_path / "fit.py"
     script.write_text(TRAINING)
     with (tmp_path / "fit.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, str(script)], stdout=log, stderr=log)
+        command = [sys.executable, str(script)]
+        environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
+    wait_until(lambda: (tmp_path / "fit.log").stat().st_size > 0, what="its first line")
     yield process
     process.kill()
     process.wait()

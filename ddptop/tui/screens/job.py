@@ -238,10 +238,10 @@ class JobScreen(JobBound[JobAnswer]):
         elif state.gpus:
             holder = rank_holder(detail.view)
             panel.show_devices(
-                state.gpus, holder, state.imbalance, detail.far_off, reason=state.device_note
+                state.gpus, holder, state.imbalance, detail.has_slow_rank, reason=state.device_note
             )
         else:
-            panel.show_ranks(state.ranks, state.imbalance, detail.far_off)
+            panel.show_ranks(state.ranks, state.imbalance, detail.has_slow_rank)
         self._show_device()
 
     @on(DevicePanel.Moved)

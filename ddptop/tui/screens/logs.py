@@ -200,9 +200,9 @@ class LogsScreen(MonitorScreen[Answer]):
 
     def _ranks(self) -> tuple[int, ...]:
         """The ranks whose log can be shown."""
-        if self.places.has_launcher and not self.places.is_tagged:
+        if self.places.has_launcher:
             return ()
-        if not self.foreign and not self.places.is_tagged:
+        if not self.foreign:
             return self.places.ranks
         state = None if self._job_view is None else self._job_view.snapshot
         return () if state is None else tuple(sorted(rank.rank for rank in state.ranks))
@@ -242,7 +242,7 @@ class LogsScreen(MonitorScreen[Answer]):
         if self.view.whose is not None:
             self.action_show("all")
         elif not ranks:
-            text = "this is the full log; its lines are not tagged by rank"
+            text = "this is the full log; its ranks have no logs of their own"
             self.notify(text, severity="warning", markup=False)
         else:
             chosen = self._last_rank if self._last_rank in ranks else ranks[0]
@@ -251,9 +251,9 @@ class LogsScreen(MonitorScreen[Answer]):
     def action_rank(self, step: int) -> None:
         """Show the next or previous rank; from all ranks, the first or last one."""
         ranks = self._ranks()
-        choices = [LAUNCHER, *ranks] if self.places.has_launcher else list(ranks)
+        choices = list(ranks)
         if not ranks:
-            text = "there is only one log, and its lines are not tagged by rank"
+            text = "there is only one log, which all ranks share"
             self.notify(text, severity="warning", markup=False)
         elif self.view.whose is None:
             self.action_show(str(choices[0 if step > 0 else -1]))

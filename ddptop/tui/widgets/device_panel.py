@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from textual import events
@@ -19,7 +19,7 @@ from ddptop.view.odd import imbalance_note
 from ddptop.view.shown import DeviceHistory, Machine
 from ddptop.view.text import Line, line, rule, wrap
 from ddptop_runner.base.units import plural
-from ddptop_runner.judge.balance.imbalance import Figure, is_even_load
+from ddptop_runner.judge.balance.imbalance import is_even_load
 from ddptop_runner.model.snapshot import GpuSample, Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()
@@ -56,7 +56,7 @@ class DevicePanel(LinesView, can_focus=True):
         self._machine: Machine | None = None
         self._reason: str | None = None
         self._imbalance = Imbalance()
-        self._far_off: Collection[Figure] = ()
+        self._has_slow_rank = False
         self._recent: Mapping[str, Sequence[float | None]] | None = None
 
     def show_devices(
@@ -64,7 +64,7 @@ class DevicePanel(LinesView, can_focus=True):
         gpus: Sequence[GpuSample],
         holder: Holder,
         imbalance: Imbalance = NOTHING_KNOWN,
-        far_off: Collection[Figure] = (),
+        has_slow_rank: bool = False,
         *,
         reason: str | None = None,
         history: DeviceHistory | None = None,
@@ -75,13 +75,13 @@ class DevicePanel(LinesView, can_focus=True):
             gpus: the devices.
             holder: returns who holds a device.
             imbalance: the imbalance of the job that holds them.
-            far_off: figures in which a rank of the job is an outlier.
+            has_slow_rank: whether a rank of the job holds up the others.
             reason: why figures are incomplete.
             history: their utilization so far.
         """
         self._gpus, self._holder, self._reason = gpus, holder, reason
         self._recent = None if history is None else history.recent
-        self._imbalance, self._far_off = imbalance, far_off
+        self._imbalance, self._has_slow_rank = imbalance, has_slow_rank
         self._ranks, self._machine = (), None
         self.redraw()
 
@@ -89,11 +89,11 @@ class DevicePanel(LinesView, can_focus=True):
         self,
         ranks: Sequence[RankSample],
         imbalance: Imbalance,
-        far_off: Collection[Figure] = (),
+        has_slow_rank: bool = False,
     ) -> None:
         """Show CPU and resident memory of a job's ranks."""
         self._gpus, self._ranks, self._reason = (), ranks, None
-        self._imbalance, self._far_off = imbalance, far_off
+        self._imbalance, self._has_slow_rank = imbalance, has_slow_rank
         self._machine = None
         self.redraw()
 
@@ -176,7 +176,7 @@ class DevicePanel(LinesView, can_focus=True):
 
     def _note(self, cells: int) -> Line:
         even = is_even_load(self._ranks, self._gpus)
-        return imbalance_note(self._imbalance, self._far_off, cells, even)
+        return imbalance_note(self._imbalance, self._has_slow_rank, cells, even)
 
     def rows_wanted(self) -> int:
         """Rows needed to show everything."""

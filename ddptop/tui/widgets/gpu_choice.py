@@ -12,8 +12,14 @@ from ddptop.tui.widgets.table import Table
 from ddptop.view.figures.columns import Column
 from ddptop.view.text import Span, line
 from ddptop_runner.base.units import ranks, size_of
-from ddptop_runner.launch.gpus.choice import in_mig_mode, is_instance
-from ddptop_runner.launch.gpus.usage import DeviceUse, program_of, unknown_holder, use_of
+from ddptop_runner.launch.gpus.choice import is_instance
+from ddptop_runner.launch.gpus.usage import (
+    DeviceUse,
+    in_mig_mode,
+    program_of,
+    unknown_holder,
+    use_of,
+)
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device
 
@@ -33,7 +39,7 @@ def holder_words(gpu: GpuSample) -> str:
     """Who holds a device, in words."""
     if gpu.lost:
         return "lost: the driver is not responding"
-    if is_divided(gpu):
+    if in_mig_mode(gpu):
         return "in MIG mode; use ddptop launch --gpus MIG-..."
     use = _use(gpu)
     if not use.busy:
@@ -52,15 +58,10 @@ def _short(command: str | None) -> str:
     return command if len(command) <= SHORT_COMMAND else program_of(command)
 
 
-def is_divided(gpu: GpuSample) -> bool:
-    """Whether it is in MIG mode, so that only its instances can be used."""
-    return bool(in_mig_mode([gpu]))
-
-
 def is_free(gpu: GpuSample) -> bool:
     """Whether it is usable and has no known user."""
     known = gpu.processes is not None
-    return known and not gpu.lost and not is_divided(gpu) and not _use(gpu).busy
+    return known and not gpu.lost and not in_mig_mode(gpu) and not _use(gpu).busy
 
 
 def _use(gpu: GpuSample) -> DeviceUse:
@@ -98,7 +99,7 @@ class GpuChoice(Table):
     def on_table_chosen(self, message: Table.Chosen) -> None:
         """Select or deselect the device."""
         message.stop()
-        if any(is_divided(gpu) for gpu in self._gpus if gpu.index == int(message.key)):
+        if any(in_mig_mode(gpu) for gpu in self._gpus if gpu.index == int(message.key)):
             return
         self._chosen ^= {int(message.key)}
         self._show()

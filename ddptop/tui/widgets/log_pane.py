@@ -142,7 +142,7 @@ class LogPane(Vertical):
         kind = "log" if pager.output is None else "output"
         whose = "" if rank is None else f": rank {rank}"
         launcher = None if pager.output is not None else launcher_name(view)
-        is_shared = places.has_launcher and not places.is_tagged
+        is_shared = places.has_launcher
         if launcher is not None and (rank is None or is_shared):
             whose = f": {launcher}" if rank is None else f": {launcher}, all ranks"
         guilty = self._guilty

@@ -203,9 +203,8 @@ class RankCards(RankGrid):
         gpus = snapshot.gpus if snapshot is not None else []
         live = detail.view.is_live
         self._apart = detail.deviations
-        slow = "step_time" in detail.far_off
         self._around = around(
-            ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S, slow
+            ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S, detail.has_slow_rank
         )
         self.take(detail.ranks)
         self.redraw()

@@ -66,11 +66,6 @@ class Apart(msgspec.Struct, frozen=True):
     of: Figure
     name: str
     brief: str
-    odd: str
-    """Name on a card."""
-    more: str
-    """With `{}` for the percentage."""
-    less: str
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -110,8 +105,8 @@ class Map(msgspec.Struct, frozen=True):
     text: Callable[[float], str] = units.deviation
     calm: tuple[int, ...] = (2,)
     """Levels that need no attention."""
-    marked: Figure | None = None
-    """Figure whose alerts mark the cell."""
+    is_time: bool = False
+    """Whether the cell of a slow rank is marked."""
 
 
 def on_devices(rank: RankSample) -> bool:
@@ -135,8 +130,6 @@ class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Makes its cell, if that is more than the text."""
     apart: Apart | None = None
     """How it is compared with the median of all ranks."""
-    marks: bool = True
-    """Whether an outlier is marked in its own cell."""
     title: str = ""
     """Title of its column."""
     width: int = 0
@@ -186,11 +179,6 @@ def shown(key: str, rank: RankSample) -> RankFigure:
     return one if on_devices(rank) or not one.without_device else _BY_KEY[one.without_device]
 
 
-def arrow(ratio: float | None) -> str:
-    """The arrow that marks an outlier's side of the median, so that color is not the only sign."""
-    return "▲" if (ratio or 0) > 0 else "▼"
-
-
 # --- cells ----------------------------------------------------------------------------------------
 
 
@@ -228,23 +216,16 @@ def _cell(one: RankFigure, subject: Subject) -> Span:
     if one.cell is not None:
         return one.cell(subject)
     text = one.text(subject.rank)
-    far = one.apart
-    if far is None and one.key in IN_PLACE and not on_devices(subject.rank):
-        far = _BY_KEY[IN_PLACE[one.key]].apart
-    elif one.key not in IN_PLACE and (far is None or not one.marks):
-        return text, unknown(text)
-    if far is None or far.of not in subject.apart.outliers:
-        return f"{text} ", unknown(text)
-    return f"{text}{arrow(subject.apart.of(far.of))}", "warn"
+    return text + " " * one.title.endswith(" "), unknown(text)
 
 
 def deviation_cell(apart: RankDeviation, of: Figure) -> Span:
-    """The distance from the median: `+47%`, or `▲47%` for an outlier."""
-    ratio, is_marked = apart.marked(of)
+    """The distance from the median: `+47%`, or `▲47%` for a slow rank."""
+    ratio = apart.of(of)
     if ratio is None:
         return "", ""
     text = units.deviation(ratio)
-    return (f"{arrow(ratio)}{text.lstrip('+-')}", "warn") if is_marked else (text, "dim")
+    return (f"▲{text.lstrip('+-')}", "warn") if apart.warns(of) else (text, "dim")
 
 
 def rank_row(subject: Subject) -> dict[str, Span]:
@@ -310,7 +291,7 @@ FIGURES: tuple[RankFigure, ...] = (
     RankFigure(
         key="own",
         map=Map(1, "busy time vs median", lambda rank, apart: apart.own_time,
-                worst=lambda ratio: ratio, marked="step_time"),
+                worst=lambda ratio: ratio, is_time=True),
         help=("busy", "the part of a step in which a slow rank does not wait for others"),
     ),
     RankFigure(
@@ -319,29 +300,26 @@ FIGURES: tuple[RankFigure, ...] = (
         form=units.loss,
         written=loss_text,
         cell=lambda subject: (loss_text(subject.rank), loss_style(subject.rank)),
-        apart=Apart("loss", "loss", "loss", "loss",
-                    "loss {} above the median", "loss {} below the median"),
+        apart=Apart("loss", "loss", "loss"),
         title="loss", width=7, own=Place(0, 2), foreign=Place(6), fitted=_with_parts,
         filter="loss",
         plain=Plain(5, "LOSS"),
         card=Card("loss", 1, 0, 0),
         map=Map(3, "loss vs median", lambda rank, apart: apart.loss,
-                (-0.5, -0.1, 0.1, 0.5), ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%"),
-                marked="loss"),
+                (-0.5, -0.1, 0.1, 0.5), ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%")),
         help=("loss", "this rank's latest loss; NaN and inf are shown as such"),
     ),
     RankFigure(
         key="time",
         read=lambda rank: rank.step_time_s,
         form=units.step_time,
-        apart=Apart("step_time", "step time", "step", "slow", "{} slower", "{} faster"),
-        marks=False,
+        apart=Apart("step_time", "step time", "step"),
         title="time", width=7, own=Place(0, 1),
         filter="time", unit="s",
         plain=Plain(6, "STEP TIME"),
         card=Card("time", 2, 1, 2),
         map=Map(2, "step time vs median", lambda rank, apart: apart.step_time,
-                worst=lambda ratio: ratio, marked="step_time"),
+                worst=lambda ratio: ratio, is_time=True),
         help=("time", "step time, from one optimizer step to the next"),
     ),
     RankFigure(
@@ -354,19 +332,18 @@ FIGURES: tuple[RankFigure, ...] = (
         key="mem",
         read=lambda rank: rank.gpu_mem_used_bytes,
         form=units.size,
-        apart=Apart("memory", "memory", "mem", "mem",
-                    "using {} more memory", "using {} less memory"),
+        apart=Apart("memory", "memory", "mem"),
         title="memory ", width=9, own=Place(5, 13), foreign=Place(0, 8), is_use=True,
         known=_any_device, without_device="rss",
         filter="mem", unit="bytes",
         card=Card("mem", 6, 3, 4, memory_share),
-        map=Map(5, "memory vs median", lambda rank, apart: apart.memory, marked="memory"),
+        map=Map(5, "memory vs median", lambda rank, apart: apart.memory),
     ),
     RankFigure(
         key="util",
         read=lambda rank: rank.gpu_util_percent,
         form=units.percent,
-        apart=Apart("utilization", "util", "util", "util", "{} busier", "{} less busy"),
+        apart=Apart("utilization", "util", "util"),
         title="util ", width=6, own=Place(6, 14), foreign=Place(0, 9), is_use=True,
         known=_any_device, without_device="cpu",
         filter="util", unit="%",
@@ -374,19 +351,18 @@ FIGURES: tuple[RankFigure, ...] = (
         map=Map(6, "util", lambda rank, apart: shown("util", rank).read(rank),
                 (20, 40, 60, 80), ("<20%", "20-40%", "40-60%", "60-80%", "≥80%"),
                 ("busy", "busy", "median", "median", "band"), lambda percent: -percent,
-                units.percent, (3, 4), "utilization"),
+                units.percent, (3, 4)),
     ),
     RankFigure(
         key="power",
         read=lambda rank: rank.gpu_power_w,
         form=units.watts,
-        apart=Apart("power", "power", "power", "power",
-                    "drawing {} more power", "drawing {} less power"),
+        apart=Apart("power", "power", "power"),
         title="power ", width=6, own=Place(7, 15), foreign=Place(1, 10), is_use=True,
         known=_any_device,
         filter="power",
         card=Card("power", 7, 7, 7, power_share),
-        map=Map(8, "power vs median", lambda rank, apart: apart.power, marked="power"),
+        map=Map(8, "power vs median", lambda rank, apart: apart.power),
     ),
     RankFigure(
         key="wait",
@@ -399,7 +375,7 @@ FIGURES: tuple[RankFigure, ...] = (
                 lambda rank, apart: None if (part := data_share(rank)) is None else 100 * part,
                 (5, 15, 30, 60), ("<5%", "5-15%", "15-30%", "30-60%", "≥60%"),
                 ("band", "median", "median", "busy", "busy"), lambda percent: percent,
-                units.percent, (0, 1), "step_time"),
+                units.percent, (0, 1), is_time=True),
         help=("data wait", "the part of a step spent waiting for the data loader"),
     ),
     RankFigure(
@@ -453,13 +429,6 @@ COMPARED: Mapping[Figure, Apart] = {
     one.apart.of: one.apart for one in FIGURES if one.apart is not None
 }
 """Figures in which ranks are compared with the median."""
-
-
-def odd_name(of: Figure, rank: RankSample) -> str:
-    """An outlier's name on a card; without a device, RSS for memory and CPU for utilization."""
-    one = next(one for one in FIGURES if one.apart is not None and one.apart.of == of)
-    seen = shown(one.key, rank)
-    return COMPARED[of].odd if seen is one else seen.title.strip()
 
 
 def _foreign_order(one: RankFigure) -> int:

@@ -27,6 +27,7 @@ def utc_from_unix(unix_s: float) -> datetime:
 
 
 EARLIEST_YEAR, LATEST_YEAR = 1970, 2200
+LATEST_UNIX_S = int(datetime(LATEST_YEAR, 1, 1, tzinfo=timezone.utc).timestamp())
 
 
 def is_time(moment: datetime | None) -> bool:

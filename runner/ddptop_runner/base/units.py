@@ -36,10 +36,15 @@ def size(value: float | None) -> str:
     return f"{_scaled(value, exponent)} {_BYTE_UNITS[exponent]}"
 
 
+def whole(text: str) -> int | None:
+    """The number that a few digits stand for; None if the text is anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def parse_size(text: str) -> int | None:
     """Bytes of a size such as `512M` or `2G` (powers of 1024); None if it is not one."""
     found = re.fullmatch(_SIZE, text.strip())
-    if found is None:
+    if found is None or len(text) > 100:
         return None
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
 

@@ -86,7 +86,6 @@ class NvmlBackend:
         self._xids = XidWatch()
         self._due = {group: _Due(period_s) for group, period_s in PERIODS_S.items()}
         self._look_up_again = _Due(LOOK_UP_AGAIN_S)
-        self._uuids = uuids
         self._found = find(uuids)
         self._gpus = self._found.gpus
         self._began_well = any(gpu.handle is not None for gpu in self._gpus)
@@ -159,12 +158,12 @@ class NvmlBackend:
         if at_once:
             groups.add("fast")
         if "rare" in groups:
-            self._renew_instances()
+            self._check_instances()
         for gpu in self._gpus:
             self._refresh(gpu, groups)
         return _each_process_once([gpu.sample() for gpu in self._gpus])
 
-    # --- lost devices, and MIG instances that come and go ---------------------------------------
+    # --- lost devices, and MIG instances --------------------------------------------------------
 
     def _look_for_lost(self) -> None:
         lost = [gpu for gpu in self._gpus if gpu.handle is None]
@@ -201,27 +200,20 @@ class NvmlBackend:
         )
         return words.INSTANCE_GONE if gone else words.trouble(gpu.index, error.status)
 
-    def _renew_instances(self) -> None:
-        """Check again which devices are in MIG mode, and which instances they have."""
+    def _check_instances(self) -> None:
+        """Check which devices are in MIG mode, and which instances they have.
+
+        Raises:
+            NoDriverError: that has changed, so another process has to start over.
+        """
         for gpu in self._gpus:
-            if gpu.parent_uuid is None and gpu.handle is not None:
-                self._guard(gpu, partial(read_mig_mode, gpu))
-        for device in [gpu for gpu in self._gpus if gpu.mig_instances and not gpu.mig_mode]:
-            device.mig_instances = []
-            if self._uuids is None:
-                self._gpus = [gpu for gpu in self._gpus if gpu.parent_uuid != device.uuid]
-        if self._uuids is not None:
-            for gpu in self._gpus:
-                if gpu.parent_uuid and gpu.handle is not None and not is_there(gpu.uuid or ""):
-                    gpu.lose(words.INSTANCE_GONE)
-        for device in [gpu for gpu in self._gpus if gpu.mig_mode and gpu.handle is not None]:
-            now = instances(device)
-            known = {gpu.uuid: gpu for gpu in self._gpus if gpu.parent_uuid == device.uuid}
-            if self._uuids is not None or list(known) == device.mig_instances:
+            if gpu.parent_uuid is not None or gpu.handle is None:
                 continue
-            rest = [gpu for gpu in self._gpus if gpu.uuid not in known]
-            place = rest.index(device) + 1
-            self._gpus = [*rest[:place], *(known.get(gpu.uuid, gpu) for gpu in now), *rest[place:]]
+            before = gpu.mig_mode, gpu.mig_instances
+            self._guard(gpu, partial(read_mig_mode, gpu))
+            instances(gpu)
+            if (gpu.mig_mode, gpu.mig_instances) != before:
+                raise NoDriverError(words.INSTANCES_CHANGED)
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -380,18 +372,6 @@ def look_up_again(gpu: Gpu) -> bool:
         raise LostError(error.value) from error
     gpu.handle, gpu.trouble = handle, None
     identify(gpu)
-    return True
-
-
-def is_there(uuid: str) -> bool:
-    """Whether the driver knows this UUID; True if it does not say."""
-    try:
-        counted(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-    except pynvml.NVMLError as error:
-        return error.value not in (
-            pynvml.NVML_ERROR_NOT_FOUND,
-            pynvml.NVML_ERROR_INVALID_ARGUMENT,
-        )
     return True
 
 

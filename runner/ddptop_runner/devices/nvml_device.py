@@ -251,6 +251,7 @@ class Gpu:
             host=procs.host_name(),
             parent_uuid=self.parent_uuid,
             mig_instances=list(self.mig_instances),
+            mig_mode=self.mig_mode,
             lost=lost,
             note=self._note(),
             unknown=unknown,
@@ -422,6 +423,7 @@ def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) ->
                 mem_used_bytes=mem,
                 sm_util_percent=shares.get(pid),
                 note=owner.note,
+                has_exited=owner.has_exited,
             )
         )
     gpu.put(["processes"], [processes])

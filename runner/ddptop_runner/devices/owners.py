@@ -25,7 +25,7 @@ _MAPS_BYTES = 16 << 20
 
 OTHER_NAMESPACE = "in another PID namespace (start the container with --pid=host)"
 HIDDEN = "cannot be inspected (/proc is mounted with hidepid; needs root)"
-ENDED = "the process has exited, but the driver still lists it"
+EXITED = "the process has exited, but the driver still lists it"
 NAMELESS = "no command line"
 
 
@@ -36,6 +36,7 @@ class Owner(msgspec.Struct, frozen=True):
     command: str | None = None
     note: str | None = None
     """Why one of them is unknown."""
+    has_exited: bool = False
 
 
 class ProcessOwners:
@@ -64,14 +65,14 @@ class ProcessOwners:
         try:
             uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot, like the rest of /proc
         except OSError:
-            return Owner(note=_why_invisible(pid))
+            return _invisible(pid)
         user = procs.user_name(uid)
         try:
             argv = _read(pid, "cmdline").rstrip(b"\0") or _read(pid, "comm").strip()
         except PermissionError:
             return Owner(user=user, note=HIDDEN)
         except OSError:
-            return Owner(user=user, note=ENDED)
+            return Owner(user=user, note=EXITED, has_exited=True)
         text = argv.replace(b"\0", b" ").decode("utf-8", "replace").strip()
         command = "".join(char if char.isprintable() else " " for char in text)
         if len(command) > COMMAND_LIMIT:
@@ -92,15 +93,15 @@ def _read(pid: int, name: str) -> bytes:
     return procs.read_up_to(f"/proc/{pid}/{name}", _READ_BYTES)
 
 
-def _why_invisible(pid: int) -> str:
-    """Why /proc/<pid> does not exist. With hidepid=2, it is hidden for other users' processes."""
+def _invisible(pid: int) -> Owner:
+    """A process that /proc does not show; hidepid=2 hides those of other users."""
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return HIDDEN
     except (ProcessLookupError, OverflowError):
-        return ENDED
-    return HIDDEN
+        return Owner(note=EXITED, has_exited=True)
+    except PermissionError:
+        pass
+    return Owner(note=HIDDEN)
 
 
 def _has_mapped(pid: int, name: bytes) -> bool:

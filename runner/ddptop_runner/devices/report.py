@@ -62,7 +62,7 @@ def empty_report(note: str) -> DeviceReport:
 
 
 NEVER_UNKNOWN = {
-    *("index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"),
+    *("index", "host", "parent_uuid", "mig_instances", "mig_mode", "lost", "note", "unknown"),
     *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"),
     *("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
 }

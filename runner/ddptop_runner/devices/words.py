@@ -59,6 +59,7 @@ PROCESS_MEMORY = Why("not reported by the driver for a live process")
 LOST = "the device is lost"
 NO_ANSWER = "the driver is not responding"
 DRIVER_RESTARTED = "the NVIDIA driver was restarted"
+INSTANCES_CHANGED = "MIG instances were created or destroyed"
 
 _REASONS = {
     2: NOT_SUPPORTED,

@@ -249,6 +249,7 @@ DUMP_TIMEOUT_S = 10.0
 AT_ONCE = 4
 """Number of ranks read concurrently."""
 TRIES = 3
+"""A dump that does not pause the process is rarely inconsistent, and then fails."""
 MISSING = "py-spy is not installed; install it alongside ddptop: pip install 'ddptop[stacks]'"
 NOT_PERMITTED = (
     "no permission to inspect the process; use sudo, or allow it until the next boot: sudo sysctl "
@@ -285,7 +286,7 @@ def read_stacks(
 
 def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None, str | None]:
     """(text, None), or (None, the reason)."""
-    note = "not attempted"
+    errors = ""
     for _ in range(TRIES):
         if procs.start_ticks(rank.pid) != rank.start_ticks:
             return None, f"pid {rank.pid} has exited"
@@ -302,22 +303,8 @@ def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None
         text = answer.stdout[:MAX_CHARS].strip()
         if answer.returncode == 0 and text:
             return text, None
-        note, final = explain_py_spy(answer.stderr)
-        if final:
-            break
-    return None, note
-
-
-def explain_py_spy(error: str) -> tuple[str, bool]:
-    """(py-spy's error in words that name the remedy, whether a retry is useless)."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    first = lines[0] if lines else "no error message"
-    lower = error.lower()
-    if "permission denied" in lower or "operation not permitted" in lower or "eperm" in lower:
-        return NOT_PERMITTED, True
-    if "failed to find python version" in lower or "doesn't appear to be a python" in lower:
-        reason = "not a Python process that py-spy supports; for C++ stacks, run `gdb -p PID`"
-        return reason, True
-    if "no such process" in lower or "no such file" in lower:
-        return "the process has exited", True
-    return f"py-spy failed: {first.removeprefix('Error: ')[:200]}", False
+        errors = answer.stderr.strip()
+    if any(words in errors.lower() for words in ("permission denied", "not permitted", "eperm")):
+        return None, NOT_PERMITTED
+    first = errors.partition("\n")[0].removeprefix("Error: ")
+    return None, f"py-spy failed: {first[:200] or 'no error message'}"

@@ -56,7 +56,6 @@ _LAUNCHER_PROGRAMS: dict[str, Launcher] = {
 _HELPER_CODE = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
 _TEST_WORKER = "exec(eval(sys.stdin.readline()))"
 """The code that execnet runs for pytest-xdist."""
-_FORK_SERVER = "multiprocessing.forkserver"
 _SPAWN_MAIN = "multiprocessing.spawn"
 _TOOLS = _words(
     """
@@ -176,11 +175,6 @@ def is_wrapper(process: ProcessFacts) -> bool:
     if target is None:
         return first in WRAPPERS
     return target.kind == "script" and base_name(target.name) in WRAPPERS
-
-
-def is_fork_server(process: ProcessFacts) -> bool:
-    """Whether it is multiprocessing's fork server, or a worker forked from it."""
-    return _code_has(process, (_FORK_SERVER,))
 
 
 def is_spawned(process: ProcessFacts) -> bool:

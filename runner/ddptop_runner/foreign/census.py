@@ -12,13 +12,15 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
-from ddptop_runner.devices.owners import ENDED
+from ddptop_runner.base.units import whole
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs, start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import MAX_NAME_LENGTH, read_spec
+
+HINT = "list training runs with `ddptop ps`"
 
 IsOwn = Callable[[str, int], bool]
 """Whether a DDPTOP_JOB_ID belongs to that user's job in this state folder."""
@@ -86,7 +88,6 @@ class HostCensus:
         self._answers: dict[tuple[str, int], bool] = {}
         self._boot_unix_s = time.time() - boottime_s()
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-        self._pinned: dict[int, int] = {}
 
     def scan(self, gpus: Sequence[GpuSample] = ()) -> Census:
         """All foreign training now; never raises.
@@ -98,20 +99,12 @@ class HostCensus:
         held, strangers = devices_by_pid(gpus)
         facts, left_out = _within_bounds(self._table.scan(held), held)
         by_pid = {process.pid: process for process in facts}
-        self._pinned = {
-            pid: ticks
-            for pid, ticks in self._pinned.items()
-            if pid in by_pid
-            and by_pid[pid].start_ticks == ticks
-            and by_pid[pid].state not in "ZX"  # ended: there is nothing left to watch
-        }
         jobs, unreadable = find_jobs(
             facts,
             held,
             self._own_pids(facts),
             boot_unix_s=self._boot_unix_s,
             ticks_per_s=self._ticks_per_s,
-            pinned=self._pinned,
             uid=os.geteuid(),
         )
         members = {pid for job in jobs for pid in job.pids}
@@ -120,13 +113,6 @@ class HostCensus:
             unreadable=(*unreadable, *strangers, *left_out),
             facts={pid: by_pid[pid] for pid in sorted(members) if pid in by_pid},
         )
-
-    def pin(self, pid: int, start_ticks: int) -> None:
-        """Include this process as a job in every later census, recognized or not.
-
-        For a process that the user named (see `resolve`). It is forgotten once it is gone.
-        """
-        self._pinned[pid] = start_ticks
 
     def _own_pids(self, facts: Iterable[ProcessFacts]) -> list[int]:
         own, answers = [], {}
@@ -191,7 +177,7 @@ def devices_by_pid(
                 continue  # it holds a part of the device, which is listed separately
             if process.user is not None:
                 held.setdefault(process.pid, []).append(gpu.uuid)
-            elif process.note != ENDED:
+            elif not process.has_exited:
                 note = process.note or NOT_HERE
                 strange.setdefault(process.pid, ([], note))[0].append(gpu.uuid)
     strangers = [
@@ -202,24 +188,20 @@ def devices_by_pid(
     return held, strangers
 
 
-def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
+def resolve(text: str, census: Census) -> ForeignJob:
     """The foreign job that the user means by `text`.
 
     Args:
         text: the pid of any process of the job, or of the script or shell that started only this
-            job; the job's name, a unique prefix of it, or the script's name. A living pid outside
-            of every recognized job becomes a job of one rank with a note; its facts are not in the
-            census (see `HostCensus.pin`).
+            job; the job's name, a unique prefix of it, or the script's name.
         census: the latest.
-        own: see `HostCensus`.
 
     Raises:
         NoSuchJobError: no process or job matches.
-        UsageError: the name matches several jobs (the message lists them), or the process belongs
-            to one of ddptop's own (the message names the verb for it).
+        UsageError: several jobs match; the message lists them.
     """
-    if text.isascii() and text.isdigit():
-        return _resolve_pid(int(text), census, own)
+    if (pid := whole(text)) is not None:
+        return _resolve_pid(pid, census)
     exact = [job for job in census.jobs if job.name == text]
     script = [job for job in census.jobs if job.name.rpartition(":")[0] == text]
     prefix = [job for job in census.jobs if text and job.name.startswith(text)]
@@ -229,16 +211,13 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
         if matches:
             names = ", ".join(sorted(job.name for job in matches))
             raise UsageError(f"{text!r} is ambiguous: {names}", "use a longer prefix or a PID")
-    raise NoSuchJobError(
-        f"no training run named {text!r} outside ddptop", "list training runs with `ddptop ps`"
-    )
+    raise NoSuchJobError(f"no training run named {text!r} outside ddptop", HINT)
 
 
-def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
+def _resolve_pid(pid: int, census: Census) -> ForeignJob:
     job = next((job for job in census.jobs if pid in job.pids), None)
     if job is not None:
         return job
-    _refuse_own(pid, own)
     # pid 1 is the ancestor of everything
     below = [job for job in census.jobs if pid > 1 and tree.descends_from(job.root_pid, pid)]
     if len(below) == 1:
@@ -246,40 +225,19 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     if below:
         names = ", ".join(sorted(job.name for job in below))
         raise UsageError(f"pid {pid} started several training runs: {names}", "specify one")
-    taker = HostCensus(own)
-    ticks = procs.start_ticks(pid)
-    if ticks is not None and procs.state_letter(pid) not in ("Z", "X", None):
-        taker.pin(pid, ticks)
-        job = next((job for job in taker.scan().jobs if pid in job.pids), None)
-        if job is not None:
-            return job
-        _refuse_own(pid, own)  # its environment only becomes readable a moment after its start
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
-    hint = "list training runs with `ddptop ps`" if hidden is None else hidden.reason
-    raise NoSuchJobError(f"no process {pid} on this machine", hint)
-
-
-def _refuse_own(pid: int, own: IsOwn) -> None:
-    own_job = _own_job_above(pid, own)
-    if own_job is not None:
-        raise UsageError(f"pid {pid} belongs to a ddptop job", f"use `ddptop attach {own_job}`")
-
-
-def _own_job_above(pid: int, own: IsOwn) -> str | None:
-    """The name of ddptop's own job to which the process or an ancestor belongs, if any."""
-    for one in (pid, *tree.ancestors_of(pid)):
-        job_id, uid = procs.environ_value(one, "DDPTOP_JOB_ID"), procs.uid_of(one)
-        if job_id is not None and uid is not None and own(job_id, uid):
-            return name_of_own(job_id, uid) or job_id.rpartition("@")[0]
-    return None
+    if hidden is not None:
+        raise NoSuchJobError(f"pid {pid} cannot be inspected", hidden.reason)
+    if procs.start_ticks(pid) is None:
+        raise NoSuchJobError(f"no process {pid} on this machine", HINT)
+    raise NoSuchJobError(f"pid {pid} is not recognized as training", HINT)
 
 
 def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:
     """The same job in a later census; None if it is gone.
 
     Two jobs are the same if they share a rank or the launcher, so a job survives both a restart of
-    its ranks and the death of its launcher. Ranks take precedence over the launcher: a dead pinned
-    launcher remains as a job of its own until it is reaped.
+    its ranks and the death of its launcher. Ranks take precedence over the launcher.
     """
     found = [(_shared(job, other), other) for other in census.jobs]
     shared, best = max(found, key=lambda item: item[0], default=((0, False), None))

@@ -1,9 +1,9 @@
-"""Finds where the output of a process goes and reads it there without consuming it.
+"""Finds where the output of a job goes and reads it there without consuming it.
 
 A regular file is read as it grows, even if deleted or renamed while the process holds it open. A
-pipe leads to its reader and on from there; a terminal leads to the tmux pane that shows it, or to
-the program that created it (mpirun, script). Anything else is named, with the reason why it cannot
-be read. Nothing here blocks: only regular files are ever opened.
+pipe to `tee` leads to the file that it writes; a terminal leads to the tmux pane that shows it.
+Anything else is named, with the reason why it cannot be read. Nothing here blocks: only regular
+files are ever opened.
 
 Of tmux, only `list-panes` and `capture-pane -p` are used: nothing is attached, resized, or typed,
 and there is no `pipe-pane`, which would end the user's own pipe. A server that does not answer is
@@ -12,23 +12,17 @@ skipped for a while.
 
 from __future__ import annotations
 
-import functools
 import os
-import socket
 import stat
-import struct
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import Literal
 
 from ddptop_runner.base.files import is_private_folder
 from ddptop_runner.foreign.types import ForeignJob
-from ddptop_runner.host import procs, tree
+from ddptop_runner.host import procs
 from ddptop_runner.reading.progress.text_watch import LogStream
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store.log_clean import LineCleaner, sanitize
@@ -43,9 +37,6 @@ MAX_REDRAWN = 12
 TIMEOUT_S = 1.0
 AVOID_S = 60.0
 """How long to skip a server that timed out."""
-
-_UCRED = struct.Struct("3i")
-"""Pid, uid, and gid of the listener."""
 
 _FORMAT = "#{pane_tty}\t#{pane_id}\t#{session_name}:#{window_index}.#{pane_index}"
 
@@ -65,60 +56,38 @@ class Pane:
     tty: str
 
 
-def sockets(tmux_variables: Iterable[str] = ()) -> list[str]:
-    """Sockets of this user's own tmux servers: the usual ones, and those named in $TMUX values.
+def is_own_server(socket: str) -> bool:
+    """Whether the path is a socket in a folder that no other user can write.
 
-    A tmux client obeys its server, even to the point of executing a file. So the result contains
-    only sockets in folders that no other user can write, whoever set the variable.
+    A tmux client obeys its server, even to the point of executing a file, and another user can set
+    $TMUX.
     """
-    folders = [os.environ.get("TMUX_TMPDIR") or "/tmp", "/tmp"]
-    found = [value.split(",")[0] for value in tmux_variables]
-    for folder in dict.fromkeys(folders):
-        try:
-            own = Path(folder, f"tmux-{os.geteuid()}")
-            found += sorted(os.fspath(path) for path in own.iterdir())
-        except OSError:
-            continue
-    return [path for path in dict.fromkeys(found) if _is_own(path) and _is_served(path)]
-
-
-def _is_own(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    if not path.startswith("/") or name in ("", ".", "..") or not is_private_folder(folder):
+    folder, _, name = socket.rpartition("/")
+    if not socket.startswith("/") or name in ("", ".", "..") or not is_private_folder(folder):
         return False
     try:
-        return stat.S_ISSOCK(os.lstat(path).st_mode)
+        return stat.S_ISSOCK(os.lstat(socket).st_mode)
     except (OSError, ValueError):
         return False
 
 
-def _is_served(path: str) -> bool:
-    """Whether a server of this user listens there; a killed server leaves its socket behind.
-
-    Asking tmux would take a process for each socket, and there may be hundreds.
-    """
-    with socket.socket(socket.AF_UNIX) as client:
-        client.setblocking(False)
-        try:
-            client.connect(path)
-        except BlockingIOError:  # the server is busy
-            return True
-        except OSError:
-            return False
-        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        return bool(_UCRED.unpack(credentials)[1] == os.geteuid())
-
-
-def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:
-    """All panes of these servers, by terminal such as `/dev/pts/3`."""
+def list_panes(socket: str) -> dict[str, Pane]:
+    """All panes of this server, by terminal such as `/dev/pts/3`."""
     panes = {}
-    for path in socket_paths:
-        # not `Server.panes`: it asks for every format and splits at a character that names may have
-        for line in _ask(path, "list-panes", "-a", "-F", _FORMAT) or ():
-            parts = line.split("\t")
-            if len(parts) == 3:
-                panes[parts[0]] = Pane(path, parts[1], parts[2], parts[0])
+    # not `Server.panes`: it asks for every format and splits at a character that names may have
+    for line in _ask(socket, "list-panes", "-a", "-F", _FORMAT) or ():
+        parts = line.split("\t")
+        if len(parts) == 3:
+            panes[parts[0]] = Pane(socket, parts[1], parts[2], parts[0])
     return panes
+
+
+def panes_of(job: ForeignJob) -> dict[str, Pane]:
+    """Panes of the tmux server that the job was started in; none for another user's job."""
+    if procs.uid_of(job.root_pid) != os.geteuid():
+        return {}
+    socket = (procs.environ_value(job.root_pid, "TMUX") or "").split(",")[0]
+    return list_panes(socket) if is_own_server(socket) else {}
 
 
 def capture(pane: Pane, history_lines: int = LATER_LINES) -> list[str] | None:
@@ -205,238 +174,122 @@ class PaneReader:
         return lines
 
 
-MAX_HOPS = 4
-"""Longest chain of pipes and terminals to follow."""
-MAX_ANCESTORS = 6
 MAX_DESCRIPTORS = 512
-"""Descriptors examined per process."""
-
-_SAVING = frozenset({"tee", "script"})
-"""Programs that copy their input to files."""
-_FORWARDING = frozenset({*_SAVING, "cat", "grep", "sed", "awk", "ts", "stdbuf"})
-"""Programs that copy their input to their output."""
-
-SinkKind = Literal["file", "pipe", "terminal", "other", "closed", "hidden"]
-
-
-@dataclass(frozen=True)
-class Sink:
-    """What one descriptor of a process refers to."""
-
-    pid: int
-    fd: int
-    kind: SinkKind
-    target: str = ""
-    """A path, or the name that /proc gives."""
-    device_inode: tuple[int, int] | None = None
-
-    @property
-    def path(self) -> str:
-        """A path that opens it even if it was renamed or deleted."""
-        return f"/proc/{self.pid}/fd/{self.fd}"
+"""Descriptors examined of a `tee`."""
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 @dataclass(frozen=True)
 class Output:
-    """The final destination of an output."""
+    """What one descriptor of a process refers to, as far as it can be read."""
 
     words: str
-    """For the user: where it goes and, if it cannot be read, why."""
-    file: Sink | None = None
-    """The file to read, if any."""
+    """For the user: where the output goes and, if it cannot be read, why."""
+    path: str | None = None
+    """Opens the file, even if it was renamed or deleted; None if it is no file."""
+    inode: tuple[int, int] | None = None
+    """Device and inode of the file."""
+    is_appended: bool = False
+    """Whether the file was opened for appending, so that it may contain an earlier run's output."""
     pane: Pane | None = None
-    """The pane to read, if any."""
 
     @property
     def key(self) -> object:
         """Equal for outputs that are read from the same place; None if it cannot be read."""
-        if self.file is not None:
-            return self.file.device_inode
-        return None if self.pane is None else (self.pane.socket, self.pane.id)
-
-
-def sink_of(pid: int, fd: int) -> Sink:
-    """What the descriptor currently refers to; never raises, opens nothing."""
-    path = f"/proc/{pid}/fd/{fd}"
-    try:
-        target = os.readlink(path)  # noqa: PTH115 - hot, and a Path would resolve `pipe:[1]`
-    except PermissionError:
-        return Sink(pid, fd, "hidden")
-    except OSError:
-        return Sink(pid, fd, "closed")
-    try:
-        status = os.stat(path)  # noqa: PTH116 - hot
-    except OSError:
-        return Sink(pid, fd, "other", target)
-    inode = (status.st_dev, status.st_ino)
-    mode = status.st_mode
-    if stat.S_ISREG(mode):
-        return Sink(pid, fd, "file", target, inode)
-    if stat.S_ISFIFO(mode):
-        return Sink(pid, fd, "pipe", target, inode)
-    if stat.S_ISCHR(mode) and target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
-        return Sink(pid, fd, "terminal", target, inode)
-    return Sink(pid, fd, "other", target)
-
-
-def _descriptors(pid: int) -> list[int]:
-    try:
-        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/fd"))[:MAX_DESCRIPTORS]
-    except OSError:
-        return []
-
-
-def _fdinfo(pid: int, fd: int) -> dict[str, str]:
-    try:
-        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:  # noqa: PTH123
-            text = file.read(4096)
-    except OSError:
-        return {}
-    fields = (line.partition(":") for line in text.splitlines())
-    return {name: value.strip() for name, _, value in fields}
-
-
-def _flags(sink: Sink) -> int:
-    """The flags with which it was opened; if unknown, for appending."""
-    try:
-        return int(_fdinfo(sink.pid, sink.fd)["flags"], 8)
-    except (KeyError, ValueError):
-        return os.O_WRONLY | os.O_APPEND
-
-
-def _name(pid: int) -> str:
-    argv = procs.argv(pid)
-    return sanitize(argv[0].rpartition("/")[2])[:40].strip() if argv else "gone"
-
-
-def neighbors_of(pids: Iterable[int]) -> list[int]:
-    """Processes that may read the output of these: they, their parents, and all their sessions.
-
-    A parent's session counts too: `setsid train | tee log` leaves `tee` in the shell's session.
-    """
-    near: dict[int, None] = {}
-    sessions = set()
-    for pid in pids:
-        for one in islice((pid, *tree.ancestors_of(pid)), MAX_ANCESTORS):
-            if one in near or one <= 1 or (fields := procs.stat_fields(one)) is None:
-                break
-            near[one] = None
-            sessions.add(fields[3])
-    for pid in procs.all_pids():
-        if pid not in near and (fields := procs.stat_fields(pid)) and fields[3] in sessions:
-            near[pid] = None
-    return list(near)
-
-
-def appends(sink: Sink) -> bool:
-    """Whether it was opened for appending, so that its contents may be from an earlier run."""
-    return bool(_flags(sink) & os.O_APPEND)
+        return self.inode if self.pane is None else (self.pane.socket, self.pane.id)
 
 
 class Finder:
-    """Finds the destinations of outputs. Make one per search, because it caches what it reads."""
+    """Finds the destinations of a job's outputs; make one per search."""
 
-    def __init__(
-        self,
-        neighbors: Callable[[], Iterable[int]],
-        panes: Callable[[], dict[str, Pane]],
-        launchers: Collection[int] = (),
-    ) -> None:
-        """The callables are only called if needed.
+    def __init__(self, job: ForeignJob, captures: bool) -> None:
+        """`captures`: whether tmux panes can be read."""
+        self._job = job
+        self._panes: dict[str, Pane] | None = None if captures else {}
+        self._tees: list[int] | None = None
 
-        Args:
-            neighbors: pids that may read a pipe or hold the other end of a terminal.
-            panes: panes by terminal.
-            launchers: pids that forward what their ranks write.
-        """
-        self._neighbors = neighbors
-        self._panes = panes
-        self._launchers = launchers
-        self._open: dict[int, list[Sink]] = {}
+    def find(self, pid: int, fd: int) -> Output:
+        """The destination of that descriptor's output; never raises, opens nothing."""
+        path = f"/proc/{pid}/fd/{fd}"
+        try:
+            target = os.readlink(path)  # noqa: PTH115 - a Path would resolve `pipe:[1]`
+            status = os.stat(path)  # noqa: PTH116
+        except PermissionError:
+            return Output(f"unknown: pid {pid} belongs to another user (needs root)")
+        except OSError:
+            return Output(f"closed by pid {pid}")
+        shown = _shown(target)
+        if stat.S_ISREG(status.st_mode):
+            return _of_file(path, shown, status)
+        if stat.S_ISFIFO(status.st_mode):
+            return self._of_pipe(status)
+        if stat.S_ISCHR(status.st_mode) and target.startswith(_TERMINALS):
+            return self._of_terminal(pid, target, status)
+        return Output(f"{shown}: {'discarded' if target == '/dev/null' else 'not readable'}")
 
-    def find(self, pid: int, fd: int = 1) -> Output:
-        """The destination of that descriptor's output."""
-        return self._follow(sink_of(pid, fd), MAX_HOPS)
+    def _of_pipe(self, pipe: os.stat_result) -> Output:
+        if self._tees is None:
+            self._tees = _tees_near(self._job.pids)
+        for tee in self._tees:
+            if not _is_same(f"/proc/{tee}/fd/0", pipe):
+                continue
+            for fd in range(3, 3 + _count(f"/proc/{tee}/fd")):
+                found = self.find(tee, fd)
+                if found.path is not None:
+                    return found
+        return Output("a pipe: not readable unless it leads to `tee FILE`")
 
-    def _follow(self, sink: Sink, hops: int) -> Output:
-        if sink.kind == "file":
-            if not os.access(sink.path, os.R_OK):
-                return Output(f"file {_shown(sink.target)}: no read permission")
-            return Output(f"file {_shown(sink.target)}", file=sink)
-        if sink.kind == "pipe":
-            return self._of_pipe(sink, hops)
-        if sink.kind == "terminal":
-            return self._of_terminal(sink, hops)
-        if sink.kind == "closed":
-            return Output(f"closed by pid {sink.pid}")
-        if sink.kind == "hidden":
-            return Output(f"unknown: pid {sink.pid} belongs to another user (needs root)")
-        is_null = sink.target == "/dev/null"
-        return Output(f"{_shown(sink.target)}: {'discarded' if is_null else 'not readable'}")
-
-    def _of_pipe(self, pipe: Sink, hops: int) -> Output:
-        readers = [
-            pid
-            for pid in self._neighbors()
-            for sink in self._descriptors_of(pid)
-            if sink.device_inode == pipe.device_inode and _flags(sink) & os.O_ACCMODE != os.O_WRONLY
-        ]
-        if not readers:
-            return Output("a pipe whose reader is not visible: not readable")
-        reader = next(filter(self._forwards, readers), readers[0])
-        return self._through(reader, f"a pipe to pid {reader} ({_name(reader)})", hops)
-
-    def _of_terminal(self, sink: Sink, hops: int) -> Output:
-        is_own = procs.uid_of(sink.pid) == os.geteuid()
-        pane = self._panes().get(sink.target) if is_own else None
-        if pane is not None and _is_terminal(pane.tty, sink):
+    def _of_terminal(self, pid: int, tty: str, status: os.stat_result) -> Output:
+        if procs.uid_of(pid) != os.geteuid():
+            return Output(f"another user's terminal {tty}: not readable")
+        if self._panes is None:
+            self._panes = panes_of(self._job)
+        pane = self._panes.get(tty)
+        # a container has its own terminal of that name
+        if pane is not None and _is_same(tty, status):
             return Output(f"tmux pane {_shown(pane.name)} (captured)", pane=pane)
-        maker = self._maker_of(sink)
-        if maker is not None:
-            words = f"terminal {sink.target} from pid {maker} ({_name(maker)})"
-            return self._through(maker, words, hops)
-        if is_own:
-            return Output(f"terminal {sink.target} outside tmux: not readable")
-        return Output(f"another user's terminal {sink.target}: not readable")
-
-    def _through(self, pid: int, words: str, hops: int) -> Output:
-        """Where `pid` copies its input: the files that it writes, or else its own output."""
-        if hops <= 0 or not self._forwards(pid):
-            return Output(f"{words}: not readable")
-        for sink in self._descriptors_of(pid) if _name(pid) in _SAVING else ():
-            if sink.fd > 2 and sink.kind == "file" and os.access(sink.path, os.R_OK):
-                return Output(f"{words}, which writes to {_shown(sink.target)}", file=sink)
-        found = self._follow(sink_of(pid, 1), hops - 1)
-        if found.key is None:
-            return Output(f"{words}: not readable")
-        return Output(f"{found.words} via {words}", file=found.file, pane=found.pane)
-
-    def _descriptors_of(self, pid: int) -> list[Sink]:
-        if pid not in self._open:
-            self._open[pid] = [sink_of(pid, fd) for fd in _descriptors(pid)]
-        return self._open[pid]
-
-    def _forwards(self, pid: int) -> bool:
-        return pid in self._launchers or _name(pid) in _FORWARDING
-
-    def _maker_of(self, terminal: Sink) -> int | None:
-        """The process that holds the other end of a pseudo-terminal."""
-        number = terminal.target.rpartition("/")[2]
-        for pid in self._neighbors():
-            for sink in self._descriptors_of(pid):
-                is_master = sink.target.endswith("ptmx")
-                if is_master and _fdinfo(pid, sink.fd).get("tty-index") == number:
-                    return pid
-        return None
+        return Output(f"terminal {tty} outside tmux: not readable")
 
 
-def _is_terminal(tty: str, sink: Sink) -> bool:
-    """Whether the name refers to that terminal here; a container has its own."""
+def _of_file(path: str, shown: str, status: os.stat_result) -> Output:
+    if not os.access(path, os.R_OK):
+        return Output(f"file {shown}: no read permission")
+    inode = (status.st_dev, status.st_ino)
+    return Output(f"file {shown}", path, inode, is_appended=_flags(path) & os.O_APPEND != 0)
+
+
+def _flags(path: str) -> int:
+    """The flags with which a descriptor was opened; if unknown, for appending."""
     try:
-        status = os.stat(tty)  # noqa: PTH116 - hot
+        info = procs.read_up_to(path.replace("/fd/", "/fdinfo/"), 4096).decode("ascii", "replace")
+        return int(info.partition("flags:")[2].split()[0], 8)
+    except (OSError, IndexError, ValueError):
+        return os.O_APPEND
+
+
+def _is_same(path: str, status: os.stat_result) -> bool:
+    try:
+        found = os.stat(path)  # noqa: PTH116
     except OSError:
         return False
-    return (status.st_dev, status.st_ino) == sink.device_inode
+    return (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino)
+
+
+def _count(folder: str) -> int:
+    try:
+        return min(len(os.listdir(folder)), MAX_DESCRIPTORS)
+    except OSError:
+        return 0
+
+
+def _tees_near(pids: Iterable[int]) -> list[int]:
+    """The `tee` processes in the sessions of these processes."""
+    sessions = {fields[3] for pid in pids if (fields := procs.stat_fields(pid))}
+    return [
+        pid
+        for pid in procs.all_pids()
+        if (named := procs.name_and_stat(pid)) and named[0] == "tee" and named[1][3] in sessions
+    ]
 
 
 def _shown(name: str) -> str:
@@ -445,57 +298,52 @@ def _shown(name: str) -> str:
     return clean if len(clean) <= 160 else f"{clean[:60]}…{clean[-96:]}"
 
 
-def open_log(sink: Sink) -> LogFile:
+def open_log(output: Output) -> LogFile:
     """A file that a process holds open, to read as it grows.
 
     Raises:
         OSError: it cannot be opened or is not a regular file.
     """
     # the process may have replaced it with a device since, and opening some does harm
-    place = os.open(sink.path, os.O_PATH | os.O_CLOEXEC)
+    place = os.open(output.path or "", os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(place)
-        same = (status.st_dev, status.st_ino) == sink.device_inode
+        same = (status.st_dev, status.st_ino) == output.inode
         if not same or not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{sink.target} was replaced by another file")
+            raise OSError(f"{output.words} was replaced by another file")
         return LogFile(os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC))
     finally:
         os.close(place)
 
 
 KEPT_LINES = 2000
-FOLLOWED_BYTES = 1 << 20
-"""How much of the end of a followed job's logs is read, at first and in each scan."""
-LISTED_BYTES = 48 * 1024
-"""The same for a job that is only listed."""
+READ_BYTES = 1 << 20
+"""How much of the end of a job's output is read, at first and in each scan."""
 MAX_SOURCES = 256
 PANE_EVERY_S = 2.0
-LISTED_PANE_EVERY_S = 10.0
 FIND_EVERY_S = 10.0
-LISTED_FIND_EVERY_S = 30.0
 
 
 class Source:
     """One destination of output."""
 
-    def __init__(self, output: Output, is_followed: bool) -> None:
+    def __init__(self, output: Output) -> None:
         """Raises OSError if the file can no longer be opened."""
         self.output = output
         self.ranks: tuple[int, ...] = ()
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.count = 0
         """Total number of lines ever added to `lines`."""
-        self.file = LogStream(open_log(output.file)) if output.file is not None else None
+        self.file = LogStream(open_log(output)) if output.pane is None else None
         self.pane = PaneReader(output.pane) if output.pane is not None else None
-        self.read_at_s = 0.0
+        self.read_at_s = float("-inf")
         self._parser = LossParser()
         """For a pane."""
         self._cleaner = LineCleaner()
         self._first = True
-        self._is_shared = output.file is None or appends(output.file)
-        """Whether its first content may be from an earlier run, as in a pane."""
-        self._max_bytes = FOLLOWED_BYTES if is_followed else LISTED_BYTES
-        if self.file is not None and is_followed:
+        self._is_shared = output.pane is not None or output.is_appended
+        """Whether its first content may be from an earlier run."""
+        if self.file is not None:
             self.file.on_text = lambda text: self._keep(self._cleaner.feed(text))
 
     @property
@@ -515,7 +363,7 @@ class Source:
             readings, size = self._read_pane(self.pane), 0
         else:
             assert self.file is not None
-            readings, size = self.file.read(min(max_bytes, self._max_bytes))
+            readings, size = self.file.read(max_bytes)
             if not is_new:
                 # a progress bar at the end that does not move is as old as the rest
                 readings += self.file.parser.settle()
@@ -544,34 +392,26 @@ class Source:
 class JobOutput:
     """The outputs of one job. Close it."""
 
-    def __init__(self, panes_by_tty: Callable[[ForeignJob], dict[str, Pane]]) -> None:
-        self._panes = panes_by_tty
+    def __init__(self, captures: bool = True) -> None:
+        """`captures`: whether tmux panes are read."""
+        self._captures = captures
         self._sources: dict[object, Source] = {}
         self._of: dict[tuple[int | None, int], Output] = {}
         """By (rank, descriptor); rank None stands for the launcher."""
         self._pids: dict[int | None, int] = {}
         """By rank, the pid whose descriptors these are."""
         self._find_at_s = 0.0
-        self._processes: tuple[tuple[int, int], ...] = ()
-        self.is_followed = False
-        """Whether it is read closely, and its lines are kept."""
-        self.shared_default = False
-        """Whether a line without a rank came from an output shared by several ranks."""
-
-    def due(self, job: ForeignJob, now_s: float) -> bool:
-        """Whether it is time to find the destinations again."""
-        return now_s >= self._find_at_s or self._processes != _processes(job)
 
     def find(self, job: ForeignJob, now_s: float) -> None:
-        """Find the destinations of all outputs; those already open are read on."""
-        self._find_at_s = now_s + (FIND_EVERY_S if self.is_followed else LISTED_FIND_EVERY_S)
-        self._processes = _processes(job)
-        pids = [*job.launcher_pids, *(rank.pid for rank in job.ranks)]
-        neighbors = functools.cache(lambda: neighbors_of(pids))
-        finder = Finder(neighbors, functools.cache(lambda: self._panes(job)), job.launcher_pids)
+        """Find the destinations of all outputs if it is time; those already open are read on."""
         before, pids_before = self._of, self._pids
-        self._of, self._pids = {}, dict(_writers(job))
-        for rank, pid in self._pids.items():
+        pids = dict(_writers(job))
+        if now_s < self._find_at_s and pids == pids_before:
+            return
+        self._find_at_s = now_s + FIND_EVERY_S
+        finder = Finder(job, self._captures)
+        self._of, self._pids = {}, pids
+        for rank, pid in pids.items():
             for fd in (1, 2):
                 found = finder.find(pid, fd)
                 known = before.get((rank, fd)) if pids_before.get(rank) == pid else None
@@ -594,39 +434,23 @@ class JobOutput:
         for key, output in outputs.items():
             if key not in self._sources:
                 try:
-                    self._sources[key] = Source(output, self.is_followed)
+                    self._sources[key] = Source(output)
                 except OSError:
                     continue
             self._sources[key].ranks = tuple(ranks[key])
 
-    def follow(self) -> None:
-        """Read all outputs again, closely."""
-        self.is_followed = True
-        self.close()
-        self._find_at_s = 0.0
-
-    def read(
-        self, now_s: float, budget: int, may_capture: bool
-    ) -> tuple[list[tuple[Source, Reading, bool]], int]:
-        """(new readings, bytes read).
-
-        Each new reading is (source, reading, whether it was written since the first scan).
-        """
-        found: list[tuple[Source, Reading, bool]] = []
-        used = 0
+    def read(self, now_s: float) -> Iterator[tuple[Source, Reading, bool]]:
+        """Each new reading, with its source and whether it was written since the first scan."""
+        budget = READ_BYTES
         for source in self._sources.values():
-            if source.pane is not None:
-                wait_s = PANE_EVERY_S if self.is_followed else LISTED_PANE_EVERY_S
-                if not may_capture or now_s < source.read_at_s + wait_s:
-                    continue
-                may_capture = self.is_followed
-            elif used >= budget:
+            is_waiting = source.pane is not None and now_s < source.read_at_s + PANE_EVERY_S
+            if budget <= 0 or is_waiting:
                 continue
             source.read_at_s = now_s
-            readings, is_new, size = source.read(budget - used)
-            used += size
-            found += [(source, one, is_new) for one in readings]
-        return found, used
+            readings, is_new, size = source.read(budget)
+            budget -= size
+            for reading in readings:
+                yield source, reading, is_new
 
     @property
     def is_whole(self) -> bool:
@@ -638,27 +462,10 @@ class JobOutput:
 
         A launcher can both store what its ranks write and forward it.
         """
-        rank = self._named(source, reading, job)
+        rank = _named(source, reading, job)
         if rank is None or rank in source.ranks or next(self._keys_of(rank), None) is None:
             return rank
         return None
-
-    def _named(self, source: Source, reading: Reading, job: ForeignJob) -> int | None:
-        if len(source.ranks) == 1:
-            return source.ranks[0]
-        here = [rank.rank for rank in job.ranks]
-        if reading.rank is not None and len(here) > 1:
-            return reading.rank if reading.rank in here else None
-        if reading.local_rank is not None:
-            by_local = {rank.local_rank: rank.rank for rank in job.ranks}
-            return by_local.get(reading.local_rank)
-        self.shared_default |= len(here) > 1
-        return min(source.ranks or here, default=None)
-
-    @property
-    def has_panes(self) -> bool:
-        """Whether reading involves tmux."""
-        return any(source.pane is not None for source in self._sources.values())
 
     @property
     def written_at(self) -> float | None:
@@ -688,20 +495,15 @@ class JobOutput:
         """Where the job's output goes and, if it is unreadable, why."""
         if not self._of:
             return "not determined yet"
-        for rank in [*self._ranks()[:1], None]:
-            output, errors = self._of.get((rank, 1)), self._of.get((rank, 2))
-            if output is None:
-                continue
-            text = output.words
-            if errors is not None and errors.words != text:
-                text += f"; stderr: {errors.words}"
-            others = [self._of[key] for key in self._of if key[1] == 1 and key[0] is not None]
-            if rank is not None and any(other.key != output.key for other in others):
-                text = f"rank {rank}: {text}"
-            if self.shared_default and rank is not None:
-                text += f"; lines without a rank are attributed to rank {rank}"
-            return text
-        return "unknown"
+        first = next(iter(self._ranks()), None)
+        readable = (one for one in (first, None) if next(self._keys_of(one), None) is not None)
+        rank = next(readable, first)
+        output, errors = self._of[rank, 1], self._of[rank, 2]
+        text = output.words
+        if errors.words != text:
+            text += f"; stderr: {errors.words}"
+        stdouts = {one.key for (of, fd), one in self._of.items() if fd == 1 and of is not None}
+        return f"rank {rank}: {text}" if rank is not None and len(stdouts) > 1 else text
 
     def close(self) -> None:
         """Close all files."""
@@ -710,8 +512,17 @@ class JobOutput:
         self._sources.clear()
 
 
-def _processes(job: ForeignJob) -> tuple[tuple[int, int], ...]:
-    return tuple((rank.pid, rank.start_ticks) for rank in job.ranks)
+def _named(source: Source, reading: Reading, job: ForeignJob) -> int | None:
+    """The rank that a line names, or else the first one that writes there."""
+    if len(source.ranks) == 1:
+        return source.ranks[0]
+    here = [rank.rank for rank in job.ranks]
+    if reading.rank is not None and len(here) > 1:
+        return reading.rank if reading.rank in here else None
+    if reading.local_rank is not None:
+        by_local = {rank.local_rank: rank.rank for rank in job.ranks}
+        return by_local.get(reading.local_rank)
+    return min(source.ranks or here, default=None)
 
 
 def _writers(job: ForeignJob) -> Iterator[tuple[int | None, int]]:

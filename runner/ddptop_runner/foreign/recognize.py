@@ -16,7 +16,6 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.foreign.arguments import (
     command_line,
-    is_fork_server,
     is_helper,
     is_kernel,
     is_python,
@@ -28,19 +27,18 @@ from ddptop_runner.foreign.arguments import (
     launcher_kind,
     stem_of,
 )
-from ddptop_runner.foreign.environment import (
+from ddptop_runner.foreign.process_table import (
     Claim,
     Scheme,
     claim_of,
+    is_distributed,
     rendezvous_of,
 )
-from ddptop_runner.foreign.process_table import is_distributed
 from ddptop_runner.foreign.types import (
     ForeignJob,
     ForeignRank,
     Launcher,
     ProcessFacts,
-    RankEvidence,
     Unreadable,
 )
 from ddptop_runner.host import procs
@@ -150,7 +148,6 @@ class Tree:
         process: ProcessFacts,
         rank: int,
         local_rank: int,
-        evidence: RankEvidence,
         restart_count: int | None = None,
     ) -> ForeignRank:
         """The rank for a recognized process."""
@@ -159,7 +156,6 @@ class Tree:
             local_rank=local_rank,
             pid=process.pid,
             start_ticks=process.start_ticks,
-            evidence=evidence,
             devices=self.devices(process),
             restart_count=restart_count,
         )
@@ -172,32 +168,16 @@ class Tree:
             return False
         return launcher_kind(process) is None
 
-    def weight(self, process: ProcessFacts) -> tuple[bool, bool, bool, bool]:
-        """Strength of the evidence that a process is the one that trains; compare with `max`."""
-        return (
-            process.state not in "ZX",
-            is_distributed(process),
-            bool(self.devices(process)),
-            bool(process.libraries),
-        )
-
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
         """Children that multiprocessing started with the parent's program, oldest first.
 
-        Includes spawned and forked children and those from its fork server, but not data loader
-        workers and trackers.
+        Includes spawned and forked children, but not data loader workers and trackers.
         """
         found = []
         for child in self.children(parent.pid):
             if child.pid in self.own or is_helper(child):
                 continue
-            if is_fork_server(child):
-                found += [
-                    worker
-                    for worker in self.children(child.pid)
-                    if worker.argv == child.argv and not is_helper(worker)
-                ]
-            elif is_spawned(child) or is_copy(child, parent):
+            if is_spawned(child) or is_copy(child, parent):
                 found.append(child)
         return sorted(found, key=start_order)
 
@@ -288,10 +268,10 @@ def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed
 
 def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
     by_rank: dict[int, _Claimed] = {}
-    for one in sorted(claimed, key=lambda one: start_order(one.process)):
-        known = by_rank.get(one.claim.rank)
-        if known is None or tree.weight(one.process) > tree.weight(known.process):
-            by_rank[one.claim.rank] = one
+    for one in sorted(
+        claimed, key=lambda one: (one.process.state in "ZX", *start_order(one.process))
+    ):
+        by_rank.setdefault(one.claim.rank, one)
     chosen = [one for _, one in sorted(by_rank.items())]
     claim, environ = chosen[0].claim, chosen[0].process.environ or {}
     any_program = claim.scheme in ("elastic", "manual")
@@ -303,7 +283,6 @@ def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
                 one.process,
                 one.claim.rank,
                 one.claim.local_rank,
-                "environment",
                 one.claim.restart_count,
             )
             for one in chosen
@@ -368,7 +347,7 @@ def jobs_by_workers(tree: Tree) -> list[JobDraft]:
             continue
         draft = JobDraft(
             launcher="mp.spawn",
-            ranks=[tree.rank(one, index, index, "start order") for index, one in enumerate(ranks)],
+            ranks=[tree.rank(one, index, index) for index, one in enumerate(ranks)],
             launchers=[*tree.launch_chain(parent), parent],
             world_size=len(ranks) if any(map(_owns_store, ranks)) else None,
             rendezvous=rendezvous_of(environ),
@@ -408,12 +387,7 @@ def _owns_store(process: ProcessFacts) -> bool:
     return any(name.startswith("pt_tcpstore") for name in process.threads or ())
 
 
-ONE_PROCESS = "accelerate started a single process, so there is one rank"
 NO_RANK = "no ranks yet, or between attempts"
-NOT_RECOGNIZED = "not recognized as training; shown because you specified its PID"
-NOT_READABLE = (
-    "shown because you specified its PID; its environment is not readable, so its rank is unknown"
-)
 
 
 def single_jobs(tree: Tree) -> list[JobDraft]:
@@ -447,14 +421,12 @@ def _single(tree: Tree, process: ProcessFacts) -> JobDraft:
     kinds = _kinds(chain)
     draft = JobDraft(
         launcher=kinds[-1] if kinds else "python",
-        ranks=[tree.rank(process, 0, 0, "single")],
+        ranks=[tree.rank(process, 0, 0)],
         launchers=[one for one in chain if is_wrapper(one) or launcher_kind(one)],
         world_size=1,
     )
     held, libraries = len(tree.devices(process)), process.libraries or frozenset()
-    if draft.launcher == "accelerate":
-        draft.notes.append(ONE_PROCESS)
-    elif not kinds and held > 1 and libraries & {"torch", "tensorflow"}:
+    if not kinds and held > 1 and libraries & {"torch", "tensorflow"}:
         draft.launcher = "DataParallel" if "torch" in libraries else "MirroredStrategy"
     if not kinds and held > 1:
         draft.notes.append(f"one process uses {held} devices: no per-device loss")
@@ -491,40 +463,8 @@ def _launches_training(process: ProcessFacts) -> bool:
     return kind is not None
 
 
-def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
-    """A job for each of these processes that has none."""
-    drafts = []
-    for pid in sorted(pinned):
-        process = tree.by_pid.get(pid)
-        if process is None or tree.is_taken(process):
-            continue
-        drafts.append(
-            JobDraft(
-                launcher="python",
-                ranks=[tree.rank(process, 0, 0, "single")],
-                notes=[NOT_RECOGNIZED if process.environ is not None else NOT_READABLE],
-            )
-        )
-    return drafts
-
-
 def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
-    """Processes outside of all jobs whose environment is hidden; call it after finding all jobs."""
-    candidates = {
-        process.pid: process
-        for process in tree.by_pid.values()
-        if process.environ is None
-        and process.state not in "ZX"
-        and not tree.is_taken(process)
-        and _may_train(tree, process)
-    }
-    # workers of a rank add nothing, unless they hold a device
-    chosen = [
-        process
-        for process in candidates.values()
-        if tree.devices(process)
-        or not any(above.pid in candidates for above in tree.ancestors(process))
-    ]
+    """Processes that hold a device and whose environment is hidden."""
     return [
         Unreadable(
             pid=process.pid,
@@ -533,27 +473,19 @@ def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
             devices=tree.devices(process),
             reason=reason,
         )
-        for process in chosen
+        for process in tree.by_pid.values()
+        if process.environ is None
+        and process.state not in "ZX"
+        and tree.devices(process)
+        and not tree.is_taken(process)
     ]
 
 
 def _reason(owner: int, uid: int, name: str) -> str:
     if uid == 0:
-        return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
+        return "this container lacks CAP_SYS_PTRACE"
     who = "root" if owner in (0, uid) else f"{name} or root"
     return f"owned by {name}; run ddptop as {who} to inspect it"
-
-
-def _may_train(tree: Tree, process: ProcessFacts) -> bool:
-    if is_helper(process) or is_wrapper(process):
-        return False
-    if tree.devices(process):
-        return True
-    if (kind := launcher_kind(process)) is not None:
-        # otherwise its ranks are listed; srun starts anything
-        return kind != "srun" and not tree.children(process.pid)
-    has_launcher = any(launcher_kind(above) is not None for above in tree.ancestors(process))
-    return is_python(process) and (is_distributed(process) or has_launcher)
 
 
 ODD = "this user's /proc data cannot be parsed: it may include training processes"
@@ -566,7 +498,6 @@ def find_jobs(
     *,
     boot_unix_s: float,
     ticks_per_s: int = 100,
-    pinned: Collection[int] = (),
     uid: int = 0,
     user_of: Callable[[int], str] = procs.user_name,
 ) -> tuple[list[ForeignJob], list[Unreadable]]:
@@ -580,7 +511,6 @@ def find_jobs(
         own_pids: processes of ddptop's own jobs, excluded with their descendants.
         boot_unix_s: Unix time of the host's boot.
         ticks_per_s: the unit of `start_ticks`.
-        pinned: processes that are jobs because the user named them.
         uid: the viewer's; it decides which permission would help.
         user_of: returns the name of a uid.
     """
@@ -594,7 +524,7 @@ def find_jobs(
         user = user_of(owner)
         try:
             tree = Tree(everyone, theirs, device_pids, own_pids)
-            found = _jobs(tree, _drafts(tree, pinned), user, boot_unix_s, ticks_per_s)
+            found = _jobs(tree, _drafts(tree), user, boot_unix_s, ticks_per_s)
             unreadable += _find_unreadable(tree, _reason(owner, uid, user), user)
             jobs += found
         except Exception:
@@ -604,14 +534,13 @@ def find_jobs(
     return jobs, sorted(unreadable, key=lambda one: one.pid)
 
 
-def _drafts(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
+def _drafts(tree: Tree) -> list[JobDraft]:
     drafts: list[JobDraft] = []
     steps = (
         jobs_by_workers,  # first, because their workers may have variables of their own
         jobs_by_environment,
         single_jobs,
         launchers_without_ranks,
-        lambda tree: pinned_jobs(tree, pinned),
     )
     for step in steps:
         found = step(tree)

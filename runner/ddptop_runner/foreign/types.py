@@ -28,9 +28,6 @@ Launcher = Literal[
 another user or state folder; `python`: no launcher, so one process or ranks started one by one. May
 grow."""
 
-RankEvidence = Literal["environment", "start order", "single"]
-"""The source of a rank's number, strongest first."""
-
 
 class ProcessFacts(msgspec.Struct, frozen=True):
     """One process as /proc shows it; None marks what this user may not read."""
@@ -63,7 +60,6 @@ class ForeignRank(msgspec.Struct, frozen=True):
     local_rank: int
     pid: int
     start_ticks: int
-    evidence: RankEvidence
     devices: tuple[str, ...] = ()
     """UUIDs of the devices that it holds, according to NVML."""
     helpers: tuple[int, ...] = ()

@@ -151,23 +151,13 @@ def is_ending(pid: int) -> bool:
 
 def written_bytes(pid: int) -> int | None:
     """Bytes that the process has passed to write calls; None if unknown."""
-    return _io(pid).get(b"wchar")
-
-
-def io_bytes(pid: int) -> int | None:
-    """Bytes that it has read and written, including page faults on files; None if unknown."""
-    counts = _io(pid)
-    return sum(counts.get(name, 0) for name in (b"rchar", b"wchar", b"read_bytes")) or None
-
-
-def _io(pid: int) -> dict[bytes, int]:
-    """The counters in /proc/<pid>/io; empty if it cannot be read."""
     try:
         data = read_up_to(f"{_PROC}/{pid}/io", _STAT_BYTES)
     except OSError:
-        return {}
+        return None
     pairs = (line.partition(b":") for line in data.splitlines())
-    return {name: int(value) for name, _, value in pairs if value.strip().isdigit()}
+    counts = {name: int(value) for name, _, value in pairs if value.strip().isdigit()}
+    return counts.get(b"wchar")
 
 
 def uid_of(pid: int) -> int | None:

@@ -1,13 +1,13 @@
-"""Which signals end a job's processes, in which order, and sending them.
+"""Plans which signals end a job's processes, and sends them.
 
-A plan is pure: a list of steps. `run` carries out any plan, of own and of foreign jobs. Each signal
+A plan is pure: a list of steps. `run` carries out any plan, for own and foreign jobs. Each signal
 goes only to a process whose identity is checked at that moment.
 
-In a job of ddptop's own the ranks come first, by themselves, so that one which saves its work still
-has its data loaders, and no launcher that kills it, interrupts it, or restarts it meanwhile:
-launchers are paused. They are continued when half of the grace period is over, because a rank may
-write to a pipe that only they empty. Once the ranks are gone, everything else is asked to exit, and
-at last all that is left is killed.
+In ddptop's own jobs, the ranks are signaled first, so that a rank that saves its work still has its
+data loaders. Launchers are paused, so that none of them kills, interrupts, or restarts a rank
+meanwhile. They are continued after half of the grace period, because a rank may write to a pipe
+that only they read. Once the ranks have exited, all other processes are asked to exit, and finally
+all that remain are killed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import ProcessId
 
 LEFTOVER_GRACE_S = 5.0
-"""For what has nothing to save: launchers, data loaders, shells. torchrun was seen to take 2."""
+"""Grace period for processes without work to save: launchers, data loaders, and shells. torchrun
+can take 2 s."""
 INTERRUPTED_S = 5.0
-"""After SIGINT Lightning saves, still trapping SIGTERM, and then tears down, no longer trapping it:
-from here on SIGTERM ends one whose teardown waits for the others in vain."""
+"""After SIGINT, Lightning saves while it still traps SIGTERM, and then tears down without the trap.
+By now, SIGTERM ends a rank whose teardown waits in vain for the others."""
 TRAP_SIGTERM = frozenset({"lightning"})
-"""Frameworks that catch SIGTERM and go on; SIGINT ends them well."""
+"""Frameworks that catch SIGTERM and continue; SIGINT ends them gracefully."""
 KILL_WAIT_S = 10.0
-"""After SIGKILL a process may hang in the kernel (a lost GPU, a dead mount) for longer."""
+"""How long to wait after SIGKILL; a process may hang in the kernel (a lost GPU, a dead mount)."""
 POLL_S = 0.02
 LOOK_EVERY_S = 1.0
-"""How often to look for what was started by a process that is just being ended."""
+"""How often to look for processes started by those that are being ended."""
 
 Everyone = Callable[[], Iterable[ProcessId]]
-"""Finds every process that is to end; called again and again, since they may start others."""
+"""Finds all processes to end; called repeatedly, because they may start others."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +45,28 @@ class Step:
 
     signals: tuple[signal.Signals, ...]
     pids: tuple[int, ...] | None
-    """Whom they are sent to; None: every process that is left, or that is started meanwhile."""
+    """The recipients; None for all remaining processes and those that they start meanwhile."""
     wait_s: float = 0.0
-    """At most, until `until` have ended."""
+    """Maximum time to wait until `until` have exited."""
     until: tuple[int, ...] | None = None
-    """None: every process."""
+    """None for all processes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a plan went."""
+    """The result of a plan."""
 
     left: tuple[ProcessId, ...]
-    """Those that could not be ended."""
+    """Processes that could not be ended."""
     last: signal.Signals | None
-    """The last signal that was meant to end a process and reached one."""
+    """The last signal sent that could end a process."""
 
 
 def ask_to_end(frameworks: Collection[str]) -> signal.Signals:
-    """The signal that makes a rank end well.
+    """The signal that ends a rank gracefully.
 
     Args:
-        frameworks: those that it has imported.
+        frameworks: the frameworks that it has imported.
     """
     return signal.SIGTERM if TRAP_SIGTERM.isdisjoint(frameworks) else signal.SIGINT
 
@@ -73,11 +74,11 @@ def ask_to_end(frameworks: Collection[str]) -> signal.Signals:
 def plan(
     ranks: Mapping[int, Collection[str]], launchers: Sequence[int], grace_s: float
 ) -> list[Step]:
-    """What to send, to whom, and for how long to wait.
+    """The steps that end a job's processes.
 
     Args:
         ranks: by pid, the frameworks of each living rank.
-        launchers: the processes above them that are no ranks.
+        launchers: the processes above them that are not ranks.
         grace_s: how long ranks may take; 0 kills at once.
     """
     kill = Step((signal.SIGKILL,), None, KILL_WAIT_S)
@@ -110,12 +111,12 @@ def plan(
 async def end(
     everyone: Everyone, grace_s: float, ranks: Mapping[int, Collection[str]] | None = None
 ) -> tuple[ProcessId, ...]:
-    """End processes as `plan` has it; those that could not be ended.
+    """End processes according to `plan`; returns those that could not be ended.
 
     Args:
         everyone: finds them.
         grace_s: how long they may take; 0 kills at once.
-        ranks: by pid, the frameworks of those among them that are ranks.
+        ranks: by pid, the frameworks of the processes that are ranks.
     """
     known = [process for process in everyone() if process.pid != os.getpid()]
     if not known:
@@ -135,10 +136,10 @@ async def run(
     """Carry out a plan until no process is left.
 
     Args:
-        steps: in this order.
-        everyone: finds the processes that are to end; this process is never one of them.
-        uid: whose a process has to be when it is signaled; None where that does not matter.
-        known: what `everyone` has just found; None: ask it.
+        steps: the plan.
+        everyone: finds the processes to end; this process is never one of them.
+        uid: only processes of this user are signaled; None for all users.
+        known: what `everyone` has just found; None to call it.
     """
     ending = _Ending(everyone, uid)
     ending.look(known)
@@ -158,7 +159,7 @@ class _Ending:
         self.last: signal.Signals | None = None
 
     def look(self, found: Iterable[ProcessId] | None = None) -> list[ProcessId]:
-        """Those that were not known before."""
+        """Find the processes; returns the new ones."""
         self._look_at_s = asyncio.get_running_loop().time() + LOOK_EVERY_S
         by_pid = {one.pid: one for one in (self._everyone() if found is None else found)}
         by_pid.pop(os.getpid(), None)
@@ -167,7 +168,7 @@ class _Ending:
         return new
 
     def alive(self, pids: Iterable[int] | None) -> list[ProcessId]:
-        """Those of these processes that are left; None: all of them."""
+        """The remaining processes among these, or among all with None."""
         known = self._known
         some = known.values() if pids is None else (known[pid] for pid in pids if pid in known)
         return [process for process in some if procs.is_alive(process)]

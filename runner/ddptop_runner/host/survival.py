@@ -1,9 +1,8 @@
-"""Whether a job started from this shell survives logout, and what helps if not.
+"""Decides whether a job started from this shell survives logout, and what helps if not.
 
-Three things of systemd end processes that ignore SIGHUP: logind kills the scope of a closed session
-(KillUserProcesses=yes); the user's manager goes with the last session and takes everything below
-`user@<uid>.service` with it, unless the user lingers; and RemoveIPC=yes deletes the /dev/shm
-segments of a user whose last session ended. Without systemd nothing of this happens.
+Two things of systemd end processes that ignore SIGHUP: logind kills the scope of a closed session
+(KillUserProcesses=yes), and the user's manager goes with the last session and takes everything
+below `user@<uid>.service` with it, unless the user lingers.
 
 `systemd-run --user --scope` moves a job from its session to the user's manager. That is a gain only
 where the session would be killed or the user lingers: without linger, and with
@@ -26,24 +25,22 @@ from ddptop_runner.model.words import Base
 
 BUSCTL_TIMEOUT_S = 2.0
 FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY = 253
-FIRST_NORMAL_UID = 1000
-"""RemoveIPC leaves root and system users alone."""
 
 Placement = Literal["session", "manager", "elsewhere"]
 """`session`: in a login session's scope; `manager`: below the user's systemd; `elsewhere`: a system
 service, a batch system's step, a container."""
 
-_LOGIND = (
+_SETTING = (
     "get-property",
     "org.freedesktop.login1",
     "/org/freedesktop/login1",
     "org.freedesktop.login1.Manager",
+    "KillUserProcesses",
 )
-_SETTINGS = ("KillUserProcesses", "RemoveIPC")
 
 
 class SurvivalFacts(Base, frozen=True, kw_only=True):
-    """What decides whether processes outlive the login. None: the machine did not tell."""
+    """What decides whether processes outlive the login. None: unknown."""
 
     systemd: bool
     """Whether systemd runs this machine."""
@@ -51,7 +48,6 @@ class SurvivalFacts(Base, frozen=True, kw_only=True):
     user: str = "root"
     placement: Placement = "elsewhere"
     kill_user_processes: bool | None = None
-    remove_ipc: bool | None = None
     linger: bool | None = None
     systemd_version: int | None = None
     systemd_run: bool = False
@@ -61,23 +57,23 @@ class SurvivalFacts(Base, frozen=True, kw_only=True):
 
 
 class SurvivalPlan(Base, frozen=True, kw_only=True):
-    """How to start what must outlive the login."""
+    """How to start a job that must outlive the login."""
 
     wrap: list[str] = []
-    """Put before the command: argv that moves it out of the session; empty where nothing is due."""
+    """The argv to prepend to the command to move it out of the session; empty if not needed."""
     risk: str | None = None
-    """What can still end the job; None where nothing can."""
+    """What can still end the job; None if nothing can."""
     remedy: str | None = None
     """The command that prevents it."""
 
     @property
     def warning(self) -> str | None:
-        """Risk and remedy in one line, or None."""
+        """Risk and remedy in one line; None without a risk."""
         return None if self.risk is None else f"{self.risk}; to prevent this: {self.remedy}"
 
 
 def plan(facts: SurvivalFacts) -> SurvivalPlan:
-    """Decide how to start a job so that the end of the login does not end it."""
+    """Decide how to start a job so that it outlives the login."""
     if not facts.systemd:
         return SurvivalPlan()
     linger = f"loginctl enable-linger {facts.user}"
@@ -91,13 +87,7 @@ def plan(facts: SurvivalFacts) -> SurvivalPlan:
             " lingering is off",
             remedy=linger,
         )
-    if facts.remove_ipc is False or facts.uid < FIRST_NORMAL_UID:
-        return SurvivalPlan()
-    return SurvivalPlan(
-        risk=f"logind deletes {facts.user}'s shared memory (data loaders, NCCL) at the"
-        " last logout (RemoveIPC)",
-        remedy=linger,
-    )
+    return SurvivalPlan()
 
 
 def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
@@ -113,7 +103,7 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
     if not wrap:
         return SurvivalPlan(
             risk=f"logind {'kills' if killed else 'may kill'} this job at logout"
-            f" (KillUserProcesses), and {_why_no_scope(facts)}",
+            " (KillUserProcesses), and systemd-run --user cannot be used here",
             remedy=f"log in directly (not through su or sudo), then run {linger}",
         )
     if facts.linger is True:
@@ -127,54 +117,46 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
 
 
 def session_is_killed(facts: SurvivalFacts) -> bool | None:
-    """Whether logind kills what is left in this user's closed sessions; None when unknown.
+    """Whether logind kills processes left in this user's closed sessions; None if unknown.
 
-    It spares root unless its KillExcludeUsers says otherwise.
+    By default, it excludes root (KillExcludeUsers).
     """
     return False if facts.uid == 0 else facts.kill_user_processes
 
 
 def scope_command(facts: SurvivalFacts) -> list[str]:
-    """The argv that runs a command in a scope of the user's manager; empty where it cannot.
+    """The argv that runs a command in a scope of the user's manager; empty if that is impossible.
 
-    systemd names the scope: a fixed name would collide with one whose job still runs.
+    systemd chooses the scope's name: a fixed one could be that of a running job.
     """
     if not facts.systemd_run or not facts.has_manager:
         return []
     command = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=ddptop"]
     version = facts.systemd_version
     if version is not None and version >= FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY:
-        # by default one rank's end by the OOM killer stops the whole scope
+        # by default, the whole scope is stopped when the OOM killer ends one rank
         command.append("--property=OOMPolicy=continue")
     return command
 
 
-def _why_no_scope(facts: SurvivalFacts) -> str:
-    if not facts.systemd_run:
-        return "systemd-run is not on PATH"
-    return f"{facts.user}'s systemd manager cannot be reached"
-
-
 def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
-    """Look at this process and this machine; without systemd it returns at once.
+    """Collect facts about this process and this machine; returns at once without systemd.
 
     Args:
         env: the launching shell's variables.
-        root: where the file system begins; tests give another.
+        root: the root of the file system; tests pass another.
     """
     if not (root / "run/systemd/system").is_dir():
         return SurvivalFacts(systemd=False)
     uid = os.getuid()
     user = _user_name(uid, env)
-    settings = _ask_logind(env)
     runtime_dir = root / env.get("XDG_RUNTIME_DIR", "none").lstrip("/")
     return SurvivalFacts(
         systemd=True,
         uid=uid,
         user=user,
         placement=placement((root / "proc/self/cgroup").read_text(errors="replace")),
-        kill_user_processes=settings.get("KillUserProcesses"),
-        remove_ipc=settings.get("RemoveIPC"),
+        kill_user_processes=_kills_user_processes(env),
         linger=(root / "var/lib/systemd/linger" / user).exists(),
         systemd_version=_systemd_version(root),
         systemd_run=shutil.which("systemd-run", path=env.get("PATH")) is not None,
@@ -183,7 +165,7 @@ def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
 
 
 def placement(cgroup: str) -> Placement:
-    """Where the text of /proc/self/cgroup puts a process."""
+    """The placement according to the text of /proc/self/cgroup."""
     for line in cgroup.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -203,25 +185,21 @@ def _user_name(uid: int, env: Mapping[str, str]) -> str:
         return env.get("USER") or str(uid)
 
 
-def _ask_logind(env: Mapping[str, str]) -> dict[str, bool]:
-    """Logind's live settings; empty when it does not answer."""
+def _kills_user_processes(env: Mapping[str, str]) -> bool | None:
+    """Logind's live setting; None if it does not answer."""
     busctl = shutil.which("busctl", path=env.get("PATH"))
     if busctl is None:
-        return {}
+        return None
     try:
-        answer = programs.run([busctl, "--system", *_LOGIND, *_SETTINGS], BUSCTL_TIMEOUT_S)
+        answer = programs.run([busctl, "--system", *_SETTING], BUSCTL_TIMEOUT_S)
         answer.check_returncode()
     except (OSError, subprocess.SubprocessError):
-        return {}
-    values = answer.stdout.split("\n")[: len(_SETTINGS)]
-    known = {"b true": True, "b false": False}
-    return {
-        name: known[value] for name, value in zip(_SETTINGS, values, strict=False) if value in known
-    }
+        return None
+    return {"b true": True, "b false": False}.get(answer.stdout.strip())
 
 
 def _systemd_version(root: Path) -> int | None:
-    """From the name of systemd's own library: asking systemd would cost another process."""
+    """Read from the name of systemd's library, because asking systemd takes another process."""
     for folder in ("usr/lib/systemd", "usr/lib64/systemd", "lib/systemd", "usr/lib/*/systemd"):
         for library in root.glob(f"{folder}/libsystemd-shared-*.so"):
             if found := re.search(r"shared-(\d+)", library.name):

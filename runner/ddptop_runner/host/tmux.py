@@ -1,7 +1,7 @@
-"""Whether tmux can hold a job here, on ddptop's own server with its own configuration.
+"""Determines whether tmux can hold a job here, on ddptop's own server and configuration.
 
-Sessions of the user's tmux are never touched: the server listens on its own socket
-(`-L ddptop`), so it works the same inside tmux, byobu or GNU screen.
+ddptop never touches sessions of the user's tmux: its server listens on its own socket
+(`-L ddptop`), so it works the same inside tmux, byobu, or GNU screen.
 """
 
 from __future__ import annotations
@@ -16,30 +16,44 @@ import threading
 from pathlib import Path
 
 from ddptop_runner.base import programs
+from ddptop_runner.base.bounded import is_file_name
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import belongs, is_private_folder
 
 DEFAULT_SOCKET = "ddptop"
 MINIMUM_VERSION = (3, 2)
-"""3.2 itself is not enough: 3.2a mended `new-session -e`."""
+"""3.2 itself is not enough: 3.2a fixed `new-session -e`."""
+
+ANSWER_S = 5.0
 
 
 def socket_name() -> str:
-    """The name of the server's socket: `$DDPTOP_TMUX_SOCKET`, else "ddptop"."""
-    return os.environ.get("DDPTOP_TMUX_SOCKET") or DEFAULT_SOCKET
+    """The name of the server's socket: `$DDPTOP_TMUX_SOCKET`, else "ddptop".
+
+    Raises:
+        UsageError: the variable contains a path.
+    """
+    name = os.environ.get("DDPTOP_TMUX_SOCKET") or DEFAULT_SOCKET
+    if not is_file_name(name):
+        raise UsageError(
+            f"DDPTOP_TMUX_SOCKET is {name[:80]!r}, which is not a file name", "use a plain name"
+        )
+    return name
 
 
 def parse_version(text: str) -> tuple[int, int, str] | None:
-    """(3, 2, "a") of "tmux 3.2a"; None for what is not a version. "next-3.4" counts as 3.4."""
+    """(3, 2, "a") for "tmux 3.2a"; None if the text has no version. "next-3.4" counts as 3.4."""
     found = re.search(r"(\d+)\.(\d+)([a-z]?)", text)
     return (int(found[1]), int(found[2]), found[3]) if found else None
 
 
 def why_unusable() -> str | None:
-    """Why tmux cannot hold a job here, or None when it can."""
+    """Why tmux cannot hold a job here; None if it can."""
     if (why := program_problem()) is not None:
         return why
-    problem = folder_problem()
-    return None if problem is None else f"tmux cannot be used: {socket_dir()} {problem}"
+    if (problem := folder_problem()) is not None:
+        return f"tmux cannot be used: {socket_dir()} {problem}"
+    return server_problem()
 
 
 def socket_dir() -> Path:
@@ -49,10 +63,10 @@ def socket_dir() -> Path:
 
 
 def folder_problem() -> str | None:
-    """Why no socket can be had there, or None.
+    """Why no socket can be created there; None if one can.
 
-    Anybody can make a folder of that name in /tmp first. tmux refuses it, and who puts a server of
-    their own into it has the client's rights.
+    Anyone can create a folder of that name in /tmp first. tmux refuses to use it, since a server
+    that its owner runs there would get the client's rights.
     """
     folder = socket_dir()
     try:
@@ -70,8 +84,22 @@ def folder_problem() -> str | None:
     return None
 
 
+def server_problem() -> str | None:
+    """Why the server that already listens there cannot be used, or None.
+
+    A stopped one never answers, and `new-session` has no limit of its own.
+    """
+    if not (socket_dir() / socket_name()).exists():
+        return None
+    try:
+        programs.run(["tmux", "-L", socket_name(), "list-sessions"], ANSWER_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"the tmux server {socket_name()!r} does not respond"
+    return None
+
+
 def program_problem() -> str | None:
-    """Why the program itself is of no use, or None."""
+    """Why the program cannot be used; None if it can."""
     if shutil.which("tmux") is None:
         return "tmux is not installed"
     try:
@@ -88,6 +116,6 @@ def program_problem() -> str | None:
 
 
 def import_early() -> None:
-    """Import `tmux_server` in a thread, while something else is waited for."""
+    """Import `tmux_server` in a thread, while the caller does something else."""
     name = "ddptop_runner.host.tmux_server"
     threading.Thread(target=importlib.import_module, args=(name,), daemon=True).start()

@@ -1,9 +1,9 @@
-"""Sessions of ddptop's own tmux server, and a bounded connection to any server, through libtmux.
+"""Manages sessions of ddptop's own tmux server, and limits what any server can do, with libtmux.
 
-libtmux alone waits for a server without limit, reads whatever it prints, and hands it this
-process's variables. `Server.cmd`, through which libtmux sends its commands, therefore runs tmux
-with `programs.run`. Not used is what libtmux does past `cmd`: `Server.sessions`, `Server.panes`,
-and `Server.new_session`, which looks for the new session again and fails if it has ended since.
+libtmux waits for a server without limit, reads all of its output, and passes this process's
+variables to it. `Server.cmd`, which libtmux uses for its commands, therefore runs tmux with
+`programs.run`. ddptop does not use what bypasses `cmd` (`Server.sessions`, `Server.panes`), nor
+`Server.new_session`, which fails if the new session has already ended.
 
 Importing libtmux takes as long as a whole `ddptop ls`, so this module is imported in a thread while
 a command is checked (`tmux.import_early`), and never by a command that only reads jobs.
@@ -28,25 +28,24 @@ from libtmux.exc import LibTmuxException
 from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.host.handover import OF_A_RANK
-from ddptop_runner.host.tmux import socket_name
+from ddptop_runner.host.tmux import ANSWER_S, socket_name
 
 TRIES = 5
-"""A killed server takes the session along that it is creating; another server is started."""
+"""A server that is killed while it creates a session loses it; tmux then starts another."""
 TRY_AGAIN_S = 0.2
-ANSWER_S = 5.0
 _SERVER_GONE = re.compile(r"server exited|lost server|no server running|error connecting to")
 _NOT_FOR_A_SERVER = {*OF_A_RANK, "TMUX"}
-"""A server keeps the variables it was started with, and hands them to every later session."""
+"""A server passes the variables that it was started with to all later sessions."""
 
 CONFIG = Path(__file__).with_name("tmux.conf")
-"""Of the installed package: who can change it can change the program as well."""
+"""In the installed package: anyone who can change it can change the program, too."""
 
 
 class Server(libtmux.Server):
     """A server whose answers are limited in time and size.
 
     Args:
-        timeout_s: for each command; None: no limit.
+        timeout_s: limit for each command; None for no limit.
         socket_name: as for `libtmux.Server`, like the others.
         socket_path: used if there is no name.
         config_file: read by a server that a command starts.
@@ -99,14 +98,14 @@ def start_session(job: str, argv: Sequence[str], cwd: Path, job_id_file: Path) -
         job: the session's name.
         argv: run without a shell; the session ends with it.
         cwd: its working folder.
-        job_id_file: its first line becomes DDPTOP_JOB_ID, which everybody could read in the
-            command line of tmux, which remains for as long as its server runs.
+        job_id_file: its first line becomes DDPTOP_JOB_ID. As an argument, any user could read it
+            for as long as the server runs.
 
     Raises:
-        UsageError: when a session of that name exists.
-        DdptopError: when tmux refuses.
+        UsageError: a session of that name exists.
+        DdptopError: tmux refuses.
     """
-    # what it prints is asked for: it also exits with 0 when its server ends meanwhile
+    # tmux also exits with 0 if its server ends meanwhile, so only its output proves success
     shown = ("-P", "-F", "#{session_name}")
     place = ("-s", job, "-n", job, "-c", cwd, "-x", 120, "-y", 40)
     for left in reversed(range(TRIES)):
@@ -119,7 +118,7 @@ def start_session(job: str, argv: Sequence[str], cwd: Path, job_id_file: Path) -
             return
         error_text = " ".join(answer.stderr)
         if error_text.startswith("duplicate session"):
-            if not left and holds(job):  # and it is not just ending with its program
+            if not left and holds(job):  # a session that is about to end is gone by now
                 raise UsageError(
                     f"tmux session {job!r} already exists on socket {socket_name()!r}",
                     "choose another --name",
@@ -136,7 +135,7 @@ def start_session(job: str, argv: Sequence[str], cwd: Path, job_id_file: Path) -
 def holds(job: str) -> bool:
     """Whether the server has a session of that exact name.
 
-    What it lists is asked for: `has-session` also exits with 0 when its server ends meanwhile.
+    `has-session` also exits with 0 if its server ends meanwhile, so this lists the sessions.
     """
     try:
         answer = _own(ANSWER_S).cmd("list-sessions", "-F", "#{session_name}")
@@ -146,12 +145,12 @@ def holds(job: str) -> bool:
 
 
 def end_session(job: str) -> None:
-    """Hang up the session of that exact name, if there is one and tmux answers."""
+    """End the session of that exact name, if there is one and tmux responds."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, LibTmuxException):
         _own(ANSWER_S).kill_session(f"={job}")
 
 
 def shell_words(argv: Sequence[str], job_id_file: Path) -> str:
-    """One command line that tmux's `sh -c` execs word by word, with the job's id."""
+    """The command line that makes tmux's `sh -c` exec these words, with the job's ID."""
     read = f"IFS= read -r DDPTOP_JOB_ID <{shlex.quote(os.fspath(job_id_file))}"
     return f"{read}; export DDPTOP_JOB_ID; exec {shlex.join(argv)}"

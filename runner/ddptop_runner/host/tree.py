@@ -1,6 +1,6 @@
-"""Process trees: who started whom, and what a tree uses of CPU and memory.
+"""Reads process trees, and measures their CPU time and memory.
 
-Ranks of ddptop's own jobs and of foreign ones are measured by the same `UsageMeter`.
+`UsageMeter` measures the ranks of own and foreign jobs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ddptop_runner.model.snapshot import ProcessId
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SEEN_LIMIT = 4096
-"""Beyond this many, processes that ended are forgotten: a rank may start one every second."""
+"""Beyond this many, ended processes are discarded: a rank may start one every second."""
 LISTED_PER_LOOK = 128
-"""With more ranks than this, their children and I/O are read in turn, not at each look."""
+"""With more ranks, their children and I/O are read in turn, not in each reading."""
 LOADER_NAME = "pt_data_worker"
-"""What torch names the processes of a data loader."""
+"""The name that torch gives to processes of a data loader."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -49,8 +49,8 @@ def descendants_of(pid: int, without: Collection[int] = ()) -> list[int]:
     """Pids of all living descendants of `pid`, parents before children.
 
     Args:
-        pid: whose.
-        without: processes that are left out with all of theirs.
+        pid: the process.
+        without: processes to leave out, with their descendants.
     """
     found: list[int] = []
     frontier = [pid]
@@ -66,19 +66,19 @@ def ancestors_of(pid: int) -> Iterator[int]:
     seen = {pid}
     while pid > 1 and (fields := procs.stat_fields(pid)) is not None:
         pid = int(fields[1])
-        if pid < 1 or pid in seen:  # of another namespace, or a pid that was reused meanwhile
+        if pid < 1 or pid in seen:  # in another namespace, or reused meanwhile
             return
         seen.add(pid)
         yield pid
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether a living process is a child of another one, or of its children."""
+    """Whether a living process is a descendant of another."""
     return ancestor in ancestors_of(pid)
 
 
 def launchers_of(ranks: Collection[int], everyone: Iterable[ProcessId]) -> list[int]:
-    """The processes of the job above its ranks that are no ranks themselves, topmost first."""
+    """The job's processes above its ranks that are not ranks themselves, topmost first."""
     ours = {process.pid for process in everyone}
     found: dict[int, None] = {}
     for rank in ranks:
@@ -88,24 +88,11 @@ def launchers_of(ranks: Collection[int], everyone: Iterable[ProcessId]) -> list[
 
 
 @dataclass(frozen=True)
-class LoaderUsage:
-    """A rank's data loader processes at one moment."""
-
-    pids: tuple[int, ...]
-    cpu_s: float
-    """CPU time since they started."""
-    io_bytes: int | None
-    """Read and written since then; None where it cannot be read of all of them."""
-    waits_for_disk: bool
-    """Whether one of them is in uninterruptible sleep."""
-
-
-@dataclass(frozen=True)
 class RankUsage:
     """A process with its tree at one moment."""
 
     cpu_percent: float | None
-    """Of one core, over the time since the last look; None at the first."""
+    """Share of one core since the previous reading; None in the first."""
     rss_bytes: int
     """Sum over the tree: pages shared between its processes count once for each."""
     state_letter: str
@@ -117,25 +104,23 @@ class RankUsage:
     start_ticks: int = 0
     """When the process itself started."""
     written_bytes: int | None = None
-    """By the rank's own process, from /proc/<pid>/io; None where that cannot be read."""
-    loader: LoaderUsage | None = None
-    """Only looked at while the rank waits for its data loader; None where that has no processes."""
+    """By the rank's own process, from /proc/<pid>/io; None if unreadable."""
 
 
 class UsageMeter(Generic[Key]):
-    """CPU and memory of process trees, from one look to the next."""
+    """Measures CPU and memory of process trees between two readings."""
 
     def __init__(self) -> None:
         self.ticks: dict[int, tuple[int, int]] = {}
-        """(start, CPU time) by pid of each process of the last look."""
+        """(start, CPU time) by pid of each process in the last reading."""
         self._looked_at_s: float | None = None
 
     def look(self, trees: Mapping[Key, Sequence[int]], now_s: float) -> dict[Key, RankUsage]:
-        """Usage of each tree; those whose first process is gone are left out.
+        """The usage of each tree whose first process exists.
 
         Args:
             trees: pids, the process itself first.
-            now_s: a clock that only goes forward.
+            now_s: the time on a monotonic clock.
         """
         elapsed_s = 0.0 if self._looked_at_s is None else now_s - self._looked_at_s
         self._looked_at_s = now_s
@@ -173,27 +158,24 @@ class UsageMeter(Generic[Key]):
 
 
 class HostUsage:
-    """The usage of a job's ranks, and every process seen in their trees."""
+    """Measures a job's ranks, and records all processes in their trees."""
 
     def __init__(self) -> None:
         self._meter = UsageMeter[int]()
         self.seen: dict[int, ProcessId] = {}
-        """The processes seen in ranks' trees: what may have to be ended with them."""
+        """The processes found in ranks' trees, which may have to be ended with them."""
         self._trees: dict[int, tuple[int, ...]] = {}
         self._written: dict[int, int | None] = {}
         self._looks = 0
 
-    def look(
-        self, rank_pids: dict[int, int], loading: Collection[int] = ()
-    ) -> dict[int, RankUsage]:
-        """Usage by rank; ranks whose process is gone are left out.
+    def look(self, rank_pids: dict[int, int]) -> dict[int, RankUsage]:
+        """The usage of each rank whose process exists.
 
-        A rank that started others (Lightning's first) is measured without them; `paths.LAUNCHER`
-        with all that it started.
+        A rank that starts other ranks (the first of Lightning) is measured without them,
+        `paths.LAUNCHER` with all its descendants.
 
         Args:
             rank_pids: {rank: pid} of the living ranks.
-            loading: ranks that wait for their data loader.
         """
         before, self._trees = self._trees, {}
         turns = -(-len(rank_pids) // LISTED_PER_LOOK)
@@ -219,29 +201,12 @@ class HostUsage:
         if len(self.seen) > SEEN_LIMIT:
             self.seen = {p.pid: p for p in self.seen.values() if procs.is_alive(p)}
         return {
-            rank: dataclasses.replace(
-                usage,
-                written_bytes=self._written[rank],
-                loader=_loader_of(usage.tree_pids) if rank in loading else None,
-            )
+            rank: dataclasses.replace(usage, written_bytes=self._written[rank])
             for rank, usage in found.items()
         }
 
 
-def _loader_of(tree: Sequence[int]) -> LoaderUsage | None:
-    pids, ticks, io = [], 0, list[int | None]()
-    waits_for_disk = False
-    for pid in tree[1:]:
-        named = procs.name_and_stat(pid)
-        if named is None or named[0] != LOADER_NAME:
-            continue
-        fields = named[1]
-        pids.append(pid)
-        ticks += int(fields[11]) + int(fields[12])
-        io.append(procs.io_bytes(pid))
-        waits_for_disk |= fields[0] == "D"
-    if not pids:
-        return None
-    known = [one for one in io if one is not None]
-    io_bytes = sum(known) if len(known) == len(pids) else None
-    return LoaderUsage(tuple(pids), ticks / _TICKS_PER_S, io_bytes, waits_for_disk)
+def data_loaders(tree_pids: Sequence[int]) -> list[int]:
+    """The processes of a rank's data loader, in the tree of the rank."""
+    named = {pid: procs.name_and_stat(pid) for pid in tree_pids[1:]}
+    return [pid for pid, one in named.items() if one is not None and one[0] == LOADER_NAME]

@@ -326,7 +326,7 @@ class Attempt:
         if asked is not None and last is not None and request.is_done(asked, last):
             self._save_asked = None
             request.withdraw(self._folder)
-        if (saved := self.checkpoints.look(boottime_s(), at_once=at_once)) is not None:
+        if (saved := self.checkpoints.report(boottime_s(), at_once=at_once)) is not None:
             self._log.emit(saved)
 
     def ask_for_checkpoint(self) -> pt.SaveAsked:

@@ -16,7 +16,7 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.checkpoints import SaveMemory
 from ddptop_runner.judge.hangs.watch import HangMemory
-from ddptop_runner.judge.restarts.fitness import Known
+from ddptop_runner.judge.restarts.devices import Known
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import SILENT, Event, NodeSnapshot
 from ddptop_runner.model.words import Base
@@ -124,8 +124,6 @@ def _columns(event: ev.JobEvent) -> dict[str, object]:
 class AlertMemory(Base, frozen=True, kw_only=True):
     """Of the alerts."""
 
-    holds: dict[str, float] = {}
-    """By id, how long each alert shown had to hold."""
     reported: dict[str, str] = {}
     """Messages of recorded alerts by id, until their end is recorded."""
 

@@ -150,12 +150,12 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
 
     A process forked by the rank has the rank's handler and writes to its file.
     """
-    loader = None if record.usage is None else record.usage.loader
+    loaders = [] if record.usage is None else tree.data_loaders(record.usage.tree_pids)
     number = record.reported.stack_signal
-    if loader is None or number is None:
+    if not loaders or number is None:
         return None
     path, parts = stacks_file(folder, attempt, record.rank), []
-    for pid in loader.pids[:LOADERS_SHOWN]:
+    for pid in loaders[:LOADERS_SHOWN]:
         known = procs.identify(pid)
         text = dump = None
         if tree.descends_from(pid, record.pid or 0) and procs.catches_signal(pid, number):

@@ -13,7 +13,6 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.base.units import size
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
 from ddptop_runner.job.ranks import OwnRanks, RankRecord
@@ -30,14 +29,13 @@ from ddptop_runner.judge.causes.culprit import (
 )
 from ddptop_runner.judge.causes.error_text import (
     NOT_A_VICTIM,
-    error_file_exception,
     last_exception,
     unopened_script,
 )
 from ddptop_runner.judge.checkpoints import CheckpointBook, WorkLost
 from ddptop_runner.judge.hangs import records
 from ddptop_runner.model import diagnose, run_step
-from ddptop_runner.model.diagnose import AttemptOutcome, PythonException, RankExit
+from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.protocol import RanksJudged
 from ddptop_runner.model.snapshot import (
     Cause,
@@ -58,8 +56,6 @@ CRASHES = frozenset(
 """Signals whose location the probe's faulthandler reports."""
 KEPT_CHARACTERS = 4000
 """Limit for a rank's last lines, and for its exception, in an event."""
-ERROR_FILE_BYTES = 1024 * 1024
-"""Longer error files of torch are not read."""
 
 
 def judge(
@@ -99,7 +95,6 @@ def judge(
         killed_for_memory=oom.explain,
         xids=new_xids(gpus, xids_before or {}),
         lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
-        other_processes=_others_on_devices(gpus, folder.job),
         sees_all_ranks=sees_all_ranks,
         is_disk_full=(disk := room(folder.path)) is not None and disk.is_full,
     )
@@ -196,20 +191,16 @@ def _end(
     """
     log = folder.log_file(attempt, record.rank)
     is_shared = record.rank_source is not None  # ranks of a command share one log
-    error_file = log.with_name(f"rank-{record.rank}.error.json")
     if exit_.ended_by_us:
         tail = _text(kept, f"tail-rank-{record.rank}.txt")
-        error_file = (kept or log.parent) / f"error-rank-{record.rank}.json"
     elif exit_.failed:
         tail = log_end(log)
     else:
         tail = ""
     exception = None
     if exit_.failed or exit_.ended_by_us:
-        exception = _of_error_file(error_file) or last_exception(tail)
-        exception = exception or exception_in_words(
-            record.reported.raised, record.reported.raised_at
-        )
+        reported = exception_in_words(record.reported.raised, record.reported.raised_at)
+        exception = last_exception(tail) or reported
     samples = [] if snapshot is None else snapshot.ranks
     gpu = next((sample.gpu for sample in samples if sample.rank == record.rank), None)
     return RankEnd(
@@ -244,13 +235,6 @@ def _text(kept: Path | None, name: str) -> str:
         return ""
 
 
-def _of_error_file(path: Path) -> PythonException | None:
-    try:
-        return error_file_exception(bounded.read_bytes(path, ERROR_FILE_BYTES))
-    except OSError:
-        return None
-
-
 def xids_of(gpus: Sequence[GpuSample]) -> dict[int, list[int]]:
     """By machine index, the device errors reported so far."""
     return {gpu.index: list(gpu.xid) for gpu in gpus if gpu.xid}
@@ -264,17 +248,6 @@ def new_xids(
     for gpu in gpus:
         new = Counter(gpu.xid or []) - Counter(before.get(gpu.index, ()))
         found += [paragraph.XidReport(gpu.index, code) for code in sorted(new)]
-    return found
-
-
-def _others_on_devices(gpus: Sequence[GpuSample], job: str) -> dict[int, dict[int, str]]:
-    found: dict[int, dict[int, str]] = {}
-    for gpu in gpus:
-        for process in gpu.processes or []:
-            if process.job == job or process.mem_used_bytes is None:
-                continue
-            who = f" ({process.user})" if process.user else ""
-            found.setdefault(gpu.index, {})[process.pid] = f"{size(process.mem_used_bytes)}{who}"
     return found
 
 

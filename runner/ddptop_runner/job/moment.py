@@ -24,7 +24,7 @@ from ddptop_runner.job.state import JobState, hosts_of_ranks
 from ddptop_runner.job.transition import fold
 from ddptop_runner.job.view import Samples, view
 from ddptop_runner.judge.balance import rank_devices
-from ddptop_runner.judge.hangs.pause import Facts, pause_state
+from ddptop_runner.judge.hangs.verdict import pause_state
 from ddptop_runner.model.events import JobEvent, of_row
 from ddptop_runner.model.snapshot import (
     SILENT,
@@ -253,17 +253,15 @@ def _pause(state: JobState, last: LastStep | None, at: dt.datetime) -> Pause | N
         return None
     since, suspected = utc_from_unix(last.since), state.suspected
     pause = pause_state(
-        Facts(
-            stepless_s=(at - since).total_seconds(),
-            usual_s=last.usual_s,
-            stalled_before=suspected is not None and suspected.at > since,
-            hung=state.phase == "hung",
-        )
+        (at - since).total_seconds(),
+        last.usual_s,
+        stalled=suspected is not None and suspected.at > since,
+        hung=state.phase == "hung",
     )
     if pause is None:
         return None
-    why = suspected.found.partition("; ")[2] if suspected is not None and pause != "no_step" else ""
-    return Pause(state=pause, since=since, reason=why or None)
+    why = None if suspected is None or pause == "no_step" else suspected.reason
+    return Pause(state=pause, since=since, reason=why)
 
 
 def _ranks(

@@ -18,7 +18,7 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.state import JobState, RankLife
-from ddptop_runner.judge.hangs.verdict import WARM_COLLECTIVES, HangLook, RankProgress
+from ddptop_runner.judge.hangs.verdict import WARM_COLLECTIVES, HangReport, RankProgress
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample
@@ -201,7 +201,6 @@ class RankRecord:
             batches=reported.batches,
             cpu_s=None if usage is None else usage.cpu_s,
             written_bytes=None if usage is None else usage.written_bytes,
-            loader=None if usage is None else usage.loader,
             unheard_s=None if reported_s is None else max(0.0, now_s - reported_s),
             exited_with=self.life.status,
             stands_at=reported.stands_at,
@@ -363,7 +362,7 @@ class OwnRanks:
         """All ranks' progress, for the hang verdict."""
         return [record.progress(now_s) for record in self]
 
-    def note_quiet(self, looked: HangLook) -> None:
+    def note_quiet(self, looked: HangReport) -> None:
         """Store the hang watch's findings for the state of each rank."""
         for record in self:
             record.quiet = record.rank in looked.quiet

@@ -32,7 +32,13 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import SCHEMA, NodeSnapshot, Pause, decode_snapshot
-from ddptop_runner.model.spec import JobSpec, damaged_job, read_spec, refuse_other_schema
+from ddptop_runner.model.spec import (
+    MAX_REASON,
+    JobSpec,
+    damaged_job,
+    read_spec,
+    refuse_other_schema,
+)
 from ddptop_runner.model.words import LIVE_STATES, JobState
 
 if TYPE_CHECKING:
@@ -254,14 +260,30 @@ def _read_once(folder: RunFolder) -> JobView:
     snapshot = None
     try:
         snapshot = _read_snapshot(node_file)
-    except (FileNotFoundError, PermissionError):
-        pass  # not written yet, or not readable for us
+    except PermissionError:
+        pass  # not readable for us
+    except FileNotFoundError:
+        if _was_deleted(folder):
+            snapshot = _rebuilt(folder, spec, "missing")
     except (OSError, msgspec.MsgspecError) as error:
-        from ddptop_runner.job.moment import rebuild  # loads the history's code
-
-        words = f"nodes/{node_file.name} is damaged ({error}); showing data from the history"
-        snapshot = rebuild(folder, spec, words)
+        snapshot = _rebuilt(folder, spec, f"damaged ({str(error)[:MAX_REASON]})")
     return JobView(folder, spec, snapshot, read_at=utc_now(), read_boottime_s=boottime_s())
+
+
+def _was_deleted(folder: RunFolder) -> bool:
+    """Whether a missing snapshot was written once: the history is too old for a new job."""
+    try:
+        age_s = time.time() - folder.history_db.lstat().st_mtime
+        return age_s > START_ALLOWANCE_S and not any(folder.nodes_dir.glob("*.json"))
+    except OSError:
+        return False
+
+
+def _rebuilt(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
+    from ddptop_runner.job.moment import rebuild  # loads the history's code
+
+    name = folder.node_file(spec.host).name
+    return rebuild(folder, spec, f"nodes/{name} is {damage}; showing data from the history")
 
 
 def _read_snapshot(file: Path) -> NodeSnapshot:

@@ -113,6 +113,8 @@ class Suspicion(Base, frozen=True, kw_only=True):
 
     at: dt.datetime
     found: str
+    reason: str | None = None
+    """Of the pause, as shown."""
     ranks: list[int] = []
 
 

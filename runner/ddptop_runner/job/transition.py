@@ -222,7 +222,7 @@ def _exited(life: RankLife, event: ev.RankExited | ev.LauncherExited) -> RankLif
 
 
 def _suspected(state: JobState, event: ev.HangSuspected, at: dt.datetime) -> JobState:
-    suspicion = Suspicion(at=at, found=event.found, ranks=event.ranks)
+    suspicion = Suspicion(at=at, found=event.found, reason=event.reason, ranks=event.ranks)
     return replace(state, suspected=suspicion) if _is_current(state, event) else state
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ddptop_runner.base.clock import utc_from_boottime
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.judge.hangs.verdict import HangLook, HangVerdict, RankProgress, SeenPause
+from ddptop_runner.judge.hangs.verdict import HangReport, HangVerdict, RankProgress, SeenPause
 from ddptop_runner.judge.hangs.watch import HangMemory, HangWatch
 from ddptop_runner.judge.losses import BadLoss, LossWatch
 from ddptop_runner.judge.restarts import policy
@@ -58,7 +58,7 @@ class TroubleWatch:
         *,
         is_settled: bool = True,
         without_nodes_s: float | None = None,
-    ) -> HangLook:
+    ) -> HangReport:
         """Detect a hang or a suspected one.
 
         Args:
@@ -69,7 +69,7 @@ class TroubleWatch:
                 longer than that; None if none has.
         """
         job = self._log.state
-        looked = self.hangs.look(progress, now_s, hung=job.phase == "hung")
+        looked = self.hangs.update(progress, now_s, hung=job.phase == "hung")
         steps = max((rank.steps for rank in progress if rank.steps is not None), default=None)
         self._note_pause(looked.pause, now_s, steps)
         if job.phase not in ("starting", "running") or not is_settled:
@@ -84,7 +84,8 @@ class TroubleWatch:
             self._log.emit(
                 ev.HangSuspected(
                     attempt=job.attempt or 0,
-                    found=looked.suspicion.message,
+                    found=looked.suspicion.message(),
+                    reason=None if looked.pause is None else looked.pause.reason,
                     ranks=list(looked.suspicion.ranks),
                 )
             )
@@ -118,7 +119,7 @@ class TroubleWatch:
 
     def look_at_losses(self, ranks: Sequence[RankSample]) -> None:
         """Report a loss that has gone bad, if `--on-nan` requests it."""
-        bad = self._losses.look(ranks)
+        bad = self._losses.update(ranks)
         if bad is not None and self._log.state.phase == "running":
             self.found = bad
             self._take(pt.TroubleFound(reason="nan"))
@@ -127,13 +128,13 @@ class TroubleWatch:
 def _stuck(progress: Sequence[RankProgress], stepless_s: float) -> HangVerdict:
     """The verdict on ranks that wait for nodes that are away."""
     ranks = tuple(rank.rank for rank in progress if rank.alive)
-    return HangVerdict(ranks, f"no rank has taken a step for {stepless_s:.0f} s", named=False)
+    return HangVerdict(ranks, f"no rank has taken a step for {stepless_s:.0f} s")
 
 
 def plain_cause(found: HangVerdict | BadLoss) -> Cause:
     """The cause according to the finding alone, before evidence is read."""
     if isinstance(found, HangVerdict):
-        return Cause(kind="hang", summary=f"The job hung: {found.message}.")
+        return Cause(kind="hang", summary=f"The job hung: {found.message()}.")
     return Cause(kind="nan", rank=found.rank, summary=found.in_words())
 
 

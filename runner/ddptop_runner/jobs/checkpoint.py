@@ -141,29 +141,18 @@ def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, st
     none = f"no checkpoint from {view.job} was detected within {timeout_s:g} s"
     taken = is_taken(asked.flag_file, asked.flag_stamp)
     if not view.spec.probe:
-        taken_words = "the script has consumed the flag file" if taken else "the flag file exists"
+        why = "the job is running without the probe, which detects checkpoints"
+        return f"{none}: {why}", "check where the script saves"
+    if taken or asked.signalled:
+        how = "the script has consumed the flag file"
         return (
-            f"{none}: the job is running without the probe, which detects checkpoints; "
-            f"{taken_words}",
-            "check where the script saves",
-        )
-    if taken:
-        return (
-            f"{none}: the script has consumed the flag file",
-            "it may need longer (--timeout), or it saves in a way that ddptop cannot detect",
-        )
-    if asked.signalled:
-        return (
-            f"{none}: requested by {asked.in_words()}",
+            f"{none}: {how if taken else f'requested by {asked.in_words()}'}",
             "it may need longer (--timeout), or it saves in a way that ddptop cannot detect",
         )
     handles = "the script handles neither SIGUSR1 nor SIGUSR2"
     if asked.refused:
         handles = f"no signal could be sent ({refused_in_words(asked)})"
-    return (
-        f"{none}: {handles}, and the flag file was not consumed",
-        SUPPORT,
-    )
+    return f"{none}: {handles}, and the flag file was not consumed", SUPPORT
 
 
 def refused_in_words(asked: SaveAsked) -> str:

@@ -8,10 +8,15 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
+from ddptop_runner.base import programs
 from ddptop_runner.base.errors import (
     ControlError,
     DamagedFileError,
@@ -22,7 +27,7 @@ from ddptop_runner.base.errors import (
 )
 from ddptop_runner.base.files import belongs
 from ddptop_runner.base.paths import RunFolder, run_folder
-from ddptop_runner.base.start import own_words
+from ddptop_runner.base.start import own_command, own_words
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import (
     START_ALLOWANCE_S,
@@ -32,12 +37,13 @@ from ddptop_runner.job.registry import (
     read_job,
     was_written_lately,
 )
-from ddptop_runner.jobs import slurm_control
 from ddptop_runner.jobs.slurm_queue import as_queued, is_unknown, require_not_queued
+from ddptop_runner.launch.slurm import link_argv, step_environment
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import ProcessId, RankStacks
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.node import control
+from ddptop_runner.store.log_clean import one_line
 
 POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0
@@ -46,6 +52,8 @@ SUPERVISOR_START_S = START_ALLOWANCE_S
 REPEATABLE = pt.StopAsked | pt.GetStacks
 """Requests that may be sent again if the connection broke before the answer."""
 DELETE_TRIES = 20
+STEP_S = 30.0
+"""How long a step of Slurm may take to start."""
 FORGET_S = 15.0
 """How long connecting to another machine may take, and deleting there."""
 
@@ -176,7 +184,7 @@ def _request(
     while True:
         try:
             if view.on_other_host:
-                return slurm_control.request(view, message, kind, timeout_s)
+                return request_in_allocation(view, message, kind, timeout_s)
             return control.request(view.folder, message, kind, timeout_s)
         except ControlError as error:
             was_done = error.code == "broken_off" and not isinstance(message, REPEATABLE)
@@ -396,33 +404,18 @@ def _delete(folder: RunFolder) -> None:
     if folder.path.is_symlink() or folder.path.is_file():
         folder.path.unlink(missing_ok=True)
         return
-    _open_folders(folder.path)
-    was_there = folder.path.exists()
     for left in reversed(range(DELETE_TRIES)):
         try:
             shutil.rmtree(folder.path)
             return
         except OSError as error:
-            if was_there and error.errno in (errno.ENOENT, errno.ENOTEMPTY):
-                shutil.rmtree(folder.path, ignore_errors=True)  # another process deletes or writes
-                if not folder.path.exists():
-                    return
-                if left:
-                    continue
-            raise DdptopError(
-                f"cannot delete {error.filename or folder.path} ({error.strerror})",
-                "check its owner and permissions",
-            ) from error
-
-
-def _open_folders(path: Path) -> None:
-    """Give folders without permissions the permissions needed to delete their contents."""
-    for folder, names, _ in os.walk(path):
-        for name in names:
-            inner = Path(folder, name)
-            if not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
-                with contextlib.suppress(OSError):
-                    inner.chmod(0o700)
+            if not folder.path.exists():
+                return  # another process has deleted it
+            if not left or error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise DdptopError(
+                    f"cannot delete {error.filename or folder.path} ({error.strerror})",
+                    "check its owner and permissions",
+                ) from error
 
 
 def _require_live(view: JobView) -> None:
@@ -431,8 +424,68 @@ def _require_live(view: JobView) -> None:
         raise UsageError(
             f"{view.job} has ended ({view.state})", f"see how it went: ddptop status {view.job}"
         )
-    if view.on_other_host and not slurm_control.can_reach(view):
+    if view.on_other_host and not can_reach(view):
         hint = "run this command there"
         if not was_written_lately(view.folder):
             hint = _if_gone(view, hint)
         raise UsageError(f"{view.job} is on host {view.spec.host}", hint)
+
+
+# --- a supervisor on another node of a cluster, reached through a step in its allocation ---------
+
+
+def can_reach(view: JobView) -> bool:
+    """Whether the job runs in a Slurm allocation, and this machine can start a step in it."""
+    return view.spec.slurm_job is not None and shutil.which("srun") is not None
+
+
+def head_node(view: JobView) -> str:
+    """The Slurm name of the node with the job's head."""
+    placement = view.spec.placement
+    return view.spec.host if placement is None else placement.nodes[0].host
+
+
+def request_in_allocation(
+    view: JobView, message: pt.SupervisorRequest, kind: type[control.R], timeout_s: float
+) -> control.R:
+    """As `control.request`, but on the job's head node.
+
+    Raises:
+        ControlError: no supervisor replies in time, or it refuses.
+    """
+    argv = own_command(__spec__.name, str(view.folder.path), str(timeout_s))
+    node, job = head_node(view), view.spec.slurm_job or ""
+    try:
+        done = programs.run(
+            link_argv(job, node, argv),
+            timeout_s + STEP_S,
+            data=pt.line(message),
+            env=step_environment(os.environ),
+        )
+        lines = done.stdout.strip().split("\n")
+        reply: pt.Reply = pt.decode(lines[-1].encode(), pt.Reply)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = type(error).__name__
+    except msgspec.MsgspecError:
+        why = one_line((done.stderr.strip().splitlines() or ["no answer"])[-1])
+    else:
+        return control.expect(reply, kind)
+    raise ControlError(
+        f"{view.job} cannot be reached on {node} ({why})",
+        f"check `squeue --job={job}`, or end it with `scancel {job}`",
+    )
+
+
+def main(path: str, timeout_s: str) -> int:
+    """Forward a request from stdin to the supervisor of a run folder on this machine."""
+    message = pt.decode(sys.stdin.buffer.readline(), pt.SupervisorRequest)
+    try:
+        reply = control.exchange(RunFolder(Path(path)), message, float(timeout_s))
+    except ControlError as error:
+        reply = pt.refused(error)
+    sys.stdout.buffer.write(pt.line(reply))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

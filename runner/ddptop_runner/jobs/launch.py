@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -22,11 +21,13 @@ from ddptop_runner.base import interpreters
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.config import keep_bytes, read_config
 from ddptop_runner.base.errors import (
+    DamagedFileError,
     DdptopError,
     LaunchInterruptedError,
     OtherSchemaError,
     UsageError,
 )
+from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import (
     RunFolder,
     create_local_dir,
@@ -36,10 +37,10 @@ from ddptop_runner.base.paths import (
     run_folder,
     runs_dir,
     state_home,
+    why_not_own,
 )
 from ddptop_runner.host import handover, procs, survival, tmux
-from ddptop_runner.job.registry import JobView, all_jobs, read_job
-from ddptop_runner.jobs.archive import NAMES_LOCK, archive, require_free, take_back
+from ddptop_runner.job.registry import JobView, all_jobs, read_job, require_own_name
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.program import Program, name_for, program_for
@@ -50,15 +51,23 @@ from ddptop_runner.launch.request import (
     folder_of,
     overrides_of,
     require_one_way,
-    require_probe,
-    require_ranks,
     require_script,
     require_text,
+    require_valid,
 )
-from ddptop_runner.model.spec import JobSpec, Placement, check_name, moved_into, write_spec
-from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
+from ddptop_runner.model.spec import (
+    MAX_NAME_LENGTH,
+    JobSpec,
+    Placement,
+    check_name,
+    moved_into,
+    write_spec,
+)
+from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian, starting
 from ddptop_runner.store.disk import is_no_room
 
+NAMES_LOCK = ".names.lock"
+"""Lock held while a launch claims a name."""
 NODES_START_S = 45.0
 """How long to wait for all nodes; by then, an unreachable node has been reported."""
 
@@ -92,14 +101,7 @@ def checked(request: LaunchRequest) -> tuple[Path, dict[str, str]]:
         UsageError: names what cannot be done, and what to do instead.
     """
     require_one_way(request)
-    require_ranks(request.nproc)
-    if request.max_restarts < 0:
-        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
-    if request.hang_timeout_s is not None:
-        require_probe("--hang-timeout", probe=request.probe)
-    if request.on_nan != "alert":
-        require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
-    require_text([request.target, *request.args, request.cwd or "", request.python or ""])
+    require_valid(request)
     there = Path(request.cwd or "")  # with --hosts, it need not exist on this machine
     is_elsewhere = bool(request.hosts) and there.is_absolute() and not there.exists()
     cwd = there if is_elsewhere else folder_of(request.cwd)
@@ -302,9 +304,7 @@ def restart_ended(
     elif not spec.is_command:
         interpreters.require_torch(interpreters.inspect(spec.python))
     elif not os.access(spec.python, os.X_OK):
-        spec = msgspec.structs.replace(
-            spec, python=executable_of(spec.target, cwd, env, sys.executable)
-        )
+        spec = msgspec.structs.replace(spec, python=executable_of(spec.target, cwd, env))
     missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
     job_env = {name: env[name] for name in spec.env_overrides if name in env}
     job_env |= {"DDPTOP_JOB_ID": spec.job_id, **_few_threads(spec.nproc, env)}
@@ -328,11 +328,8 @@ def restart_ended(
         if local_dir_reason(folder):
             _bring_history_back(folder)
         try:
-            if spec.host != procs.host_name():  # that host is gone; keep its last snapshot
-                before, spec = spec.host, msgspec.structs.replace(spec, host=procs.host_name())
-                with suppress(FileNotFoundError):
-                    folder.node_file(before).rename(folder.node_file(spec.host))
-            write_spec(folder, spec)
+            spec = msgspec.structs.replace(spec, host=procs.host_name())
+            write_moved(folder, spec, view.spec.host)
             note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -340,6 +337,18 @@ def restart_ended(
     if spec.placement is not None:
         started = _wait_for_nodes(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
+
+
+def write_moved(folder: RunFolder, spec: JobSpec, before: str) -> None:
+    """Write `job.json`; if the job ran on another host `before`, keep its last snapshot.
+
+    Raises:
+        OSError: the run folder is not writable.
+    """
+    if before != spec.host:
+        with suppress(FileNotFoundError):
+            folder.node_file(before).rename(folder.node_file(spec.host))
+    write_spec(folder, spec)
 
 
 def require_startable(view: JobView) -> None:
@@ -418,18 +427,16 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
         except OSError as error:
             raise _unwritable(run_folder(base), error) from error
         plan = replace(plan, spec=moved_into(plan.spec, run_folder(archived), base))
+    try:
+        runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(run_folder(base), error) from error
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
         try:
-            if not runs_dir().is_dir():
-                runs_dir().mkdir(mode=0o700, parents=True)
             folder.path.mkdir(mode=0o700)
-        except FileExistsError as error:
-            if error.filename == str(runs_dir()) and not runs_dir().is_dir():
-                raise UsageError(
-                    f"{runs_dir()} is not a directory", "remove it, or set DDPTOP_HOME"
-                ) from error
+        except FileExistsError:
             if plan.name_is_derived:
                 continue
             raise UsageError(f"the name {name!r} is in use", "choose another --name") from None
@@ -453,6 +460,110 @@ def _remove_unstarted(folder: RunFolder) -> None:
     if folder.live_dir != folder.path:
         shutil.rmtree(folder.live_dir, ignore_errors=True)
     shutil.rmtree(folder.path, ignore_errors=True)
+
+
+# --- the name of an ended job --------------------------------------------------------------------
+#
+# It becomes free by renaming that job. What only a taken name needs is imported then: every launch
+# would wait for it.
+
+
+def require_free(name: str) -> None:
+    """Refuse a name that a new job cannot have: it must be unused or an ended job's.
+
+    Raises:
+        UsageError: names what uses it, and what to do.
+    """
+    folder = run_folder(name)
+    if not os.path.lexists(folder.path):
+        return
+    from ddptop_runner.jobs.slurm_queue import as_queued
+
+    elsewhere = "choose another name"
+    try:
+        view = require_own_name(read_job(folder))
+    except DamagedFileError:
+        raise UsageError(
+            f"the name {name!r} is in use", f"{elsewhere}, or remove that job: ddptop rm {name}"
+        ) from None
+    view = as_queued(view)
+    if view.is_live:
+        raise UsageError(
+            f"the name {name!r} is in use: that job is {view.state}",
+            f"{elsewhere}, or stop that job: ddptop stop {name}",
+        )
+    if (problem := why_not_own(folder)) is not None:
+        raise UsageError(f"the name {name!r} is in use ({problem})", elsewhere)
+
+
+def archive(name: str) -> str:
+    """Rename an ended job to the first free `<name>-<n>`; returns the new name.
+
+    The new name is written to `job.json` first but takes effect when the folder is renamed, so
+    readers always see a complete job, under one of its names. The caller holds `NAMES_LOCK`.
+
+    Raises:
+        UsageError: as `require_free`, or the job is being restarted.
+        OSError: the folder cannot be renamed.
+    """
+    from ddptop_runner.jobs.commands import wait_for_guards
+    from ddptop_runner.node.keeper import bring_home
+
+    old = run_folder(name)
+    require_free(name)
+    with starting(old, GUARDIAN_START_S) as had:
+        require_free(name)
+        view = read_job(old)
+        wait_for_guards(view)
+        bring_home(old)
+        if not had or old.live_dir != old.path:
+            raise UsageError(f"the name {name!r} is in use", "choose another name, or try again")
+        new = _claim_next(name)
+        try:
+            write_spec(old, msgspec.structs.replace(view.spec, archived_as=new.job))
+            old.path.rename(new.path)
+        except BaseException:
+            new.path.rmdir()
+            raise
+    _follow(old, new)
+    return new.job
+
+
+def take_back(archived: str, name: str) -> None:
+    """Give an ended job its old name back, because the launch that took it failed."""
+    new, old = run_folder(archived), run_folder(name)
+    with suppress(OSError, DamagedFileError):
+        if not read_job(new).is_live:
+            new.path.rename(old.path)
+            _follow(new, old)
+
+
+def _claim_next(name: str) -> RunFolder:
+    number = 1
+    while True:
+        suffix = f"-{number}"
+        folder = run_folder(name[: MAX_NAME_LENGTH - len(suffix)] + suffix)
+        with suppress(FileExistsError):
+            folder.path.mkdir(mode=0o700)
+            return folder
+        number += 1
+
+
+def _follow(old: RunFolder, new: RunFolder) -> None:
+    """Update paths and names in the job's files; readers cope if this fails."""
+    import sqlite3
+
+    from ddptop_runner.store.history import move_paths
+
+    before, after = f"{old.path}/", f"{new.path}/"
+    for file in new.nodes_dir.glob("*.json"):
+        with suppress(OSError):
+            data = file.read_bytes().replace(before.encode(), after.encode())
+            write_atomic(
+                file, data.replace(f'"job":"{old.job}"'.encode(), f'"job":"{new.job}"'.encode())
+            )
+    with suppress(OSError, sqlite3.Error):
+        move_paths(new.history_db, before, after)
 
 
 # --- ended runs: kept until `ddptop rm`, or until they exceed a configured limit -----------------

@@ -24,7 +24,6 @@ from ddptop_runner.launch.readiness import Judged, Wanted
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, script_of
 from ddptop_runner.launch.survey import Survey
 from ddptop_runner.model.spec import NodeSpec, Placement
-from ddptop_runner.version import __version__
 
 
 def prepare(
@@ -79,9 +78,7 @@ def prepare(
 def _require(judged: Judged) -> None:
     """Raise the last refusal; `show` got all of them."""
     if judged.refusals:
-        last = judged.refusals[-1]
-        who = f"{', '.join(last.hosts)}: " if last.hosts else ""
-        raise UsageError(f"{who}{last.problem}", last.remedy)
+        raise UsageError(str(judged.refusals[-1]))
 
 
 def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:
@@ -95,7 +92,6 @@ def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:
 def _wanted(request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, str]) -> Wanted:
     script = script_of(request.kind, request.target, cwd)
     return Wanted(
-        ddptop=__version__,
         target=request.target,
         kind=request.kind,
         cwd=str(cwd),

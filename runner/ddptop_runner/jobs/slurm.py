@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -19,8 +18,9 @@ from ddptop_runner.base.paths import (
     shared_file_system,
     state_home,
 )
+from ddptop_runner.base.units import whole
 from ddptop_runner.job.registry import JobView, all_jobs
-from ddptop_runner.jobs.archive import require_free
+from ddptop_runner.jobs.launch import require_free, write_moved
 from ddptop_runner.launch.gpus.choice import parse_gpus
 from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.program import name_for
@@ -29,48 +29,15 @@ from ddptop_runner.launch.request import (
     LaunchRequest,
     folder_of,
     overrides_of,
-    require_probe,
-    require_ranks,
     require_script,
     require_text,
+    require_valid,
 )
 from ddptop_runner.launch.slurm import Allocation, Batch, refusal, submitted
-from ddptop_runner.model.spec import check_name, write_spec
+from ddptop_runner.model.spec import check_name
 from ddptop_runner.node.guardian_start import start_guardian
 
 SUBMIT_TIMEOUT_S = 60.0
-_ASK_FOR_GPUS = ("--g", "-G", "--tres", "--exclusive", "SBATCH_G")
-"""Prefixes of sbatch's options and variables that may request GPUs."""
-
-
-@dataclass(frozen=True)
-class SlurmPlan:
-    """A job to submit."""
-
-    name: str
-    python: str
-    cwd: str
-    nodes: tuple[int, int]
-    gpus_per_node: int | None
-    options: tuple[str, ...]
-    exports: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-
-    def batch(self, command: Sequence[str]) -> Batch:
-        """The job's batch script.
-
-        Args:
-            command: what the batch step runs.
-        """
-        return Batch(
-            name=self.name,
-            nodes=self.nodes,
-            cwd=self.cwd,
-            command=tuple(command),
-            exports=self.exports,
-            gpus_per_node=self.gpus_per_node,
-            options=self.options,
-        )
 
 
 def gpus_per_node(text: str | None) -> int | None:
@@ -82,13 +49,13 @@ def gpus_per_node(text: str | None) -> int | None:
     if text is None or text in ("all", "none"):
         return None
     parse_gpus(text)
-    count = text.partition("auto:")[2]
-    if not count.isdigit():
+    count = whole(text.partition("auto:")[2])
+    if count is None:
         raise UsageError(
             f"--gpus {text} names devices, but Slurm chooses them",
             "use --gpus auto:N for N devices on each node",
         )
-    return int(count)
+    return count
 
 
 def require_slurm(request: LaunchRequest) -> None:
@@ -105,19 +72,15 @@ def require_slurm(request: LaunchRequest) -> None:
         raise UsageError("--slurm chooses the machines, not --hosts", "remove one of them")
     if request.wait_gpus:
         raise UsageError("--wait-gpus has no effect with --slurm, which queues jobs", "remove it")
-    require_ranks(request.nproc)
-    if request.hang_timeout_s is not None:
-        require_probe("--hang-timeout", probe=request.probe)
-    if request.on_nan != "alert":
-        require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
+    require_valid(request)
 
 
 def plan(
     request: LaunchRequest,
     env: Mapping[str, str],
     options: tuple[str, ...],
-) -> SlurmPlan:
-    """Check a request on the login node.
+) -> Batch:
+    """Check a request on the login node; returns the job to submit, without its command.
 
     Args:
         request: the request.
@@ -129,7 +92,7 @@ def plan(
     """
     require_slurm(request)
     gpus = gpus_per_node(request.gpus)
-    require_text([request.target, *request.args, *options, request.cwd or "", request.python or ""])
+    require_text(options)
     overrides_of(request.env)
     cwd = folder_of(request.cwd)
     if request.kind == "script":
@@ -147,14 +110,8 @@ def plan(
             f"run folders are in {state_home()}, a local disk: unless the nodes share it, set"
             " DDPTOP_HOME to a directory that they do"
         )
-    asks = any(one.startswith(_ASK_FOR_GPUS) for one in (*options, *env))
-    if not (gpus or request.nproc or asks):
-        notes.append(
-            "this requests no GPUs: pass --gpus auto:N, or --nproc N to train on CPUs, unless"
-            " the partition gives some to each job"
-        )
     home = env.get("DDPTOP_HOME")
-    return SlurmPlan(
+    return Batch(
         name=name,
         python=python,
         cwd=str(cwd),
@@ -261,10 +218,7 @@ def resume(view: JobView, plan: LaunchPlan) -> None:
     )
     if local_dir_reason(folder):
         create_local_dir(folder)
-    if old.host != spec.host:
-        with suppress(OSError):
-            folder.node_file(old.host).rename(folder.node_file(spec.host))
-    write_spec(folder, spec)
+    write_moved(folder, spec, old.host)
     last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
     job_env = {**plan.job_env, "DDPTOP_JOB_ID": old.job_id}
     start_guardian(folder, spec, job_env, (), attempt=last + 1, waits=False)

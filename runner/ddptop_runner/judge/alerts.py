@@ -6,12 +6,11 @@ Those on balance and devices are in `balance.findings`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import is_or_are, name_ranks
-from ddptop_runner.judge.balance.imbalance import MARKED_BY
+from ddptop_runner.base.units import has_or_have, is_or_are, name_gpus, name_ranks
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeStatus, Pause, RankSample
 from ddptop_runner.model.words import Severity
@@ -19,11 +18,8 @@ from ddptop_runner.model.words import Severity
 LINGER_S = 5.0
 """How long an alert with a `hold_s` remains after it is no longer found."""
 
-RECALLED_HELD_S = 1e9
-"""Stands for a finding that was shown, and so has held long enough."""
-
-MARKED_AFTER_S = 85.0
-"""Ranks compared with each other are marked again within this time."""
+RECALLED_LINGER_S = 90.0
+"""How long an alert of an earlier supervisor remains: until it could have been found again."""
 
 MOST_HOSTS = 4
 """Number of hosts to name in one sentence."""
@@ -32,8 +28,8 @@ EARLY_EXIT_HOLD_S = 3.0
 EARLY_EXIT_STEPS = 2
 """A difference of one step may be due to a last message sent just before the end."""
 
-LONGEST_LOOK_S = 5.0
-"""The most time that one look adds to how long a finding has held."""
+LONGEST_GAP_S = 5.0
+"""The most time that one update adds to how long a finding has held."""
 
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "info")
 
@@ -73,21 +69,11 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     if paused:
         whom = "them" if len(paused) > 1 else "it"
         message = (
-            f"{name_ranks(paused)} {is_or_are(paused)} paused{_whereabouts(ranks, paused)} by a"
-            f" signal (SIGCONT resumes {whom})"
+            f"{name_ranks(paused)} {is_or_are(paused)} paused by a signal (SIGCONT resumes {whom})"
         )
         found.append(Finding("paused", "warning", message, paused))
     found += _early_exits(ranks)
     return found
-
-
-def _whereabouts(ranks: Sequence[RankSample], numbers: Sequence[int]) -> str:
-    """` on b at train.py:12` for ranks of one host, if there are several, or at one place."""
-    found = [rank for rank in ranks if rank.rank in numbers]
-    hosts, places = {rank.host for rank in found}, {rank.stands_at for rank in found}
-    on = f" on {hosts.pop()}" if len(hosts) == 1 < len({rank.host for rank in ranks}) else ""
-    at = f" at {place}" if len(places) == 1 and (place := places.pop()) else ""
-    return on + at
 
 
 def lost(gpus: Sequence[GpuSample]) -> list[Finding]:
@@ -95,8 +81,7 @@ def lost(gpus: Sequence[GpuSample]) -> list[Finding]:
     gone = tuple(gpu.index for gpu in gpus if gpu.lost)
     if not gone:
         return []
-    names = ", ".join(map(str, gone))
-    message = f"GPUs {names} are lost" if len(gone) > 1 else f"GPU {names} is lost"
+    message = f"{name_gpus(gone)} {is_or_are(gone)} lost"
     return [Finding("gpu-lost", "error", message, gpus=gone)]
 
 
@@ -118,8 +103,7 @@ def of_nodes(nodes: Sequence[NodeStatus]) -> list[Finding]:
         found.append(Finding("node-unreachable", "warning", message, ranks, has_event=True))
     if gone:
         hosts = ", ".join(node.host for node in gone)
-        be = "are" if len(gone) > 1 else "is"
-        message = f"{hosts} {be} lost{_reason(gone)}"
+        message = f"{hosts} {is_or_are(gone)} lost{_reason(gone)}"
         found.append(Finding("node-lost", "warning", message, has_event=True))
     return found
 
@@ -127,12 +111,10 @@ def of_nodes(nodes: Sequence[NodeStatus]) -> list[Finding]:
 def _hosts_since(nodes: Sequence[NodeStatus]) -> str:
     """`b has been unreachable since 12:03`."""
     since = min((node.unknown_since for node in nodes if node.unknown_since), default=None)
-    names = [node.host for node in nodes]
-    shown = ", ".join(names[:MOST_HOSTS])
-    more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
-    have = "have" if len(names) > 1 else "has"
+    hosts = ", ".join(node.host for node in nodes[:MOST_HOSTS])
+    more = f" and {len(nodes) - MOST_HOSTS} more" if len(nodes) > MOST_HOSTS else ""
     when = "" if since is None else f" since {since.astimezone():%H:%M}"
-    return f"{shown}{more} {have} been unreachable{when}"
+    return f"{hosts}{more} {has_or_have(nodes)} been unreachable{when}"
 
 
 def _reason(nodes: Sequence[NodeStatus]) -> str:
@@ -206,26 +188,15 @@ class AlertBook:
         self._held: dict[str, _Held] = {}
         self._updated_s: float | None = None
 
-    def holds(self) -> dict[str, float]:
-        """By id, how long each alert shown had to hold."""
-        return {id_: one.finding.hold_s for id_, one in self._held.items() if one.shown}
-
-    def recall(self, shown: Sequence[Alert], holds: Mapping[str, float]) -> None:
-        """Restore the alerts of an earlier supervisor, which are not new.
-
-        Each remains until it could have been found again, which takes a new sample of devices and
-        the time that it must hold.
-        """
+    def recall(self, shown: Sequence[Alert]) -> None:
+        """Restore the alerts of an earlier supervisor, which are not new."""
         for alert in shown:
-            hold_s = MARKED_AFTER_S if alert.id in MARKED_BY else holds.get(alert.id, 0.0)
-            ranks, gpus = tuple(alert.ranks), tuple(alert.gpus)
-            known = (alert.id, alert.severity, alert.message, ranks, gpus, hold_s)
-            finding = Finding(*known, host=alert.host)
+            finding = Finding(
+                *(alert.id, alert.severity, alert.message, tuple(alert.ranks), tuple(alert.gpus)),
+                host=alert.host,
+            )
             self._held[alert.id] = _Held(
-                *(finding, alert.since),
-                held_s=RECALLED_HELD_S,
-                shown=True,
-                linger_s=LINGER_S + hold_s,
+                finding, alert.since, shown=True, linger_s=RECALLED_LINGER_S
             )
 
     def update(
@@ -241,7 +212,7 @@ class AlertBook:
         """
         now_s = now.timestamp() if now_s is None else now_s
         # what held during a longer gap (a suspended machine) is unknown
-        passed_s = 0.0 if self._updated_s is None else min(now_s - self._updated_s, LONGEST_LOOK_S)
+        passed_s = 0.0 if self._updated_s is None else min(now_s - self._updated_s, LONGEST_GAP_S)
         self._updated_s = now_s
         held: dict[str, _Held] = {}
         new: list[_Held] = []

@@ -37,11 +37,8 @@ WRITTEN_WITHIN_S = 0.1
 REMEMBERED = 100
 """Number of checkpoint steps to keep, from any of which a later attempt may resume."""
 REPORTED_AT_ONCE, REPORTED_EVERY_S = 10, 30.0
-"""Checkpoints reported in a row, then the interval of reports, as some scripts save each step."""
-
-
-def _steps(number: int) -> str:
-    return f"{number} step{'' if number == 1 else 's'}"
+"""Checkpoints reported as they come, then the interval of reports, as some scripts save each
+step."""
 
 
 @dataclass(frozen=True)
@@ -60,26 +57,18 @@ class WorkLost:
     def in_words(self) -> str:
         """One sentence; empty if unknown or no work was lost."""
         took = "" if self.seconds is None else duration_in_words(self.seconds)
+        steps = "" if self.steps is None else f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        what = f"{steps} ({took})" if steps and took else steps or took or "everything"
         if self.since is not None:
-            step = at_step(self.since)
-            if self.steps == 0:
-                waited = f"in the {took} " if took else ""
-                since = f"since {self.since.name}{step}"
-                return f"Work lost: none (no steps {waited}{since})."
-            what = took if self.steps is None else _steps(self.steps)
-            aside = f" ({took})" if took and self.steps is not None else ""
-            what = f"{what}{aside}" if what else "everything"
-            return f"Work lost: {what} since {self.since.name}{step}."
+            what = "none" if self.steps == 0 else what
+            return f"Work lost: {what} since {self.since.name}{at_step(self.since)}."
         if not self.steps:
             return ""
-        all_ = _steps(self.steps) if self.steps == 1 else f"all {self.steps} steps"
-        lost = f"{all_} of this attempt ({took}) {'is' if self.steps == 1 else 'are'} lost"
         if self.earlier is not None:
-            attempt = "" if self.earlier.attempt is None else f" (attempt {self.earlier.attempt})"
-            return f"No checkpoint has been detected since {self.earlier.name}{attempt}: {lost}."
+            return f"Work lost: {what}. No checkpoint was detected since {self.earlier.name}."
         return (
-            f"No checkpoint was detected: {lost}, unless the script saves in a way that ddptop "
-            "cannot detect."
+            f"Work lost: {what}. No checkpoint was detected; the script may save in a way that "
+            "ddptop cannot detect."
         )
 
 
@@ -217,9 +206,8 @@ class CheckpointBook:
         """The files of `last`."""
         self._reported = True
         self._unreported = 0
-        self._reported_s: float | None = None
-        self._reports_left = float(REPORTED_AT_ONCE)
-        self._updated_s: float | None = None
+        self._reported_s = 0.0
+        self._reports = 0
         self._began: tuple[int, int | None] = (0, 0)
         """(present attempt, step of the run at which it started)."""
 
@@ -251,7 +239,7 @@ class CheckpointBook:
         self._shown = gathered
         self._unreported += not self._reported
         self._reported = False
-        self._reported_s = file.ended_t if self._reported_s is None else self._reported_s
+        self._reported_s = self._reported_s or file.ended_t
         return self.last
 
     def began(self, began: int | None, attempt: int) -> None:
@@ -298,32 +286,27 @@ class CheckpointBook:
         size = gathered.size_bytes
         return size is None or size >= LEAST_SHARE * self._memory.largest_bytes
 
-    def look(self, now_s: float, *, at_once: bool = False) -> CheckpointSaved | None:
+    def report(self, now_s: float, *, at_once: bool = False) -> CheckpointSaved | None:
         """The event of the last checkpoint, once it is complete.
 
         Args:
             now_s: CLOCK_BOOTTIME.
             at_once: do not wait for more files, since there will be none.
         """
-        passed_s = 0.0 if self._updated_s is None else max(0.0, now_s - self._updated_s)
-        self._updated_s = now_s
-        self._reports_left = min(REPORTED_AT_ONCE, self._reports_left + passed_s / REPORTED_EVERY_S)
         last, ended_s = self.last, self._memory.ended_s
         if last is None or ended_s is None:
             return None
         self._follow_renames(last, now_s - ended_s)
-        is_complete = at_once or now_s - ended_s >= SETTLED_S
-        is_endless = (
-            self._unreported > 0 and now_s - (self._reported_s or now_s) >= REPORTED_EVERY_S
-        )
-        if self._reported or not (is_complete or is_endless):
+        is_complete = now_s - ended_s >= SETTLED_S
+        is_due = now_s - self._reported_s >= REPORTED_EVERY_S
+        if self._reported or not (
+            at_once
+            or (is_complete and self._reports < REPORTED_AT_ONCE)
+            or (is_due and (is_complete or self._unreported > 0))
+        ):
             return None
-        self._reported = True
-        if self._reports_left < 1 and not at_once:
-            self._unreported += 1
-            return None
-        self._reports_left -= 1
-        self._reported_s = now_s
+        self._reported, self._reported_s = True, now_s
+        self._reports += 1
         others, self._unreported = self._unreported, 0
         last = self.last or last
         ranks = {rank for rank, _ in self._shown.files} if self._shown is not None else set()
@@ -432,10 +415,10 @@ class Finder:
         """Search for a file, unless a search is in progress."""
         if self._thread is not None and self._thread.is_alive():
             return
-        self._thread = threading.Thread(target=self._look, args=(path, inode), daemon=True)
+        self._thread = threading.Thread(target=self._search, args=(path, inode), daemon=True)
         self._thread.start()
 
-    def _look(self, path: str, inode: int) -> None:
+    def _search(self, path: str, inode: int) -> None:
         self._answer = path, locate(path, inode)
 
     def answer(self) -> tuple[str, str] | None:

@@ -11,8 +11,8 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import ENDED, OnNan
 
-BAD_LOOKS, BAD_STEPS = 3, 2
-"""A loss has gone bad after this many looks without a finite one and this many bad steps."""
+BAD_SAMPLES, BAD_STEPS = 3, 2
+"""A loss has gone bad after this many samples without a finite one and this many bad steps."""
 
 
 @dataclass(frozen=True)
@@ -37,35 +37,35 @@ class BadLoss:
 
 
 class _Streak:
-    """One rank's looks since its loss was last finite."""
+    """One rank's samples since its loss was last finite."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.samples = 0
         self.steps: set[int | None] = set()
         self.since: int | None = None
         self.last_good: float | None = None
 
-    def look(self, rank: RankSample) -> bool:
-        """Add a look; returns whether the loss has gone bad for good."""
+    def add(self, rank: RankSample) -> bool:
+        """Add a sample; returns whether the loss has gone bad for good."""
         if rank.loss_state is None:
             return False
         if rank.loss_state == "ok":
             self.last_good = rank.loss
-        # or one arrived since the previous look
+        # or one arrived since the previous sample
         if (
             rank.loss_state == "ok"
             or rank.loss_min is not None
             or rank.loss_bad_since != self.since
         ):
-            self.looks, self.since = 0, rank.loss_bad_since
+            self.samples, self.since = 0, rank.loss_bad_since
             self.steps.clear()
         if rank.loss_state == "ok":
             return False
-        self.looks += 1
+        self.samples += 1
         self.steps.add(rank.loss_step)
         # a line without a step may remain the only one for long
         stepless = self.steps == {None} and rank.loss_source != "log"
-        return self.looks >= BAD_LOOKS and (stepless or len(self.steps) >= BAD_STEPS)
+        return self.samples >= BAD_SAMPLES and (stepless or len(self.steps) >= BAD_STEPS)
 
 
 class LossWatch:
@@ -83,10 +83,10 @@ class LossWatch:
         """Start over for a new attempt."""
         self._streaks.clear()
 
-    def look(self, ranks: Sequence[RankSample]) -> BadLoss | None:
+    def update(self, ranks: Sequence[RankSample]) -> BadLoss | None:
         """The loss that `--on-nan` must act on, if there is one."""
         living = [rank for rank in ranks if rank.state not in ENDED]
-        is_lasting = [self._streaks[rank.rank].look(rank) for rank in living]
+        is_lasting = [self._streaks[rank.rank].add(rank) for rank in living]
         return self._first_bad(living) if any(is_lasting) and self._on_nan != "alert" else None
 
     def _first_bad(self, ranks: Sequence[RankSample]) -> BadLoss:

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -68,6 +67,16 @@ class HostResult(Base, frozen=True, kw_only=True):
     ranks: list[RankResult]
 
 
+class _Stage(Base, frozen=True, kw_only=True):
+    """One line from a rank."""
+
+    stage: str
+    flops_per_s: float | None = None
+    seconds: float | None = None
+    peer: int | None = None
+    bytes_per_s: float | None = None
+
+
 class _Rank:
     """One process, and its output so far."""
 
@@ -76,33 +85,28 @@ class _Rank:
         self.out = self.err = b""
 
     def result(self) -> RankResult:
-        stage, flops, seconds = None, None, None
-        links: dict[str, float] = {}
+        found = RankResult(rank=self.rank, local_rank=self.local_rank)
         for line in self.out.splitlines():
             try:
-                message: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+                said = msgspec.json.decode(line, type=_Stage)
             except msgspec.MsgspecError:  # libraries print to stdout too
                 continue
-            stage = str(message.get("stage"))
-            flops = message.get("flops_per_s", flops)
-            seconds = message.get("seconds", seconds)
-            if stage == "link":
-                links[str(message.get("peer"))] = float(message["bytes_per_s"])
+            links = dict(found.links)
+            if said.peer is not None and said.bytes_per_s is not None:
+                links[str(said.peer)] = said.bytes_per_s
+            found = msgspec.structs.replace(
+                found,
+                stage=said.stage,
+                flops_per_s=said.flops_per_s or found.flops_per_s,
+                all_reduce_s=said.seconds or found.all_reduce_s,
+                links=links,
+            )
         status = self.process.poll()
-        error = None
-        if status is not None and (status != 0 or stage != "done"):
-            lines = self.err.decode("utf-8", "replace").strip().splitlines()
-            error = next((line for line in reversed(lines) if line.strip()), "")[:300]
-            error = error or f"exit status {status}"
-        return RankResult(
-            rank=self.rank,
-            local_rank=self.local_rank,
-            stage=stage,
-            flops_per_s=flops,
-            all_reduce_s=seconds,
-            links=links,
-            error=error,
-        )
+        if status is None or (status == 0 and found.stage == "done"):
+            return found
+        lines = self.err.decode("utf-8", "replace").strip().splitlines()
+        error = lines[-1][:300] if lines else f"exit status {status}"
+        return msgspec.structs.replace(found, error=error)
 
 
 def run(rendezvous: Rendezvous, limit_s: float = LIMIT_S) -> HostResult:
@@ -206,33 +210,21 @@ def _broken(
     results: Mapping[str, HostResult | None], devices: Mapping[str, Sequence[Device] | None]
 ) -> list[str]:
     """The failures. If any came before the ranks connected, only those: they cause the others."""
-    failed: list[tuple[bool, str]] = []
-    late: list[str] = []
+    alone: list[str] = []
+    others: list[str] = []
     for host, result in results.items():
         if result is None:
-            late.append(f"{host}: no result")
+            others.append(f"{host}: no result")
             continue
         for one in result.ranks:
-            if one.stage == "done":
-                continue
             who = f"{host}: {_who(one, devices.get(host))}"
-            if one.error is not None:
-                where = "on its own" if one.stage is None else "with the others"
-                failed.append((one.stage is not None, f"{who} failed {where}: {one.error}"))
-            elif one.stage is None:
-                failed.append((False, f"{who} did not finish its matrix product in time"))
-            else:
-                late.append(f"{who} did not get beyond {_STAGES.get(one.stage, one.stage)}")
-    first = [line for is_late, line in failed if not is_late]
-    return first or [line for _, line in failed] or late
-
-
-_STAGES = {
-    "matmul": "its matrix product: it cannot connect to the others",
-    "joined": "joining the others",
-    "all_reduce": "the all-reduce",
-    "link": "a transfer to its neighbor",
-}
+            if one.stage is None:
+                alone.append(f"{who} failed on its own: {one.error or 'it did not finish in time'}")
+            elif one.stage != "done":
+                others.append(
+                    f"{who} failed with the others, after {one.stage}: {one.error or 'no progress'}"
+                )
+    return alone or others
 
 
 def _who(one: RankResult, devices: Sequence[Device] | None) -> str:

@@ -10,7 +10,6 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch.gpus.choice import parse_gpus
 
 FORMS = "use HOST, USER@HOST, or HOST:GPUS, as in --hosts a,b:0-3,me@c:0,2"
-MOST_HOSTS = 1024
 _USER = r"(?:[A-Za-z0-9_][A-Za-z0-9_.+\\-]*@)?"
 _HOST = re.compile(_USER + r"[A-Za-z0-9_][A-Za-z0-9_.%+-]*")
 """A host or alias that is safe on an ssh command line: above all, no leading dash."""
@@ -47,7 +46,8 @@ def parse_hosts(text: str, option: str = "--hosts") -> tuple[HostRequest, ...]:
         else:
             found.append(_host(part, option, text))
     for one in found:
-        _require_gpus(one, option)
+        if one.gpus is not None:
+            parse_gpus(one.gpus, f"{option}: the GPUs of {one.host}")
     return require_distinct(found, option)
 
 
@@ -67,7 +67,9 @@ def parse_hostfile(text: str, name: str) -> tuple[HostRequest, ...]:
         if not words:
             continue
         where = f"{name}, line {number}"
-        host = _only(parse_hosts(words[0], where), where, words[0])
+        host, *more = parse_hosts(words[0], where)
+        if more:
+            raise UsageError(f"{where}: {words[0]!r} is more than one host", "write one per line")
         slots = None
         for word in words[1:]:
             if (given := re.fullmatch(r"slots=([0-9]{1,5})", word)) is None or int(given[1]) < 1:
@@ -77,12 +79,6 @@ def parse_hostfile(text: str, name: str) -> tuple[HostRequest, ...]:
     if not found:
         raise UsageError(f"{name} names no hosts", "write one host per line: HOST[:GPUS] [slots=N]")
     return require_distinct(found, name)
-
-
-def _only(hosts: Sequence[HostRequest], where: str, word: str) -> HostRequest:
-    if len(hosts) != 1:
-        raise UsageError(f"{where}: {word!r} is more than one host", "write one host per line")
-    return hosts[0]
 
 
 def _host(part: str, option: str, text: str) -> HostRequest:
@@ -105,20 +101,11 @@ def _host(part: str, option: str, text: str) -> HostRequest:
     return HostRequest(host, gpus)
 
 
-def _require_gpus(one: HostRequest, option: str) -> None:
-    try:
-        if one.gpus is not None:
-            parse_gpus(one.gpus)
-    except UsageError as error:
-        message = error.message.replace(f"--gpus {one.gpus!r}: ", "", 1)
-        raise UsageError(f"{option}: the GPUs of {one.host}: {message}", error.hint) from None
-
-
 def require_distinct(hosts: Sequence[HostRequest], option: str) -> tuple[HostRequest, ...]:
     """Return `hosts`, provided that each is listed once.
 
     Raises:
-        UsageError: a host is listed twice, or there are too many.
+        UsageError: a host is listed twice.
     """
     seen: set[str] = set()
     for one in hosts:
@@ -127,8 +114,6 @@ def require_distinct(hosts: Sequence[HostRequest], option: str) -> tuple[HostReq
                 f"{option} lists {one.host} twice", "list each host once, as in HOST:0-3"
             )
         seen.add(one.host)
-    if len(hosts) > MOST_HOSTS:
-        raise UsageError(f"{option} lists {len(hosts)} hosts", f"use {MOST_HOSTS} or fewer")
     return tuple(hosts)
 
 

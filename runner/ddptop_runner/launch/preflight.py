@@ -45,16 +45,14 @@ FOLDER_S = 5.0
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "lightning_logs"})
 
 
-class Question(Base, frozen=True, kw_only=True):
-    """A question from the head."""
+class FactsWanted(Base, frozen=True, kw_only=True, tag="facts"):
+    """Asks for `HostFacts`."""
 
-    ask: str
-    """`facts`, `reach`, `check`, `doctor`."""
-    kind: str = "script"
+    kind: str
     """`script`, `module`, or `none`, with which no files are compared."""
-    target: str = ""
-    cwd: str = ""
-    python: str = ""
+    target: str
+    cwd: str
+    python: str
     gpus: str | None = None
     nproc: int | None = None
     force: bool = False
@@ -62,10 +60,6 @@ class Question(Base, frozen=True, kw_only=True):
     """Whether this host is a node of a Slurm allocation; only the allocation's GPUs count."""
     env: dict[str, str] = {}
     """Variables set for the job."""
-    targets: list[Target] = []
-    """For `reach`."""
-    rendezvous: device_check.Rendezvous | None = None
-    """For `check`."""
 
 
 class Target(Base, frozen=True, kw_only=True):
@@ -78,8 +72,35 @@ class Target(Base, frozen=True, kw_only=True):
     """What its socket sends; another machine at that address would not send it."""
 
 
+class ReachWanted(Base, frozen=True, kw_only=True, tag="reach"):
+    """Asks for `Reached`."""
+
+    targets: list[Target]
+
+
+class Reached(Base, frozen=True, kw_only=True):
+    """By host, those of its addresses, in order, that this host can connect to."""
+
+    reached: dict[str, list[str]]
+
+
+class DoctorWanted(Base, frozen=True, kw_only=True, tag="doctor"):
+    """Asks for a `doctor.Report`."""
+
+    python: str
+
+
+class CheckWanted(Base, frozen=True, kw_only=True, tag="check"):
+    """Asks for a `device_check.HostResult`."""
+
+    rendezvous: device_check.Rendezvous
+
+
+Question = FactsWanted | ReachWanted | DoctorWanted | CheckWanted
+
+
 class HostFacts(Base, frozen=True, kw_only=True):
-    """The answer to `facts`."""
+    """The facts about a host that the head compares."""
 
     ddptop: str
     command: list[str]
@@ -116,27 +137,27 @@ class HostFacts(Base, frozen=True, kw_only=True):
 
 
 def answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer one question from the head, as plain data.
+    """Answer a `Question` from the head; both are plain data.
 
     Raises:
         DdptopError: the question cannot be answered.
     """
     try:
-        question = msgspec.convert(dict(arguments), Question)
+        question: Question = msgspec.convert(dict(arguments), Question)
     except msgspec.ValidationError as error:
         raise UsageError(f"invalid question ({error})", "use the same ddptop everywhere") from None
-    if question.ask == "facts":
-        return _plain(facts(question))
-    if question.ask == "reach":
-        return {"reached": reach(question.targets)}
-    if question.ask == "check" and question.rendezvous is not None:
-        return _plain(device_check.run(question.rendezvous))
-    if question.ask == "doctor":
-        from ddptop_runner.launch.doctor import Place, Report, examine
+    match question:
+        case FactsWanted():
+            return _plain(facts(question))
+        case ReachWanted(targets=targets):
+            return _plain(Reached(reached=reach(targets)))
+        case CheckWanted(rendezvous=rendezvous):
+            return _plain(device_check.run(rendezvous))
+        case DoctorWanted(python=python):
+            from ddptop_runner.launch.doctor import Place, Report, examine
 
-        place = Place(env=dict(os.environ), cwd=Path.home(), python=question.python or None)
-        return _plain(Report(checks=examine(place)))
-    raise UsageError(f"unknown question {question.ask!r}", "use the same ddptop everywhere")
+            place = Place(env=dict(os.environ), cwd=Path.home(), python=python)
+            return _plain(Report(checks=examine(place)))
 
 
 def _plain(struct: msgspec.Struct) -> dict[str, Any]:
@@ -144,7 +165,7 @@ def _plain(struct: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-def facts(question: Question) -> HostFacts:
+def facts(question: FactsWanted) -> HostFacts:
     """Collect everything about this host that the head compares."""
     env = {**os.environ, **question.env}
     cwd = Path(question.cwd)

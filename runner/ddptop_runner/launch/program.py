@@ -1,23 +1,33 @@
 """Decides what a job runs: ranks of torch's launcher, or a command.
 
-It inspects the file system and installed programs, and changes nothing.
+It inspects the file system and installed programs, and changes nothing. Scripts that start ranks
+themselves are recognized, since under ddptop's ranks each would start as many processes again.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.launch import launchers
-from ddptop_runner.launch.advice import starts_own_ranks
+from ddptop_runner.foreign.arguments import (
+    SHELLS,
+    WRAPPERS,
+    base_name,
+    launched_script,
+    launcher_of,
+    python_target,
+)
 from ddptop_runner.launch.gpus.choice import ON_CPU, DeviceChoice
-from ddptop_runner.launch.request import LaunchRequest, program_of, require_command, script_of
+from ddptop_runner.launch.request import LaunchRequest, executable_of, require_command, script_of
 from ddptop_runner.model.spec import derive_name
 
 
@@ -87,20 +97,20 @@ def starting_ranks(request: LaunchRequest, cwd: Path) -> str | None:
 def name_for(request: LaunchRequest) -> str:
     """The name of a job that was not given one."""
     if request.base_name is None and request.kind == "command":
-        return launchers.command_name((request.target, *request.args))
+        return command_name((request.target, *request.args))
     return derive_name(request.base_name or request.target)
 
 
 def _command(
     request: LaunchRequest, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
 ) -> Program:
-    launcher = launchers.launcher_name((request.target, *request.args))
-    require_command(request, launcher)
+    launcher = launcher_name((request.target, *request.args))
+    require_command(request)
     return Program(
         "command",
         request.target,
         request.args,
-        program_of(request, cwd, env, interpreters.choose(None, env)),
+        executable_of(request.target, cwd, env),
         0,
         launcher=launcher,
         pty=request.pty,
@@ -130,3 +140,132 @@ def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
     if not device_count:
         notes.append(ON_CPU)
     return choice.ranks
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+
+
+def inner(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command without a wrapper or shell: it starts with the launcher, interpreter, or program.
+
+    `env A=1 nohup torchrun x.py` → `torchrun x.py`; `bash -c 'A=1 python x.py'` → `python x.py`.
+    A wrapper around nothing recognizable is returned unchanged.
+    """
+    words = tuple(argv)
+    if not words or base_name(words[0]) not in SHELLS | WRAPPERS:
+        return words
+    if is_code := len(words) > 2 and re.fullmatch(r"-[a-z]*c", words[1]) is not None:
+        words = tuple(re.sub(r"[;&|\n]+", " ; ", words[2]).split())
+    tails = [words[index:] for index, word in enumerate(words) if not _VARIABLE.match(word)]
+    trains = (tail for tail in tails if launcher_of(tail) or python_target(tail))
+    paths = (tail for tail in tails[1:] if _is_program(tail[0]) and not is_code)
+    return next(trains, None) or next(paths, None) or tuple(argv)
+
+
+def _is_program(word: str) -> bool:
+    """Whether it is a path or a script; a bare word may be an option's value."""
+    return not word.startswith("-") and ("/" in word or word.endswith((".py", ".sh")))
+
+
+def launcher_name(argv: Sequence[str]) -> str | None:
+    """What starts the command's ranks, judging by its words; a `foreign.types.Launcher`.
+
+    `python` is a script without a launcher, which may still start ranks itself; None is an unknown
+    program.
+    """
+    words = inner(argv)
+    kind = launcher_of(words)
+    if kind is None and words and (python_target(words) or words[0].endswith(".py")):
+        return "python"
+    return kind
+
+
+def command_name(argv: Sequence[str]) -> str:
+    """A job name from the script inside the command, else from its program.
+
+    `torchrun --nproc-per-node 2 train.py` → `train`; `python -m pkg.train` → `train`;
+    `mpirun -np 2 ./train` → `mpirun`.
+    """
+    words = inner(argv)
+    target = python_target(words)
+    if launcher_of(words) is not None:
+        name = launched_script(words) or launcher_of(words)
+    elif target is not None:
+        name = target.stem
+    else:
+        name = base_name(words[0]).rsplit(".", 1)[0] if words else None
+    return derive_name((name or "job").replace(".", "-"))
+
+
+# --- scripts that start ranks themselves ----------------------------------------------------------
+
+MOST_BYTES = 192 * 1024
+"""Reading and parsing delay a launch by about 100 ms per 100 KiB."""
+_SPAWNS = re.compile(
+    r"torch\.multiprocessing\.(?:spawn\.)?(?:spawn|start_processes)"
+    r"|torch\.distributed\..*\.(?:main|elastic_launch)|accelerate\..*notebook_launcher"
+    r"|accelerate\.notebook_launcher"
+)
+_RUNS = re.compile(r"os\.(?:system|popen|exec\w+)|subprocess\.\w+")
+_NESTED = re.compile(
+    r"(?:\S*/)?(?:accelerate|deepspeed|horovodrun|mpirun|mpiexec|srun)(?:\s|$)"
+    r"|.*(?:\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b)"
+)
+"""A command line that starts another launcher."""
+_RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+
+
+def starts_own_ranks(script: Path) -> str | None:
+    """The call that starts ranks, such as `mp.spawn (line 12)`; None if there is none.
+
+    Also None if the script reads RANK, LOCAL_RANK, or WORLD_SIZE, because it can then be started by
+    a launcher as well, and if it cannot be read or parsed. Conditions are not evaluated: a call
+    counts wherever it is. The script's own modules are not read.
+    """
+    try:
+        with script.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes in the script's strings
+            tree = ast.parse(data.decode("utf-8-sig", errors="replace"))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    nodes = list(ast.walk(tree))
+    stored = {
+        node.slice
+        for node in nodes
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    }
+    names: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES and node not in stored:
+            return None
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                top = one.name.partition(".")[0]
+                names[one.asname or top] = one.name if one.asname else top
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for one in node.names:
+                names[one.asname or one.name] = f"{node.module}.{one.name}"
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            written = ast.unparse(node.func)
+            first, dot, rest = written.partition(".")
+            full = f"{names.get(first, '')}{dot}{rest}"
+            if _SPAWNS.fullmatch(full) or (_RUNS.fullmatch(full) and _runs_launcher(node)):
+                return f"{written} (line {node.lineno})"
+    return None
+
+
+def _runs_launcher(call: ast.Call) -> bool:
+    words = [
+        part.value
+        for argument in call.args[:2]
+        for part in ast.walk(argument)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
+    return _NESTED.match(" ".join(words)) is not None

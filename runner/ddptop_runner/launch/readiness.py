@@ -41,8 +41,6 @@ class Surveyed(msgspec.Struct, frozen=True):
 class Wanted(msgspec.Struct, frozen=True):
     """What the job requires of every host."""
 
-    ddptop: str
-    """The head's version of ddptop."""
     target: str
     kind: str
     cwd: str
@@ -101,11 +99,10 @@ def judge(hosts: Sequence[Surveyed], wanted: Wanted) -> Judged:
     """Compare the hosts with each other and with what the job requires."""
     refusals = [*_unreachable(hosts)]
     there = [(one, one.facts) for one in hosts if one.facts is not None]
-    refusals += _versions(there, wanted)
     refusals += _programs(there, wanted)
     if wanted.trains:
         refusals += _files(there, wanted)
-        refusals += _devices(hosts, there, wanted)
+        refusals += _devices(there, wanted)
     addresses, unreached = _addresses(hosts)
     refusals += unreached
     merged = _merged(refusals)
@@ -150,24 +147,13 @@ def _unreachable(hosts: Sequence[Surveyed]) -> list[Refusal]:
     found = []
     for one in hosts:
         if (why := one.unreachable) is not None:
-            remedy = "run ddptop setup-host {hosts}" if why.kind == "ddptop" else why.remedy
+            is_set_up = why.kind not in ("ddptop", "version")
+            remedy = why.remedy if is_set_up else "run ddptop setup-host {hosts}"
             found.append(Refusal((one.request.host,), why.problem, remedy))
     return found
 
 
 _There = Sequence[tuple[Surveyed, HostFacts]]
-
-
-def _versions(there: _There, wanted: Wanted) -> list[Refusal]:
-    return [
-        Refusal(
-            (one.request.host,),
-            f"ddptop {facts.ddptop} is installed there, but {wanted.ddptop} here",
-            "run ddptop setup-host {hosts}",
-        )
-        for one, facts in there
-        if facts.ddptop != wanted.ddptop
-    ]
 
 
 def _programs(there: _There, wanted: Wanted) -> list[Refusal]:
@@ -249,17 +235,12 @@ _REMEDIES: dict[Refused, str] = {
 }
 
 
-def _devices(hosts: Sequence[Surveyed], there: _There, wanted: Wanted) -> list[Refusal]:
+def _devices(there: _There, wanted: Wanted) -> list[Refusal]:
     found = []
-    well = [one.request for one, facts in there if facts.gpus_refused is None]
-    listed = ",".join(_typed(request) for request in well)
     for one, facts in there:
         host = (one.request.host,)
         if facts.gpus_refused is not None:
-            others = ""
-            if facts.gpus_refused == "busy" and listed and len(well) < len(hosts):
-                others = f"use --hosts {listed}, "
-            remedy = f"{others}{_REMEDIES[facts.gpus_refused]}"
+            remedy = _REMEDIES[facts.gpus_refused]
             found.append(Refusal(host, facts.gpus_problem or "no GPUs", remedy))
         elif ranks_of(one.request, facts, wanted) is None:
             problem = "no GPUs there, so the number of ranks is unknown"
@@ -271,17 +252,12 @@ def _devices(hosts: Sequence[Surveyed], there: _There, wanted: Wanted) -> list[R
             gpus = plural(len(facts.devices), "GPU")
             problem = f"{ranks} do not fit on {gpus} (NCCL does not support two on one device)"
             found.append(Refusal(host, problem, "use fewer ranks there"))
-    kinds = {bool(facts.devices) for _, facts in there if facts.gpus_refused is None}
-    if len(kinds) > 1:
-        without = tuple(one.request.host for one, facts in there if not facts.devices)
-        if all(facts.gpus_refused is None for _, facts in there):
-            problem = "it has no GPUs, but the other hosts do"
-            found.append(Refusal(without, problem, "leave it out of --hosts"))
+    without = tuple(one.request.host for one, facts in there if not facts.devices)
+    is_known = all(facts.gpus_refused is None for _, facts in there)
+    if is_known and 0 < len(without) < len(there):
+        problem = "it has no GPUs, but the other hosts do"
+        found.append(Refusal(without, problem, "leave it out of --hosts"))
     return found
-
-
-def _typed(request: HostRequest) -> str:
-    return request.host if request.gpus is None else f"{request.host}:{request.gpus}"
 
 
 def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]]:
@@ -373,7 +349,7 @@ def _row(
     ]
 
 
-_STATES = {"ddptop": "no ddptop", "denied": "no login"}
+_STATES = {"ddptop": "no ddptop", "version": "other ddptop", "denied": "no login"}
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

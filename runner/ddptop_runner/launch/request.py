@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.foreign.arguments import python_target
 from ddptop_runner.host.handover import is_text
 from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.hosts import HostRequest, fewest_nodes
@@ -115,28 +113,16 @@ def folder_of(path: str | None) -> Path:
     return folder
 
 
-def require_probe(option: str, *, probe: bool) -> None:
-    """Raise UsageError if the ranks get no probe, without which `option` has no effect."""
-    if not probe:
-        raise UsageError(
-            f"{option} requires the probe, which --no-probe disables", "remove one of them"
-        )
-
-
 def require_script(cwd: Path, script: str) -> None:
     """Raise UsageError unless the script, relative to `cwd`, can be read."""
     path = cwd / script
     if not script:
         raise UsageError("the script name is empty", "try `ddptop launch train.py`")
-    if path.is_dir():
-        raise UsageError(f"{script} is a directory", "pass the script itself, or -m MODULE")
-    if not path.exists():
+    if not path.is_file():
         remedy = "check the path, or pass --cwd"
         if not script.endswith(".py") and "/" not in script and shutil.which(script):
             remedy = f"to run a program, use `ddptop launch -- {script} ...`"
         raise UsageError(f"no script {script} in {cwd}", remedy)
-    if not os.access(path, os.R_OK):
-        raise UsageError(f"{path} cannot be read", "check its permissions")
     if script.endswith((".sh", ".bash")):
         raise UsageError(
             f"{script} is not a Python script", f"use `ddptop launch -- bash {script}`"
@@ -167,55 +153,45 @@ def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
     return overrides
 
 
-COUNTING = {
-    "torchrun": "--nproc-per-node N",
-    "accelerate": "--num_processes N",
-    "deepspeed": "--num_gpus N",
-    "horovod": "-np N",
-    "mpirun": "-np N",
-    "srun": "--ntasks N",
-}
-"""The option that sets each launcher's number of ranks."""
-
-
-def require_command(request: LaunchRequest, launcher: str | None) -> None:
-    """Refuse options of a command that require ranks started by ddptop.
-
-    Args:
-        request: the request.
-        launcher: what starts the command's ranks.
+def require_command(request: LaunchRequest) -> None:
+    """Refuse options that have no effect on a command, which runs unchanged.
 
     Raises:
         UsageError: names the option and the remedy.
     """
-    if request.nproc is not None:
-        option = COUNTING.get(launcher or "")
-        raise UsageError(
-            f"--nproc {request.nproc} does not apply to commands, which start their own ranks",
-            f"pass {option} to {launcher}" if option else "remove it",
-        )
-    if request.python is not None:
-        raise UsageError(
-            f"--python {request.python} does not apply to commands, which run unchanged",
-            f"remove it, or use -- {request.python} SCRIPT",
-        )
-    if request.allow_shrink:
-        raise UsageError(
-            "--allow-shrink requires ranks that ddptop starts, but a command starts its own",
-            "remove it, or launch the script directly: SCRIPT ARGS",
-        )
+    for option, is_given, remedy in (
+        ("--nproc", request.nproc is not None, "set the number of ranks in the command itself"),
+        ("--python", request.python is not None, f"use -- {request.python} SCRIPT"),
+        ("--allow-shrink", request.allow_shrink, "launch the script directly: SCRIPT ARGS"),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{option} does not apply to commands, which start their own ranks", remedy
+            )
 
 
-def require_ranks(nproc: int | None) -> None:
-    """Refuse a number of ranks that no job can have.
+def require_valid(request: LaunchRequest) -> None:
+    """Refuse values that no job can have.
 
     Raises:
-        UsageError: names the number.
+        UsageError: names the option and the remedy.
     """
+    nproc = request.nproc
     if nproc is not None and not 1 <= nproc <= MOST_RANKS:
         raise UsageError(
             f"--nproc {nproc} is not a valid number of ranks", f"use 1 to {MOST_RANKS}"
         )
+    if request.max_restarts < 0:
+        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
+    needs_probe = {
+        "--hang-timeout": request.hang_timeout_s is not None,
+        f"--on-nan {request.on_nan}": request.on_nan != "alert",
+    }
+    for option in (option for option, given in needs_probe.items() if given and not request.probe):
+        raise UsageError(
+            f"{option} requires the probe, which --no-probe disables", "remove one of them"
+        )
+    require_text([request.target, *request.args, request.cwd or "", request.python or ""])
 
 
 def require_one_way(request: LaunchRequest) -> None:
@@ -248,11 +224,6 @@ def require_one_way(request: LaunchRequest) -> None:
     for option in (option for option, given in one_machine_only.items() if given):
         remedy = "use --nodes MIN:MAX" if option == "--allow-shrink" else f"remove {option}"
         raise UsageError(f"{option} works on one machine only, not with --hosts", remedy)
-    uuids = request.gpus is not None and request.gpus.startswith(("GPU-", "MIG-"))
-    if uuids and len(request.hosts) > 1:
-        raise UsageError(
-            "--gpus lists UUIDs, which exist on one host only", "use --hosts HOST:UUID, or indices"
-        )
     for option, seconds in {
         "--node-timeout": request.node_timeout_s,
         "--orphan-timeout": request.orphan_timeout_s,
@@ -262,14 +233,13 @@ def require_one_way(request: LaunchRequest) -> None:
     fewest_nodes(request.nodes, len(request.hosts))
 
 
-def executable_of(program: str, cwd: Path, env: Mapping[str, str], interpreter: str) -> str:
+def executable_of(program: str, cwd: Path, env: Mapping[str, str]) -> str:
     """The file that a command's first word names, as the job resolves it.
 
     Args:
         program: the first word: a name to find on PATH, or a path relative to `cwd`.
         cwd: the job's working folder.
         env: the job's variables.
-        interpreter: if the program is next to it, the message says so.
 
     Returns:
         An absolute path. Links are not followed, because a virtual environment's Python is one.
@@ -282,41 +252,15 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], interpreter: 
             "-- requires a command", "try `ddptop launch -- torchrun --nproc-per-node 2 x.py`"
         )
     if "/" in program:
-        path = cwd / program
-        if path.is_dir():
-            raise UsageError(f"{program} is a directory", "pass a program: -- COMMAND ARGS")
-        if not path.exists():
-            raise UsageError(f"no program {program} in {cwd}", "check the path")
-        if not os.access(path, os.X_OK):
-            remedy = f"-- python {program}" if program.endswith(".py") else f"chmod +x {program}"
-            raise UsageError(f"{program} is not executable", remedy)
+        if not os.access(path := cwd / program, os.X_OK) or path.is_dir():
+            remedy = f"use -- python {program}" if program.endswith(".py") else "check the path"
+            raise UsageError(f"{program} is not an executable file", remedy)
         return os.path.normpath(path)
-    search = env.get("PATH", os.defpath)
-    if (found := shutil.which(program, path=search)) is not None:
+    if (found := shutil.which(program, path=env.get("PATH", os.defpath))) is not None:
         return os.path.normpath(cwd / found)
-    there = Path(interpreter).with_name(program)
-    if os.access(there, os.X_OK):
-        raise UsageError(f"{program} is not on PATH", f"activate its environment, or use {there}")
-    if (cwd / program).is_file():
-        script = program.endswith(".py")
-        remedy = f"use -- python {program}" if script else f"use -- ./{program}"
-        raise UsageError(f"no program {program} on PATH", remedy)
     remedy = "install it, or activate its environment"
-    if program.startswith("-"):
+    if (cwd / program).is_file():
+        remedy = f"use -- {'python ' if program.endswith('.py') else './'}{program}"
+    elif program.startswith("-"):
         remedy = "ddptop options go before --"
-    elif "=" in program:
-        remedy = f"use -- env {shlex.quote(program)} COMMAND"
     raise UsageError(f"no program {program} on PATH", remedy)
-
-
-def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], interpreter: str) -> str:
-    """`executable_of` a command; if it runs Python on a script, also check the script.
-
-    Raises:
-        UsageError: names what is missing.
-    """
-    program = executable_of(request.target, cwd, env, interpreter)
-    target = python_target((request.target, *request.args))
-    if target is not None and target.kind == "script" and not (cwd / target.name).is_dir():
-        require_script(cwd, target.name)
-    return program

@@ -1,7 +1,7 @@
 """Installs this version of ddptop on another machine, in its own environment.
 
 One tar stream holds ddptop and its requirements as they are installed here, so the other machine
-needs no checkout and, if its Python is of the same version and platform, no network. torch is not
+needs neither a checkout nor a network, but a Python of the same version and platform. torch is not
 included: jobs run under their own interpreter.
 """
 
@@ -30,7 +30,6 @@ from ddptop_runner.store.log_clean import one_line
 from ddptop_runner.version import __version__
 
 LIMIT_S = 300.0
-MINIMUM_PYTHON = (3, 10)
 _PACKAGES = ("ddptop", "ddptop_runner")
 
 _INSTALL = r"""
@@ -43,9 +42,6 @@ payload = sys.stdin.buffer.read()
 if len(payload) != facts["bytes"]:
     end("only some of the files arrived", "try again")
 found = sys.version_info[:2]
-if found < tuple(facts["minimum"]):
-    end("%s is Python %d.%d, too old for ddptop" % ((sys.executable,) + found),
-        "pass --python PATH of a newer one there")
 target = os.path.join(os.path.expanduser("~"), facts["venvs"], facts["version"])
 mark = os.path.join(target, "ddptop-node")
 stamp = os.path.join(target, "installed")
@@ -57,7 +53,9 @@ try:
             sys.exit(0)
 except (IOError, OSError):
     pass
-same = [list(found), sysconfig.get_platform()] == facts["platform"]
+if [list(found), sysconfig.get_platform()] != facts["platform"]:
+    end("its Python is not the same version and platform as the one here",
+        "pass --python PATH of Python %d.%d there" % tuple(facts["platform"][0]))
 packages = os.path.join(target, "lib", "python%d.%d" % found, "site-packages")
 try:
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
@@ -67,9 +65,7 @@ try:
     subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", target], check=True,
                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with tarfile.open(fileobj=io.BytesIO(payload)) as archive:
-        for member in archive:
-            if same or member.name.startswith("ddptop"):
-                archive.extract(member, packages)
+        archive.extractall(packages)
 except subprocess.CalledProcessError as error:
     output = error.stdout.decode(errors="replace").strip()[-300:]
     end("no environment in %s (%s)" % (target, output),
@@ -77,17 +73,6 @@ except subprocess.CalledProcessError as error:
 except OSError as error:
     end("%s cannot be written (%s)" % (target, error.strerror), "check the home there")
 python = os.path.join(target, "bin", "python")
-if not same:
-    done = subprocess.run(
-        [sys.executable, "-E", "-m", "pip", "--python", python, "install", "--quiet",
-         "--disable-pip-version-check", "--no-input"] + facts["requires"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
-        lines = done.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines
-        end("its Python differs from the one here, and pip failed: " + errors[-1][:300],
-            "install pip 22.3 or newer there, or pass --python PATH of Python %d.%d"
-            % tuple(facts["platform"][0]))
 start = subprocess.run([python, "-E", "-c",
     "import ddptop_runner.base.start as s; print(s.own_command('node')[-2])"],
     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -108,16 +93,11 @@ class Payload:
     """The data sent to a host: a line of facts, then a compressed tar archive."""
 
     def __init__(self) -> None:
-        installed = required()
-        packed = _packed(installed)
+        packed = _packed(required())
         facts = {
             "version": __version__,
             "venvs": VENVS,
-            "minimum": MINIMUM_PYTHON,
             "platform": [list(sys.version_info[:2]), sysconfig.get_platform()],
-            "requires": [
-                line for line in installed["ddptop"].requires or () if "extra ==" not in line
-            ],
             "bytes": len(packed),
         }
         self.data = json.dumps(facts).encode() + b"\n" + packed

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.units import whole
 from ddptop_runner.model.words import Base
 from ddptop_runner.store.log_clean import one_line
 
@@ -54,24 +55,20 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
     if not job.isdigit():
         return None
     in_step = env.get("SLURM_STEP_ID", "").isdigit()
-    gpus = _count(env.get("SLURM_GPUS_ON_NODE", ""))
+    gpus = whole(env.get("SLURM_GPUS_ON_NODE", ""))
     if gpus is None:
         listed = next(filter(None, map(env.get, _LISTS_OF_GPUS)), "")
         gpus = sum(one not in ("", *_NO_DEVICE) for one in listed.split(","))
     return Allocation(
         job=job,
         nodes=hosts_of(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""),
-        restarts=_count(env.get("SLURM_RESTART_COUNT", "")) or 0,
+        restarts=whole(env.get("SLURM_RESTART_COUNT", "")) or 0,
         is_batch=not in_step and "SLURM_TASK_PID" in env,
         in_step=in_step,
         array_task=env.get("SLURM_ARRAY_TASK_ID"),
         gpus_on_node=gpus or None,
         on_node="SLURMD_NODENAME" in env,
     )
-
-
-def _count(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def hosts_of(text: str) -> tuple[str, ...]:
@@ -196,12 +193,9 @@ _FLAGS = frozenset(
 _REFUSED = {
     "--nodes": "use ddptop launch --slurm --nodes N -- ...",
     "--job-name": "use ddptop launch --slurm --name NAME -- ...",
-    "--wrap": "use ddptop launch --slurm -- SBATCH_OPTIONS SCRIPT",
-    "--wait": "submit without it, then run ddptop wait NAME",
-    "--test-only": "use ddptop launch --slurm --dry-run ... | sbatch --test-only",
 }
 """Options of sbatch that conflict with ddptop, with what to use instead."""
-_SHORT = {"-N": "--nodes", "-J": "--job-name", "-W": "--wait"}
+_SHORT = {"-N": "--nodes", "-J": "--job-name"}
 
 
 def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -226,21 +220,16 @@ def split_sbatch(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def check_sbatch(options: Sequence[str]) -> None:
-    """Refuse options of sbatch that would prevent a job from running.
+    """Refuse options of sbatch that conflict with ddptop.
 
     Raises:
         UsageError: names the option, and what to use instead.
     """
     for position, option in enumerate(options):
         name, _, value = option.partition("=")
-        if re.search(r"[\n\r\0]", option):
-            raise UsageError(f"sbatch option {option!r} contains a line break", "remove it")
-        short = option[:2]
-        if short == "--":  # sbatch accepts abbreviations
-            known = (one for one in (*_REFUSED, "--signal") if one.startswith(name))
-            short = name = name if name in _REFUSED else next(known, name)
-        if (refused := _REFUSED.get(_SHORT.get(short, short))) is not None:
-            raise UsageError(f"{short} after -- conflicts with ddptop", refused)
+        name = name if name.startswith("--") else _SHORT.get(name[:2], name)
+        if name in _REFUSED:
+            raise UsageError(f"{name} after -- conflicts with ddptop", _REFUSED[name])
         if name == "--signal":
             value = value or next(iter(options[position + 1 :]), "")
             if not re.fullmatch(r"(?:B|BR|RB):(?:SIG)?USR1@[0-9]+", value):
@@ -250,19 +239,23 @@ def check_sbatch(options: Sequence[str]) -> None:
                 )
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """The contents of a batch script."""
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to submit, and the contents of its batch script."""
 
     name: str
     nodes: tuple[int, int]
     """(fewest, most)."""
     cwd: str
-    command: tuple[str, ...]
+    python: str
+    """The job's interpreter."""
+    command: tuple[str, ...] = ()
     """What the batch step runs: a ddptop command line."""
     exports: tuple[tuple[str, str], ...] = ()
     gpus_per_node: int | None = None
     options: tuple[str, ...] = ()
     """Options of sbatch, as the user gave them."""
+    notes: tuple[str, ...] = ()
+    """Notes for the user, one line each."""
 
 
 def batch_script(batch: Batch) -> str:
@@ -382,7 +375,7 @@ def queue_of(printed: str) -> list[SlurmJob]:
                 state=state,
                 reason=reason if reason not in ("", "None") else None,
                 partition=partition or None,
-                nodes=_count(nodes),
+                nodes=whole(nodes),
                 node_list=hosts or None,
                 submitted_at=_time(submit),
                 started_at=None if pending else start_at,

@@ -102,14 +102,18 @@ class HostLink:
         self.answered_s = time.time()
         """When the last answer arrived, in seconds since the epoch."""
 
-    def ask(self, limit_s: float, **question: Any) -> dict[str, Any]:
-        """Return the answer to a `preflight.Question`.
+    def ask(self, limit_s: float, question: preflight.Question, kind: type[T]) -> T:
+        """Return the answer to a question, which has that type.
 
         Raises:
-            HostError: no answer came, or the question was refused.
+            HostError: no answer came, the question was refused, or the answer has another form.
         """
-        reply = self.request(pt.Preflight(question=question), limit_s)
-        return reply.data if isinstance(reply, pt.Found) else {}
+        reply = self.request(pt.Preflight(question=msgspec.to_builtins(question)), limit_s)
+        try:
+            return msgspec.convert(reply.data if isinstance(reply, pt.Found) else {}, kind)
+        except msgspec.ValidationError:
+            problem = f"the answer of ddptop {self.ddptop} there cannot be read"
+            raise HostError(Unreachable("version", problem, "")) from None
 
     def request(self, message: pt.NodeRequest, limit_s: float) -> pt.Reply:
         """Return the reply to a request that needs no job.
@@ -238,26 +242,33 @@ class Survey:
                 link = HostLink(one.host, slurm_job=self._slurm_job)
             except HostError as error:
                 self._note(one.host, unreachable=error.why)
-            else:
-                with self._lock:
-                    self.links[one.host] = link
+                return
+            with self._lock:
+                self.links[one.host] = link
+            if link.ddptop != __version__:
+                there = f"ddptop {one_line(link.ddptop)} is installed there"
+                problem = f"{there}, but {__version__} here"
+                self._drop(one.host, Unreachable("version", problem, ""))
 
         at_once(self.hosts, open_link)
 
+    def _drop(self, host: str, why: Unreachable) -> None:
+        self._note(host, unreachable=why, facts=None)
+        with self._lock:
+            link = self.links.pop(host)
+        link.close()
+
     def ask_all(
-        self, limit_s: float, questions: Mapping[str, dict[str, Any]]
-    ) -> dict[str, dict[str, Any]]:
+        self, limit_s: float, questions: Mapping[str, preflight.Question], kind: type[T]
+    ) -> dict[str, T]:
         """Return the answers by host; a host that does not answer is recorded as unreachable."""
-        answers: dict[str, dict[str, Any]] = {}
+        answers: dict[str, T] = {}
 
         def ask(host: str) -> None:
             try:
-                answers[host] = self.links[host].ask(limit_s, **questions[host])
+                answers[host] = self.links[host].ask(limit_s, questions[host], kind)
             except HostError as error:
-                self._note(host, unreachable=error.why, facts=None)
-                with self._lock:
-                    link = self.links.pop(host)
-                link.close()
+                self._drop(host, error.why)
 
         at_once([host for host in questions if host in self.links], ask)
         return answers
@@ -265,36 +276,23 @@ class Survey:
     def collect(self, wanted: Wanted, gpus: str | None, env: Mapping[str, str]) -> readiness.Judged:
         """Collect all facts, and judge them."""
         self.connect()
-        common = {
-            "ask": "facts",
-            "kind": wanted.kind,
-            "target": wanted.target,
-            "cwd": wanted.cwd,
-            "python": wanted.python,
-            "force": wanted.force,
-            "in_slurm": self._slurm_job is not None,
-            "env": dict(env),
-        }
         questions = {
-            one.host: {
-                **common,
-                "gpus": one.gpus if one.gpus is not None else gpus,
-                "nproc": one.slots or wanted.nproc,
-            }
+            one.host: preflight.FactsWanted(
+                kind=wanted.kind,
+                target=wanted.target,
+                cwd=wanted.cwd,
+                python=wanted.python,
+                gpus=one.gpus if one.gpus is not None else gpus,
+                nproc=one.slots or wanted.nproc,
+                force=wanted.force,
+                in_slurm=self._slurm_job is not None,
+                env=dict(env),
+            )
             for one in self.hosts
         }
-        for host, data in self.ask_all(LIMIT_S, questions).items():
-            try:
-                facts = msgspec.convert(data, preflight.HostFacts)
-                ahead_s = facts.now_s - self.links[host].answered_s
-                self._note(host, facts=facts, clock_offset_s=ahead_s)
-            except msgspec.ValidationError:
-                other = self.links[host].ddptop
-                problem = f"ddptop {other} is installed there, but {__version__} here"
-                if other == __version__:
-                    problem = f"the answer of ddptop {other} there cannot be read"
-                why = Unreachable("version", problem, "run ddptop setup-host {hosts}")
-                self._note(host, unreachable=why)
+        for host, facts in self.ask_all(LIMIT_S, questions, preflight.HostFacts).items():
+            ahead_s = facts.now_s - self.links[host].answered_s
+            self._note(host, facts=facts, clock_offset_s=ahead_s)
         self._test_connections()
         return readiness.judge([self.found[one.host] for one in self.hosts], wanted)
 
@@ -306,19 +304,19 @@ class Survey:
             ring = [there[(place + step) % len(there)] for step in range(1, len(there))]
             others = [*ring[: MOST_TARGETS - 1], *there[:1], *ring[-1:]]
             targets = {
-                name: {
-                    "host": name,
-                    "addresses": known.addresses,
-                    "port": known.ports[-1],
-                    "nonce": known.nonce,
-                }
+                name: preflight.Target(
+                    host=name,
+                    addresses=known.addresses,
+                    port=known.ports[-1],
+                    nonce=known.nonce,
+                )
                 for name, known in others
                 if name != host
             }
             if targets:
-                questions[host] = {"ask": "reach", "targets": list(targets.values())}
-        for host, answer in self.ask_all(LIMIT_S, questions).items():
-            self._note(host, reached=answer.get("reached") or {})
+                questions[host] = preflight.ReachWanted(targets=list(targets.values()))
+        for host, answer in self.ask_all(LIMIT_S, questions, preflight.Reached).items():
+            self._note(host, reached=answer.reached)
 
     def check(self, judged: readiness.Judged, env: Mapping[str, str]) -> device_check.Findings:
         """Measure each rank's device and the network between the hosts."""
@@ -348,11 +346,12 @@ class Survey:
                 devices=node.devices,
                 address_here=node.address,
             )
-            question = {"ask": "check", "rendezvous": msgspec.to_builtins(mine)}
+            question = preflight.CheckWanted(rendezvous=mine)
             try:
-                answer = self.links[node.host].ask(device_check.LIMIT_S + 15, **question)
-                result = msgspec.convert(answer, device_check.HostResult)
-            except (HostError, msgspec.ValidationError, KeyError):
+                result = self.links[node.host].ask(
+                    device_check.LIMIT_S + 15, question, device_check.HostResult
+                )
+            except (HostError, KeyError):
                 result = None
             results[node.host] = result
             if result is None or any(one.error for one in result.ranks):

@@ -27,10 +27,8 @@ class PythonException:
     """Its first line."""
     place: str | None
     """`file:line in function` of the script's innermost frame, or None for one without frames."""
-    torch_place: str | None = None
-    """The innermost frame where that is torch's, as `torch/...:line in function`."""
     because: str | None = None
-    """The exception that it was raised from, or the first of a group, in words."""
+    """The exception that it was raised from, in words."""
     origin: str | None = None
     """Where it was raised, if not in the rank itself: "in DataLoader worker process 0"."""
     detail: str = ""
@@ -52,8 +50,7 @@ class PythonException:
         if self.origin:
             text = f"{text} {self.origin}"
         if self.place:
-            inside = f", inside {self.torch_place}" if self.torch_place else ""
-            text = f"{text} (at {self.place}{inside})"
+            text = f"{text} (at {self.place})"
         return f"{text}, caused by {clipped(self.because, limit)}" if self.because else text
 
 

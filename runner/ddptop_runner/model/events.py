@@ -177,6 +177,8 @@ class HangSuspected(EventBase, frozen=True, kw_only=True, tag="hang_suspected"):
     TYPE = "hang_suspected"
     found: str
     """What stands still, and who is behind by which sign."""
+    reason: str | None = None
+    """Of the pause, as shown."""
     ranks: list[int] = []
 
 

@@ -123,8 +123,6 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """The largest files that the process loaded before its first step."""
     save_signals: list[Whole] = []
     """Those of SIGUSR1 and SIGUSR2 for which the script has its own handler in Python."""
-    flight_record: str | None = None
-    """Path of the complete flight record, once the process has written one."""
     loss_bad_since: Whole | None = None
     """Value of `steps` since which no loss was finite; None if the last was."""
     loss_last_good: float | None = None

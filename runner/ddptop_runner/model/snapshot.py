@@ -58,6 +58,8 @@ class GpuProcess(Base, frozen=True, kw_only=True):
     rank: int | None = None
     note: str | None = None
     """Why its user or command is unknown."""
+    has_exited: bool = False
+    """Whether the driver lists it although it has exited."""
 
 
 class GpuSample(Base, frozen=True, kw_only=True):
@@ -73,6 +75,8 @@ class GpuSample(Base, frozen=True, kw_only=True):
     """UUID of the device that this MIG instance belongs to; None for a whole device."""
     mig_instances: list[str] = []
     """UUIDs of the MIG instances of this device."""
+    mig_mode: bool = False
+    """Whether it is divided into MIG instances, so that it cannot be used as a whole."""
     util_percent: float | None = None
     """Share of time during which a kernel was running."""
     mem_util_percent: float | None = None
@@ -282,12 +286,12 @@ class Pause(Base, frozen=True, kw_only=True):
     """A live job that has taken no steps for longer than usual."""
 
     state: PauseState
-    """`no_step`: longer than usual, as during an evaluation or a checkpoint; `stalled`: longer than
-    any usual pause of this job; `hung`: confirmed by the hang detector."""
+    """`no_step`: longer than usual, as during an evaluation or a checkpoint; `stalled`: most of
+    the time until the hang detector acts is used; `hung`: confirmed by the hang detector."""
     since: dt.datetime
     """Time of the last step of any rank."""
     reason: str | None = None
-    """What is known about it, such as `rank 0 is saving a checkpoint`."""
+    """What is known about it, such as `rank 0 is evaluating`."""
     ranks: list[int] = []
     """Ranks that the others are waiting for; may be empty."""
     verdict_at: dt.datetime | None = None

@@ -143,7 +143,7 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """The job's interpreter; of a command the executable that it starts."""
     cwd: str
     nproc: int
-    """Ranks that ddptop starts itself; 0 for a command, whose ranks are its own affair."""
+    """Ranks that ddptop starts itself; 0 for a command, which starts its ranks itself."""
     devices: list[Device] | None = None
     """None: CPU job, or one that is still queued."""
     queue: DeviceQueue | None = None
@@ -320,16 +320,20 @@ def moved_into(spec: JobSpec, folder: RunFolder, before: str) -> JobSpec:
     return msgspec.structs.replace(spec, cwd=str(folder.path / cwd.relative_to(old)))
 
 
+MAX_REASON = 300
+"""Characters; what a decoder says about a file repeats its content."""
+
+
 def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
     """The error of a job that cannot be shown because of what is in its run folder."""
     return DamagedFileError(
-        f"{path} cannot be read ({reason})",
+        f"{path} cannot be read ({reason[:MAX_REASON]})",
         f"to remove the job, run `ddptop rm {shlex.quote(folder.job)}`",
     )
 
 
 def _problem(spec: JobSpec) -> str | None:
-    """Why what a spec says must not be used: names become paths, and times are reckoned with."""
+    """Why what a spec says must not be used: names become paths, and times enter calculations."""
     if not re.fullmatch(_NAME, spec.job):
         return "invalid job name"
     if not bounded.is_file_name(spec.host):

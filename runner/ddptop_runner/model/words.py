@@ -67,8 +67,7 @@ is about to exit."""
 
 PauseState = Literal["no_step", "stalled", "hung"]
 """A running job that takes no steps. `no_step`: for longer than usual, such as during an evaluation
-or a checkpoint; `stalled`: for longer than this job's own pauses, or while the others wait for an
-idle rank; `hung`: after the verdict."""
+or a checkpoint; `stalled`: after most of the time until a verdict; `hung`: after the verdict."""
 
 OnNan = Literal["alert", "stop", "restart"]
 """What to do when a loss is NaN or infinite."""

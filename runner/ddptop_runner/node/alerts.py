@@ -33,11 +33,11 @@ class JobAlerts:
 
     def remember(self) -> AlertMemory:
         """What a restarted supervisor restores."""
-        return AlertMemory(holds=self._watch.holds(), reported=dict(self._reported))
+        return AlertMemory(reported=dict(self._reported))
 
     def recall(self, alerts: list[Alert], memory: AlertMemory) -> None:
         """Restore the shown alerts and the result of `remember`."""
-        self._watch.recall(alerts, memory.holds)
+        self._watch.recall(alerts)
         self._reported, self.now = dict(memory.reported), alerts
 
     def record_end(self) -> None:

@@ -30,8 +30,7 @@ from ddptop_runner.job.trouble import plain_cause, plain_outcome
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
-from ddptop_runner.judge.restarts.devices import Choice, JobDevices
-from ddptop_runner.judge.restarts.fitness import Waited
+from ddptop_runner.judge.restarts.devices import Choice, JobDevices, Waited
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -354,10 +353,10 @@ class JobDriver(Decisions):
 
     def _note_dead_ranks(self, agent_status: int | None) -> None:
         """Take in exits that the agent saw but could no longer report."""
+        finished = agent_status == 0 and self.job.node().ending_ranks_at_s is None
         for record in self.attempt.table.alive():
             if record.process is not None and not procs.is_alive(record.process):
-                seen = self._seen_exits.get(record.process.pid)
-                known = 0 if agent_status == 0 else seen
+                known = 0 if finished else self._seen_exits.get(record.process.pid)
                 self.attempt.exited(record.process.pid, known, boottime_s(), approximate=True)
 
     # -- evidence and causes ---------------------------------------------------------------------
@@ -445,8 +444,7 @@ class JobDriver(Decisions):
 
     def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
         table = self.attempt.table
-        stands_at = {record.rank: record.reported.stands_at for record in table}
-        cause = failure.after_hang(hang_cause(found, folder, stands_at), table)
+        cause = failure.after_hang(hang_cause(found, folder), table)
         evidence_folder.summarize(cause)
         return cause
 
@@ -524,7 +522,7 @@ class JobDriver(Decisions):
             attempt=attempt,
             waited_s=waited.seconds,
             found=waited.in_words(),
-            is_problem=bool(waited.left) or waited.silent,
+            is_problem=bool(waited.left),
         )
 
     async def _end_leftovers(self, order: pt.EndLeftovers) -> pt.LeftoversEnded:
@@ -536,7 +534,7 @@ class JobDriver(Decisions):
             question=order.question,
             waited_s=waited.seconds,
             found=waited.in_words(),
-            is_problem=bool(waited.left) or waited.silent,
+            is_problem=bool(waited.left),
         )
 
     async def _wait_for_memory(self) -> Waited:

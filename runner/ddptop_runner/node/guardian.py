@@ -47,15 +47,19 @@ RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
 PACKET_BYTES = 64 * 1024
 SHUTDOWN_S = 5.0
 """SIGTERMs within this time belong together."""
+RELIEF_S = 5.0
 EXITS_KEPT = 512
 """Exits sent to a restarted supervisor; they fit into one packet."""
 STDOUT = 1
 
 
 def relieve(folder: RunFolder, job_id: str) -> None:
-    """Kill a supervisor without a guardian; returns once none is left."""
+    """Kill a supervisor without a guardian; returns once none is left or after `RELIEF_S`."""
     words = ["supervisor", str(folder.path)]
+    deadline_s = time.monotonic() + RELIEF_S
     while (held := lock(folder.supervisor_lock)) is None:
+        if time.monotonic() > deadline_s:
+            return
         pids = procs.pids_of_job(job_id)
         found = [procs.identify(pid) for pid in pids if own_words(procs.argv(pid))[:2] == words]
         procs.signal_all(found, signal.SIGKILL)
@@ -118,6 +122,8 @@ class Guardian:
             is_due = self._restart_at_s is not None and time.monotonic() >= self._restart_at_s
             if is_due and not self._all_is_ended():
                 self._restart_at_s = None
+                # a killed guardian may have started one just before
+                relieve(self._folder, self._spec.job_id)
                 self._start_supervisor()
         return self._exit_code
 

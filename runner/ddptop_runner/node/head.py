@@ -286,9 +286,8 @@ class Head(Decisions):
         folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{order.reason}")
         if isinstance(found, HangVerdict):
             now_s = boottime_s()
-            stands_at = {one.rank: one.stands_at for one in self.parts.progress(now_s) or ()}
             away = away_for_long(self.job, now_s, self._spec)
-            cause = failure.hang_without(away, hang_cause(found, folder, stands_at))
+            cause = failure.hang_without(away, hang_cause(found, folder))
         else:
             cause = replace(plain_cause(found), evidence=folder)
         parts = self.parts.by_host.values()

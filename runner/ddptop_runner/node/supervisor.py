@@ -160,7 +160,7 @@ class Supervisor:
         driver, call = self._driver, self.defects.call
         found: list[Finding] = []
         found += call(lambda: self._keeper.look(self._attempt.number, now_s), [])
-        found += call(lambda: driver.devices.look(self.device_report(), driver.job.set_aside), [])
+        found += call(lambda: driver.devices.update(self.device_report(), driver.job.set_aside), [])
         if self._spec.membership is not None:  # the head judges the ranks of all nodes together
             self._alerts.look(msgspec.structs.replace(snapshot, ranks=[], gpus=[]), found, now_s)
             return
@@ -178,7 +178,7 @@ class Supervisor:
         records = self._attempt.table.everyone()
         alive = [record for record in records if record.alive]
         pids = {one.rank: one.pid for one in alive if one.pid is not None}
-        usage = self._usage.look(pids, [one.rank for one in alive if one.reported.phase == "data"])
+        usage = self._usage.look(pids)
         for record in records:
             record.usage = usage.get(record.rank)
 

@@ -2,8 +2,8 @@
 
 The interpreter keeps the exception that it prints as a traceback at exit. A child of
 multiprocessing is still raising while its finalizers run, and in the child of
-`torch.multiprocessing.spawn`, the script's exception is then the context of a SystemExit. Since
-Python 3.13, such a child has forgotten it by then, so it is noted where multiprocessing handles it.
+`torch.multiprocessing.spawn`, the script's exception is then the context of a SystemExit. (Since
+Python 3.13, such a child has forgotten it by then; its parent prints it.)
 Exceptions that a script catches, raises in another thread, or uses to leave with `sys.exit` do not
 end the process, and neither does an interrupt.
 
@@ -23,39 +23,13 @@ import time
 from . import phases
 
 MAX_LENGTH = 200
-MONITOR = 4
-"""The ID, of the six of sys.monitoring (Python 3.12), that no kind of tool has reserved."""
-
-_noted = None, None
 
 
 def ending_exception():
     """(`Type: message`, `file:line in function`) of what ends this process; None if unknown."""
-    return _described(_printed() or _under_way()) or _noted
-
-
-def note_in_child():
-    """In a child of multiprocessing, note the exception that ends it when it is handled."""
-    global _noted
-    _noted = None, None
-    events = getattr(sys, "monitoring", None)
-    if events is None or events.get_tool(MONITOR) is not None:  # a fork inherits it
-        return
-
-    def note(code, line):
-        global _noted
-        _noted = _described(_under_way()) or _noted
-
-    events.use_tool_id(MONITOR, "ddptop")
-    events.register_callback(MONITOR, events.events.LINE, note)
-    handler = sys.modules["multiprocessing.process"].BaseProcess._bootstrap
-    events.set_local_events(MONITOR, handler.__code__, events.events.LINE)
-
-
-def _described(error):
-    """What and where, as ending_exception() returns them; None if nothing ends the process."""
+    error = _printed() or _under_way()
     if error is None or isinstance(error, (SystemExit, KeyboardInterrupt)):
-        return None
+        return None, None
     return in_words(error), place(error)
 
 

@@ -1,7 +1,7 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in losses, flight or time_parts.
-A patch that does not fit this torch is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, or in losses, evidence, or
+time_parts. A patch that does not fit this torch is left out; the rest still works.
 
 A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
 changes. So at a backward pass that follows another without a step between, a changed parameter
@@ -18,14 +18,13 @@ import weakref
 from _thread import get_ident
 
 from . import identity, losses, recorder, saves, time_parts
-from .recorder import AWAITED
 
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
 
 
 class Hooks:
-    """The patches of one process, which can be removed and restored."""
+    """The patches of one process."""
 
     def __init__(self, torch, record):
         self.torch = torch
@@ -41,24 +40,17 @@ class Hooks:
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
         self.parts = time_parts.TimeParts(torch, record)
-        self._patched = []
+        self.patched = []
         """[(owner, name, original, what is in its place)]"""
-        self._is_out = False
-        self._step_handle = None
+        self.step_handle = None
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
-        if self._is_out:
-            self._is_out = False
-            for owner, name, _, patch in self._patched:
-                setattr(owner, name, patch)
-            self._arm_step()
-            return
         torch = self.torch
         for patch in (
             lambda: self._patch(torch.autograd, "backward", self._wrap_backward),
             lambda: self.arm_scaler(torch.amp.GradScaler),
-            self._arm_step,
+            self.arm_step,
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._register),
             self._arm_data_loader,
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
@@ -75,15 +67,6 @@ class Hooks:
             except Exception:  # an unknown version of torch: do without
                 pass
 
-    def disarm(self):
-        """Remove all patches, until `arm`."""
-        self._is_out = True
-        for owner, name, original, _ in reversed(self._patched):
-            setattr(owner, name, original)
-        if self._step_handle is not None:
-            self._step_handle.remove()
-            self._step_handle = None
-
     def arm_scaler(self, scaler):
         """Store the unscaled loss of a class of gradient scalers, and detect skipped steps."""
         self._patch(scaler, "scale", self.scalers.scale)
@@ -93,29 +76,24 @@ class Hooks:
     def arm_saver(self, module):
         """Detect what a module of saves.SAVERS saves, and one of saves.LOADERS loads."""
         for table, loads in ((saves.SAVERS, False), (saves.LOADERS, True)):
-            kind, name, target_of = table.get(module.__name__, (None,) * 3)
-            if name is not None:
-                owner = getattr(module, kind) if kind else module
-                self._arm_save((owner,), name, target_of, loads)
+            if module.__name__ in table:
+                name, target_of = table[module.__name__]
+                self._arm_save((module,), name, target_of, loads)
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: use the loss that the script passes."""
         self._patch(engine, "backward", self.scalers.deepspeed_backward)
         self._patch(engine, "step", self.scalers.deepspeed_step)
 
-    def arm_apex(self, module):
-        """The same for apex, as far as its scalers still exist."""
-        for name in losses.APEX_SCALERS.get(module.__name__, ()):
-            if hasattr(module, name):
-                self._patch(getattr(module, name), "backward", self.scalers.apex_backward)
-        if hasattr(module, "scale_loss"):
-            self._patch(module, "scale_loss", self.scalers.apex_scale_loss)
+    def arm_apex(self, amp):
+        """The same for apex.amp, which scales losses too."""
+        self._patch(amp, "scale_loss", self.scalers.apex_scale_loss)
 
     def _patch(self, owner, name, make):
         original = getattr(owner, name)
         patch = functools.wraps(original)(make(original))
         setattr(owner, name, patch)
-        self._patched.append((owner, name, original, patch))
+        self.patched.append((owner, name, original, patch))
 
     def _guarded(self, function):
         """Wrap `function`: inactive while traced, raises only the script's own exceptions."""
@@ -144,10 +122,8 @@ class Hooks:
         return backward
 
     def _backward(self, original):
-        torch, record, scalers = self.torch, self.record, self.scalers
-        is_traced, tensor_type, handed_over = _is_traced(torch), torch.Tensor, scalers.handed_over
-        function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
-        saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
+        is_traced, saw = _is_traced(self.torch), self.saw_backward
+        unseen = self.torch._C.DisableTorchFunction  # by the script's subclasses and modes
 
         def backward(
             tensors,
@@ -159,24 +135,7 @@ class Hooks:
         ):
             if not is_traced():
                 try:
-                    if function_modes() or type(tensors) is not tensor_type:
-                        with unseen():
-                            saw(tensors, grad_tensors)
-                    elif (
-                        record.plain_loss is not AWAITED
-                        or grad_tensors is not None
-                        or dispatch_modes()
-                    ):
-                        saw(tensors, grad_tensors)
-                    elif not handed_over and not scalers.labels and tensors.is_cpu:
-                        record.plain_loss = tensors.item()
-                    elif (
-                        handed_over
-                        and type(handed_over[0]) is tensor_type
-                        and handed_over[0].is_cpu
-                    ):
-                        record.plain_loss = handed_over.pop().item() / scalers.divisor
-                    else:
+                    with unseen():
                         saw(tensors, grad_tensors)
                 except Exception as error:
                     if not is_own(error):
@@ -198,10 +157,8 @@ class Hooks:
         ):
             return
         record = self.record
-        if record.plain_loss is not AWAITED:
-            record.end_run()
-            if record.passes >= record.usual_backwards:
-                self.find_unseen_steps()
+        if record.passes >= record.usual_backwards:
+            self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
 
     def _loss_of(self, tensor, gradient):
@@ -272,7 +229,8 @@ class Hooks:
 
         return _patch_step_function
 
-    def _arm_step(self):
+    def arm_step(self):
+        """Count the steps of all optimizers."""
         is_traced, stepped = _is_traced(self.torch), self.record.stepped
 
         def after_step(optimizer, args, kwargs):
@@ -285,7 +243,7 @@ class Hooks:
 
         # torch.optim deletes the attributes that its submodules leave on it
         optimizers = sys.modules["torch.optim.optimizer"]
-        self._step_handle = optimizers.register_optimizer_step_post_hook(after_step)
+        self.step_handle = optimizers.register_optimizer_step_post_hook(after_step)
 
     def _arm_data_loader(self):
         # below __next__, whose warning about a dataset's length names its caller's line

@@ -22,17 +22,8 @@ import ctypes
 import sys
 import time
 
-from .recorder import AWAITED
-
 UNSCALED = "_ddptop_unscaled"
 """Attribute of a scaled loss that holds the loss before scaling, detached."""
-
-APEX_SCALERS = {
-    "apex.fp16_utils.loss_scaler": ("LossScaler", "DynamicLossScaler"),
-    "apex.fp16_utils.fp16_optimizer": ("FP16_Optimizer",),
-    "apex.contrib.optimizers.fp16_optimizer": ("FP16_Optimizer",),
-}
-"""{module: classes} whose `backward(loss)` scales a loss."""
 
 
 class Scalers:
@@ -98,7 +89,7 @@ class Scalers:
             known = engine.__dict__
             steps, skipped = known.get("global_steps"), known.get("skipped_steps")
             result = original(engine, *args, **kwargs)
-            if record.plain_loss is not AWAITED and record.has_passed:
+            if record.has_passed:
                 note(engine, steps, skipped)
             return result
 
@@ -113,19 +104,6 @@ class Scalers:
             return original(loss, *args, **kwargs)
 
         return scale_loss
-
-    def apex_backward(self, original):
-        """Wraps `backward(loss)` of apex's own scalers and optimizers."""
-        keep, forget = self._guard(self._keep), self.handed_over.clear
-
-        def backward(scaler, loss, *args, **kwargs):
-            keep(loss)
-            try:
-                return original(scaler, loss, *args, **kwargs)
-            finally:
-                forget()
-
-        return backward
 
     def _label(self, outputs, scaled):
         if scaled is outputs:  # a disabled scaler

@@ -16,15 +16,8 @@ SAVERS = (
     "torch.distributed.checkpoint.state_dict_loader",
     "lightning.fabric.utilities.cloud_io",
     "lightning_fabric.utilities.cloud_io",
-    "ultralytics.engine.trainer",
 )
 """Modules that save or load files: see `saves.SAVERS` and `saves.LOADERS`."""
-
-SCALERS = (
-    *("apex.amp", "apex.fp16_utils.loss_scaler", "apex.fp16_utils.fp16_optimizer"),
-    "apex.contrib.optimizers.fp16_optimizer",
-)
-"""Modules of apex that scale losses; see `losses.APEX_SCALERS`."""
 
 TRAINERS = (
     "transformers.trainer_callback",
@@ -48,7 +41,7 @@ def start():
                 "torch": _torch_imported,
                 "torch.distributed.fsdp.sharded_grad_scaler": _sharded_scaler_imported,
                 "deepspeed.runtime.engine": _deepspeed_imported,
-                **dict.fromkeys(SCALERS, _apex_imported),
+                "apex.amp": _apex_imported,
                 **dict.fromkeys(TRAINERS, _trainer_imported),
                 **dict.fromkeys(SAVERS, _saver_imported),
             }

@@ -41,18 +41,6 @@ TOO_MANY = object()
 
 NOT_LOOKED_UP = -1
 
-AWAITED = object()
-"""Used for the loss of the next backward pass."""
-
-PLAIN = ("probe", 1, None)
-"""The source of a loss, how many backward passes it combines, and how: see `Recorder.latest_loss`.
-"""
-
-
-def _nobody():
-    """No optimizer."""
-
-
 boottime_s = (
     functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if hasattr(time, "CLOCK_BOOTTIME")
@@ -65,16 +53,14 @@ class _Optimizer:
     """What is known of one optimizer."""
 
     __slots__ = (
-        *("alternates", "first_loss_only", "iteration", "loss", "more_steps", "name", "ref"),
-        "shares",
+        *("alternates", "first_loss_only", "iteration", "loss", "name", "ref", "shares", "steps"),
     )
 
     def __init__(self, optimizer, number):
         self.ref = weakref.ref(optimizer)
         self.iteration = 0
         """The iteration of its last step."""
-        self.more_steps = 0
-        """How many more steps than iterations it has made."""
+        self.steps = 0
         self.loss = None
         """Of its last step; known only where there are several."""
         self.alternates = False
@@ -85,11 +71,6 @@ class _Optimizer:
         # LBFGS evaluates its closure several times in one step: the first loss is the step's
         self.first_loss_only = any(kind.__name__ == "LBFGS" for kind in type(optimizer).__mro__)
 
-    @property
-    def steps(self):
-        """Its steps so far."""
-        return self.iteration + self.more_steps
-
 
 class Recorder:
     """Counts steps and keeps the latest loss.
@@ -97,10 +78,6 @@ class Recorder:
     A step is a call of an optimizer with at least one backward pass since its last one. Steps of
     several optimizers (GAN, one optimizer per parameter) make one iteration, until one of them
     steps again.
-
-    Nearly all trainings are one run of plain steps: always the same optimizer, after one backward
-    pass whose loss is a float. There a step is an iteration, other counts are kept as their
-    difference to it, losses wait for the sender, and the rest is looked up once per datagram.
     """
 
     def __init__(self, on_first_news=None):
@@ -111,11 +88,13 @@ class Recorder:
         self.dirty = False
         """Whether something is new since the sender looked."""
         self.passes = 0
-        """Backward passes since the last step of any optimizer, without that of `plain_loss`."""
+        """Backward passes since the last step of any optimizer."""
+        self.backwards = 0
+        """Backward passes so far."""
+        self.optimizer_steps = 0
+        """Counted steps of all optimizers together."""
         self.pending_losses = []
         """The losses of those that have one."""
-        self.plain_loss = None
-        """During a run of plain steps that of the backward pass since the last, or AWAITED."""
         self.usual_backwards = 0
         """Backward passes of the last step: before as many again, no step is missed."""
         self.progress = None
@@ -172,13 +151,9 @@ class Recorder:
         self._leader: Any = None
         self._last: Any = None
         """The optimizer that stepped last."""
-        self._alone: Any = _nobody
-        """During a run of plain steps gives the optimizer that takes them."""
         self._together = set()
         """Those that stepped after the same backward passes."""
         self._iterations = 0
-        self._more_backwards = self._more_steps = 0
-        """How many more backward passes and steps of optimizers there were than iterations."""
         self._reported_steps = 0
 
     def passed(self, loss):
@@ -187,11 +162,8 @@ class Recorder:
         Args:
             loss: A float, a detached scalar tensor of a device, or None.
         """
-        if self.plain_loss is AWAITED and type(loss) is float:
-            self.plain_loss = loss
-            return
-        self.end_run()
         self.passes += 1
+        self.backwards += 1
         if loss is not None:
             losses = self.pending_losses
             losses.append(loss)
@@ -201,21 +173,6 @@ class Recorder:
 
     def stepped(self, optimizer):
         """An optimizer's step has ended."""
-        loss = self.plain_loss
-        if type(loss) is float and self._alone() is optimizer:
-            self.plain_loss = AWAITED
-            steps = self._iterations = self._iterations + 1
-            self.progress = (steps, boottime_s(), self.data_wait_s)
-            self.batches_at_step = self.batches
-            self._losses.append((loss, steps, PLAIN))
-            if not self.dirty:
-                self._note_news()
-        elif loss is not AWAITED or self._alone() is not optimizer:
-            self._stepped(optimizer)
-
-    def _stepped(self, optimizer):
-        """The same for any optimizer, after any number of backward passes."""
-        self.end_run()
         seen = self._optimizers.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
             seen = self._register(optimizer)
@@ -227,18 +184,14 @@ class Recorder:
         else:
             seen.shares = True
             self._together.add(seen)
-        steps = seen.steps + 1
-        if seen is not self._last and steps > 1:
+        if seen is not self._last and seen.steps:
             seen.alternates = True
         self._last = seen
-        self._more_backwards += count
         if seen.iteration == self._iterations:
             self._iterations += 1
-            self._more_backwards -= 1
-        else:
-            self._more_steps += 1
         seen.iteration = self._iterations
-        seen.more_steps = steps - seen.iteration
+        seen.steps += 1
+        self.optimizer_steps += 1
         steps = max(self._iterations, self._reported_steps)
         self.progress = (steps, boottime_s(), self.data_wait_s)
         self.batches_at_step = self.batches
@@ -246,38 +199,12 @@ class Recorder:
             self.usual_backwards = count
             self._step_loss(steps, seen)
         self._note_news()
-        if (
-            count == 1
-            and seen is self._leader
-            and steps == self._iterations
-            and not self.script_reports_loss
-            and sum(one.ref() is not None for one in self._optimizers.values()) == 1
-        ):
-            self._alone, self.plain_loss = seen.ref, AWAITED
-
-    def end_run(self):
-        """The following steps are not plain: count them individually."""
-        if self._alone is not _nobody:
-            self._last.iteration = self._iterations
-            self._alone = _nobody
-        if type(self.plain_loss) is float:
-            self.passes += 1
-            self.pending_losses.append(self.plain_loss)
-        self.plain_loss = None
 
     def _note_news(self):
-        """A step has ended, the first since the sender read, or one that is not plain."""
         self.step_thread = get_ident()
         if self.first_progress is None:
             self.first_progress = self.progress
         self.announce()
-
-    def _add_iterations(self, count):
-        """Count iterations without steps of known optimizers."""
-        self.end_run()
-        self._iterations += count
-        self._more_backwards -= count
-        self._more_steps -= count
 
     def found_steps(self, optimizers, count, losses_before):
         """`count` steps were made that no hook saw, the last by all the `optimizers`.
@@ -290,31 +217,16 @@ class Recorder:
         del self.pending_losses[:losses_before]
         self.divisor = NOT_LOOKED_UP
         if count > 1:
-            self._add_iterations(count - 1)
-            first = self._register(optimizers[0])
-            first.iteration, first.more_steps = self._iterations, -self._iterations
+            self._iterations += count - 1
+            self._register(optimizers[0]).iteration = self._iterations
         for optimizer in optimizers:
             self.stepped(optimizer)
         self.usual_backwards = 1
 
     @property
-    def backwards(self):
-        """Backward passes so far."""
-        return self._iterations + self._more_backwards + self.passes + self._has_plain_loss
-
-    @property
     def has_passed(self):
         """Whether there was a backward pass since the last step."""
-        return self.passes > 0 or self._has_plain_loss
-
-    @property
-    def _has_plain_loss(self):
-        return type(self.plain_loss) is float
-
-    @property
-    def optimizer_steps(self):
-        """Counted steps of all optimizers together."""
-        return self._iterations + self._more_steps
+        return self.passes > 0
 
     @property
     def awaits_divisor(self):
@@ -324,11 +236,9 @@ class Recorder:
     def step_skipped(self):
         """A gradient scaler skipped the step: its losses are not part of the next one."""
         if self.has_passed:
-            self.end_run()
             if self.progress is not None:  # the loop continues, though the optimizer did not step
                 self.progress = (self.progress[0], boottime_s(), self.data_wait_s)
             self.batches_at_step = self.batches
-            self._more_backwards += self.passes
             self._step_loss(self.steps)
             self.announce()
 
@@ -430,9 +340,7 @@ class Recorder:
 
     def reported(self, step, total, has_loss):
         """The script called `report`; `step` and `total` are whole numbers or None."""
-        if has_loss and not self.script_reports_loss:
-            self.script_reports_loss = True
-            self.end_run()
+        self.script_reports_loss = self.script_reports_loss or has_loss
         if total is not None:
             self.total_steps = total
         is_new = has_loss if step is None else step != self.global_step

@@ -123,11 +123,6 @@ def lightning_target(checkpoint, filepath, *args, **kwargs):
     return filepath
 
 
-def ultralytics_target(trainer, *args, **kwargs):
-    """Where Ultralytics writes what it first saved to memory."""
-    return trainer.last
-
-
 def torch_source(f, *args, **kwargs):
     """What `torch.load` reads."""
     return f
@@ -144,19 +139,18 @@ def distributed_source(*args, checkpoint_id=None, storage_reader=None, **kwargs)
 
 
 LOADERS = {
-    "safetensors.torch": (None, "load_file", safetensors_source),
-    "torch.distributed.checkpoint.state_dict_loader": (None, "load", distributed_source),
+    "safetensors.torch": ("load_file", safetensors_source),
+    "torch.distributed.checkpoint.state_dict_loader": ("load", distributed_source),
 }
-"""{module: (None, function, what it reads)}, patched once the module is imported."""
+"""{module: (function, what it reads)}, patched once the module is imported."""
 
 SAVERS = {
-    "safetensors.torch": (None, "save_file", safetensors_target),
-    "torch.distributed.checkpoint.state_dict_saver": (None, "save", distributed_target),
-    "lightning.fabric.utilities.cloud_io": (None, "_atomic_save", lightning_target),
-    "lightning_fabric.utilities.cloud_io": (None, "_atomic_save", lightning_target),
-    "ultralytics.engine.trainer": ("BaseTrainer", "save_model", ultralytics_target),
+    "safetensors.torch": ("save_file", safetensors_target),
+    "torch.distributed.checkpoint.state_dict_saver": ("save", distributed_target),
+    "lightning.fabric.utilities.cloud_io": ("_atomic_save", lightning_target),
+    "lightning_fabric.utilities.cloud_io": ("_atomic_save", lightning_target),
 }
-"""{module: (class or None, function, where it writes)}, patched once the module is imported."""
+"""{module: (function, where it writes)}, patched once the module is imported."""
 
 
 def path_of(target):

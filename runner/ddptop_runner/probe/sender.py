@@ -15,8 +15,8 @@ import signal
 import socket
 import time
 
-from . import ending, identity, stacks, time_parts, trainers
-from .flight import Flight
+from . import ending, evidence, identity, time_parts, trainers
+from .evidence import Flight
 from .phases import QUIET_S, Phases
 from .recorder import boottime_s, finite
 
@@ -29,7 +29,7 @@ LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
-    *("flight_record", "stands_at", "collectives", "optimizers", "frameworks", "saved"),
+    *("stands_at", "collectives", "optimizers", "frameworks", "saved"),
     *("loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
@@ -43,7 +43,7 @@ class Sender:
         self.path = os.environ.get("DDPTOP_PROBE_SOCK", "")
         self.device_scalars = []
         self.parts = None
-        """Tells how long the process waits for other ranks; None without torch."""
+        """Measures how long the process waits for other ranks; None without torch."""
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -105,7 +105,7 @@ class Sender:
         if folder and rank is not None and not self._has_registered_stacks:
             self._has_registered_stacks = True
             attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
-            self._signal = stacks.register(folder, attempt, rank)
+            self._signal = evidence.register_stacks(folder, attempt, rank)
 
     def send_last(self, limit_s):
         """At the end of the process: report the final state."""
@@ -148,7 +148,6 @@ class Sender:
         for look in (
             self._look_at_collectives,
             self._look_at_phase,
-            self._look_at_standstill,
             self.flight.write_if_requested,
             self._look_at_counters,
         ):
@@ -173,16 +172,12 @@ class Sender:
     def _look_at_phase(self):
         return self.phases.look(boottime_s(), self.flight.collectives)
 
-    def _look_at_standstill(self):
-        progress = self.record.progress
-        return self.flight.watch(progress and progress[0], boottime_s())
-
     def _look_at_end(self):
         self._raised = ending.ending_exception()
 
     def _look_at_counters(self):
         before = self._counters
-        self._counters = (self.record.batches, stacks.save_signals())
+        self._counters = (self.record.batches, evidence.save_signals())
         return self._counters != before
 
     def send(self, is_final=False):
@@ -254,7 +249,6 @@ class Sender:
             "saved": record.saved,
             "loaded": record.loaded,
             "save_signals": self._counters[1],
-            "flight_record": self.flight.path,
             "loss_bad_since": record.bad_since,
             "loss_last_good": record.last_good_loss,
             "loss_parts": parts,
@@ -302,7 +296,7 @@ class Sender:
 
     def _free_signal(self):
         # the script may have taken the signal after it was registered
-        return self._signal if self._signal and stacks.is_ours(self._signal) else None
+        return self._signal if self._signal and evidence.is_ours(self._signal) else None
 
     def _send_until_stopped(self, stop, done):
         try:

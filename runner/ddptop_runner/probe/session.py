@@ -8,7 +8,7 @@ import os
 import sys
 
 from . import identity
-from .ending import let_gloo_finish, note_in_child
+from .ending import let_gloo_finish
 from .recorder import Recorder
 from .sender import Sender
 
@@ -129,7 +129,6 @@ class Session:
             from multiprocessing import util
 
             util.Finalize(None, self._end, (self._pid,), exitpriority=0)
-            note_in_child()
 
     def _await_bootstrap(self):
         """A child whose preparation imports torch becomes one of multiprocessing later."""

@@ -313,7 +313,8 @@ class SteadyFile:
     """Replaces one JSON file as a whole, by renaming or, on a full disk, in place.
 
     Blocks reserved beyond its end make room for longer content. During an update in place, a reader
-    may briefly see half of it; shorter content is padded with newlines.
+    may briefly see half of it; shorter content is padded with newlines. If its folder was deleted,
+    it is created again.
 
     Args:
         path: the file.
@@ -327,6 +328,8 @@ class SteadyFile:
     def write(self, data: bytes) -> bool:
         """Replace the content; returns False if even the old blocks could not be used."""
         try:
+            if not self._path.parent.exists():
+                self._path.parent.mkdir(0o700)  # not its parents: the run folder may be deleted
             write_atomic(self._path, data)
         except OSError as error:
             self.no_room = is_no_room(error)

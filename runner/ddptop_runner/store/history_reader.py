@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base import bounded
-from ddptop_runner.base.clock import is_time, utc_from_unix
+from ddptop_runner.base.clock import LATEST_UNIX_S, is_time, utc_from_unix
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, OtherSchemaError
 from ddptop_runner.model.snapshot import SILENT, Event
 from ddptop_runner.store.history_schema import (
@@ -498,10 +498,11 @@ def _event(row: tuple[Any, ...]) -> Event:
 
 
 def _edges(db: sqlite3.Connection, kind: Kind, tier: Tier) -> tuple[int, int] | None:
-    """Starts of the first and last bucket of a tier."""
-    table = kind.table(tier)  # two queries, since SQLite looks up a single min or max in the key
-    (first,) = db.execute(f"SELECT min(t) FROM {table}").fetchone()
-    (last,) = db.execute(f"SELECT max(t) FROM {table}").fetchone()
+    """Starts of the first and last bucket of a tier, without impossible ones."""
+    rows = f"FROM {kind.table(tier)} WHERE t BETWEEN 0 AND {LATEST_UNIX_S}"
+    # two queries, since SQLite looks up a single min or max in the key
+    (first,) = db.execute(f"SELECT min(t) {rows}").fetchone()
+    (last,) = db.execute(f"SELECT max(t) {rows}").fetchone()
     return None if first is None else (first, last)
 
 
@@ -570,10 +571,7 @@ def _parts(
     subjects: Sequence[int] = (),
     tiers: Sequence[Tier] = TIERS,
 ) -> list[_Part]:
-    """All rows in a span, from the coarsest sufficient tier, then from finer ones.
-
-    For a few subjects, each moment is looked up by itself, since the key starts with the moment.
-    """
+    """All rows in a span, from the coarsest sufficient tier, then from finer ones."""
     parts = []
     for tier in reversed(tiers):
         edges = _edges(db, kind, tier)
@@ -582,12 +580,7 @@ def _parts(
         table = kind.table(tier)
         rows = f"{table} AS r WHERE r.t >= {start} AND r.t < {end}"
         if subjects:
-            rows = (
-                f"(WITH RECURSIVE moments(t) AS (SELECT {start} UNION ALL"
-                f" SELECT t + {tier.width_s} FROM moments WHERE t + {tier.width_s} < {end})"
-                f" SELECT t FROM moments) AS m CROSS JOIN {table} AS r"
-                f" ON r.t = m.t AND r.{kind.name} IN ({', '.join(map(str, subjects))})"
-            )
+            rows += f" AND r.{kind.name} IN ({', '.join(map(str, subjects))})"
         parts.append(_Part(tier, rows))
         start = edges[1] + tier.width_s
     return parts
@@ -778,7 +771,7 @@ def _last_step(db: sqlite3.Connection, attempt: int, end: int | None) -> int | N
 
 def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | None:
     """The first step of an attempt."""
-    told: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for tier in TIERS:
         row = db.execute(
             f"SELECT t, step FROM {RANK.table(tier)} WHERE t >= ? AND attempt = ?"
@@ -786,6 +779,6 @@ def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | N
             (int(started) - tier.width_s, attempt),
         ).fetchone()
         if row is not None:
-            told.append((row[0] + tier.width_s, row[1]))
+            found.append((row[0] + tier.width_s, row[1]))
     # a bucket has its last step, so the one that ends first has the earliest
-    return min(told)[1] if told else None
+    return min(found)[1] if found else None

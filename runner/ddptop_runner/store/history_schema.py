@@ -58,8 +58,8 @@ TIERS = (
     Tier("60s", 60, None),
     Tier("600s", 600, None),
 )
-"""From fine to coarse. The last one is there for the first look at a run of weeks: reading all of
-it costs a tenth of what the 60 s tier would."""
+"""From fine to coarse. The last one shortens the first read of a run of weeks to a tenth of what
+the 60 s tier would take."""
 
 Aggregate = Literal["min", "mean", "max", "last", "sum"]
 SPREAD: tuple[Aggregate, ...] = ("min", "mean", "max", "last")
@@ -84,7 +84,7 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True, dict=True):
-    """Subjects of one sort, with the metrics that are kept of them."""
+    """One kind of subject, with its metrics."""
 
     name: Literal["rank", "gpu", "scalar", "job"]
     """Prefix of the tables and name of the subject's column."""
@@ -148,7 +148,7 @@ GPU = Kind(
     ),
 )
 SCALAR = Kind("scalar", (Metric("step", "INTEGER", ("last",)), Metric("value")))
-"""What a job reports by name. A row is written when a value is new, so that there may be long gaps;
+"""What a job reports by name. A row is written when a value is new, so there may be long gaps;
 `meta` has the names, under SCALAR_NAME and the number."""
 JOB = Kind(
     "job",
@@ -158,10 +158,10 @@ JOB = Kind(
         Metric("loss"),
     ),
 )
-"""All ranks together, as subject 0: of each second the lowest, median, and highest loss, and the
+"""All ranks together, as subject 0: the lowest, median, and highest loss of each second, and the
 highest step. The mean of a coarser bucket is the mean of the medians."""
 SAMPLED = (RANK, GPU)
-"""Written every second, and there in every history."""
+"""Recorded every second in every history."""
 KINDS = (*SAMPLED, SCALAR, JOB)
 SCALAR_NAME = "scalar "
 
@@ -174,7 +174,7 @@ def scalar_number(key: str) -> int | None:
 
 
 MOST_SCALARS = 64
-"""So many names are recorded of a job; those that come later are left out."""
+"""Maximum number of names per job; later ones are ignored."""
 
 _EVENTS_DDL = """
 CREATE TABLE events (

@@ -29,10 +29,6 @@ BLOCK_BYTES = 1 << 18
 MAX_TAIL_BYTES = 1 << 22
 """How far back to search for lines, plus 4 KiB per line: the progress bar of several days may be a
 single line."""
-LOOK_BYTES = 256 * 1024
-"""How much to read at the start and end of a log to see whether its lines are tagged."""
-FEWEST_RANKS = 4
-"""Multiple of the wanted lines to read first when searching for those of one rank."""
 END_READ_BYTES = 4 * 1024 * 1024
 """A progress bar without line ends may have written a megabyte after a traceback."""
 END_KEPT_BYTES = 256 * 1024
@@ -216,56 +212,12 @@ class LogFile:
             position = start
         return low if low > first or count == 1 else 0  # 1: all remaining lines
 
-    def rank_offset(self, rank: int, count: int, max_bytes: int | None = None) -> int:
-        """Like `tail_offset`, for the lines of one rank in a log with tagged lines."""
-        if count <= 0:
-            return self.end
-        lines = count * FEWEST_RANKS
-        while True:
-            start = self.tail_offset(lines, max_bytes)
-            found = self._starts(max(start, self.first), rank, count)
-            low = self.first if max_bytes is None else max(self.first, self.end - max_bytes)
-            if len(found) >= count or start <= low:
-                return found[0] if len(found) == count else start
-            lines *= 8
-
-    def _starts(self, start: int, rank: int, count: int) -> list[int]:
-        """Offsets of the last lines of one rank, at most `count`."""
-        found: deque[int] = deque(maxlen=count)
-        mine = RankFilter(rank, is_tagged=True)
-        self.seek(start)
-        at = start
-        rest = b""
-        while block := self.read(BLOCK_BYTES):
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                if mine.feed(line + b"\n"):
-                    found.append(at)
-                at += len(line) + 1
-            if len(rest) > BLOCK_BYTES:  # a progress bar of several days
-                if mine.feed(rest):
-                    found.append(at)
-                at, rest = at + len(rest), b""
-        if mine.feed(rest) + mine.finish():
-            found.append(at)
-        return list(found)
-
     def to_next_start(self) -> None:
         """If the position is inside a line or redraw, move to the start of the next."""
         position = self.position
         if position > self.first and self.between(position - 1, position) != b"\n":
             found = re.search(rb"[\r\n]", self.between(position, position + BLOCK_BYTES))
             self.position = position if found is None else position + found.end()
-
-
-def are_tagged(path: Path) -> bool:
-    """Whether the log's lines are tagged with their rank; False without a log."""
-    with suppress(OSError), LogFile(path) as log:
-        first, end = log.first, log.end
-        return has_tag(log.between(first, first + LOOK_BYTES)) or has_tag(
-            log.between(max(first, end - LOOK_BYTES), end)
-        )
-    return False
 
 
 # -- the end of a log ------------------------------------------------------------------------------
@@ -388,40 +340,22 @@ class LogChunk(msgspec.Struct, frozen=True):
 class _OpenLog(LogFile):
     """One rank's log with its read position."""
 
-    def __init__(self, path: Path, attempt: int, rank: int, tagged_rank: int | None) -> None:
+    def __init__(self, path: Path, attempt: int, rank: int) -> None:
         super().__init__(path)
         self.attempt = attempt
         self.rank = rank
-        self.filter: RankFilter | None = None
-        if tagged_rank is not None:
-            self.filter = RankFilter(tagged_rank, is_tagged=are_tagged(path))
-
-    def to_tail(self, count: int, max_bytes: int | None) -> None:
-        """Move to the start of the last `count` selected lines."""
-        if self.filter is not None and self.filter.is_tagged:
-            self.seek(self.rank_offset(self.filter.rank, count, max_bytes))
-        else:
-            self.seek(self.tail_offset(count, max_bytes))
 
     def chunk(self) -> LogChunk | None:
         """The next chunk; None at the end."""
-        is_dropped = self.position < self.first
         data = self.read(BLOCK_BYTES)
-        is_full = bool(data) and self.position < self.end
-        wanted = data if self.filter is None or is_dropped else self.filter.feed(data)
-        return LogChunk(self.attempt, self.rank, wanted, is_full) if wanted or is_full else None
-
-    def rest(self) -> LogChunk | None:
-        """The filter's remaining bytes, after the last chunk."""
-        held = b"" if self.filter is None else self.filter.finish()
-        return LogChunk(self.attempt, self.rank, held) if held else None
+        return LogChunk(self.attempt, self.rank, data, self.position < self.end) if data else None
 
 
 class ByteFollower:
     """Follows logs as they are written, from one attempt to the next, without losing anything.
 
     It checks for the next attempt before reading the present one, and moves on once that read has
-    reached the end. Later output of a leftover process of the earlier attempt is read too.
+    reached the end.
     """
 
     def __init__(
@@ -432,7 +366,6 @@ class ByteFollower:
         is_over: Callable[[], bool] = lambda: False,
         tail: int | None = None,
         max_tail_bytes: int | None = None,
-        tagged_rank: int | None = None,
     ) -> None:
         """Opens nothing before the first `poll`.
 
@@ -444,25 +377,21 @@ class ByteFollower:
                 written before the end is read.
             tail: start with this many last lines of each log; None starts at the beginning.
             max_tail_bytes: start no further back than this, even inside a line.
-            tagged_rank: follow only this rank's lines in the launcher's log, if lines are tagged;
-                `only` is then ignored.
         """
         self._folder = folder
-        self._only = only if tagged_rank is None else [LAUNCHER]
-        self._tagged_rank = tagged_rank
+        self._only = only
         self._fixed = attempt
         self._is_over = is_over
         self._tail = tail
         self._max_tail_bytes = max_tail_bytes
         self._attempt: int | None = None
         self._logs: dict[int, _OpenLog] = {}
-        self._former: list[_OpenLog] = []
 
     def close(self) -> None:
         """Close the files."""
-        for log in (*self._former, *self._logs.values()):
+        for log in self._logs.values():
             log.close()
-        self._former, self._logs = [], {}
+        self._logs = {}
 
     def poll(self) -> list[LogChunk]:
         """What is new since the last call, without waiting; empty if all has been read."""
@@ -477,18 +406,12 @@ class ByteFollower:
             self._open(self._attempt)
             if self._tail is not None:
                 for log in self._logs.values():
-                    log.to_tail(self._tail, self._max_tail_bytes)
+                    log.seek(log.tail_offset(self._tail, self._max_tail_bytes))
         chunks = self._read(self._attempt)
         later = [number for number in existing if number > self._attempt]
-        if (
-            not later
-            or self._fixed is not None
-            or any(chunk.attempt == self._attempt and chunk.is_full for chunk in chunks)
-        ):
+        if not later or self._fixed is not None or any(chunk.is_full for chunk in chunks):
             return chunks
-        for log in self._former:
-            log.close()
-        self._former, self._logs = list(self._logs.values()), {}
+        self.close()
         self._attempt = later[0]
         return [*chunks, LogChunk(self._attempt, None, b""), *self._read(self._attempt)]
 
@@ -499,8 +422,6 @@ class ByteFollower:
             chunks = self.poll()
             yield chunks
             if over and not chunks:
-                logs = (*self._former, *self._logs.values())
-                yield [chunk for log in logs if (chunk := log.rest())]
                 return
             if not over and not any(chunk.is_full for chunk in chunks):
                 time.sleep(poll_s)
@@ -516,14 +437,13 @@ class ByteFollower:
                 continue
             try:
                 path = self._folder.log_file(attempt, rank)
-                self._logs[rank] = _OpenLog(path, attempt, rank, self._tagged_rank)
+                self._logs[rank] = _OpenLog(path, attempt, rank)
             except FileNotFoundError:  # removed since it was listed
                 continue
 
     def _read(self, attempt: int) -> list[LogChunk]:
         self._open(attempt)
-        logs = (*self._former, *self._logs.values())
-        return [chunk for log in logs if (chunk := log.chunk())]
+        return [chunk for log in self._logs.values() if (chunk := log.chunk())]
 
 
 class LogFollower:
@@ -536,13 +456,12 @@ class LogFollower:
         attempt: int | None = None,
         is_over: Callable[[], bool] = lambda: False,
         tail: int | None = None,
-        tagged_rank: int | None = None,
         *,
         whole: bool = False,
     ) -> None:
         """Takes the arguments of `ByteFollower`; with `whole`, starts at a line however long."""
         limit = None if tail is None or whole else MAX_TAIL_BYTES + 4096 * tail
-        self._source = ByteFollower(folder, only, attempt, is_over, tail, limit, tagged_rank)
+        self._source = ByteFollower(folder, only, attempt, is_over, tail, limit)
         self._cleaners: dict[tuple[int, int], LineCleaner] = {}
 
     def __iter__(self) -> Iterator[LogLine]:
@@ -586,103 +505,10 @@ class LogFollower:
 def last_words(
     folder: RunFolder, attempt: int, rank: int | None, count: int
 ) -> tuple[int, list[str]]:
-    """(log to which the last lines of a rank in an attempt belong, these lines, cleaned).
+    """(the rank whose log it is, the last lines of the log with a rank's output, cleaned).
 
-    Args:
-        folder: the job's.
-        attempt: its number.
-        rank: the rank. The ranks of a command share one log, from which its lines are taken, or
-            all lines of `LAUNCHER` if they are not tagged. None: all lines of that log.
-        count: number of lines.
+    The ranks of a command share the log of `LAUNCHER`, which is also meant by None.
     """
-    if rank is not None and folder.log_file(attempt, rank).exists():
-        return rank, last_lines(folder.log_file(attempt, rank), count)
-    lines = [line.text for line in LogFollower(folder, [LAUNCHER], attempt, _ended, count, rank)]
-    is_theirs = rank is not None and are_tagged(folder.log_file(attempt, LAUNCHER))
-    return rank if rank is not None and is_theirs else LAUNCHER, lines[-count:]
-
-
-def _ended() -> bool:
-    return True
-
-
-# -- tags: launchers prefix each line of a shared log with its rank ---------------------
-
-# Known are `[0]<stdout>:` of horovodrun, `[1,0]<stderr>:` of mpirun -tag-output, and
-# `[default0]:` of torchrun --tee.
-MAX_TAG_BYTES = 40
-
-_ANYWHERE = rb"\[(?:\d{1,9},)?(?P<out>\d{1,9})\]<std(?:out|err)>:"
-_AT_START = rb"^\[default(?P<role>\d{1,9})\]:"
-_TAG = _ANYWHERE + rb"|" + _AT_START
-_PART_OF_TAG = rb"\[(?:\d*,?\d*(?:\](?:<[a-z]{0,6}>?)?)?|[a-z]{0,7}\d*\]?)\Z"
-_LINE_TAG = rb"(?m)^(?:" + _ANYWHERE + rb")|" + _AT_START
-
-
-def has_tag(data: bytes) -> bool:
-    """Whether any line in the bytes is tagged with its rank."""
-    return re.search(_LINE_TAG, data) is not None
-
-
-class RankFilter:
-    """Selects one rank's lines from the bytes of a shared log, fed in pieces of any size.
-
-    mpirun tags whatever it forwards, whether a line or part of one, so bytes belong to the last tag
-    before them in their line. A line without a tag is the launcher's own.
-
-    Args:
-        rank: the rank to select.
-        is_tagged: whether the log is known to have tags; otherwise, all is kept until one is seen.
-    """
-
-    def __init__(self, rank: int, *, is_tagged: bool = False) -> None:
-        self.rank = rank
-        self.is_tagged = is_tagged
-        """Whether a tag was seen or is known to exist."""
-        self._held = b""
-        """The end of a piece, which may be the start of a tag."""
-        self._at_start = True
-        self._keeps = not is_tagged
-        self._kept_some = False
-        """Whether any part of the present line was kept."""
-        self.spoke = False
-        """Whether the last complete line was the rank's, at least in part."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Add the next bytes; returns those that belong to the rank."""
-        *lines, rest = (self._held + data).split(b"\n")
-        self._held = b""
-        kept = [self._take(line, ended=True) for line in lines]
-        bracket = rest.rfind(b"[", -MAX_TAG_BYTES)
-        if bracket >= 0 and re.match(_PART_OF_TAG, rest[bracket:]):
-            rest, self._held = rest[:bracket], rest[bracket:]
-        if rest:
-            kept.append(self._take(rest, ended=False))
-        return b"".join(kept)
-
-    def finish(self) -> bytes:
-        """The remaining bytes, after the last piece."""
-        held, self._held = self._held, b""
-        return self._take(held, ended=False) if held else b""
-
-    def _take(self, line: bytes, *, ended: bool) -> bytes:
-        kept = []
-        at = 0
-        for tag in re.finditer(_TAG, line):
-            if tag["role"] is not None and not self._at_start:
-                continue
-            if self._keeps:
-                kept.append(line[at : tag.start()])
-            self.is_tagged = True
-            self._keeps = int(tag["out"] or tag["role"]) == self.rank
-            at = tag.start()
-        if self._keeps:
-            kept.append(line[at:])
-        self._kept_some = self._kept_some or self._keeps or any(kept)
-        self._at_start = ended
-        if not ended:
-            return b"".join(kept)
-        self.spoke = self._kept_some
-        newline = b"\n" if self._kept_some else b""
-        self._keeps, self._kept_some = not self.is_tagged, False
-        return b"".join(kept) + newline
+    if rank is None or not folder.log_file(attempt, rank).exists():
+        rank = LAUNCHER
+    return rank, last_lines(folder.log_file(attempt, rank), count)

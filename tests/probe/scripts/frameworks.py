@@ -118,19 +118,6 @@ def apex():
     return losses, 3
 
 
-def old_apex():
-    from apex.fp16_utils import loss_scaler
-
-    model, optimizer = setup()
-    losses = []
-    for scaler in (loss_scaler.LossScaler(), loss_scaler.DynamicLossScaler()):
-        loss = loss_of(model)
-        scaler.backward(loss)
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, 2
-
-
 def data_parallel():
     """As on three GPUs, of which there is none here."""
     model, optimizer = setup()
@@ -158,7 +145,6 @@ CASES = {
     "deepspeed_own_optimizer": lambda: deepspeed(calls_optimizer=False),
     "deepspeed_before_division": deepspeed_before_division,
     "apex": apex,
-    "old_apex": old_apex,
 }
 
 

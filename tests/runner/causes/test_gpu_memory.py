@@ -20,10 +20,10 @@ MESSAGE = (
 
 def test_all_figures():
     peaks = {1: 60 * 2**30, 0: int(77.9 * 2**30)}
-    assert gpu_error_in_words(MESSAGE.format("6.50 GiB"), 3, peaks, {7: "1.0 GiB (ann)"}) == [
+    assert gpu_error_in_words(MESSAGE.format("6.50 GiB"), 3, peaks) == [
         "It tried to allocate 2.00 GiB on GPU 3; 1.25 GiB of 79.15 GiB was free.",
-        "Peak memory: 77.9 GiB (rank 0), 60.0 GiB (rank 1).",
-        "Also on the device: pid 7 with 1.0 GiB (ann), pid 4242 with 20.00 GiB.",
+        "Peak memory: 60.0 GiB (rank 1) to 77.9 GiB (rank 0).",
+        "Also on the device: pid 4242 with 20.00 GiB.",
         "6.50 GiB was reserved but unused: PYTORCH_ALLOC_CONF=expandable_segments:True may help.",
     ]
 
@@ -32,26 +32,26 @@ def test_all_figures():
     ("reserved", "fragmented"), [("6.50 GiB", True), ("600.00 MiB", True), ("100.00 MiB", False)]
 )
 def test_the_remedy_is_named_where_it_may_help(reserved, fragmented):
-    sentences = gpu_error_in_words(MESSAGE.format(reserved), None, {}, {})
+    sentences = gpu_error_in_words(MESSAGE.format(reserved), None, {})
     assert any("expandable_segments" in one for one in sentences) is fragmented
 
 
 def test_small_request_with_as_much_unused_memory():
     message = "Tried to allocate 64.00 MiB. 70.00 MiB is reserved by PyTorch but unallocated"
-    assert "70.00 MiB was reserved but unused" in gpu_error_in_words(message, None, {}, {})[-1]
+    assert "70.00 MiB was reserved but unused" in gpu_error_in_words(message, None, {})[-1]
 
 
 def test_what_is_not_said_is_left_out():
     message = "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    assert gpu_error_in_words(message, None, {}, {}) == []
-    assert gpu_error_in_words("Tried to allocate 2.00 GiB", None, {}, {}) == [
+    assert gpu_error_in_words(message, None, {}) == []
+    assert gpu_error_in_words("Tried to allocate 2.00 GiB", None, {}) == [
         "It tried to allocate 2.00 GiB on its device."
     ]
 
 
 def test_many_ranks():
     peaks = {rank: (rank + 1) * 2**29 for rank in range(16)}
-    (sentence,) = gpu_error_in_words("", None, peaks, {})
+    (sentence,) = gpu_error_in_words("", None, peaks)
     assert sentence == "Peak memory: 512 MiB (rank 0) to 8.0 GiB (rank 15)."
 
 

@@ -42,7 +42,7 @@ CAUSES = {
         [end(code=-11, step=5, tail="step 5\n"), end(4, -15, True)],
         HERE,
         ("signal", "SIGSEGV", None, None, None),
-        "Rank 3 (pid 1003) was the first to fail: killed by SIGSEGV after step 5. SIGSEGV: an "
+        "Rank 3 (pid 1003) was killed by SIGSEGV after step 5, the first to fail. SIGSEGV: an "
         "invalid memory access in C++ code. Its last output: 'step 5'. 1 other rank was stopped "
         "as a result.",
     ),
@@ -50,7 +50,7 @@ CAUSES = {
         [end(code=3, tail="loading\nno such data set  \n\n"), end(4, -15, True), end(5, -15, True)],
         HERE,
         ("exit_code", None, 3, None, None),
-        "Rank 3 (pid 1003) was the first to fail: exit status 3. Its last output: 'no such data "
+        "Rank 3 (pid 1003) exited with status 3, the first to fail. Its last output: 'no such data "
         "set'. 2 other ranks were stopped as a result.",
     ),
     "exit code, silent": (
@@ -76,7 +76,7 @@ CAUSES = {
         [end(code=None)],
         HERE,
         ("exit_code", None, None, None, None),
-        "Rank 3 (pid 1003) exited; its exit status is unknown. Its log is empty.",
+        "Rank 3 (pid 1003) exited with an unknown status. Its log is empty.",
     ),
     "killed": (
         [end(code=-9, exception=BUG)],
@@ -101,7 +101,7 @@ CAUSES = {
         [end(code=137)],
         memory("The kernel did it."),
         ("host_oom", None, 137, None, None),
-        "Rank 3 (pid 1003) exited with status 137. A shell reports 137 (128 + 9) for a process "
+        "Rank 3 (pid 1003) exited with status 137. A shell reports 137 for a process "
         "killed by SIGKILL. The kernel did it.",
     ),
     "a killed data loader": (
@@ -151,11 +151,11 @@ CAUSES = {
             ),
             end(4, -15, True, peak_bytes=2**31),
         ],
-        Surroundings(other_processes={3: {99: "3.0 GiB (ann)"}, 1: {7: "no"}}),
+        HERE,
         ("cuda_oom", None, 1, "OutOfMemoryError", "a.py:1"),
-        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1) and was the first to fail. It "
-        "tried to allocate 2.00 GiB on GPU 3. Peak memory: 1.0 GiB (rank 3), 2.0 GiB (rank 4). "
-        "Also on the device: pid 99 with 3.0 GiB (ann). 1 other rank was stopped as a result.",
+        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1), the first to fail. It "
+        "tried to allocate 2.00 GiB on GPU 3. Peak memory: 1.0 GiB (rank 3) to 2.0 GiB (rank "
+        "4). 1 other rank was stopped as a result.",
     ),
     "C++ says why": (
         [end(code=-6, tail="terminate called after throwing an instance of 'X'\n  what():  y\n")],
@@ -176,7 +176,7 @@ CAUSES = {
         HERE,
         ("exception", None, 1, "OSError", "a.py:1"),
         "Rank 3 (pid 1003) exited with status 1. OSError: [Errno 28] No space left on device (at "
-        "a.py:1). A disk is full.",
+        "a.py:1). A disk or a disk quota is full.",
     ),
     "a device error": (
         [end(exception=BUG, gpu=2)],
@@ -218,7 +218,7 @@ CAUSES = {
         HERE,
         ("hang", None, 1, None, "t.py:9 in body"),
         "Rank 3 (pid 1003) never reached a collective in which rank 1 was waiting for it. It was "
-        "last seen at t.py:9 in body, at step 5. Rank 1 gave up and exited with status 1: "
+        "last seen at t.py:9 in body at step 5. Rank 1 gave up and exited with status 1: "
         "RuntimeError: Timed out waiting 8000ms for recv (at a.py:2).",
     ),
     "paused": (
@@ -231,7 +231,7 @@ CAUSES = {
         [end(1, 1, exception=LOST), end(2, 1, exception=LOST)],
         HERE,
         ("exception", None, 1, "RuntimeError", "a.py:2"),
-        "Rank 1 (pid 1001) was the first to fail: exit status 1. RuntimeError: gloo: Connection "
+        "Rank 1 (pid 1001) exited with status 1, the first to fail. RuntimeError: gloo: Connection "
         "closed by peer [127.0.0.1]:65 (at a.py:2). It lost its connection to another rank; the "
         "reason is unknown. 1 other rank failed afterward.",
     ),
@@ -249,14 +249,11 @@ def test_cause(case):
         assert cause.summary == summary
 
 
-def test_approximate_order_is_labeled():
-    exit_ = RankExit(0, 7, 1, 1.0, approximate=True)
+def test_how_many_failed_and_were_stopped_after_it():
     others = [end(4, -15, True), end(5, 1, exception=LOST), end(6, -15, True)]
-    summary = told(RankEnd(exit_, BUG), *others).summary
-    assert "was the first to fail (approximate order: polled" in summary
+    summary = told(end(exception=BUG), *others).summary
     assert summary.endswith(" 1 other rank failed afterward, and 2 were stopped as a result.")
-    assert "approximate" not in told(end(exception=BUG), *others).summary
-    assert "first" not in told(RankEnd(exit_, BUG)).summary
+    assert "first" not in told(end(exception=BUG)).summary
 
 
 @pytest.mark.parametrize("what", ["line", "message", "cause"])

@@ -109,12 +109,11 @@ def test_who_missed_the_barrier(message, rank):
 KNOWN = {
     "shared memory": ("is killed by signal: Bus error. It is possible that", None, "--shm-size"),
     "shared memory, NCCL": ("/dev/shm/nccl-x: No space left on device", None, "/dev/shm"),
-    "a disk": ("[Errno 28] No space left on device", None, "A disk is full."),
+    "a disk": ("[Errno 28] No space left on device", None, "disk quota is full."),
     "a port": ("EADDRINUSE", None, "Another process is using a port"),
     "files": ("[Errno 24] Too many open files", None, "ulimit -n"),
     "a kernel's check": ("CUDA error: device-side assert triggered", None, "LAUNCH_BLOCKING"),
     "a device": ("CUDA error: uncorrectable ECC error encountered", "gpu", "The device itself"),
-    "NCCL": ("NCCL error: unhandled system error (run with", None, "NCCL_DEBUG=INFO"),
     "a mismatch in torch 2.8": (
         "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 4",
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ddptop_runner.judge.hangs.verdict import HangLook, RankProgress, Standing
+from ddptop_runner.judge.hangs.verdict import HangReport, RankProgress, Standing
 from ddptop_runner.judge.hangs.watch import HangWatch
 
 
@@ -43,11 +43,11 @@ class Life:
     def __init__(self, watch: HangWatch) -> None:
         self.watch = watch
         self.now_s = 1000.0
-        self.looked = HangLook()
+        self.looked = HangReport()
 
-    def look(self, ranks: Iterable[RankProgress], after_s: float = 1.0) -> HangLook:
+    def look(self, ranks: Iterable[RankProgress], after_s: float = 1.0) -> HangReport:
         self.now_s += after_s
-        self.looked = self.watch.look(list(ranks), self.now_s)
+        self.looked = self.watch.update(list(ranks), self.now_s)
         return self.looked
 
     def train(self, seconds: int, numbers: Iterable[int] = (0, 1, 2), **fields: Any) -> int:

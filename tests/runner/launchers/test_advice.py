@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.launch.advice import MOST_BYTES, starts_own_ranks
+from ddptop_runner.launch.program import MOST_BYTES, starts_own_ranks
 
 MP = "import torch.multiprocessing as mp\n"
 SOURCES = {

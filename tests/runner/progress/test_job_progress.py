@@ -18,7 +18,7 @@ from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.reading.trace_files.watch import TraceFile, rank_of
+from ddptop_runner.reading.trace_watch import TraceFile, rank_of
 
 HEAD = "epoch,step,train_loss\n"
 

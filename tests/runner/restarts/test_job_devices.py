@@ -51,13 +51,13 @@ def test_or_is_set_aside_where_that_is_allowed_and_offered_when_it_is_back():
     assert "with 6 ranks on GPUs 0, 1, 3 instead of 8: the global batch is 6/8" in found.notes[0]
     following = JobDevices(job)
     following.known = devices.known
-    (finding,) = following.look(report(2), found.aside)
+    (finding,) = following.update(report(2), found.aside)
     assert finding.severity == "warning" and "GPU 2 is set aside (lost)" in finding.message
     assert following.fit_again(found.aside) == []
     now_s = boottime_s() + 100
-    following.look(report(at_s=now_s), found.aside)
+    following.update(report(at_s=now_s), found.aside)
     assert following.fit_again(found.aside) == [DEVICES[2]]
-    (finding,) = following.look(report(at_s=now_s + 1), found.aside)
+    (finding,) = following.update(report(at_s=now_s + 1), found.aside)
     assert finding.severity == "info" and "is healthy again: run `ddptop restart" in finding.message
 
 

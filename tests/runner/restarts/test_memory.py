@@ -9,8 +9,8 @@ import pytest
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.devices import report as device_report
-from ddptop_runner.judge.restarts import fitness
-from ddptop_runner.judge.restarts.fitness import Held, Waited, still_held
+from ddptop_runner.judge.restarts import devices
+from ddptop_runner.judge.restarts.devices import Held, Waited, still_held
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
@@ -65,27 +65,27 @@ def waited(reports: Sequence[device_report.DeviceReport | None], skip: bool = Fa
     def next_report() -> device_report.DeviceReport | None:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    def look(gpus: Sequence[GpuSample]) -> list[Held]:
+    def held(gpus: Sequence[GpuSample]) -> list[Held]:
         return still_held(gpus, [DEVICE], {"GPU-0": 0}, lambda pid: False)
 
-    return asyncio.run(fitness.wait(next_report, look, lambda: skip))
+    return asyncio.run(devices.wait_until_released(next_report, held, lambda: skip))
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(fitness, "POLL_S", 0.001)
+    monkeypatch.setattr(devices, "POLL_S", 0.001)
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(fitness, "LIMIT_S", 0.05)
+    monkeypatch.setattr(devices, "LIMIT_S", 0.05)
 
 
-def test_it_waits_for_samples_from_after_the_end_and_until_all_is_back():
+def test_it_waits_for_samples_from_after_the_end_and_until_all_is_back(short):
     later = -1000.0  # created now, for a future time
-    found = waited([report(0, age_s=5), report(9, age_s=later), report(0, age_s=later)])
-    assert [held.used_bytes for held in found.first] == [9 * GIB]
-    assert found.left == () and not found.silent
+    reports = [report(0, age_s=5), report(9, age_s=later), report(0, age_s=later)]
+    assert waited(reports).left == ()
+    assert waited(reports[:2]).left, "the first sample is too old to count"
 
 
 def test_it_gives_up_and_names_who_holds_what(short):
@@ -96,20 +96,14 @@ def test_it_gives_up_and_names_who_holds_what(short):
 
 
 def test_a_driver_that_does_not_answer_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(fitness, "ANSWER_S", 0.01)
-    assert waited([report(9, age_s=5)]).silent
+    monkeypatch.setattr(devices, "ANSWER_S", 0.01)
+    assert waited([report(9, age_s=5)]).in_words() is None
 
 
 def test_without_a_sampler_there_is_nothing_to_wait_for():
     assert waited([None]) == Waited(pytest.approx(0, abs=10.0))
-    assert not waited([device_report.empty_report("no driver")]).silent
+    assert waited([device_report.empty_report("no driver")]).left == ()
 
 
 def test_who_does_not_want_to_wait_need_not():
     assert waited([report(9, age_s=-1000)], skip=True).left == ()
-
-
-def test_a_wait_for_the_next_sample_is_no_news():
-    first = (Held(DEVICE, 9 * GIB, ()),)
-    assert Waited(0.8, first).in_words() is None
-    assert Waited(3.2, first).in_words() == "waited 3.2 s for GPU 0 to release memory"

@@ -12,7 +12,6 @@ from ddptop_runner.judge.checkpoints import (
     REPORTED_EVERY_S,
     CheckpointBook,
     Finder,
-    WorkLost,
     locate,
     step_loaded,
     was_saved,
@@ -53,7 +52,7 @@ def see(book: CheckpointBook, *files: tuple[int, SavedFile], attempt: int = 0) -
 
 def look(book: CheckpointBook, now_s: float, **how: bool) -> str | None:
     """The event's sentence, if there is one."""
-    event = book.look(now_s, **how)
+    event = book.report(now_s, **how)
     return None if event is None else text(event)
 
 
@@ -234,7 +233,7 @@ def test_since_a_checkpoint_of_this_attempt(book):
     assert (lost.steps, lost.seconds, lost.since) == (37, 12.0, book.last)
     assert lost.in_words() == "Work lost: 37 steps (12 s) since epoch-3.pt at step 120."
     assert book.work_lost(0, 120, 60.0, now_s=113.0).in_words() == (
-        "Work lost: none (no steps in the 13 s since epoch-3.pt at step 120)."
+        "Work lost: none since epoch-3.pt at step 120."
     )
 
 
@@ -242,8 +241,8 @@ def test_without_any_checkpoint_all_of_the_attempt(book):
     lost = book.work_lost(0, 157, 41.0)
     assert (lost.steps, lost.seconds, lost.since) == (157, 41.0, None)
     assert lost.in_words() == (
-        "No checkpoint was detected: all 157 steps of this attempt (41 s) are lost, unless the "
-        "script saves in a way that ddptop cannot detect."
+        "Work lost: 157 steps (41 s). No checkpoint was detected; the script may save in a way "
+        "that ddptop cannot detect."
     )
 
 
@@ -252,8 +251,7 @@ def test_a_checkpoint_of_an_earlier_attempt_saves_nothing_of_this_one(book):
     lost = book.work_lost(1, 20, 7.0, now_s=130.0)
     assert (lost.steps, lost.seconds, lost.since, lost.earlier) == (20, 7.0, None, book.last)
     assert lost.in_words() == (
-        "No checkpoint has been detected since epoch-3.pt (attempt 0): all 20 steps of this "
-        "attempt (7 s) are lost."
+        "Work lost: 20 steps (7 s). No checkpoint was detected since epoch-3.pt."
     )
 
 
@@ -271,14 +269,6 @@ def test_steps_that_are_not_known_are_not_invented(book):
     see(book, (0, file("/run/b.pt", 200.0, steps=150)))
     lost = book.work_lost(0, None, 400.0, now_s=260.0)
     assert lost.in_words() == "Work lost: 60 s since b.pt at step 150."
-
-
-def test_one_step_is_one_step():
-    assert (
-        WorkLost(1, 2.0, None)
-        .in_words()
-        .startswith("No checkpoint was detected: 1 step of this attempt (2 s) is lost")
-    )
 
 
 # --- which step that is ----------------------------------------------------------------------

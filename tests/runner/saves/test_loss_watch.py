@@ -33,7 +33,7 @@ def looks(watch: LossWatch, losses: list[tuple[float | None, int | None]], **cha
         since = None if not is_bad else step if since is None else since
         good = good if is_bad else loss
         sample = msgspec.structs.replace(sample, loss_bad_since=since, loss_last_good=good)
-        found.append(watch.look([sample]))
+        found.append(watch.update([sample]))
     return found
 
 
@@ -75,7 +75,7 @@ def test_a_finite_loss_between_two_looks_counts():
     watch = LossWatch("stop")
     for loss, step in losses:
         sample = msgspec.structs.replace(rank(0, loss, step), loss_min=0.7)
-        assert watch.look([sample]) is None
+        assert watch.update([sample]) is None
 
 
 def test_by_default_nothing_is_acted_on():
@@ -95,7 +95,7 @@ def test_bad_loss_shows_its_source():
         watch = LossWatch("restart")
         told = [rank(0, loss, step) for loss, step in ((2.5, 7), (NAN, 8), (NAN, 9), (NAN, 10))]
         more |= {"loss_bad_since": 8}
-        bad = [watch.look([msgspec.structs.replace(one, **more)]) for one in told][-1]
+        bad = [watch.update([msgspec.structs.replace(one, **more)]) for one in told][-1]
         assert bad is not None and f"became NaN at {words}; " in bad.in_words()
     found = looks(LossWatch("stop"), [(INF, None)] * 3)[-1]
     assert found.in_words() == "The loss on rank 0 became infinite."
@@ -103,8 +103,8 @@ def test_bad_loss_shows_its_source():
 
 def test_losses_of_a_log_are_acted_on_without_the_steps_of_a_probe():
     watch = LossWatch("stop")
-    watch.look([rank(0, 2.5, 1)])
-    found = [watch.look([rank(0, NAN, step)]) for step in (2, 3, 4)]
+    watch.update([rank(0, 2.5, 1)])
+    found = [watch.update([rank(0, NAN, step)]) for step in (2, 3, 4)]
     assert found[-1] is not None
     assert found[-1].in_words() == "The loss on rank 0 became NaN; the last finite loss was 2.5."
 
@@ -112,7 +112,7 @@ def test_losses_of_a_log_are_acted_on_without_the_steps_of_a_probe():
 def test_unobserved_finite_loss_starts_over():
     watch = LossWatch("stop")
     for step in range(2, 40):  # bad at each update, each time since a different step
-        assert watch.look([rank(0, NAN, step, loss_bad_since=step)]) is None
+        assert watch.update([rank(0, NAN, step, loss_bad_since=step)]) is None
 
 
 def test_the_rank_that_went_bad_first_is_named():
@@ -123,7 +123,7 @@ def test_the_rank_that_went_bad_first_is_named():
         first = rank(1, 1.0 if second < 2 else NAN, 10 * second, loss_bad_since=10)
         if second < 2:
             first = rank(1, 1.0, 9)
-        bad = watch.look([later, first])
+        bad = watch.update([later, first])
         if bad is not None:
             break
     assert bad is not None

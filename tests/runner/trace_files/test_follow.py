@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from tests.runner.trace_files.test_series import STREAM, event, record, scalar
 
 from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_files.watch import (
+from ddptop_runner.reading.trace_watch import (
     MAX_DEPTH,
     READ_BYTES,
     TraceFiles,
@@ -22,7 +21,6 @@ from ddptop_runner.reading.trace_files.watch import (
     maker_of,
 )
 
-SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"
 EVENTS = "events.out.tfevents.1795264528.host-3.example.4711.0"
 
 
@@ -111,8 +109,9 @@ def test_events_of_an_earlier_run_are_not_reported(tmp_path: Path, traces: Trace
     assert traces.read() == []
 
 
-def test_keras_separates_training_and_validation_by_folder(tmp_path: Path, traces: Traces) -> None:
-    shutil.copytree(SAMPLES / "keras", tmp_path / "logs")
+def test_folder_tells_training_and_validation_apart(tmp_path: Path, traces: Traces) -> None:
+    for folder in ("train", "validation"):
+        touch(tmp_path / "logs" / folder / EVENTS, 2000.0, b"".join(STREAM))
     traces.find()
     kinds = {(Path(file.path).parent.name, reading.kind) for file, reading in traces.read()}
     assert kinds == {("train", "train"), ("validation", "val")}

@@ -224,6 +224,14 @@ def test_on_a_full_disk_a_log_gives_its_head_to_the_one_in_need(
     assert giver.live_bytes >= disk.LEAST_LEFT_BYTES
 
 
+def test_a_snapshot_creates_its_deleted_folder_but_not_the_run_folder(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    file = SteadyFile(run / "nodes" / "node.json")
+    assert not file.write(b"{}") and not run.exists()
+    run.mkdir()
+    assert file.write(b"{}") and (run / "nodes").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_snapshot_is_replaced_in_place_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

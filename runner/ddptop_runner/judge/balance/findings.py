@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from ddptop_runner.base.median import median as middle_of
-from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size, span
+from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.rank_devices import is_own, where_mostly
@@ -34,7 +34,6 @@ EVEN = 1.25
 """Replicas differ by less than this factor."""
 TOGETHER_PERCENT = 110.0
 """Devices that take turns, like the stages of a model, reach 100 % in total."""
-
 IDLE_PERCENT = 1.0
 
 
@@ -58,7 +57,6 @@ def find(
         *_stray_contexts(placement),
         *_data_parallel(placement),
         *(_unused(placement) if given else ()),
-        *_nothing_on_a_device(placement),
         *find_on_devices(placement),
     ]
     order = ("error", "warning", "info")
@@ -80,10 +78,9 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
         owners = placement.owners(device)
         if not strays or not owners:
             continue
-        total = f" ({size(sum(strays.values()))} in total)" if len(strays) > 1 else ""
         message = (
             f"{name_ranks(list(strays))} {'use' if len(strays) > 1 else 'uses'} "
-            f"{sizes(list(strays.values()))}{total} on GPU {device.index}, which belongs "
+            f"{size(sum(strays.values()))} on GPU {device.index}, which belongs "
             f"to {name_ranks(owners)}: torch.cuda.set_device(local_rank) is missing before the "
             "first CUDA call, or torch.load is missing map_location"
         )
@@ -105,47 +102,27 @@ def _data_parallel(placement: Placement) -> list[Finding]:
     if len(placement.ranks) != 1 or not placement.complete:
         return []
     rank = placement.ranks[0].rank
-    pid, on = _widest_process(placement.held(rank), rank)
-    if pid is None or len(on) < 2:
+    on = placement.held(rank)
+    pids = {process.pid for device in on for process in device.of_job if process.rank == rank}
+    memory = [used for device in on if (used := device.memory[rank]) is not None]
+    busy = [percent for device in on if (percent := device.gpu.util_percent) is not None]
+    if len(on) < 2 or len(pids) != 1 or len(memory) < len(on) or len(busy) < len(on):
         return []
-    memory = [_memory_of(device, pid) for device in on]
-    util = [device.gpu.util_percent for device in on]
-    known = [used for used in memory if used is not None]
-    busy = [percent for percent in util if percent is not None]
-    if len(known) < len(on) or len(busy) < len(on):
-        return []
-    first = known.index(max(known))
-    rest = [used for place, used in enumerate(known) if place != first]
+    *rest, most = sorted(memory)
     usual = middle_of(rest)
-    fuller = known[first] >= FULLER * usual and known[first] - usual >= FULLER_BYTES
+    fuller = most >= FULLER * usual and most - usual >= FULLER_BYTES
     together = sum(busy) > TOGETHER_PERCENT and min(busy) > IDLE_PERCENT
-    if not (fuller and together and max(rest) <= EVEN * min(rest)):
+    if not (fuller and together and rest[-1] <= EVEN * rest[0]):
         return []
     gpus = tuple(device.index for device in on)
     message = (
-        f"one process (pid {pid}) uses {name_gpus(gpus)}, with {size(known[first])} on GPU "
-        f"{on[first].index} and {size(usual)} on each of the others: this looks like "
+        f"one process (pid {pids.pop()}) uses {name_gpus(gpus)}, with {size(most)} on GPU "
+        f"{on[memory.index(most)].index} and {size(usual)} on each of the others: this looks like "
         "torch.nn.DataParallel, which copies the model and gathers all outputs on the first GPU at "
         "every step; DistributedDataParallel with one process per GPU avoids both "
         f"(--nproc {len(on)})"
     )
     return [Finding("data-parallel", "warning", message, (rank,), gpus, hold_s=30.0)]
-
-
-def _widest_process(held: Sequence[Device], rank: int) -> tuple[int | None, list[Device]]:
-    """(pid of the rank's process that uses the most devices, those devices)."""
-    by_pid: dict[int, list[Device]] = {}
-    for device in held:
-        for process in device.of_job:
-            if process.rank == rank:
-                by_pid.setdefault(process.pid, []).append(device)
-    if not by_pid:
-        return None, []
-    return max(by_pid.items(), key=lambda item: len(item[1]))
-
-
-def _memory_of(device: Device, pid: int) -> int | None:
-    return next(process.mem_used_bytes for process in device.of_job if process.pid == pid)
 
 
 def _unused(placement: Placement) -> list[Finding]:
@@ -166,16 +143,10 @@ def _unused(placement: Placement) -> list[Finding]:
     gpus = tuple(device.index for device in unused)
     message = (
         f"{name_gpus(gpus)} {is_or_are(gpus)} assigned to the job, but no rank "
-        f"uses {'them' if len(gpus) > 1 else 'it'}{_lying_idle(unused)}: {_why_unused(placement)}"
+        f"uses {'them' if len(gpus) > 1 else 'it'}: {_why_unused(placement)}"
     )
     hold_s = 20.0 if placement.stepping else 60.0
     return [Finding("unused-gpu", "warning", message, (), gpus, hold_s)]
-
-
-def _lying_idle(unused: Sequence[Device]) -> str:
-    totals = [device.gpu.mem_total_bytes for device in unused if not device.others]
-    known = [total for total in totals if total is not None]
-    return f" ({size(sum(known))} of memory idle)" if len(known) == len(unused) else ""
 
 
 def _why_unused(placement: Placement) -> str:
@@ -187,39 +158,8 @@ def _why_unused(placement: Placement) -> str:
             f"{name_ranks(list(fullest.memory))} are all on GPU {fullest.index}: is "
             "torch.cuda.set_device(local_rank) missing, or .cuda() used instead of .to(device)?"
         )
-    used = span(device.index for device in placement.devices if device.memory)
-    if number == 1:
-        return (
-            f"the only rank uses GPU{'s' if ',' in used or '-' in used else ''} {used}; pass "
-            f"fewer GPUs (--gpus) or start one rank per GPU (--nproc {devices})"
-        )
-    return (
-        f"{number} ranks for {devices} GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)"
-    )
-
-
-def _nothing_on_a_device(placement: Placement) -> list[Finding]:
-    """Ranks without a context while most ranks have one."""
-    if not all(device.is_listed for device in placement.devices):
-        return []
-    without = [rank for rank in placement.ranks if not placement.held(rank.rank)]
-    holding = [rank.rank for rank in placement.ranks if placement.held(rank.rank)]
-    if not without or len(without) >= len(holding):
-        return []
-    if not (placement.stepping or placement.at_work):
-        return []
-    numbers = tuple(rank.rank for rank in without if rank.pid is not None)
-    if not numbers:
-        return []
-    several = len(numbers) > 1
-    message = (
-        f"{name_ranks(numbers)} {is_or_are(numbers)} not using any of the "
-        f"job's GPUs, but {name_ranks(holding)} {is_or_are(holding)}: "
-        f"{'are they' if several else 'is it'} training on the CPU? Check how the script chooses "
-        "its device, torch.cuda.is_available(), and CUDA_VISIBLE_DEVICES"
-    )
-    hold_s = 20.0 if placement.stepping else 180.0
-    return [Finding("no-gpu-work", "warning", message, numbers, (), hold_s)]
+    ranks = f"{number} rank{'s' if number > 1 else ''}"
+    return f"{ranks} for {devices} GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)"
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -314,20 +254,6 @@ def median(values: Iterable[float | None]) -> float | None:
     return middle_of(known) if known else None
 
 
-# -- words -----------------------------------------------------------------------------------------
-
-
-def sizes(values: Sequence[int]) -> str:
-    """`512 MiB`, `0.5 GiB each`, `512 MiB to 4.5 GiB each`."""
-    low, high = size(min(values)), size(max(values))
-    if len(values) == 1:
-        return low
-    return f"{low} each" if low == high else f"{low} to {high} each"
-
-
-SLOWER = 0.9
-"""Fraction of the others' median clock."""
-
 OTHERS_BYTES = 256 * 1024**2
 """Minimum memory of unrelated processes for a finding."""
 
@@ -350,9 +276,6 @@ def _throttled(placement: Placement) -> list[Finding]:
         if gpu.lost or (gpu.util_percent or 0) < 10:
             continue
         held_back = sorted(one for one in reasons if codes.throttle(one).weight == "slowed")
-        warm = codes.THERMAL_BY_SOFTWARE.name  # usual for a busy device, unless others are faster
-        if warm in reasons and _slower_than_others(placement, gpu):
-            held_back.append(warm)
         if held_back:
             found.append((device, ", ".join(held_back)))
     if not found:
@@ -360,31 +283,21 @@ def _throttled(placement: Placement) -> list[Finding]:
     gpus = tuple(device.index for device, _ in found)
     ranks = tuple(sorted({rank for device, _ in found for rank in _ranks(placement, device)}))
     device, reason = min(found, key=lambda item: item[0].gpu.sm_clock_mhz or math.inf)
-    figures = [reason, *_heat_and_clock(device.gpu)]
     which = f"GPU {device.index}: " if len(found) > 1 else ""
     whose = f" ({name_ranks(ranks)})" if ranks else ""
     wait = ": every rank waits for the slowest one" if len(placement.ranks) > 1 else ""
     message = (
         f"{name_gpus(gpus)}{whose} {is_or_are(gpus)} running at reduced "
-        f"clocks ({which}{'; '.join(figures)}){wait}; check cooling and the power supply"
+        f"clocks ({which}{reason}{_heat_and_clock(device.gpu)}){wait}; check cooling and the power "
+        "supply"
     )
     return [Finding("throttled", "warning", message, ranks, gpus, hold_s=20.0)]
 
 
-def _slower_than_others(placement: Placement, gpu: GpuSample) -> bool:
-    others = [device.gpu.sm_clock_mhz for device in placement.devices if device.gpu is not gpu]
-    usual = median(others)
-    return usual is not None and gpu.sm_clock_mhz is not None and gpu.sm_clock_mhz < SLOWER * usual
-
-
-def _heat_and_clock(gpu: GpuSample) -> list[str]:
-    figures = []
-    if gpu.temperature_c is not None:
-        figures.append(f"{gpu.temperature_c:.0f} °C")
-    if gpu.sm_clock_mhz is not None:
-        most = f" of {gpu.sm_clock_max_mhz}" if gpu.sm_clock_max_mhz is not None else ""
-        figures.append(f"{gpu.sm_clock_mhz}{most} MHz")
-    return figures
+def _heat_and_clock(gpu: GpuSample) -> str:
+    heat = "" if gpu.temperature_c is None else f"; {gpu.temperature_c:.0f} °C"
+    most = "" if gpu.sm_clock_max_mhz is None else f" of {gpu.sm_clock_max_mhz}"
+    return heat if gpu.sm_clock_mhz is None else f"{heat}; {gpu.sm_clock_mhz}{most} MHz"
 
 
 def _xid(placement: Placement, device: Device) -> list[Finding]:
@@ -403,23 +316,14 @@ def _xid(placement: Placement, device: Device) -> list[Finding]:
 
 
 def _memory_errors(placement: Placement, device: Device) -> list[Finding]:
-    gpu = device.gpu
-    if not (gpu.remap_failed or gpu.ecc_uncorrected):
+    if not device.gpu.remap_failed:
         return []
-    ranks, who = _ranks(placement, device), _with_ranks(placement, device)
-    found = []
-    if gpu.remap_failed:
-        message = f"{who} has no spare memory rows left: results may be wrong; replace the device"
-        found.append(Finding(f"remap-{gpu.index}", "error", message, ranks, (gpu.index,)))
-    if gpu.ecc_uncorrected:
-        message = (
-            f"{who} has had {gpu.ecc_uncorrected} uncorrectable memory "
-            f"error{'s' if gpu.ecc_uncorrected > 1 else ''} since the driver was loaded"
-        )
-        if gpu.remap_pending:
-            message += "; reset the device to remap the memory row"
-        found.append(Finding(f"ecc-{gpu.index}", "info", message, ranks, (gpu.index,)))
-    return found
+    message = (
+        f"{_with_ranks(placement, device)} has no spare memory rows left: results may be wrong; "
+        "replace the device"
+    )
+    where = (_ranks(placement, device), (device.index,))
+    return [Finding(f"remap-{device.index}", "error", message, *where)]
 
 
 def _somebody_else(placement: Placement, device: Device) -> list[Finding]:

@@ -14,18 +14,11 @@ from ddptop_runner.model.words import ENDED
 Figure = Literal["memory", "utilization", "power", "step_time", "loss"]
 """A figure by which ranks are compared."""
 
+STRAGGLER = "straggler"
+"""The id of the alert on slow ranks."""
+
 POINTS_APART_LEAST = 5.0
 """Utilization within this many percentage points counts as even, even if the ratio is high."""
-
-
-MARKED_BY: Mapping[str, Figure] = {
-    "straggler": "step_time",
-}
-"""By alert id, the figure in which the alert marks its ranks. Nothing else marks a rank."""
-
-
-WORST_FIRST: tuple[Figure, ...] = ("step_time", "loss", "memory", "utilization", "power")
-"""The order of preference for a rank that is an outlier in several figures."""
 
 
 class RankDeviation(msgspec.Struct, frozen=True):
@@ -38,39 +31,25 @@ class RankDeviation(msgspec.Struct, frozen=True):
     power: float | None = None
     step_time: float | None = None
     loss: float | None = None
-    outliers: frozenset[Figure] = frozenset()
-    """Figures in which an alert names the rank, which are drawn as a warning."""
     own_time: float | None = None
     """The deviation of the time it is busy by itself from the median of the others; the step time
     is the same for all ranks if they wait for each other in each step."""
+    is_slow: bool = False
+    """Whether an alert says that it holds up the others."""
 
     @property
     def slower(self) -> float | None:
-        """How much longer it takes, if it is marked as slow and that is known."""
+        """How much longer it takes, if that is known."""
         ratio = self.step_time if self.own_time is None else self.own_time
         return ratio if ratio is not None and ratio > 0 else None
 
-    def marked(self, figure: Figure) -> tuple[float | None, bool]:
-        """(the deviation in that figure, whether it is drawn as a warning).
+    def warns(self, figure: Figure) -> bool:
+        """Whether that figure is drawn as a warning: the step time of a slow rank.
 
-        If ranks wait for each other, the step time is the same for all. The alert then marks the
-        rank, not the figure.
+        If ranks wait for each other, the step time is the same for all, and is not the reason.
         """
-        own = figure == "step_time" and (self.slower is None or self.own_time is not None)
-        return self.of(figure), figure in self.outliers and not own
-
-    @property
-    def odd_in(self) -> list[tuple[Figure, float | None]]:
-        """Figures in which the rank is an outlier, with its deviation, worst first.
-
-        Ranks that reduce gradients together take equally long for a step. The deviation of a slow
-        one is that of the time it is busy by itself, if known.
-        """
-        return [
-            (figure, self.slower if figure == "step_time" else self.of(figure))
-            for figure in WORST_FIRST
-            if figure in self.outliers
-        ]
+        known = figure == "step_time" and self.own_time is None and self.slower is not None
+        return known and self.is_slow
 
     def of(self, figure: Figure) -> float | None:
         """The deviation of that figure."""
@@ -89,17 +68,6 @@ def imbalance(values: Iterable[float | None]) -> float | None:
         return None
     usual = median(known)
     return max(known) / usual - 1 if usual else None
-
-
-def deviation(value: float | None, values: Iterable[float | None]) -> float | None:
-    """Relative deviation from the median, (value - median) / |median|: -0.2 is 20 % below.
-
-    `values` include `value` itself. None if `imbalance` would be None or `value` is unknown.
-    """
-    known = [other for other in values if other is not None]
-    if value is None or len(known) < 2:
-        return None
-    return _ratio(value, median(known))
 
 
 def median_of_others(values: Iterable[float]) -> float:
@@ -169,7 +137,7 @@ def deviations(
     Args:
         ranks: of the job.
         gpus: its devices.
-        alerts: the present ones, which determine the ranks and figures that are marked.
+        alerts: the present ones, one of which may name slow ranks.
     """
     living = [rank for rank in seen(ranks) if rank.state not in ENDED]
     found: dict[int, dict[str, float]] = {rank.rank: {} for rank in ranks}
@@ -183,21 +151,13 @@ def deviations(
                 continue  # 2 % is twice 1 %, but insignificant
             if (ratio := _ratio(value, usual)) is not None:
                 found[rank][name] = ratio
-    outlying = marked(alerts)
-    return {
-        rank: RankDeviation(**ratios, outliers=frozenset(outlying.get(rank, ())))
-        for rank, ratios in found.items()
-    }
+    slow = slow_ranks(alerts)
+    return {rank: RankDeviation(**ratios, is_slow=rank in slow) for rank, ratios in found.items()}
 
 
-def marked(alerts: Iterable[Alert]) -> dict[int, set[Figure]]:
-    """By rank, the figures in which alerts mark it."""
-    found: dict[int, set[Figure]] = {}
-    for alert in alerts:
-        if (figure := MARKED_BY.get(alert.id)) is not None:
-            for rank in alert.ranks:
-                found.setdefault(rank, set()).add(figure)
-    return found
+def slow_ranks(alerts: Iterable[Alert]) -> set[int]:
+    """The ranks that hold up the others according to the alerts."""
+    return {rank for alert in alerts if alert.id == STRAGGLER for rank in alert.ranks}
 
 
 def busy_s(rank: RankSample) -> float | None:

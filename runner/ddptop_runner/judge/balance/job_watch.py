@@ -1,16 +1,197 @@
-"""Combines everything that watches one job for trouble into its list of alerts."""
+"""Watches one job for trouble: which ranks hold up the others, and all of its alerts.
+
+Everything that draws, names, or counts a slow rank reads the alert from here (see
+`imbalance.slow_ranks`). Figures are first smoothed, and only while the job takes steps, since an
+evaluation on one rank, a checkpoint, or a compilation looks like trouble and is not. A rank must
+then deviate for `HOLD_S` before it is marked.
+
+Ranks that reduce their gradients together take equally long for a step, since all wait for the
+slowest, so step times identify no rank. The slow rank is the one that spends more time by itself:
+waiting for its data, which the probe measures, and computing, which is the rest of a step without
+the wait for others, if that is known.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from ddptop_runner.base.units import is_or_are, name_ranks, step_time
 from ddptop_runner.judge import alerts
+from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import findings
-from ddptop_runner.judge.balance.outliers import RankMarks
+from ddptop_runner.judge.balance.imbalance import busy_s, median_of_others, seen
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
+from ddptop_runner.model.words import ENDED
+
+HOLD_S = 20.0
+"""How long a rank must deviate before it is marked."""
+CLEARS_AFTER_S = 5.0
+"""How long a mark remains after the rank is back, so that borderline figures do not flicker."""
+
+SAMPLES = 20
+"""Samples over which times are smoothed, by median."""
+PAUSE_S, PAUSES = 5.0, 3.0
+"""Each rank takes a step within this many seconds, or this many times its usual step time. Figures
+from longer times without a step are not those of training."""
+
+
+class _Mark(msgspec.Struct):
+    """One rank that holds up the others."""
+
+    excess_s: float
+    """For how many seconds per step, as last seen."""
+    held_s: float = 0.0
+    absent_s: float = 0.0
+    shown: bool = False
+
+
+class RankMarks:
+    """Checks a job's ranks about once per second."""
+
+    def __init__(self) -> None:
+        self._ids: object = None
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._samples: dict[int, deque[RankSample]] = defaultdict(lambda: deque(maxlen=SAMPLES))
+        self._marks: dict[int, _Mark] = {}
+        self._steps: dict[int, int | None] = {}
+        self._stepped_s: float | None = None
+
+    def update(
+        self, ranks: Sequence[RankSample], now_s: float, attempt: int | None = None
+    ) -> list[Finding]:
+        """The present marks, as findings that have already held long enough.
+
+        Args:
+            ranks: of the job.
+            now_s: a monotonic clock, in seconds.
+            attempt: the job's; everything starts over with a new one.
+        """
+        living = [rank for rank in seen(ranks) if rank.state not in ENDED]
+        ids = attempt, tuple(sorted((rank.rank, rank.pid) for rank in living if rank.pid))
+        if ids != self._ids:
+            self._start_over()
+        self._ids = ids
+        passed_s = self._since_steps_s(living, now_s)
+        if passed_s is not None:
+            for rank in living:
+                self._samples[rank.rank].append(rank)
+        smooth = [_smooth(rank, self._samples[rank.rank]) for rank in living]
+        if passed_s is not None:
+            self._hold(slow(smooth), passed_s)
+        marked = {rank: mark.excess_s for rank, mark in self._marks.items() if mark.shown}
+        return [straggler_finding(smooth, marked)] if marked else []
+
+    def _since_steps_s(self, ranks: Sequence[RankSample], now_s: float) -> float | None:
+        """Seconds since each rank had taken a step before; None until each has taken one again."""
+        steps = {rank.rank: rank.step for rank in ranks}
+        if any(step is not None and self._steps.get(one) == step for one, step in steps.items()):
+            return None
+        gap_s = 0.0 if self._stepped_s is None else now_s - self._stepped_s
+        self._steps, self._stepped_s = steps, now_s
+        usual_s = max((rank.step_time_s or 0.0 for rank in ranks), default=0.0)
+        return gap_s if gap_s <= max(PAUSE_S, PAUSES * usual_s) else 0.0
+
+    def _hold(self, behind: Mapping[int, float], passed_s: float) -> None:
+        """Track how long each rank has held up the others."""
+        for rank, excess_s in behind.items():
+            mark = self._marks.get(rank)
+            if mark is None:
+                mark = self._marks[rank] = _Mark(excess_s)
+            else:
+                mark.held_s += passed_s
+            mark.excess_s, mark.absent_s = excess_s, 0.0
+            mark.shown = mark.shown or mark.held_s >= HOLD_S
+        for rank in self._marks.keys() - behind.keys():
+            mark = self._marks[rank]
+            mark.absent_s += passed_s
+            if not mark.shown or mark.absent_s > CLEARS_AFTER_S:
+                del self._marks[rank]
+
+
+def _smooth(rank: RankSample, samples: Sequence[RankSample]) -> RankSample:
+    """The rank with the medians of its latest times."""
+    step_s = findings.median(one.step_time_s for one in samples)
+    own_s = findings.median(map(busy_s, samples))
+    return msgspec.structs.replace(
+        rank,
+        step_time_s=step_s,
+        data_wait_s=findings.median(one.data_wait_s for one in samples),
+        sync_s=None if step_s is None or own_s is None else max(0.0, step_s - own_s),
+    )
+
+
+SHARE = 0.2
+"""How much longer than the median of the others a rank must be busy by itself, in steps ..."""
+LEAST_S = 0.010
+"""... and at least, in seconds."""
+
+Read = Callable[[RankSample], float | None]
+
+
+def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
+    """By rank that holds up the others, for how many seconds per step.
+
+    This includes ranks that do not wait for each other and whose steps simply take longer.
+    """
+    stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
+    if len(stepping) < 2:
+        return {}
+    apart = _apart(stepping, busy_s)
+    if not apart and any(busy_s(rank) is None for rank in stepping):
+        apart = _apart(stepping, lambda rank: rank.data_wait_s)
+        apart = apart or _apart(stepping, lambda rank: rank.step_time_s)
+    return {rank.rank: excess_s for rank, excess_s in apart}
+
+
+def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:
+    """The finding on the ranks in `slow`."""
+    numbers = tuple(sorted(apart))
+    worst = max(numbers, key=lambda number: apart[number])
+    slowest = next(rank for rank in ranks if rank.rank == worst)
+    there = {rank.host for rank in ranks if rank.rank in apart}
+    where = f" on {slowest.host}" if len(there) == 1 < len({rank.host for rank in ranks}) else ""
+    who = f"{name_ranks(numbers)}{where}"
+    why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
+    message = f"{who} {is_or_are(numbers)} holding up the others: it {why}"
+    return Finding("straggler", "warning", message, numbers)
+
+
+def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:
+    """Ranks with a time far above the median of the others, with the difference in seconds."""
+    known = [(rank, time_s) for rank in ranks if (time_s := read(rank)) is not None]
+    if len(known) < len(ranks):
+        return []
+    usual_s = median_of_others([time_s for _, time_s in known])
+    found = []
+    for rank, time_s in known:
+        step_s = rank.step_time_s
+        if step_s and time_s - usual_s >= max(LEAST_S, SHARE * step_s):
+            found.append((rank, time_s - usual_s))
+    return found
+
+
+def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> str:
+    others = [rank for rank in ranks if rank is not slowest]
+    step_s, wait_s, own_s = slowest.step_time_s or 0.0, slowest.data_wait_s, busy_s(slowest)
+    usual_s: float | None
+    usual_wait_s = findings.median(rank.data_wait_s for rank in others)
+    usual_own_s = findings.median(map(busy_s, others))
+    costs = f", costing {100 * excess_s / step_s:.0f}% of each step" if step_s else ""
+    step = f"of each {step_time(step_s)} step"
+    if wait_s and usual_wait_s is not None and wait_s - usual_wait_s >= excess_s / 2:
+        what, usual_s = f"waits {step_time(wait_s)} {step} for data", usual_wait_s
+    elif own_s is not None and usual_own_s is not None:
+        what, usual_s = f"is busy for {step_time(own_s)} {step}", usual_own_s
+    else:
+        what, costs = f"takes {step_time(step_s)} per step", ""
+        usual_s = findings.median(rank.step_time_s for rank in others)
+    return f"{what} (median of the others: {step_time(usual_s)}){costs}"
+
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""
@@ -23,13 +204,9 @@ class JobWatch:
         self._marks = RankMarks()
         self._book = alerts.AlertBook()
 
-    def holds(self) -> dict[str, float]:
-        """By id, how long each alert shown had to hold."""
-        return self._book.holds()
-
-    def recall(self, shown: Sequence[Alert], holds: Mapping[str, float]) -> None:
+    def recall(self, shown: Sequence[Alert]) -> None:
         """Continue with the alerts that an earlier supervisor has shown."""
-        self._book.recall(shown, holds)
+        self._book.recall(shown)
 
     def update(
         self,
@@ -37,7 +214,7 @@ class JobWatch:
         now_s: float,
         *,
         given: bool = True,
-        extra: Sequence[alerts.Finding] = (),
+        extra: Sequence[Finding] = (),
     ) -> tuple[list[Alert], list[Alert]]:
         """(alerts to show, the new ones among them), worst first.
 
@@ -54,13 +231,13 @@ class JobWatch:
         if snapshot.state in _AT_WORK:
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
-            found += self._marks.look(ranks, now_s, snapshot.attempt)
+            found += self._marks.update(ranks, now_s, snapshot.attempt)
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)
 
 
-def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[alerts.Finding]:
+def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[Finding]:
     """What is wrong with devices, host by host, since each host numbers its own from 0."""
     ranks_of: dict[str, list[RankSample]] = defaultdict(list)
     gpus_of: dict[str | None, list[GpuSample]] = defaultdict(list)

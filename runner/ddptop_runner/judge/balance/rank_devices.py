@@ -125,7 +125,7 @@ def _join_rank(
             gpus=[gpu.uuid for gpu in held if gpu.uuid],
             gpu_util_percent=_mean_util([own] if own is not None else held),
             gpu_mem_used_bytes=_memory_of(rank.rank, held, owner),
-            gpu_power_w=None if own is None else _power_of(rank.rank, own, gpus, owner),
+            gpu_power_w=None if own is None or _ranks_on(own, owner) - {rank.rank} else own.power_w,
         )
     gpu = None if default is None else next((g for g in gpus if _same(g, default)), None)
     if gpu is None:
@@ -166,15 +166,6 @@ def _position(gpu: GpuSample, devices: Sequence[Device]) -> int | None:
 def _mean_util(gpus: Sequence[GpuSample]) -> float | None:
     known = [gpu.util_percent for gpu in gpus if gpu.util_percent is not None]
     return sum(known) / len(known) if known else None
-
-
-def _power_of(
-    rank: int, own: GpuSample, gpus: Sequence[GpuSample], owner: Mapping[int, int]
-) -> float | None:
-    """The memory on a device that no other rank works on, apart from stray contexts."""
-    guests = _ranks_on(own, owner) - {rank}
-    elsewhere = {other for gpu in gpus if gpu is not own for other in _ranks_on(gpu, owner)}
-    return None if guests - elsewhere else own.power_w
 
 
 def _ranks_on(gpu: GpuSample, owner: Mapping[int, int]) -> set[int]:

@@ -1,6 +1,6 @@
 """Interprets the text of an error: exceptions, known messages, signals, and exit statuses.
 
-Exceptions come from the end of a log or from an error file. torch prefixes the lines of an uncaught
+Exceptions come from the end of a log. torch prefixes the lines of an uncaught
 exception with `[rank0]: `, but not those of an exception that a script handles and logs. A prefixed
 traceback therefore counts anywhere, and any other only near the end of the log.
 """
@@ -8,10 +8,10 @@ traceback therefore counts anywhere, and any other only near the end of the log.
 from __future__ import annotations
 
 import errno
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from signal import Signals
 
 from ddptop_runner.base.units import parse_size, size
 from ddptop_runner.model.diagnose import PythonException
@@ -26,12 +26,10 @@ _PREFIX = re.compile(r"^\[(?:rank|default)\d+\]:(?: |$)")
 _LATE_PREFIX = re.compile(r"\[(?:rank|default)\d+\]: (?=(?:Original )?Traceback \(most recent)")
 _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:)?$", re.DOTALL)
-_GROUP_MARGIN = re.compile(r"^\s*[|+](?P<text>.*)$")
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_SPAWNED = re.compile(r"^-- Process \d+ terminated with the following error:")
 _CAUGHT = re.compile(r"^Caught (?P<type>\S+) (?P<origin>in .+?)\.?$")
 _NOT_FATAL = re.compile(
     r"^(Exception ignored in|Exception in thread|Error in (atexit|sys\.)|--- Logging error ---)"
@@ -43,7 +41,7 @@ _NOISE = re.compile(
 )
 """Lines that torch, Python, and progress bars write after the exception that ends them."""
 
-_TORCH = re.compile(r"^(?:.*/)?(?:site|dist)-packages/(?P<short>torch/.*)$")
+_TORCH = re.compile(r"^(?:.*/)?(?:site|dist)-packages/torch/")
 _PROBE = "/ddptop_runner/probe/"
 _LIBRARY = re.compile(
     r"^<frozen |/lib(?:64)?/(?:python3(?:\.\d+)?|pypy3[\d.]*)/(?!site-packages/|dist-packages/)"
@@ -81,8 +79,6 @@ class _Block:
     type: str | None = None
     message: list[str] = field(default_factory=list)
     end: int = 0
-    leaves: list[str] = field(default_factory=list)
-    """The exceptions in an exception group, as text."""
 
 
 def last_exception(text: str) -> PythonException | None:
@@ -118,10 +114,7 @@ def _blocks(lines: Sequence[str], prefixed: Sequence[bool]) -> list[_Block]:
     for start, line in enumerate(lines):
         if line.endswith(_TRACEBACK) and not line.endswith("Original " + _TRACEBACK):
             block = _Block(start, prefixed[start], before)
-            if line.endswith("Exception Group " + _TRACEBACK):
-                _read_group(block, lines)
-            else:
-                _read(block, lines, prefixed)
+            _read(block, lines, prefixed)
             found.append(block)
         if line.strip():
             before = line.strip()
@@ -156,7 +149,7 @@ def _read_message(
     for at in range(index + 1, min(len(lines), index + DETAIL_LINES * 4)):
         line = lines[at]
         nested = nested or line.startswith("Original " + _TRACEBACK)
-        if line.strip() in _CHAINED or _SPAWNED.match(line) or _NOISE.match(line):
+        if line.strip() in _CHAINED or _NOISE.match(line):
             break
         if block.prefixed and not prefixed[at]:
             break
@@ -169,43 +162,16 @@ def _read_message(
             block.end = at + 1
 
 
-def _read_group(block: _Block, lines: Sequence[str]) -> None:
-    """Read an exception group, whose nested exceptions have deeper margins of `|` and `+`."""
-    margin = None
-    for index in range(block.start + 1, len(lines)):
-        found = _GROUP_MARGIN.match(lines[index])
-        if found is None:
-            return
-        block.end = index + 1
-        text = found["text"]
-        text = text[1:] if text.startswith(" ") else text
-        depth = lines[index].index("|") if "|" in lines[index] else -1
-        margin = depth if margin is None else margin
-        if frame := _FRAME.match(text):
-            if block.type is None:
-                block.frames.append(_Frame(frame["file"], frame["line"], frame["name"]))
-        elif text and not text[0].isspace() and (exception := _EXCEPTION.match(text)):
-            if block.type is None:
-                block.type = exception["type"]
-                block.message = [(exception["message"] or "").strip()]
-            elif depth > margin:
-                block.leaves.append(text.strip())
-
-
 def _of_chain(blocks: Sequence[_Block], last: _Block) -> PythonException:
     """The exception of a block, with the one that caused it."""
     exception = _exception(last)
     earlier = blocks[blocks.index(last) - 1] if blocks.index(last) else None
-    if earlier is None or earlier.type is None:
+    if earlier is None or earlier.type is None or last.before not in _CHAINED:
         return exception
-    if _SPAWNED.match(last.before):
-        return replace(exception, origin="in a process spawned by the rank")
-    if last.before in _CHAINED:
-        root = _exception(earlier)
-        place = f" (at {root.place})" if root.place else ""
-        message = f": {root.message}" if root.message else ""
-        return replace(exception, because=f"{root.type}{message}{place}")
-    return exception
+    root = _exception(earlier)
+    place = f" (at {root.place})" if root.place else ""
+    message = f": {root.message}" if root.message else ""
+    return replace(exception, because=f"{root.type}{message}{place}")
 
 
 def _exception(block: _Block) -> PythonException:
@@ -216,34 +182,23 @@ def _exception(block: _Block) -> PythonException:
         _read(original, detail, [False] * len(detail))
         if original.type is not None:
             return replace(_exception(original), origin=caught["origin"])
-    place, torch_place = _places(block.frames)
     kept = [line.strip() for line in detail if line.strip()]
     if not message and kept:
         message, kept = kept[0], kept[1:]
     return PythonException(
         type=block.type or "",
         message=message,
-        place=place,
-        torch_place=torch_place,
-        because=block.leaves[0] if block.leaves else None,
+        place=_place(block.frames),
         detail="\n".join(kept[:DETAIL_LINES])[:DETAIL_CHARACTERS],
     )
 
 
-def _places(frames: Sequence[_Frame]) -> tuple[str | None, str | None]:
-    """(the script's innermost frame, torch's innermost if that is deeper)."""
+def _place(frames: Sequence[_Frame]) -> str | None:
+    """The script's innermost frame, or else the innermost one."""
     frames = [frame for frame in frames if not frame.is_probe]
-    if not frames:
-        return None, None
     theirs = [frame for frame in frames if not frame.is_torch and not _LIBRARY.search(frame.file)]
-    innermost = frames[-1]
-    if not theirs:
-        return innermost.words(), None
-    found = _TORCH.match(innermost.file)
-    if found is None or innermost is theirs[-1]:
-        return theirs[-1].words(), None
-    short = _Frame(found["short"], innermost.line, innermost.name)
-    return theirs[-1].words(), short.words()
+    known = theirs or frames
+    return known[-1].words() if known else None
 
 
 def _syntax_error(lines: Sequence[str]) -> PythonException | None:
@@ -257,60 +212,16 @@ def _syntax_error(lines: Sequence[str]) -> PythonException | None:
     return None
 
 
-def error_file_exception(data: bytes) -> PythonException | None:
-    """The exception in an error file of torch's `@record`; None without one.
-
-    The file is truncated if the disk was full or the process was killed while writing it.
-    """
-    try:
-        record = json.loads(data)["message"]
-        if isinstance(record, str):
-            return _from_words(record)
-        words = record["message"]
-        callstack = record["extraInfo"]["py_callstack"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if not isinstance(words, str) or not isinstance(callstack, str):
-        return None
-    return _from_callstack(callstack) or _from_words(words)
-
-
-def _from_callstack(callstack: str) -> PythonException | None:
-    lines = callstack.splitlines()
-    # every line belongs to one exception, as with torch's prefix
-    blocks = _blocks(lines, [True] * len(lines))
-    whole = [block for block in blocks if block.type is not None]
-    return _of_chain(blocks, whole[-1]) if whole else None
-
-
-def _from_words(words: str) -> PythonException | None:
-    first, _, detail = words.partition("\n")
-    found = _EXCEPTION.match(first)
-    if found is None or not found["message"]:
-        return None
-    return PythonException(found["type"], found["message"].strip(), None, detail=detail.strip())
-
-
 _SIGNALS = {
     "SIGHUP": "its terminal was closed, or another process sent the signal",
     "SIGINT": "interrupted by Ctrl-C or another process (kill -INT)",
-    "SIGQUIT": "sent by another process, usually to get a core dump",
-    "SIGILL": (
-        "an instruction that this CPU does not support; the binary was built for a different one"
-    ),
-    "SIGTRAP": "a breakpoint or a failed check in C++ code",
+    "SIGILL": "an instruction that this CPU does not support",
     "SIGABRT": "it aborted after an error in C++ code",
     "SIGBUS": "mapped memory was unavailable, often because /dev/shm is full",
     "SIGFPE": "an integer division by zero in C++ code",
     "SIGSEGV": "an invalid memory access in C++ code",
-    "SIGPIPE": "it wrote to a pipe with no reader",
-    "SIGALRM": "a timer that it set expired",
     "SIGTERM": "sent by a user, a batch system, or a shutdown",
-    "SIGUSR1": "sent by another process; the script does not handle it",
-    "SIGUSR2": "sent by another process; the script does not handle it",
     "SIGXCPU": "it exceeded its CPU time limit (ulimit -t)",
-    "SIGXFSZ": "a file exceeded the size limit (ulimit -f)",
-    "SIGSYS": "a system call blocked by a seccomp filter",
 }
 
 _EXIT_CODES = {
@@ -319,13 +230,6 @@ _EXIT_CODES = {
     "pipe",
     126: "the shell found the command but could not execute it",
     127: "the shell did not find the command",
-    134: "a shell reports 134 (128 + 6) for a process killed by SIGABRT",
-    135: "a shell reports 135 (128 + 7) for a process killed by SIGBUS",
-    136: "a shell reports 136 (128 + 8) for a process killed by SIGFPE",
-    137: "a shell reports 137 (128 + 9) for a process killed by SIGKILL",
-    139: "a shell reports 139 (128 + 11) for a process killed by SIGSEGV",
-    130: "a shell reports 130 (128 + 2) for a process killed by SIGINT",
-    143: "a shell reports 143 (128 + 15) for a process killed by SIGTERM",
 }
 
 
@@ -336,6 +240,8 @@ def signal_in_words(name: str) -> str | None:
 
 def exit_code_in_words(code: int) -> str | None:
     """What an exit status usually means; None if the program defines it."""
+    if code > 128 and (name := Signals._value2member_map_.get(code - 128)) is not None:
+        return f"a shell reports {code} for a process killed by {name.name}"
     return _EXIT_CODES.get(code)
 
 
@@ -393,8 +299,11 @@ _KNOWN = (
         "/dev/shm is full; data loaders pass batches through it. Give the container more "
         "shared memory (--shm-size) or use fewer workers.",
     ),
-    _known(r"No space left on device|Errno 28\b", None, "A disk is full."),
-    _known(r"Disk quota exceeded|Errno 122\b", None, "A disk quota was exceeded."),
+    _known(
+        r"No space left on device|Errno 28\b|Disk quota exceeded|Errno 122\b",
+        None,
+        "A disk or a disk quota is full.",
+    ),
     _known(
         r"Too many open files|Errno 24\b", None, "The limit on open files is too low (ulimit -n)."
     ),
@@ -406,20 +315,10 @@ _KNOWN = (
     ),
     MISMATCH,
     _known(
-        r"ncclSystemError|unhandled system error",
-        None,
-        "NCCL hit a system error (network, shared memory, limits): NCCL_DEBUG=INFO shows which.",
-    ),
-    _known(
         r"no kernel image is available|forward compatibility was attempted"
         r"|driver version is insufficient",
         None,
         "This PyTorch build does not support this device or its driver.",
-    ),
-    _known(
-        r"all CUDA-capable devices are busy|exclusive.process",
-        None,
-        "Another process has exclusive use of the device.",
     ),
 )
 
@@ -540,12 +439,10 @@ _DEVICE = re.compile(r"GPU (?P<gpu>\d+)")
 _TOTAL = re.compile("total capacity of " + _SIZE.format("total"))
 _FREE = re.compile("of which " + _SIZE.format("free") + " is free")
 _RESERVED = re.compile(_SIZE.format("reserved") + r" is reserved by PyTorch but unallocated")
-_OTHERS = re.compile(r"\bProcess (?P<pid>\d+) has " + _SIZE.format("held") + " memory in use")
+_OTHER = re.compile(r"\bProcess (?P<pid>\d+) has " + _SIZE.format("held") + " memory in use")
 
 FRAGMENTED_BYTES = 2**29
 """At least this much reserved but unused memory warrants a remedy, even for small requests."""
-MOST_PEAKS = 8
-"""With more ranks, only the smallest and the largest peak are shown."""
 
 
 def is_gpu_oom(type_: str, message: str) -> bool:
@@ -553,16 +450,13 @@ def is_gpu_oom(type_: str, message: str) -> bool:
     return type_.endswith("OutOfMemoryError") or _OOM.search(message) is not None
 
 
-def gpu_error_in_words(
-    message: str, gpu: int | None, peaks: Mapping[int, int], others: Mapping[int, str]
-) -> list[str]:
-    """Sentences on memory requested and free, each rank's peak, other processes, and a remedy.
+def gpu_error_in_words(message: str, gpu: int | None, peaks: Mapping[int, int]) -> list[str]:
+    """Sentences on memory requested and free, the ranks' peaks, other processes, and a remedy.
 
     Args:
         message: torch's.
         gpu: the machine index of the rank's device, if known.
         peaks: by rank, the highest observed device memory in bytes.
-        others: by pid, the memory other processes held on the device in the last sample.
     """
 
     def of(pattern: re.Pattern[str]) -> str | None:
@@ -577,13 +471,13 @@ def gpu_error_in_words(
     if asked is not None:
         aside = f"; {free} of {total} was free" if free and total else ""
         sentences.append(f"It tried to allocate {asked} on {where}{aside}.")
-    if peak := _peaks(peaks):
-        sentences.append(peak)
-    held = {**others, **{int(one["pid"]): one["held"] for one in _OTHERS.finditer(message)}}
+    if peaks:
+        least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
+        up_to = "" if least == most else f" to {size(peaks[most])} (rank {most})"
+        sentences.append(f"Peak memory: {size(peaks[least])} (rank {least}){up_to}.")
+    held = [f"pid {other['pid']} with {other['held']}" for other in _OTHER.finditer(message)]
     if held:
-        listed = ", ".join(f"pid {pid} with {held[pid]}" for pid in list(held)[:3])
-        more = f" and {len(held) - 3} more" if len(held) > 3 else ""
-        sentences.append(f"Also on the device: {listed}{more}.")
+        sentences.append(f"Also on the device: {', '.join(held[:3])}.")
     unused_bytes, asked_bytes = _bytes(reserved), _bytes(asked)
     if unused_bytes >= FRAGMENTED_BYTES or unused_bytes >= asked_bytes > 0:
         sentences.append(
@@ -591,19 +485,6 @@ def gpu_error_in_words(
             "PYTORCH_ALLOC_CONF=expandable_segments:True may help."
         )
     return sentences
-
-
-def _peaks(peaks: Mapping[int, int]) -> str | None:
-    if not peaks:
-        return None
-    if len(peaks) > MOST_PEAKS:
-        least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
-        return (
-            f"Peak memory: {size(peaks[least])} (rank {least}) to "
-            f"{size(peaks[most])} (rank {most})."
-        )
-    listed = ", ".join(f"{size(peak)} (rank {rank})" for rank, peak in sorted(peaks.items()))
-    return f"Peak memory: {listed}."
 
 
 def _bytes(text: str | None) -> int:

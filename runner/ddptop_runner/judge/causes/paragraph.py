@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.base.paths import LAUNCHER
@@ -20,14 +20,14 @@ from ddptop_runner.judge.causes.error_text import (
     last_words,
     signal_in_words,
 )
-from ddptop_runner.judge.hangs.pause import short_place
+from ddptop_runner.judge.hangs.verdict import short_place
 from ddptop_runner.model.diagnose import PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
 
-LONGEST = 600
+LONGEST = 1000
 """The most characters of a summary."""
-_QUOTES = (400, 250, 150, 80)
-"""Characters to quote from a message; the first that keeps the summary within `LONGEST` is used."""
+QUOTED = 250
+"""Characters to quote from a message."""
 
 _HOST_MEMORY = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|\[?Errno 12\b|bad_alloc")
 _WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? [\d, ]+\)")
@@ -50,8 +50,6 @@ class Surroundings:
     xids: Sequence[XidReport] = ()
     lost_gpus: Sequence[int] = ()
     """Machine indices of devices that fell off the bus."""
-    other_processes: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
-    """By machine index and pid, the memory that unrelated processes hold on the device."""
     sees_all_ranks: bool = True
     """Whether the ends are those of all ranks; otherwise, the head counts the others."""
     is_disk_full: bool = False
@@ -82,31 +80,26 @@ def cause_of(
         around: from the machine and its devices.
         evidence: the folder with stacks and logs.
     """
-    summary, kind = "", "unknown"
-    for quoted in _QUOTES:
-        text = _paragraph(culprit, ends, around, quoted)
-        summary, kind = " ".join([text.opening, *text.sentences]), text.kind
-        if len(summary) <= LONGEST:
-            break
-    end = culprit.end
+    text, end = _paragraph(culprit, ends, around), culprit.end
     exception = end.raised if culprit.how in ("failed", "raised", "victim") else None
     # the status of a rank that we ended is meaningless
     by_another = culprit.how in ("raised", "missing")
     status = culprit.victim if by_another and culprit.victim else end
     left = culprit.how == "left"
     return Cause(
-        kind=kind,
+        kind=text.kind,
         rank=None if end.rank == LAUNCHER else end.rank,
         signal=None if left else status.signal,
         exit_code=0 if left else status.exit_code,
-        headline=_headline(culprit, exception, kind),
-        summary=clipped(summary, LONGEST * 2),
+        headline=_headline(culprit, exception, text.kind),
+        summary=clipped(" ".join([text.opening, *text.sentences]), LONGEST),
         evidence=evidence,
         exception=None if exception is None else exception.short_type,
         place=_place(culprit, exception),
     )
 
 
+FIRST = ", the first to fail"
 _ALSO = {"host_oom": "; out of host memory", "gpu": "; its GPU failed"}
 
 
@@ -119,27 +112,25 @@ def _headline(culprit: Culprit, exception: PythonException | None, kind: str) ->
         return f"{who} never reached a collective in which others waited"
     also = _ALSO.get(kind, "")
     if exception is not None:
-        message = f": {clipped(exception.message, 250)}" if exception.message else ""
+        message = f": {clipped(exception.message, QUOTED)}" if exception.message else ""
         place = f" at {short_place(exception.place)}" if exception.place else ""
         return f"{who}: {exception.short_type}{message}{place}{also}"
     return f"{who} {end.exit.in_words()}{at}{also}"
 
 
-def _paragraph(
-    culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quoted: int
-) -> _Paragraph:
+def _paragraph(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings) -> _Paragraph:
     end = culprit.end
     alone = len(ends) == 1
     if culprit.how == "left":
         text = _left(culprit)
     elif culprit.how == "missing":
-        text = _missing(culprit, quoted)
+        text = _missing(culprit)
     elif culprit.how == "victim":
-        text = _victim(culprit, quoted, alone=alone)
+        text = _victim(culprit, alone=alone)
     elif end.raised is not None:
-        text = _raised(culprit, end.raised, ends, around, quoted)
+        text = _raised(culprit, end.raised, ends, around)
     else:
-        text = _ended(culprit, around, quoted, alone=alone)
+        text = _ended(culprit, around, alone=alone)
     if is_mismatch(end):
         text.add("It is unknown which rank is at fault; the evidence has their flight records.")
     _add_devices(text, end, around)
@@ -182,18 +173,10 @@ def _at_step(end: RankEnd) -> str:
 
 def _opening(culprit: Culprit, *, alone: bool) -> str:
     """The first sentence: which rank, its pid, and how it ended."""
-    end, at = culprit.end, _at_step(culprit.end).strip()
+    end = culprit.end
     if culprit.how == "raised":
-        return f"{' '.join(filter(None, [_who(end), 'raised an exception', at]))}."
-    if end.exit.returncode is None:
-        how = "exited" if alone else f"was {_first(end)}"
-        return f"{' '.join(filter(None, [_who(end), how, at]))}; its exit status is unknown."
-    if alone:
-        how = f"was killed by {end.signal}" if end.signal else f"exited with status {end.exit_code}"
-    else:
-        status = f"killed by {end.signal}" if end.signal else f"exit status {end.exit_code}"
-        how = f"was {_first(end)}: {status}"
-    return f"{' '.join(filter(None, [_who(end), how, at]))}."
+        return f"{_who(end)} raised an exception{_at_step(end)}."
+    return f"{_who(end)} {end.exit.in_words()}{_at_step(end)}{'' if alone else FIRST}."
 
 
 def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
@@ -203,32 +186,25 @@ def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
     return culprit.end.stands_at if culprit.how == "missing" else culprit.end.crashed_at
 
 
-def _first(end: RankEnd) -> str:
-    near = " (approximate order: polled 20 times per second)"
-    return f"the first to fail{near if end.exit.approximate else ''}"
-
-
 def _raised(
     culprit: Culprit,
     exception: PythonException,
     ends: Sequence[RankEnd],
     around: Surroundings,
-    quoted: int,
 ) -> _Paragraph:
     end = culprit.end
     message = exception.whole_message
     place = f" (at {exception.place})" if exception.place else ""
     if is_gpu_oom(exception.type, message):
-        first = f" and was {_first(end)}" if culprit.how != "raised" and len(ends) > 1 else ""
+        first = FIRST if culprit.how != "raised" and len(ends) > 1 else ""
         opening = f"{_who(end)} ran out of GPU memory{_at_step(end)}{place}{first}."
         text = _Paragraph("cuda_oom", opening)
-        others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
         peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
-        sentences = gpu_error_in_words(message, end.gpu, peaks, others)
-        text.sentences += sentences or [f"{exception.in_words(quoted)}."]
+        sentences = gpu_error_in_words(message, end.gpu, peaks)
+        text.sentences += sentences or [f"{exception.in_words(QUOTED)}."]
         return text
     text = _Paragraph("exception", _opening(culprit, alone=len(ends) == 1))
-    text.add(f"{exception.in_words(quoted)}.")
+    text.add(f"{exception.in_words(QUOTED)}.")
     if exception.short_type == "MemoryError" or _HOST_MEMORY.search(message):
         text.kind = "host_oom"
         text.add("The machine ran out of memory, or the job reached its memory limit.")
@@ -242,7 +218,7 @@ def _raised(
     return text
 
 
-def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) -> _Paragraph:
+def _ended(culprit: Culprit, around: Surroundings, *, alone: bool) -> _Paragraph:
     end = culprit.end
     kind = "exit_code" if end.signal is None else "signal"
     text = _Paragraph(kind, _opening(culprit, alone=alone))
@@ -263,7 +239,7 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
     known = known_error(last_lines(end.tail))
     last = last_words(end.tail)
     if last is not None:
-        text.add(f"Its last output: {clipped(last, quoted)!r}.")
+        text.add(f"Its last output: {clipped(last, QUOTED)!r}.")
     elif end.has_log:
         text.add("Its log is empty.")
     if known is not None and (end.signal is not None or end.exit_code == 1):
@@ -316,7 +292,7 @@ def _lost_it(victim: RankEnd) -> str:
     return f"Rank {victim.rank} lost its connection to it{at} and {victim.exit.in_words()}."
 
 
-def _missing(culprit: Culprit, quoted: int) -> _Paragraph:
+def _missing(culprit: Culprit) -> _Paragraph:
     end, victim = culprit.end, culprit.victim
     waiting = "the others were" if victim is None else f"rank {victim.rank} was"
     text = _Paragraph(
@@ -324,27 +300,27 @@ def _missing(culprit: Culprit, quoted: int) -> _Paragraph:
     )
     if end.paused:
         text.add("It had been paused by a signal (SIGSTOP).")
-    stood = [f"at {end.stands_at}" if end.stands_at else "", f"{_at_step(end).strip()}"]
-    if any(stood):
-        text.add(f"It was last seen {', '.join(filter(None, stood))}.")
+    at = f" at {end.stands_at}" if end.stands_at else ""
+    if at or end.step is not None:
+        text.add(f"It was last seen{at}{_at_step(end)}.")
     if victim is not None and victim.raised is not None:
         text.add(
-            f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
-            + f" and {victim.exit.in_words()}: {victim.raised.in_words(min(quoted, 150))}."
+            f"Rank {victim.rank} gave up{_at_step(victim)} and {victim.exit.in_words()}: "
+            f"{victim.raised.in_words(QUOTED)}."
         )
     return text
 
 
-def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Paragraph:
+def _victim(culprit: Culprit, *, alone: bool) -> _Paragraph:
     end = culprit.end
     text = _Paragraph(
         "exception" if end.raised is not None else "exit_code" if end.signal is None else "signal",
         _opening(culprit, alone=alone),
     )
     if end.raised is not None:
-        text.add(f"{end.raised.in_words(quoted)}.")
+        text.add(f"{end.raised.in_words(QUOTED)}.")
     elif last := last_words(end.tail):
-        text.add(f"Its last output: {clipped(last, quoted)!r}.")
+        text.add(f"Its last output: {clipped(last, QUOTED)!r}.")
     if end.victim == WAITED:
         text.add("It timed out waiting for another rank, which could not be identified.")
     else:

@@ -124,38 +124,27 @@ def explain(ranks: Collection[int], texts: Mapping[int, str]) -> tuple[tuple[int
     return culprits, places.pop() if len(places) == 1 else None
 
 
-def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | None]) -> Cause:
+def hang_cause(found: HangVerdict, evidence: str) -> Cause:
     """The cause of a hang: what hung, the rank to blame, and its position.
 
     Args:
         found: the verdict.
         evidence: the folder with the ranks' stacks, collected before any signal.
-        stands_at: by rank, its position according to its probe.
     """
     culprits, place = explain(found.ranks, of_evidence(Path(evidence)))
-    if place is None:
-        places = {stands_at.get(rank) for rank in culprits} - {None}
-        place = places.pop() if len(places) == 1 else None
-    message, short = found.message, "" if place is None else place.rpartition("/")[2]
-    head, found_at, tail = message.rpartition(f" at {short}")
-    is_known = bool(place) and bool(found_at) and tail in ("", ")")
-    if is_known:
-        message = f"{head} at {place}{tail}"
-    words = [f"The job hung: {message}."]
-    one = len(culprits) == 1
-    was = "was" if one else "were"
-    if place is not None and not is_known:
-        words.append(f"{name_ranks(culprits).capitalize()} {was} last seen at {place}.")
-    elif culprits != found.ranks:
-        words.append(
-            f"{name_ranks(culprits).capitalize()} {was} not in the same place as the others."
-        )
-    who = f"rank {culprits[0]}: " if one else ""
+    if culprits == found.ranks:
+        place = place or found.place
+        message = found.message(place)
+    else:
+        at = "" if place is None else f", but at {place}"
+        be = "is" if len(culprits) == 1 else "are"
+        message = f"{found.why}; {name_ranks(culprits)} {be} not where the others are{at}"
+    rank = culprits[0] if len(culprits) == 1 else None
     return Cause(
         kind="hang",
-        rank=culprits[0] if one else None,
-        headline=f"{who}{message}",
-        summary=" ".join(words),
+        rank=rank,
+        headline=message if rank is None else f"rank {rank}: {message}",
+        summary=f"The job hung: {message}.",
         evidence=evidence,
         place=place,
     )

@@ -1,9 +1,8 @@
 """The hang verdict: how long a group may go without progress, and whether it has exceeded that.
 
-Only progress proves life, and unknown progress is not "no progress". Two times count: `idle_s`,
-without any sign of life (progress, or activity that fits the phase, such as batches taken, bytes
-written, or CPU time during startup or compilation); and `total_s`, without progress, so that a rank
-that takes batches in an endless loop does not pass forever.
+Only progress proves life, and unknown progress is not "no progress". What counts is the time
+without any sign of life: progress, or activity that fits the phase, such as batches taken, bytes
+written, or CPU time during startup or compilation.
 
 A false alarm costs more than a late one: it loses the work since the last checkpoint, and the next
 attempt may be no different. Minimums are therefore long where a healthy rank may be silent, and
@@ -12,13 +11,12 @@ collectives (NCCL 10 min, gloo 30 min) set the scale: a pause within them is all
 unless the awaited rank is idle. `Limits` raises the minimums by what it learns from the run.
 
 The rank that the others wait for is identified by the most reliable sign available: a collective
-that some have entered and one has not; then a rank that ended; fewer steps; an interpreter that
-does not respond; and finally, a position that differs from the majority's.
+that some have entered and one has not; then a rank that ended; fewer steps; and finally, a rank
+that is not in a collective.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -28,13 +26,12 @@ import msgspec
 from msgspec import Meta
 
 from ddptop_runner.base.units import has_or_have, is_or_are, name_ranks
-from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.model.words import PauseState, Phase
 
 
 @dataclass(frozen=True)
 class RankProgress:
-    """One rank at one look. None means unknown, which is not "no progress"."""
+    """One rank at one moment. None means unknown, which is not "no progress"."""
 
     rank: int
     alive: bool
@@ -55,8 +52,6 @@ class RankProgress:
     """CPU time of the rank and all its descendants since they started."""
     written_bytes: int | None = None
     """Bytes written by the rank, from /proc/<pid>/io."""
-    loader: LoaderUsage | None = None
-    """Its data loader's processes; None if there are none or it is not waiting for them."""
     unheard_s: float | None = None
     """Seconds since the probe's last message; None without one. A probe reports at least every 5 s
     unless the interpreter's lock is held."""
@@ -84,7 +79,7 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class Standing:
-    """One rank at one look, with times measured while a supervisor was watching.
+    """One rank at one moment, with times measured while a supervisor was watching.
 
     Time during which the supervisor was stopped or the machine was suspended does not count.
     """
@@ -99,11 +94,6 @@ class Standing:
     """Since its last step or, if it takes none, its last completed collective."""
     busy: bool | None = None
     """Whether it or its descendants use the CPU; None if unknown."""
-    is_still: bool = False
-    """Whether it does not report and has long used almost no CPU. A rank with a probe that trains
-    or sleeps uses more."""
-    batches: int | None = None
-    """Batches taken since `doing` began."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,9 @@ class Culprits:
 
     ranks: tuple[int, ...]
     because: str
-    """In words."""
+    """The evidence in words, without a place."""
+    place: str | None = None
+    """Where they all stand, if that is known and the same."""
     proven: bool = False
     """Whether the others cannot continue without them."""
     named: bool = True
@@ -125,10 +117,15 @@ class HangVerdict:
 
     ranks: tuple[int, ...]
     """The ranks that the others wait for; all if no rank is behind."""
-    message: str
-    """Which ranks are stuck, which are behind, and the evidence, in words."""
-    named: bool = True
-    """False if no rank is behind."""
+    why: str
+    """How long there was no progress, which ranks are stuck or behind, and the evidence."""
+    place: str | None = None
+    """Where those ranks stand, according to their probes."""
+
+    def message(self, place: str | None = None) -> str:
+        """In words, with `place` (from stacks) or the one that the probes reported."""
+        at = place or self.place
+        return self.why if at is None else f"{self.why}, last seen at {at}"
 
 
 @dataclass(frozen=True)
@@ -145,8 +142,8 @@ class SeenPause:
 
 
 @dataclass(frozen=True)
-class HangLook:
-    """The result of one look."""
+class HangReport:
+    """What the watch found at one moment."""
 
     quiet: Mapping[int, float] = field(default_factory=dict)
     """Seconds since the last progress, for ranks that take longer than usual. Not an alarm."""
@@ -163,10 +160,7 @@ class HangLook:
 REPORT_OVERDUE_S = 8.0
 """A probe reports at least every 5 s unless its interpreter's lock is held."""
 
-
 WARM_STEPS = 3
-
-
 WARM_COLLECTIVES = 20
 """With fewer, the group is still starting up."""
 
@@ -190,18 +184,12 @@ def is_warm(ranks: Sequence[RankProgress], *, first_step: bool) -> bool:
 DEFAULT_GROUP = "0"
 """Name of the default process group, with all ranks."""
 
-
-def _is_shared(group: str) -> bool:
-    """Whether the name means the same group on all ranks."""
-    return not group.startswith("#") and group != "other"
-
-
 DOING: dict[Phase, str] = {
     "start": "starting",
     "compile": "compiling",
     "evaluation": "evaluating",
-    "checkpoint": "saving a checkpoint",
-    "data": "waiting for its data loader",
+    "checkpoint": "saving or loading a checkpoint",
+    "data": "waiting for data",
     "end": "exiting",
 }
 """What a rank is doing, in words."""
@@ -214,19 +202,22 @@ def find_culprits(standings: Sequence[Standing], ended: Sequence[RankProgress] =
         standings: ranks that are alive with known progress, at least one.
         ended: ranks that have ended.
     """
-    for sign in (_by_collective, _by_end):
-        if found := sign(standings, ended):
-            return found
-    if len(standings) > 1:
-        for other_sign in (_by_steps, _by_silence, _by_mismatch, _by_waiting, _by_place):
-            if found := other_sign(standings):
-                return found
-    return Culprits(_numbers(standings), _together(standings), named=False)
+    return (
+        _by_collective([standing.rank for standing in standings], ended)
+        or _by_end(standings, ended)
+        or _by_steps(standings)
+        or _by_waiting(standings)
+        or Culprits(
+            _numbers(standings),
+            _together(standings),
+            _place([standing.rank for standing in standings]),
+            named=False,
+        )
+    )
 
 
-def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
+def _by_collective(alive: Sequence[RankProgress], ended: Sequence[RankProgress]) -> Culprits | None:
     """Ranks that have not entered a collective in which others wait."""
-    alive = [standing.rank for standing in standings]
     groups = {group for rank in alive for group in rank.enqueued}
     unsure = None
     for group in sorted(groups, key=lambda name: (name != DEFAULT_GROUP, name)):
@@ -244,20 +235,22 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         roots = [rank for rank in behind if not rank.alive or not rank.pending]
         last = min(rank.enqueued[group] for rank in roots or behind)
         those = [rank for rank in roots or behind if rank.enqueued[group] == last]
-        numbers = tuple(rank.rank for rank in those)
         where = "" if group == DEFAULT_GROUP else f" of process group {group}"
         overdue = any(rank.alive and rank.is_overdue for rank in those)
         missed = "it" if latest == last + 1 else f"collective {last + 1}"
         missing = (
-            f"last reported before entering {missed}" if overdue else f"never reached {missed}"
+            f"last reported before entering {missed} (no response from its interpreter)"
+            if overdue
+            else f"never reached {missed}"
         )
-        facts = [_ended_in_words(those), _silent_in_words(those), _standing_in_words(those)]
-        because = (
-            f"{_are(waiting)} waiting in collective {latest}{where}; "
-            f"{name_ranks(numbers)} {missing}{_aside(facts)}"
-        )
-        found = Culprits(numbers, because, proven=_is_shared(group) and not overdue)
-        if roots and _is_shared(group):
+        numbers = tuple(rank.rank for rank in those)
+        waits = f"{_are(waiting)} waiting in collective {latest}{where}"
+        because = f"{waits}; {name_ranks(numbers)} {missing}"
+        if gone := _ended_in_words(those):
+            because += f" ({gone})"
+        is_shared = not group.startswith("#") and group != "other"  # the same group on all ranks
+        found = Culprits(numbers, because, _place(those), proven=is_shared and not overdue)
+        if roots and is_shared:
             return found
         unsure = unsure or found
     return unsure
@@ -268,42 +261,12 @@ def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Cul
     gone = [rank for rank in ended if rank.exited_with is not None]
     if not gone or not all(standing.doing == "collective" for standing in standings):
         return None
-    numbers = tuple(rank.rank for rank in gone)
-    waiting = _numbers(standings)
-    because = f"{_are(waiting)} waiting in a collective; {_ended_in_words(gone)}"
-    return Culprits(numbers, because, proven=True)
-
-
-def _are(ranks: Sequence[int]) -> str:
-    return f"{name_ranks(ranks)} {is_or_are(ranks)}"
-
-
-def _aside(facts: Sequence[str]) -> str:
-    known = "; ".join(filter(None, facts))
-    return f" ({known})" if known else ""
-
-
-def _standing_in_words(ranks: Sequence[RankProgress]) -> str:
-    """Where they are instead; empty if that differs or one has ended."""
-    if any(not rank.alive or rank.is_overdue for rank in ranks):
-        return ""
-    places = {rank.stands_at for rank in ranks}
-    place = places.pop() if len(places) == 1 else None
-    if place is None:
-        return ""
-    return f"last seen at {place}"
-
-
-def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
-    gone = [rank for rank in ranks if not rank.alive]
-    if not gone:
-        return ""
-    how = "" if gone[0].exited_with is None else f" with status {gone[0].exited_with}"
-    return f"{name_ranks([rank.rank for rank in gone])} {has_or_have(gone)} exited{how}"
+    because = f"{_are(_numbers(standings))} waiting in a collective; {_ended_in_words(gone)}"
+    return Culprits(tuple(rank.rank for rank in gone), because, proven=True)
 
 
 def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
-    """Ranks that have taken fewer steps and are not waiting."""
+    """Ranks that have taken fewer steps."""
     steps = {standing.rank.rank: standing.rank.steps or 0 for standing in standings}
     fewest, most = min(steps.values()), max(steps.values())
     if fewest == most:
@@ -316,95 +279,66 @@ def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
     proven = all(standing.doing == "collective" for standing in ahead) and all(
         standing.doing != "collective" for standing in behind
     )
-    silent = _aside([_silent_in_words([standing.rank for standing in behind])])
-    return Culprits(numbers, because + silent, proven)
-
-
-def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
-    """Ranks whose interpreter does not respond, while others' do."""
-    silent = [standing for standing in standings if standing.rank.is_overdue]
-    if not silent or len(silent) == len(standings):
-        return None
-    numbers = _numbers(silent)
-    unheard_s = max(standing.rank.unheard_s or 0.0 for standing in silent)
-    because = (
-        f"{name_ranks(numbers)} {has_or_have(numbers)} not reported for "
-        f"{unheard_s:.0f} s: {_silent_in_words([standing.rank for standing in silent])}"
-    )
-    return Culprits(numbers, because)
-
-
-def _by_mismatch(standings: Sequence[Standing]) -> Culprits | None:
-    """All ranks are in the same collective, which does not complete; none is missing."""
-    ranks = [standing.rank for standing in standings]
-    for group, entered in ranks[0].enqueued.items():
-        if _is_shared(group) and all(
-            rank.enqueued.get(group) == entered > rank.completed.get(group, entered)
-            for rank in ranks
-        ):
-            places = sorted({rank.stands_at for rank in ranks if rank.stands_at})
-            apart = f"; last seen at {' and '.join(places[:3])}" if len(places) > 1 else ""
-            because = (
-                f"all ranks are waiting in collective {entered}, which has not completed{apart}"
-            )
-            return Culprits(_numbers(standings), because, named=False)
-    return None
+    return Culprits(numbers, because, _place([standing.rank for standing in behind]), proven)
 
 
 def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
     """Ranks that are not waiting in a collective while others are."""
     waiting = [standing for standing in standings if standing.doing == "collective"]
     others = [standing for standing in standings if standing.doing != "collective"]
-    if not waiting or not others:
+    if not waiting or not others or _in_same_collective(standings) is not None:
         return None
     numbers = _numbers(others)
     doing = {standing.doing for standing in others}
-    what = DOING.get(doing.pop()) if len(doing) == 1 else None
-    if what == DOING["checkpoint"]:  # or loading one
-        what = "at a checkpoint"
-    return Culprits(
-        numbers,
-        f"{_are(_numbers(waiting))} waiting in a collective; "
-        f"{_are(numbers)} {what or 'not'}{_places_in_words(others)}",
-    )
+    what = DOING.get(doing.pop(), "not") if len(doing) == 1 else "not"
+    because = f"{_are(_numbers(waiting))} waiting in a collective; {_are(numbers)} {what}"
+    return Culprits(numbers, because, _place([standing.rank for standing in others]))
 
 
-def _by_place(standings: Sequence[Standing]) -> Culprits | None:
-    """The ranks at the least common position."""
-    places = Counter(standing.rank.stands_at for standing in standings)
-    if None in places or len(places) < 2:
+def _in_same_collective(standings: Sequence[Standing]) -> int | None:
+    """The collective of the default group that all have entered and that does not complete."""
+    entered = standings[0].rank.enqueued.get(DEFAULT_GROUP)
+    if entered is None or any(
+        one.rank.enqueued.get(DEFAULT_GROUP) != entered
+        or one.rank.completed.get(DEFAULT_GROUP, entered) >= entered
+        for one in standings
+    ):
         return None
-    (_, most), *rest = places.most_common()
-    if rest[0][1] == most:
-        return None
-    fewest = rest[-1][1]
-    odd = [s for s in standings if places[s.rank.stands_at] == fewest]
-    here = ", ".join(sorted({standing.rank.stands_at or "" for standing in odd}))
-    return Culprits(_numbers(odd), f"{_are(_numbers(odd))} at {here}; the others are elsewhere")
+    return entered
 
 
 def _together(standings: Sequence[Standing]) -> str:
+    """What a group does in which no rank is behind."""
     steps = {standing.rank.steps for standing in standings} - {None}
+    step = steps.pop() if len(steps) == 1 else None
+    at = f" at step {step}" if step else ""
     if len(standings) == 1:
-        (only,) = standings
-        at = "" if not only.rank.steps else f" at step {only.rank.steps}"
-        return f"rank {only.rank.rank} is stuck{at}{_places_in_words(standings)}"
-    at = f" at step {steps.pop()}" if len(steps) == 1 else ""
+        return f"rank {standings[0].rank.rank} is stuck{at}"
+    if (entered := _in_same_collective(standings)) is not None:
+        return f"all ranks are waiting in collective {entered}, which has not completed"
     if all(standing.doing == "collective" for standing in standings):
         return f"all ranks are waiting in a collective{at}"
-    return f"all ranks are stuck{at}{_places_in_words(standings)}"
+    return f"all ranks are stuck{at}"
 
 
-def _places_in_words(standings: Sequence[Standing]) -> str:
-    places = {standing.rank.stands_at for standing in standings} - {None}
-    return f" (last seen at {places.pop()})" if len(places) == 1 else ""
+def _are(ranks: Sequence[int]) -> str:
+    return f"{name_ranks(ranks)} {is_or_are(ranks)}"
 
 
-def _silent_in_words(ranks: Sequence[RankProgress]) -> str:
-    silent = sum(rank.alive and rank.is_overdue for rank in ranks)
-    if silent > 1:
-        return "their interpreters are not responding"
-    return "its interpreter is not responding" if silent else ""
+def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
+    gone = [rank for rank in ranks if not rank.alive]
+    if not gone:
+        return ""
+    how = "" if gone[0].exited_with is None else f" with status {gone[0].exited_with}"
+    return f"{name_ranks([rank.rank for rank in gone])} {has_or_have(gone)} exited{how}"
+
+
+def _place(ranks: Sequence[RankProgress]) -> str | None:
+    """Where they stand; None if that differs, is outdated, or one has ended."""
+    if any(not rank.alive or rank.is_overdue for rank in ranks):
+        return None
+    places = {rank.stands_at for rank in ranks}
+    return places.pop() if len(places) == 1 else None
 
 
 def _numbers(standings: Sequence[Standing]) -> tuple[int, ...]:
@@ -412,8 +346,6 @@ def _numbers(standings: Sequence[Standing]) -> tuple[int, ...]:
 
 
 # -- limits -------------------------------------------------------------------------------
-
-HOUR_S = 3600.0
 
 FACTOR = 5.0
 """Multiple of the longest idle time seen in a phase. That is kept forever, or a pause that occurs
@@ -429,18 +361,6 @@ FLOORS_S: Mapping[Phase, float] = {
 }
 """Minimum allowed idle time by phase."""
 
-CEILINGS_S: Mapping[Phase, float] = {
-    "start": 24 * HOUR_S,
-    "compile": 4 * HOUR_S,
-    "evaluation": 24 * HOUR_S,
-    "checkpoint": 4 * HOUR_S,
-    "data": 4 * HOUR_S,
-    "end": 4 * HOUR_S,
-    "steps": 24 * HOUR_S,
-    "collective": 24 * HOUR_S,
-}
-"""Maximum time without progress by phase, with signs of life."""
-
 PROVEN_IDLE_S = 180.0
 """For a rank without any sign of life that the others wait for."""
 PROVEN_BUSY_S = 600.0
@@ -448,8 +368,6 @@ PROVEN_BUSY_S = 600.0
 UNPROVEN_IDLE_S = 600.0
 UNPROVEN_BUSY_S = 1800.0
 """For a group in which no rank is known to wait for another."""
-PROVEN_TOTAL_S = 1800.0
-"""For a rank that keeps taking batches while the others wait for it."""
 
 ASKED_START_FLOOR_S = 300.0
 """Minimum idle time before the first step with a requested timeout, unless the others wait for a
@@ -457,11 +375,9 @@ rank: imports, data, and compilation take minutes."""
 
 MOST_PATIENCE = 8.0
 
-
-INTERVALS_KEPT = 30
-INTERVALS_NEEDED = 3
-"""With fewer, the usual interval is unknown."""
-INTERVALS_REMEMBERED = 10
+STEPS_KEPT = 30
+STEPS_NEEDED = 3
+"""With fewer, the usual step time is unknown."""
 
 Time = Annotated[float, Meta(ge=0, lt=1e9)]
 
@@ -475,12 +391,8 @@ class Limits(msgspec.Struct):
     """By phase, the longest idle time that ended with a sign of life."""
     patience: Annotated[float, Meta(ge=1, le=MOST_PATIENCE)] = 1.0
     """Factor for the minimums, which grows each time a learned limit ends an attempt."""
-    longest_pause_s: dict[Phase, Time] = {}
-    """By phase, the longest time without a step that ended with one."""
     step_times: list[Time] = []
     """The latest ones."""
-    intervals: dict[int, list[Time]] = {}
-    """By rank, the latest times between signs of progress."""
 
     def saw_pause(self, doing: Phase, idle_s: float) -> None:
         """Record that a group was idle in a phase, and then continued."""
@@ -488,99 +400,46 @@ class Limits(msgspec.Struct):
 
     def saw_step(self, step_time_s: float) -> None:
         """Record the time between two steps of a rank."""
-        self.step_times = [*self.step_times, round(step_time_s, 4)][-INTERVALS_KEPT:]
+        self.step_times = [*self.step_times, round(step_time_s, 4)][-STEPS_KEPT:]
 
     @property
     def usual_step_s(self) -> float | None:
         """None until there are enough steps."""
-        return median(self.step_times) if len(self.step_times) >= INTERVALS_NEEDED else None
-
-    def saw_stop(self, doing: Phase, stepless_s: float) -> None:
-        """Record a time without steps in a phase, after which there was one."""
-        longest_s = max(round(stepless_s, 3), self.longest_pause_s.get(doing, 0.0))
-        self.longest_pause_s[doing] = longest_s
+        return median(self.step_times) if len(self.step_times) >= STEPS_NEEDED else None
 
     def acted(self) -> None:
         """Raise the minimums after a learned limit ended a group, perhaps too early."""
         self.patience = min(MOST_PATIENCE, 2 * self.patience)
 
-    def saw_interval(self, rank: int, interval_s: float) -> None:
-        """Record the time between two signs of progress of a rank."""
-        seen = self.intervals.get(rank, [])
-        self.intervals[rank] = [*seen, round(interval_s, 4)][-INTERVALS_KEPT:]
 
-    def usual_s(self, rank: int) -> float | None:
-        """The usual time between a rank's signs of progress; None until there are enough."""
-        seen = self.intervals.get(rank, [])
-        return median(seen) if len(seen) >= INTERVALS_NEEDED else None
-
-
-@dataclass(frozen=True)
-class Allowance:
-    """The allowed times for one rank."""
-
-    idle_s: float
-    total_s: float
-
-
-def allowance(
-    limits: Limits,
-    doing: Phase,
-    *,
-    proven: bool,
-    busy: bool | None,
-    io_known: bool = False,
-    begun: bool = True,
-) -> Allowance:
-    """The allowed times for a rank that is not waiting for another.
+def allowed_idle_s(
+    limits: Limits, doing: Phase, *, proven: bool, busy: bool | None, begun: bool = True
+) -> float:
+    """The allowed idle time for a rank that is not waiting for another.
 
     Args:
-        limits: requested and learned.
+        limits: requested and learned. A requested limit applies to each phase after the first step.
         doing: what the rank is doing.
         proven: whether others cannot continue without it.
         busy: whether it uses the CPU; None counts as True.
-        io_known: whether its data loader's CPU time and I/O are known, so that idle time includes
-            neither.
         begun: whether any rank has taken its first step.
     """
-    asked_s = limits.timeout_s
-    if asked_s is not None:
-        return _asked(asked_s, doing, proven=proven, begun=begun)
-    if proven and (doing == "end" or (doing == "data" and io_known)):
+    if (asked_s := limits.timeout_s) is not None:
+        if doing == "start":
+            return asked_s if proven else max(asked_s, ASKED_START_FLOOR_S)
+        return asked_s if begun else max(asked_s, FLOORS_S.get(doing, 0.0))
+    if proven and doing == "end":
         floor_s = PROVEN_IDLE_S
     elif doing in FLOORS_S:
         floor_s = FLOORS_S[doing]
-    elif doing == "collective":  # CPU time means nothing here: waiting for a device spins
+    elif busy is False or doing == "collective":  # there, waiting for a device uses the CPU
         floor_s = PROVEN_IDLE_S if proven else UNPROVEN_IDLE_S
-    elif proven:
-        floor_s = PROVEN_IDLE_S if busy is False else PROVEN_BUSY_S
     else:
-        floor_s = UNPROVEN_IDLE_S if busy is False else UNPROVEN_BUSY_S
-    learned_s = FACTOR * limits.longest_idle_s.get(doing, 0.0)
-    ceiling_s = PROVEN_TOTAL_S if proven and doing == "steps" else CEILINGS_S[doing]
-    total_s = max(ceiling_s, learned_s)
-    return Allowance(min(total_s, max(floor_s * limits.patience, learned_s)), total_s)
-
-
-def _asked(asked_s: float, doing: Phase, *, proven: bool, begun: bool) -> Allowance:
-    """With `--hang-timeout SECONDS`, which limits idle time in each phase after the first step.
-
-    An evaluation that takes batches, or a checkpoint that grows, is not idle.
-    """
-    if doing == "start":
-        idle_s = asked_s if proven else max(asked_s, ASKED_START_FLOOR_S)
-        return Allowance(idle_s, max(10 * asked_s, HOUR_S))
-    if not begun and doing in FLOORS_S:
-        return Allowance(max(asked_s, FLOORS_S[doing]), max(asked_s, CEILINGS_S[doing]))
-    if proven and doing not in FLOORS_S:
-        return Allowance(asked_s, max(10 * asked_s, PROVEN_TOTAL_S))
-    return Allowance(asked_s, max(asked_s, CEILINGS_S[doing]))
+        floor_s = PROVEN_BUSY_S if proven else UNPROVEN_BUSY_S
+    return max(floor_s * limits.patience, FACTOR * limits.longest_idle_s.get(doing, 0.0))
 
 
 # -- the verdict ----------------------------------------------------------------------------------
-
-UNEXPLAINED: frozenset[Phase] = frozenset({"steps", "collective"})
-"""Phases that do not explain why a rank takes long."""
 
 
 @dataclass(frozen=True)
@@ -591,33 +450,26 @@ class Judgment:
     """Since any rank made progress."""
     idle_s: float
     """Since any rank that could continue showed a sign of life."""
-    allowed: Allowance
-    """For the rank with the most allowed time."""
+    allowed_s: float
+    """For the rank with the most time left."""
     decides: Standing
     """That rank."""
     culprits: Culprits
     deciding: tuple[Standing, ...]
     """Ranks that could continue; all if all wait in a collective."""
-    used: float
-    """Fraction of the allowed time used; above 1, the group hangs."""
-    left_s: float = 0.0
-    """Until then, without a sign of life."""
 
     @property
-    def hangs(self) -> bool:
-        """Whether the allowed time is used up."""
-        return self.used > 1.0
+    def used(self) -> float:
+        """Fraction of the allowed time used; above 1, the group hangs."""
+        return self.idle_s / self.allowed_s
 
     def verdict(self) -> HangVerdict:
         """In words."""
-        spent_by_silence = self.silent_s / self.allowed.total_s > self.idle_s / self.allowed.idle_s
-        allowed_s = self.allowed.total_s if spent_by_silence else self.allowed.idle_s
-        return HangVerdict(
-            ranks=self.culprits.ranks,
-            named=self.culprits.named,
-            message=f"no rank made progress for {self.silent_s:.0f} s "
-            f"(limit: {allowed_s:g} s); {self.culprits.because}",
+        why = (
+            f"no rank made progress for {self.silent_s:.0f} s (limit: {self.allowed_s:g} s); "
+            f"{self.culprits.because}"
         )
+        return HangVerdict(self.culprits.ranks, why, self.culprits.place)
 
 
 def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limits) -> Judgment:
@@ -633,22 +485,89 @@ def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], limits: Limi
     all_wait = deciding[0].doing == "collective"
     silent_s = min(rank.silent_s for rank in ranks)
     begun = is_warm([*(rank.rank for rank in ranks), *ended], first_step=True)
-    least_used, left_s = None, 0.0
+    found = []
     for rank in deciding:
         proven = culprits.proven and (all_wait or rank.rank.rank in culprits.ranks)
-        loader = rank.rank.loader
-        allowed = allowance(
-            *(limits, rank.doing),
-            proven=proven,
-            busy=rank.busy,
-            io_known=loader is not None and loader.io_bytes is not None,
-            begun=begun,
-        )
+        allowed_s = allowed_idle_s(limits, rank.doing, proven=proven, busy=rank.busy, begun=begun)
         idle_s = min(rank.idle_s, silent_s)
-        used = max(idle_s / allowed.idle_s, silent_s / allowed.total_s)
-        left_s = max(left_s, min(allowed.idle_s - idle_s, allowed.total_s - silent_s))
-        if least_used is None or used < least_used[0]:
-            least_used = (used, idle_s, allowed, rank)
-    assert least_used is not None
-    used, idle_s, allowed, decides = least_used
-    return Judgment(silent_s, idle_s, allowed, decides, culprits, deciding, used, left_s)
+        found.append(Judgment(silent_s, idle_s, allowed_s, rank, culprits, deciding))
+    return min(found, key=lambda one: one.used)
+
+
+# -- pauses ---------------------------------------------------------------------------------------
+
+LEAST_PAUSE_S = 15.0
+"""A shorter time without a step is never shown."""
+USUAL_STEPS = 3.0
+"""Minimum number of usual step times without a step."""
+SPENT = 0.75
+"""Fraction of the allowed time from which a job is stalled."""
+
+UNEXPLAINED: frozenset[Phase] = frozenset({"steps", "collective"})
+"""Phases that do not explain why a rank takes long."""
+
+
+def begins_after_s(usual_s: float | None) -> float:
+    """The time without a step from which a pause is shown."""
+    return max(LEAST_PAUSE_S, USUAL_STEPS * (usual_s or 0.0))
+
+
+def pause_state(
+    stepless_s: float,
+    usual_s: float | None,
+    *,
+    stalled: bool,
+    hung: bool = False,
+    begun: bool = True,
+) -> PauseState | None:
+    """The kind of pause; None while there are steps.
+
+    Pauses are part of training: an evaluation, a checkpoint, the first batch of an epoch. A pause
+    is at first only shown, with its reason, and becomes a warning when most of the limit is used.
+
+    Args:
+        stepless_s: since any rank took a step.
+        usual_s: the usual step time; None if unknown.
+        stalled: whether `SPENT` is used, now or earlier in this pause.
+        hung: whether there was a verdict.
+        begun: whether a step was taken; startup is not a pause.
+    """
+    if hung:
+        return "hung"
+    if stalled:
+        return "stalled"
+    return "no_step" if begun and stepless_s >= begins_after_s(usual_s) else None
+
+
+def awaited(judgment: Judgment, standings: Sequence[Standing]) -> tuple[int, ...]:
+    """Ranks that the others wait for, if any."""
+    if judgment.culprits.named:
+        return judgment.culprits.ranks
+    return _numbers(judgment.deciding) if len(judgment.deciding) < len(standings) else ()
+
+
+def reason(judgment: Judgment, standings: Sequence[Standing]) -> str | None:
+    """The reason for a pause, if known.
+
+    For example `rank 0 is evaluating`, or `waiting for rank 1, last seen at train.py:79`.
+    """
+    doing = {one.doing for one in judgment.deciding}
+    if len(doing) == 1 and (what := DOING.get(doing.pop())) is not None:
+        ranks = _numbers(judgment.deciding)
+        everyone = len(ranks) == len(standings) > 1
+        return f"all ranks are {what}" if everyone else f"{_are(ranks)} {what}"
+    those = awaited(judgment, standings)
+    waiting = [one.rank.rank for one in standings if one.rank.rank not in those]
+    place = _place([one.rank for one in standings if not those or one.rank.rank in those])
+    seen = "" if place is None else f", last seen at {short_place(place)}"
+    if those and waiting:
+        who = "waiting" if len(waiting) > 1 else f"{name_ranks(waiting)} is waiting"
+        return f"{who} for {name_ranks(those)}{seen}"
+    if all(one.doing == "collective" for one in standings) and len(standings) > 1:
+        return f"all ranks are waiting in a collective{seen}"
+    return seen.removeprefix(", ") or None
+
+
+def short_place(place: str) -> str:
+    """`train.py:79` of `/home/me/train.py:79 in main`."""
+    return place.partition(" in ")[0].rpartition("/")[2]

@@ -7,24 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ddptop_runner.base.units import is_or_are, name_ranks
-from ddptop_runner.host.tree import LoaderUsage
-from ddptop_runner.judge.hangs.pause import (
-    DEAF,
-    Facts,
-    awaited,
-    begins_after_s,
-    of_quiet,
-    of_silent,
-    of_unknown,
-    pause_state,
-    reason,
-)
+from ddptop_runner.base.units import duration_in_words, is_or_are, name_ranks
 from ddptop_runner.judge.hangs.verdict import (
+    DOING,
     FLOORS_S,
-    INTERVALS_REMEMBERED,
+    SPENT,
     UNEXPLAINED,
-    HangLook,
+    Culprits,
+    HangReport,
     HangVerdict,
     Judgment,
     Limits,
@@ -32,13 +22,17 @@ from ddptop_runner.judge.hangs.verdict import (
     SeenPause,
     Standing,
     Time,
+    awaited,
+    begins_after_s,
     is_warm,
     judge,
+    pause_state,
+    reason,
 )
 from ddptop_runner.model.words import Phase
 
-LONGEST_LOOK_S = 3.0
-"""The most time that one look adds: what happened during a longer gap (a stopped supervisor, a
+LONGEST_GAP_S = 3.0
+"""The most time that one update adds: what happened during a longer gap (a stopped supervisor, a
 suspended machine) is unknown."""
 
 FIRST_REPORT_S = 10.0
@@ -46,9 +40,13 @@ FIRST_REPORT_S = 10.0
 doing is unknown."""
 ALL_OVERDUE_S = 20.0
 """After this long without a message from any probe, the socket may be gone."""
+UNKNOWN_AFTER_S = 30.0
+"""A rank that has not reported for this long since its start gets a note."""
+NOTED_AFTER_S = 2.0
+"""A note on anything shorter would only flicker."""
 
-_NO_TRAINING: frozenset[Phase] = frozenset({"start", "compile", "evaluation", "checkpoint", "end"})
-"""Time between steps that includes one of these is not typical."""
+NO_REPORTS = "no reports from the probe: progress unknown"
+REPORTS_STOPPED = "the probe stopped reporting: progress unknown"
 
 
 class HangWatch:
@@ -63,26 +61,25 @@ class HangWatch:
         self._auto = auto and timeout_s is None
         self._limits = Limits(timeout_s)
         self._clock_s = 0.0
-        self._looked_s: float | None = None
+        self._updated_s: float | None = None
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
         """Start over for a new attempt, keeping what was learned."""
-        self._ranks: dict[int, Following] = {}
+        self._ranks: dict[int, RankHistory] = {}
         self._stalled = False
         self._acted = False
         self._before: Judgment | None = None
-        self._stepless_s = 0.0
-        self._done_meanwhile: set[Phase] = set()
-        """Phases since the last step."""
-        self._was_paused = False
-        """Whether a signal paused a rank since the last step."""
+        self.stepless_s = 0.0
+        """Time since any rank took a step."""
 
     def forget(self, rank: int) -> None:
         """Drop what is known about a rank, which is now a different process."""
         self._ranks.pop(rank, None)
 
-    def look(self, ranks: Sequence[RankProgress], now_s: float, *, hung: bool = False) -> HangLook:
+    def update(
+        self, ranks: Sequence[RankProgress], now_s: float, *, hung: bool = False
+    ) -> HangReport:
         """Check the present state of the ranks.
 
         Args:
@@ -90,9 +87,9 @@ class HangWatch:
             now_s: CLOCK_BOOTTIME.
             hung: whether a verdict has already been acted on.
         """
-        real_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
-        passed_s = min(real_s, LONGEST_LOOK_S)
-        self._looked_s = now_s
+        real_s = 0.0 if self._updated_s is None else max(0.0, now_s - self._updated_s)
+        passed_s = min(real_s, LONGEST_GAP_S)
+        self._updated_s = now_s
         self._clock_s += passed_s
         alive = [rank for rank in ranks if rank.alive]
         paused = tuple(rank.rank for rank in alive if rank.paused)
@@ -102,49 +99,44 @@ class HangWatch:
             if rank.known and (rank.unheard_s is not None or self._clock_s > FIRST_REPORT_S)
         ]
         ended = [rank for rank in ranks if not rank.alive]
-        self._follow(known, ended, passed_s, now_s, gap=real_s > LONGEST_LOOK_S)
+        self._follow(known, ended, passed_s, now_s, gap=real_s > LONGEST_GAP_S)
         if paused:
             self._restart_clocks()
         standings = [self._ranks[rank.rank].standing(rank, self._clock_s) for rank in known]
-        unknown = {
-            rank.rank: note
+        notes = {
+            rank.rank: NO_REPORTS
             for rank in alive
-            if rank.steps is None and (note := of_unknown(rank)) is not None
+            if self.is_on and rank.steps is None and rank.since_progress_s >= UNKNOWN_AFTER_S
         }
         if not standings:
-            return HangLook(notes=unknown if self.is_on else {})
+            return HangReport(notes=notes)
         judgment = judge(standings, ended, self._limits)
-        self._learn_pauses(judgment)
-        self._learn_stops(standings, judgment, bool(paused))
+        self._learn(judgment)
+        self.stepless_s = min(standing.stepless_s for standing in standings)
         quiet = {} if paused else self._quiet(standings, judgment)
-        explained = dict(unknown if self.is_on else {})
-        explained.update(self._notes(standings, judgment, paused, quiet))
+        notes |= self._notes(standings, judgment, paused, quiet)
         if paused or len(known) < len(alive):
             why = f"{name_ranks(paused)} {is_or_are(paused)} paused" if paused else None
-            pause = self._stands(standings, why)
-            return HangLook(quiet=quiet, pause=pause, notes=explained)
-        if _is_deaf(standings):
+            return HangReport(quiet=quiet, pause=self._plain_pause(standings, why), notes=notes)
+        reporting = [standing.rank for standing in standings if standing.doing != "end"]
+        if reporting and all((rank.unheard_s or 0.0) > ALL_OVERDUE_S for rank in reporting):
             self._restart_clocks()  # what happened meanwhile is unknown
-            deaf = [standing for standing in standings if standing.doing != "end"]
-            explained.update({standing.rank.rank: DEAF for standing in deaf})
-            return HangLook(pause=self._stands(standings, DEAF), notes=explained)
+            notes |= {rank.rank: REPORTS_STOPPED for rank in reporting}
+            return HangReport(pause=self._plain_pause(standings, REPORTS_STOPPED), notes=notes)
         pause = self._pause(standings, judgment, hung=hung)
         stalled = self.is_on and pause is not None and pause.state == "stalled"
-        suspicion = judgment.verdict() if stalled else None
-        verdict = self._verdict(judgment)
-        return HangLook(
-            quiet=quiet, suspicion=suspicion, verdict=verdict, pause=pause, notes=explained
+        return HangReport(
+            quiet=quiet,
+            suspicion=judgment.verdict() if stalled else None,
+            verdict=self._verdict(judgment),
+            pause=pause,
+            notes=notes,
         )
 
     @property
     def is_on(self) -> bool:
         """Whether there can be a verdict."""
         return self._auto or self._limits.timeout_s is not None
-
-    @property
-    def stepless_s(self) -> float:
-        """Time since any rank took a step."""
-        return self._stepless_s
 
     # -- observations ----------------------------------------------------------------------------
 
@@ -161,58 +153,31 @@ class HangWatch:
         warm = is_warm(everyone, first_step=not self._auto)
         only_collectives = warm and not any(rank.steps for rank in everyone)
         waiting = held_up(everyone)
-        trains = True
         for rank in ranks:
-            followed = self._ranks.get(rank.rank)
-            if followed is None:
-                followed = self._ranks[rank.rank] = Following(self._clock_s)
-            clean = followed.clean
-            interval_s = followed.advance(rank, self._clock_s, passed_s, boottime_s)
-            if interval_s is not None:
-                if clean and warm and not gap:
-                    self._limits.saw_interval(rank.rank, interval_s)
-                followed.clean = not gap
-            if followed.step_time_s is not None and not gap:
-                self._limits.saw_step(followed.step_time_s)
-            followed.step_time_s = None
+            history = self._ranks.get(rank.rank)
+            if history is None:
+                history = self._ranks[rank.rank] = RankHistory(self._clock_s)
+            step_time_s = history.advance(rank, self._clock_s, passed_s, boottime_s)
+            if step_time_s is not None and not gap:
+                self._limits.saw_step(step_time_s)
             doing = what_it_does(
-                rank,
-                waits=rank.rank in waiting,
-                warm=warm,
-                only_collectives=only_collectives,
+                rank, waits=rank.rank in waiting, warm=warm, only_collectives=only_collectives
             )
-            followed.use_cpu(rank, self._clock_s, gap=gap)
-            followed.note_signs(rank, doing, self._clock_s, passed_s)
-            trains = trains and doing not in _NO_TRAINING
-        if not trains:
-            for followed in self._ranks.values():
-                followed.clean = False
+            history.use_cpu(rank, self._clock_s, gap=gap)
+            history.note_signs(rank, doing, self._clock_s, passed_s)
 
     def _restart_clocks(self) -> None:
         """Discard waiting times, after a rank was stopped by a user or did not report."""
-        for followed in self._ranks.values():
-            followed.restart_clocks(self._clock_s)
+        for history in self._ranks.values():
+            history.progress_s = history.sign_s = self._clock_s
         self._before = None
 
-    def _learn_pauses(self, judgment: Judgment) -> None:
+    def _learn(self, judgment: Judgment) -> None:
         before, self._before = self._before, judgment
         if before is not None and judgment.idle_s < before.idle_s:
             self._limits.saw_pause(before.decides.doing, before.idle_s)
         if before is None or judgment.silent_s < before.silent_s:  # there was progress
             self._stalled = self._acted = False
-
-    def _learn_stops(self, standings: list[Standing], judgment: Judgment, is_paused: bool) -> None:
-        """Record how long this job's own pauses last, by phase."""
-        stepless_s = min(standing.stepless_s for standing in standings)
-        if stepless_s < self._stepless_s:
-            if self._stepless_s >= self._begins_after_s and not self._was_paused:
-                for doing in self._done_meanwhile:
-                    self._limits.saw_stop(doing, self._stepless_s)
-            self._done_meanwhile.clear()
-            self._was_paused = False
-        self._stepless_s = stepless_s
-        self._done_meanwhile.add(judgment.decides.doing)
-        self._was_paused = self._was_paused or is_paused
 
     @property
     def _begins_after_s(self) -> float:
@@ -222,19 +187,16 @@ class HangWatch:
 
     def _quiet(self, standings: list[Standing], judgment: Judgment) -> dict[int, float]:
         """Ranks that are silent for longer than usual without an explanation."""
-        found = {}
-        culprits, least_s = judgment.culprits, self._begins_after_s
-        for standing in standings:
-            number = standing.rank.rank
-            if standing.doing not in UNEXPLAINED:
-                continue
-            waits = standing.doing == "collective" and culprits.named
-            if waits and number not in culprits.ranks:
-                continue
-            known = self._limits.usual_s(number) is not None
-            if known and standing.silent_s >= least_s:
-                found[number] = standing.silent_s
-        return found
+        if self._limits.usual_step_s is None:
+            return {}
+        culprits = judgment.culprits
+        return {
+            one.rank.rank: one.silent_s
+            for one in standings
+            if one.doing in UNEXPLAINED
+            and one.silent_s >= self._begins_after_s
+            and not (one.doing == "collective" and _waits_for_named(one, culprits))
+        }
 
     def _notes(
         self,
@@ -243,25 +205,26 @@ class HangWatch:
         paused: tuple[int, ...],
         quiet: dict[int, float],
     ) -> dict[int, str]:
-        found = dict.fromkeys(paused, "paused by a signal")
+        found = {}
         for standing in standings:
-            number = standing.rank.rank
-            if number in found:
-                continue
-            usual_s = self._limits.usual_s(number)
-            if number in quiet and usual_s is not None:
-                found[number] = of_quiet(standing, usual_s)
-            elif note := of_silent(standing, judgment.culprits, paused):
-                found[number] = note
+            rank = standing.rank
+            if rank.paused:
+                found[rank.rank] = "paused by a signal"
+            elif rank.rank in quiet:
+                usual = f" (usually {self._limits.usual_step_s:.2g} s)"
+                at = "" if rank.stands_at is None else f"; last seen at {rank.stands_at}"
+                quiet_for = duration_in_words(standing.silent_s)
+                found[rank.rank] = f"{quiet_for} without a step{usual}{at}"
+            elif note := _note(standing, judgment.culprits, paused):
+                found[rank.rank] = note
         return found
 
-    def _stands(self, standings: list[Standing], why: str | None) -> SeenPause | None:
+    def _plain_pause(self, standings: list[Standing], why: str | None) -> SeenPause | None:
         """A pause about which only its duration is known."""
-        if not any(standing.rank.steps for standing in standings):
+        begun = any(standing.rank.steps for standing in standings)
+        if not begun or self.stepless_s < self._begins_after_s:
             return None
-        if self._stepless_s < self._begins_after_s:
-            return None
-        return SeenPause("no_step", self._stepless_s, why)
+        return SeenPause("no_step", self.stepless_s, why)
 
     def _pause(
         self, standings: list[Standing], judgment: Judgment, *, hung: bool
@@ -271,32 +234,24 @@ class HangWatch:
         only_collectives = decides.doing in UNEXPLAINED and is_warm(
             [standing.rank for standing in standings], first_step=True
         )
+        self._stalled = self._stalled or (self.is_on and judgment.used > SPENT)
         found = pause_state(
-            Facts(
-                stepless_s=self._stepless_s,
-                usual_s=self._limits.usual_step_s,
-                idle_s=judgment.idle_s,
-                longest_s=self._limits.longest_pause_s.get(decides.doing),
-                awaited_idle=judgment.culprits.proven and decides.busy is False,
-                spent=judgment.used if self.is_on else 0.0,
-                stalled_before=self._stalled,
-                hung=hung,
-                begun=has_stepped or only_collectives,
-            )
+            self.stepless_s,
+            self._limits.usual_step_s,
+            stalled=self._stalled,
+            hung=hung,
+            begun=has_stepped or only_collectives,
         )
-        self._stalled = self._stalled or found == "stalled"
         if found is None:
             return None
-        ranks = awaited(judgment, standings)
-        own_s = self._limits.longest_pause_s.get(decides.doing, 0.0)
-        long = judgment.silent_s >= self._begins_after_s and judgment.silent_s > own_s
-        unexplained = decides.doing in UNEXPLAINED and long
+        unexplained = decides.doing in UNEXPLAINED and judgment.silent_s >= self._begins_after_s
         nears = self.is_on and not hung and (unexplained or found == "stalled")
-        left_s = judgment.left_s if nears else None
-        return SeenPause(found, self._stepless_s, reason(judgment, standings), ranks, left_s)
+        left_s = judgment.allowed_s - judgment.idle_s if nears else None
+        ranks = awaited(judgment, standings)
+        return SeenPause(found, self.stepless_s, reason(judgment, standings), ranks, left_s)
 
     def _verdict(self, judgment: Judgment) -> HangVerdict | None:
-        if not self.is_on or not judgment.hangs:
+        if not self.is_on or judgment.used <= 1.0:
             return None
         if self._auto and not self._acted:
             self._acted = True
@@ -307,20 +262,15 @@ class HangWatch:
 
     def remember(self) -> HangMemory:
         """What a restarted supervisor restores."""
-        last = {rank: seen[-INTERVALS_REMEMBERED:] for rank, seen in self._limits.intervals.items()}
-        limits = msgspec.structs.asdict(self._limits) | {
-            "intervals": last,
-            "step_times": self._limits.step_times[-INTERVALS_REMEMBERED:],
-        }
-        ranks = {rank: followed.saved(self._clock_s) for rank, followed in self._ranks.items()}
-        return HangMemory(**limits, ranks=ranks)
+        ranks = {rank: history.saved(self._clock_s) for rank, history in self._ranks.items()}
+        return HangMemory(**msgspec.structs.asdict(self._limits), ranks=ranks)
 
     def recall(self, memory: HangMemory) -> None:
         """Restore the result of `remember`."""
         known = {name: getattr(memory, name) for name in Limits.__struct_fields__}
         self._limits = Limits(**{**known, "timeout_s": self._limits.timeout_s})
         for rank, saved in memory.ranks.items():
-            self._ranks[rank] = Following(self._clock_s, saved)
+            self._ranks[rank] = RankHistory(self._clock_s, saved)
 
 
 class _SavedRank(msgspec.Struct):
@@ -339,24 +289,30 @@ class HangMemory(Limits):
     ranks: dict[int, _SavedRank] = {}
 
 
-def _is_deaf(standings: list[Standing]) -> bool:
-    """Whether working ranks do not report, so that their progress is unknown."""
-    return all(
-        (standing.rank.unheard_s or 0.0) > ALL_OVERDUE_S and not standing.is_still
-        for standing in standings
-    )
+def _waits_for_named(standing: Standing, culprits: Culprits) -> bool:
+    """Whether it is not among the ranks that the others are known to wait for."""
+    return culprits.named and standing.rank.rank not in culprits.ranks
+
+
+def _note(standing: Standing, culprits: Culprits, paused: tuple[int, ...]) -> str | None:
+    """Why a rank is silent but healthy; None if that is unexplained or it is not silent."""
+    rank = standing.rank
+    if standing.doing == "collective":
+        if paused:
+            return f"waiting in a collective while {name_ranks(paused)} {is_or_are(paused)} paused"
+        whom = f" for {name_ranks(culprits.ranks)}" if _waits_for_named(standing, culprits) else ""
+        what, since_s = f"waiting{whom} in a collective", standing.silent_s
+    elif rank.phase == standing.doing in DOING and rank.phase != "start":
+        what, since_s = DOING[standing.doing], rank.phase_s
+    else:
+        return None
+    return f"{what} for {duration_in_words(since_s)}" if since_s >= NOTED_AFTER_S else None
 
 
 # -- one rank -------------------------------------------------------------------------------------
 
 BUSY_SHARE = 0.05
 """Fraction of a core. A rank that only waits uses a tenth of this, including its probe."""
-LOADER_CPU_S = 0.5
-"""CPU time of a data loader's processes that counts as a sign of life; a process that waits for
-work uses a fifth of it in three minutes."""
-STILL_SHARE = 0.002
-STILL_S = 60.0
-"""How long a rank that does not report must use no CPU."""
 CPU_WINDOW_S = 10.0
 CPU_SPAN_S = 3.0
 """Minimum time over which CPU use is measured."""
@@ -397,7 +353,7 @@ def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collective
     """The effective phase of a rank: as recognized by the probe, or else inferred.
 
     Args:
-        rank: at this look.
+        rank: at this moment.
         waits: whether it is in `held_up`.
         warm: whether the group has started up.
         only_collectives: whether the group runs collectives but takes no steps.
@@ -411,7 +367,7 @@ def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collective
     return "steps" if warm else "start"
 
 
-class Following:
+class RankHistory:
     """One rank's state over an attempt. Times are on the watch's own clock."""
 
     def __init__(self, now_s: float, saved: _SavedRank | None = None) -> None:
@@ -421,23 +377,15 @@ class Following:
         self.sign_s = now_s - min(saved.idle_s, saved.silent_s)
         self.step_s = now_s - max(saved.stepless_s, saved.silent_s)
         self.doing: Phase | None = None
-        self.clean = True
-        """Whether there was nothing but training since the last progress, in any rank."""
-        self.has_stepped = False
-        self.step_time_s: float | None = None
-        """For the steps in the last look; the owner resets it."""
-        self._doing_batches: int | None = None
+        self._has_stepped = False
         self._steps = saved.steps
         self._stamp_s: float | None = None
         self._completed = saved.completed
         self._batches: int | None = None
         self._written: int | None = None
-        self._loader: LoaderUsage | None = None
         """At its last sign of life."""
         self._phase: Phase | None = None
         self._cpu: deque[tuple[float, float]] = deque()
-        self._overdue_mark: tuple[float, float] | None = None
-        """(the watch's clock, CPU time) at its last message."""
 
     def advance(
         self, rank: RankProgress, now_s: float, passed_s: float, boottime_s: float
@@ -445,21 +393,20 @@ class Following:
         """Record progress.
 
         Args:
-            rank: at this look.
+            rank: at this moment.
             now_s: the watch's clock.
-            passed_s: time since the last look, on that clock.
-            boottime_s: CLOCK_BOOTTIME of the look.
+            passed_s: time since the last update, on that clock.
+            boottime_s: CLOCK_BOOTTIME.
 
         Returns:
-            Seconds per step, or between two looks with completed collectives; None without
-            progress.
+            Seconds per step; None without one, and for the first.
         """
         stamp_s = boottime_s - rank.since_progress_s
-        stepped = 0
-        moved = False
-        if rank.steps:
-            stepped = max(0, rank.steps - (self._steps or 0))
-            moved = self._stamp_s is not None and stamp_s > self._stamp_s + STAMP_SLACK_S
+        stepped = max(0, (rank.steps or 0) - (self._steps or 0))
+        # also without a new step: a gradient scaler may refuse it
+        moved = bool(rank.steps) and (
+            self._stamp_s is not None and stamp_s > self._stamp_s + STAMP_SLACK_S
+        )
         collected = any(
             count > self._completed.get(group, 0) for group, count in rank.completed.items()
         )
@@ -468,30 +415,29 @@ class Following:
         self._completed = {**self._completed, **rank.completed}
         if not (stepped or moved or collected):
             return None
-        has_stamp = bool(stepped or moved)
+        has_stamp = stepped > 0 or moved
         since_s = rank.since_progress_s if has_stamp else rank.unheard_s or 0.0
         at_s = max(self.progress_s, now_s - max(0.0, min(since_s, passed_s)))
-        interval_s = (at_s - self.progress_s) / max(1, stepped)
         self.progress_s = at_s
         self.sign_s = max(self.sign_s, at_s)
-        if has_stamp or not rank.steps:
-            if stepped and self.has_stepped:
-                self.step_time_s = (at_s - self.step_s) / stepped
-            self.has_stepped = self.has_stepped or bool(stepped)
-            self.step_s = at_s
-        return interval_s
+        if not has_stamp and rank.steps:
+            return None
+        step_time_s = (at_s - self.step_s) / stepped if stepped and self._has_stepped else None
+        self._has_stepped = self._has_stepped or stepped > 0
+        self.step_s = at_s
+        return step_time_s
 
     def note_signs(self, rank: RankProgress, doing: Phase, now_s: float, passed_s: float) -> None:
         """Record activity that fits what the rank is doing.
 
         Args:
-            rank: at this look.
+            rank: at this moment.
             doing: its effective phase.
             now_s: the watch's clock.
-            passed_s: time since the last look, on that clock.
+            passed_s: time since the last update, on that clock.
         """
         changed = (
-            self.doing is not None  # unknown for an earlier supervisor's look
+            self.doing is not None  # unknown for an earlier supervisor's update
             and rank.phase != self._phase
             and (rank.phase in RECOGNIZED or self._phase in RECOGNIZED)
         )
@@ -500,92 +446,46 @@ class Following:
         )
         if changed or took:  # before the probe's last message
             self.sign_s = max(self.sign_s, now_s - min(rank.unheard_s or 0.0, passed_s))
-        if doing == "data" and rank.loader is not None:
-            lives = self._loader_works(rank.loader)
-        else:
-            lives = doing in FLOORS_S and (self.busy(rank, now_s) or self._has_written(rank))
-        if lives:
+        if doing in FLOORS_S and (self._is_busy(rank, now_s) or self._has_written(rank)):
             self.sign_s = now_s
-        if doing != self.doing:
-            self.doing, self._doing_batches = doing, rank.batches
+        self.doing = doing
         self._phase = rank.phase
         self._batches = rank.batches if rank.batches is not None else self._batches
 
-    def _loader_works(self, loader: LoaderUsage) -> bool:
-        """Whether its processes used CPU, did I/O, or were replaced."""
-        before = self._loader
-        if before is not None and before.pids == loader.pids and not loader.waits_for_disk:
-            moved_bytes = (loader.io_bytes or 0) - (before.io_bytes or 0)
-            if loader.cpu_s - before.cpu_s < LOADER_CPU_S and moved_bytes < WRITTEN_BYTES:
-                return False
-        self._loader = loader
-        return before is not None
-
     def _has_written(self, rank: RankProgress) -> bool:
-        before = self._written
         if rank.written_bytes is None:
             return False
-        if before is None or rank.written_bytes < before:
-            self._written = rank.written_bytes
-            return False
-        if rank.written_bytes - before < WRITTEN_BYTES:
+        before = self._written
+        if before is not None and 0 <= rank.written_bytes - before < WRITTEN_BYTES:
             return False
         self._written = rank.written_bytes
-        return True
+        return before is not None and rank.written_bytes > before
 
     def use_cpu(self, rank: RankProgress, now_s: float, *, gap: bool) -> None:
-        """Record the CPU time of the latest seconds, starting over after a gap between looks."""
+        """Record the CPU time of the latest seconds, starting over after a gap."""
         if gap or rank.cpu_s is None or (self._cpu and rank.cpu_s < self._cpu[-1][1]):
             self._cpu.clear()
-        if rank.cpu_s is None or not rank.is_overdue:
-            self._overdue_mark = None
-        elif self._overdue_mark is None or rank.cpu_s < self._overdue_mark[1]:  # a child ended
-            self._overdue_mark = (now_s, rank.cpu_s)
         if rank.cpu_s is not None:
             self._cpu.append((now_s, rank.cpu_s))
         while len(self._cpu) > 2 and self._cpu[1][0] <= now_s - CPU_WINDOW_S:
             self._cpu.popleft()
 
-    def cpu_share(self, rank: RankProgress, now_s: float) -> float | None:
-        """The fraction of a core that the rank uses; None until measured for long enough."""
+    def _is_busy(self, rank: RankProgress, now_s: float) -> bool | None:
+        """Whether the rank uses the CPU; None until measured for long enough."""
         if rank.cpu_s is None or not self._cpu or now_s - self._cpu[0][0] < CPU_SPAN_S:
             return None
         since_s, cpu_s = self._cpu[0]
-        return (rank.cpu_s - cpu_s) / (now_s - since_s)
-
-    def busy(self, rank: RankProgress, now_s: float) -> bool | None:
-        """Whether the rank uses the CPU; None until measured for long enough."""
-        share = self.cpu_share(rank, now_s)
-        return None if share is None else share >= BUSY_SHARE
-
-    def is_still(self, rank: RankProgress, now_s: float) -> bool:
-        """Whether the rank has used almost no CPU since its last message."""
-        if self._overdue_mark is None or rank.cpu_s is None:
-            return False
-        since_s, cpu_s = self._overdue_mark
-        passed_s = now_s - since_s
-        return passed_s >= STILL_S and rank.cpu_s - cpu_s <= STILL_SHARE * passed_s
-
-    def restart_clocks(self, now_s: float) -> None:
-        """Discard waiting times."""
-        self.progress_s = self.sign_s = now_s
-        self.clean = False
+        return (rank.cpu_s - cpu_s) / (now_s - since_s) >= BUSY_SHARE
 
     def standing(self, rank: RankProgress, now_s: float) -> Standing:
         """The rank's state as input to the verdict."""
-        share = self.cpu_share(rank, now_s)
-        batches = None
-        if rank.batches is not None and self._doing_batches is not None:
-            batches = rank.batches - self._doing_batches
         return Standing(
             rank,
             doing=self.doing or "start",
             silent_s=now_s - self.progress_s,
             idle_s=now_s - max(self.sign_s, self.progress_s),
             stepless_s=now_s - self.step_s,
-            busy=None if share is None else share >= BUSY_SHARE,
-            is_still=self.is_still(rank, now_s),
-            batches=batches,
+            busy=self._is_busy(rank, now_s),
         )
 
     def saved(self, now_s: float) -> _SavedRank:

@@ -1,24 +1,248 @@
-"""Chooses the devices of a job's next attempt, and waits for their memory to be released."""
+"""Chooses the devices of a job's next attempt, and waits for their memory to be released.
+
+A driver releases the memory of a killed process once the process is gone, which may take seconds.
+An attempt that starts earlier would run out of memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.units import size
+from ddptop_runner.devices import codes
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.devices.words import name_of, names_of
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.restarts import fitness
-from ddptop_runner.judge.restarts.fitness import HealthBook, Known, Unfit, key_of
 from ddptop_runner.model.events import SetAside
-from ddptop_runner.model.snapshot import GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
+from ddptop_runner.model.words import Base
 
 Report = Callable[[], "DeviceReport | None"]
+
+LOST = "lost"
+
+
+class Known(Base, frozen=True, kw_only=True):
+    """What was known about a device before the attempt that ended."""
+
+    forgiven_xids: list[int] = []
+    """XIDs reported before a reset."""
+    energy_j: float | None = None
+    """Energy counter, which a reset sets back."""
+    needs_reset: str | None = None
+    """Why it must be reset before it is fit again."""
+    idle_bytes: int | None = None
+    """The lowest observed memory in use on it, apart from that of listed processes."""
+
+
+def fault_of(gpu: GpuSample, known: Known) -> str | None:
+    """Why no attempt can succeed with a device; None if it is fit.
+
+    XIDs after which a device must be reset or replaced (`codes.XIDS`) make it unfit, if they came
+    since the attempt was launched.
+
+    Args:
+        gpu: its latest sample.
+        known: what was known about it before.
+    """
+    if gpu.lost:
+        return LOST
+    if known.needs_reset is not None:
+        return known.needs_reset
+    since = set(Counter(gpu.xid or ()) - Counter(known.forgiven_xids))
+    if codes.CONTAINED in since and codes.UNCONTAINED not in since:
+        since -= codes.SAME_AS_CONTAINED
+    for code in sorted(since):
+        if not codes.xid(code).is_usable:
+            return f"XID {code} ({codes.xid(code).meaning})"
+    return None
+
+
+def key_of(device: Device | GpuSample) -> str:
+    """Identifies a device."""
+    return device.uuid or str(device.index)
+
+
+@dataclass
+class HealthBook:
+    """Tracks the health of each device of a job across samples."""
+
+    known: dict[str, Known] = field(default_factory=dict)
+    _latest: dict[str, GpuSample] = field(default_factory=dict)
+
+    def add(self, gpus: Sequence[GpuSample]) -> None:
+        """Fold in fresh samples of the job's devices, including those set aside."""
+        for gpu in gpus:
+            key, before = key_of(gpu), self._latest.get(key_of(gpu))
+            self._latest[key] = gpu
+            known = self.known.get(key, Known())
+            if not gpu.lost and _was_reset(gpu, before, known):
+                forgiven = list(gpu.xid or ())
+                known = replace(known, forgiven_xids=forgiven, needs_reset=None, energy_j=None)
+            self.known[key] = replace(
+                known,
+                idle_bytes=_idle_bytes(gpu, known.idle_bytes),
+                energy_j=known.energy_j if gpu.energy_j is None else gpu.energy_j,
+            )
+
+    def fault(self, device: Device) -> str | None:
+        """What is wrong with a device; None if it is fit or was never sampled."""
+        gpu = self._latest.get(key_of(device))
+        return None if gpu is None else fault_of(gpu, self.known[key_of(device)])
+
+    def set_aside(self, device: Device, fault: str) -> None:
+        """Mark a device unfit until it is reset or returns to the bus."""
+        key = key_of(device)
+        self.known[key] = replace(self.known.get(key, Known()), needs_reset=fault)
+
+    def is_fit(self, device: Device) -> bool:
+        """Whether it was sampled and has no known fault."""
+        return key_of(device) in self._latest and self.fault(device) is None
+
+    def idle_bytes(self) -> Mapping[str, int]:
+        """By key, the memory in use on each device without any process."""
+        found = {key: known.idle_bytes for key, known in self.known.items()}
+        return {key: least for key, least in found.items() if least is not None}
+
+
+def _was_reset(gpu: GpuSample, before: GpuSample | None, known: Known) -> bool:
+    """Whether it returned to the bus, or its counters since the driver was loaded restarted."""
+    if before is not None and before.lost:
+        return True
+    if known.needs_reset == LOST:
+        return True
+    before_j, now_j = known.energy_j, gpu.energy_j
+    return before_j is not None and now_j is not None and now_j < before_j
+
+
+def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
+    """The lowest observed memory in use apart from that of listed processes.
+
+    Memory is sampled more often than the list, so the list may contain processes whose memory has
+    been released. While there are processes, it is therefore computed only once.
+    """
+    if gpu.mem_used_bytes is None or (gpu.processes and before is not None):
+        return before
+    listed = sum(process.mem_used_bytes or 0 for process in gpu.processes or ())
+    used = max(0, gpu.mem_used_bytes - listed)
+    return used if before is None else min(used, before)
+
+
+LIMIT_S = 50.0
+POLL_S = 0.02
+"""Between checks of the latest sample, of which there is one per second or on request."""
+ANSWER_S = 5.0
+"""How long to wait for a driver that returns no samples."""
+TOLERANCE_BYTES = 512 * 1024**2
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory of one device that has not been released."""
+
+    device: Device
+    used_bytes: int | None
+    by: tuple[GpuProcess, ...]
+    """Processes of the attempt that still hold memory; empty if only the total is too high."""
+
+    def in_words(self) -> str:
+        """`GPU 0 still has 12.0 GiB in use (pid 77, user, command)`."""
+        used = "memory" if self.used_bytes is None else f"{size(self.used_bytes)}"
+        names = [
+            ", ".join(str(word) for word in (f"pid {one.pid}", one.user, one.command) if word)
+            for one in self.by
+        ]
+        whose = f" ({'; '.join(names)})" if names else ""
+        return f"{name_of(self.device)} still has {used} in use{whose}"
+
+
+@dataclass(frozen=True)
+class Waited:
+    """How a wait ended."""
+
+    seconds: float
+    left: tuple[Held, ...] = ()
+    """What was still held at the end."""
+
+    def in_words(self) -> str | None:
+        """A message for the user; None if there is nothing worth reporting."""
+        if not self.left:
+            return None
+        names = "; ".join(held.in_words() for held in self.left)
+        return f"after {self.seconds:.0f} s, {names}; starting the next attempt anyway"
+
+
+def still_held(
+    gpus: Sequence[GpuSample],
+    devices: Sequence[Device],
+    idle_bytes: Mapping[str, int],
+    is_ours: Callable[[int], bool],
+) -> list[Held]:
+    """The device memory that an ended attempt still holds.
+
+    Args:
+        gpus: fresh samples.
+        devices: the job's.
+        idle_bytes: by `key_of`, the memory in use on each device without any process.
+        is_ours: whether a pid is a living process of the attempt.
+    """
+    samples = {key_of(gpu): gpu for gpu in gpus}
+    found = []
+    for device in devices:
+        gpu = samples.get(key_of(device))
+        if gpu is None or gpu.lost:
+            continue
+        processes = gpu.processes or []
+        ours = tuple(process for process in processes if is_ours(process.pid))
+        used, idle = gpu.mem_used_bytes, idle_bytes.get(key_of(device))
+        too_much = False
+        if used is not None and idle is not None:
+            others = sum(one.mem_used_bytes or 0 for one in processes if one not in ours)
+            too_much = used > idle + others + TOLERANCE_BYTES
+        if ours or too_much:
+            found.append(Held(device, used, ours))
+    return found
+
+
+async def wait_until_released(
+    report: Report,
+    held: Callable[[Sequence[GpuSample]], list[Held]],
+    skip: Callable[[], bool],
+    request: Callable[[], None] = lambda: None,
+) -> Waited:
+    """Wait until nothing is held, for at most `LIMIT_S`.
+
+    Args:
+        report: returns the latest report on the job's devices.
+        held: `still_held` for the job.
+        skip: whether to stop waiting.
+        request: asks for a report at once.
+    """
+    began_s = boottime_s()
+    request()  # a report is fresh if its reading began later
+    left: list[Held] | None = None
+    while (waited_s := boottime_s() - began_s) < LIMIT_S and not skip():
+        latest = report()
+        if latest is None or (latest.source is None and latest.note is not None):
+            return Waited(waited_s)  # nothing samples these devices
+        if latest.boottime_s > began_s:
+            left = held(latest.gpus)
+            if not left:
+                return Waited(waited_s)
+        elif waited_s > ANSWER_S and left is None:
+            break
+        await asyncio.sleep(POLL_S)
+    return Waited(boottime_s() - began_s, () if skip() else tuple(left or ()))
+
+
 FRESH_WAIT_S = 3.0
 """How long to wait for a sample from after the failure, which may show a lost device."""
 FRESH_POLL_S = 0.02
@@ -56,17 +280,21 @@ class JobDevices:
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
         self._health = HealthBook()
-        self._looked_s = 0.0
+        self._reported_s = 0.0
 
     def begin_job(self, spec: JobSpec) -> None:
         """Use the devices that a queued job has been given."""
         self._spec = spec
 
-    def look(self, report: DeviceReport | None, aside: Sequence[SetAside]) -> list[Finding]:
+    def update(self, report: DeviceReport | None, aside: Sequence[SetAside]) -> list[Finding]:
         """Fold in the sampler's report, once per tick; returns findings on devices set aside."""
-        if report is not None and report.boottime_s > self._looked_s and report.source is not None:
-            self._looked_s = report.boottime_s
-            self._health.look(report.gpus)
+        if (
+            report is not None
+            and report.boottime_s > self._reported_s
+            and report.source is not None
+        ):
+            self._reported_s = report.boottime_s
+            self._health.add(report.gpus)
         return [self._finding(one, aside) for one in aside]
 
     def _finding(self, one: SetAside, aside: Sequence[SetAside]) -> Finding:
@@ -104,25 +332,24 @@ class JobDevices:
             if latest.boottime_s > failed_s or boottime_s() >= deadline_s:
                 break
             await asyncio.sleep(FRESH_POLL_S)
-        self.look(latest, aside)
+        self.update(latest, aside)
         before = without(self._spec, aside)
-        unfit = self._health.end_attempt(before.devices or [])
-        failing = [
-            (device, unfit[key_of(device)])
-            for device in before.devices or []
-            if key_of(device) in unfit
-        ]
-        if not failing:
+        faults = [(device, self._health.fault(device)) for device in before.devices or []]
+        new = [SetAside(device=device, reason=why) for device, why in faults if why is not None]
+        if not new:
             return Choice([])
         if not self._spec.allow_shrink:
-            return _with_all(failing)
-        if len(failing) == len(before.devices or []):
-            return Choice([], f"{_in_words(failing)}: no devices are left to continue on")
-        for device, why in failing:
-            self._health.set_aside(device, why)
-        new = [SetAside(device=device, reason=why.reason) for device, why in failing]
+            return Choice(
+                [],
+                f"{_in_words(new)}: the job needs all its devices; relaunch it with "
+                "--allow-shrink to continue with fewer ranks, or choose other GPUs with --gpus",
+            )
+        if len(new) == len(faults):
+            return Choice([], f"{_in_words(new)}: no devices are left to continue on")
+        for one in new:
+            self._health.set_aside(one.device, one.reason)
         after = without(self._spec, [*aside, *new])
-        note = f"{_in_words(failing)}: set aside; continuing {_world_in_words(before, after)}"
+        note = f"{_in_words(new)}: set aside; continuing {_world_in_words(before, after)}"
         return Choice(new, notes=(note,))
 
     def fit_again(self, aside: Sequence[SetAside]) -> list[Device]:
@@ -136,7 +363,7 @@ class JobDevices:
         is_ours: Callable[[int], bool],
         skip: Callable[[], bool],
         request: Callable[[], None] = lambda: None,
-    ) -> fitness.Waited:
+    ) -> Waited:
         """Wait until an ended attempt's device memory is released.
 
         Args:
@@ -148,13 +375,13 @@ class JobDevices:
         """
         devices = without(self._spec, aside).devices
         if not devices:
-            return fitness.Waited(0.0)
+            return Waited(0.0)
         idle = self._health.idle_bytes()
 
-        def look(gpus: Sequence[GpuSample]) -> list[fitness.Held]:
-            return fitness.still_held(gpus, devices, idle, is_ours)
+        def held(gpus: Sequence[GpuSample]) -> list[Held]:
+            return still_held(gpus, devices, idle, is_ours)
 
-        return await fitness.wait(report, look, skip, request)
+        return await wait_until_released(report, held, skip, request)
 
     @property
     def known(self) -> dict[str, Known]:
@@ -166,33 +393,22 @@ class JobDevices:
         self._health.known = known
 
 
-def _with_all(failing: Sequence[tuple[Device, Unfit]]) -> Choice:
-    certain = [(device, why) for device, why in failing if why.certain]
-    if certain:
-        return Choice(
-            [],
-            f"{_in_words(certain)}: the job needs all its devices; relaunch it with "
-            "--allow-shrink to continue with fewer ranks, or choose other GPUs with --gpus",
-        )
-    note = f"{_in_words(failing)}: continuing anyway; to set such devices aside, use --allow-shrink"
-    return Choice([], notes=(note,))
-
-
-def _in_words(failing: Sequence[tuple[Device, Unfit]]) -> str:
-    """`GPU 2 (NVIDIA H100) is lost; GPU 3 reports XID 79`."""
+def _in_words(failing: Sequence[SetAside]) -> str:
+    """`GPU 2 (NVIDIA H100): lost; GPU 3: XID 79`."""
     parts = []
-    for device, why in failing:
-        name = name_of(device) + (f" ({device.name})" if device.name else "")
-        parts.append(f"{name}: {why.reason}")
+    for one in failing:
+        name = name_of(one.device) + (f" ({one.device.name})" if one.device.name else "")
+        parts.append(f"{name}: {one.reason}")
     return "; ".join(parts)
 
 
 def _world_in_words(before: JobSpec, after: JobSpec) -> str:
     on = f" on {names_of(after.devices)}" if after.devices else ""
+    ranks = f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on}"
     if after.nproc == before.nproc:
-        return f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on}"
+        return ranks
     return (
-        f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on} instead of {before.nproc}: "
+        f"{ranks} instead of {before.nproc}: "
         f"the global batch is {after.nproc}/{before.nproc} of its previous size unless the script "
         "adjusts it; the learning rate and the sampler are up to the script"
     )

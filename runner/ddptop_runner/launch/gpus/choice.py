@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices import hardware
 from ddptop_runner.devices.report import sample_once
-from ddptop_runner.devices.words import (
-    NO_INSTANCES,
-    name_of,
-    names_of,
-    wanted_in_words,
-)
+from ddptop_runner.devices.words import names_of, wanted_in_words
 from ddptop_runner.launch.gpus import usage
-from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, choice_in_words, idlest
+from ddptop_runner.launch.gpus.usage import (
+    DeviceUse,
+    busy_in_words,
+    choice_in_words,
+    idlest,
+    in_mig_mode,
+)
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
 
@@ -125,7 +126,8 @@ def choose(
     if request is not None and request.kind == "auto":
         count = request.count
         pool = sorted(pool, key=lambda device: device.index)
-    return _Decision(pool, count, present, notes, request, force, wait, machine.usable).make()
+    is_auto = request is not None and request.kind == "auto"
+    return _Decision(pool, count, present, notes, force, wait, is_auto, machine.usable).make()
 
 
 def again(
@@ -159,7 +161,7 @@ def again(
             "see `ddptop gpus`",
         )
     Machine(present, env.get("CUDA_VISIBLE_DEVICES")).require_allowed(pool)
-    return _Decision(pool, count, present, [], None, force, wait).make()
+    return _Decision(pool, count, present, [], force, wait).make()
 
 
 def present_devices(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
@@ -187,9 +189,10 @@ class _Decision:
     count: int
     present: Sequence[GpuSample]
     left_out: Sequence[str]
-    request: GpuRequest | None
     force: bool
     wait: bool
+    is_auto: bool = False
+    """Whether the job takes the idlest of the pool."""
     allowed: Sequence[Device] = ()
     """All devices that `--gpus` may name; empty for `restart`, which keeps a job's devices."""
 
@@ -217,12 +220,10 @@ class _Decision:
         if queue is not None and busy:
             devices = None
             notes.append(f"waiting for {wanted_in_words(queue)}; {busy_in_words(uses)}")
-        elif self.request is not None and self.request.kind == "auto":
+        elif self.is_auto:
             notes.append(choice_in_words(chosen, uses))
         elif busy:
             notes.append(f"using busy GPUs (--force): {busy_in_words(busy)}")
-        if devices is not None:
-            notes += _doubts(chosen)
         return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
 
     def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> DevicesError:
@@ -232,33 +233,18 @@ class _Decision:
             uses: the devices that the job may get.
             chosen: those that it would get.
         """
-        if self.request is not None and self.request.kind == "auto":
+        if self.is_auto:
             free = [use for use in uses if not use.busy]
-            verb = "is" if len(free) == 1 else "are"
-            what = f"--gpus auto:{self.count}: {len(free)} of {len(uses)} GPUs {verb} free"
-            what += f" ({busy_in_words(uses)})"
+            what = f"--gpus auto:{self.count}: only {len(free)} of {len(uses)} GPUs are free"
         else:
             free = [use for use in usage.uses(self.allowed, self.present) if not use.busy]
-            held = [use.device for use in chosen if use.busy]
-            verb = "is" if len(held) == 1 else "are"
-            words = busy_in_words(chosen)
-            alike = f"{names_of(held)}: "  # the same holder on all of them
-            words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
-            what = f"{names_of(held)} {verb} busy{words}"
+            what = f"{_are([use.device for use in chosen if use.busy])} busy"
+        what += f" ({busy_in_words(uses if self.is_auto else chosen)})"
         is_mig = any(use.device.is_mig for use in chosen)
         count = min(len(free), self.count)
         remedy = f"--gpus auto:{count} for idle GPUs, " if count and not is_mig else ""
         hint = f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs"
         return DevicesError(what, hint, "busy")
-
-
-def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
-    """A line for each reason to doubt that devices are free."""
-    reasons: dict[str, list[Device]] = {}
-    for use in chosen:
-        if use.doubt is not None:
-            reasons.setdefault(use.doubt, []).append(use.device)
-    return [f"{names_of(devices)}: {reason}" for reason, devices in reasons.items()]
 
 
 def free_now(env: Mapping[str, str]) -> int | None:
@@ -279,6 +265,7 @@ def free_now(env: Mapping[str, str]) -> int | None:
 
 FORMS = "use 0-3, 0,2,5, 0-1,4, auto:2 (the idlest), all, none, or UUIDs (GPU-..., MIG-...)"
 _HIGHEST_INDEX = 1023
+T = TypeVar("T")
 _AUTO = re.compile(r"auto:([1-9][0-9]{0,3})")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
 
@@ -295,17 +282,13 @@ class GpuRequest:
     count: int = 0
     """The N of `auto:N`."""
 
-    def in_words(self) -> str:
-        """As it would be typed."""
-        if self.kind == "auto":
-            return f"auto:{self.count}"
-        if self.kind == "uuids":
-            return ",".join(self.uuids)
-        return ",".join(map(str, self.indices)) if self.kind == "indices" else self.kind
 
-
-def parse_gpus(text: str) -> GpuRequest:
+def parse_gpus(text: str, option: str = "--gpus") -> GpuRequest:
     """Parse `--gpus`. Naming a device twice is an error, since CUDA would then see no device.
+
+    Args:
+        text: the value.
+        option: what the user gave it for, named in errors.
 
     Raises:
         UsageError: it is invalid; the message names the invalid part and the valid forms.
@@ -316,45 +299,28 @@ def parse_gpus(text: str) -> GpuRequest:
     if found := _AUTO.fullmatch(value):
         return GpuRequest("auto", count=int(found[1]))
     if not value:
-        raise UsageError("--gpus is empty", FORMS)
+        raise UsageError(f"{option} is empty", FORMS)
     parts = [part.strip() for part in value.split(",")]
-    if any(_UUID.fullmatch(part) for part in parts):
-        return _uuids(parts, text)
-    indices: list[int] = []
-    for part in parts:
-        for index in _indices(part, text):
-            if index in indices:
-                raise UsageError(f"--gpus {text!r} lists GPU {index} twice", "list each one once")
-            indices.append(index)
-    return GpuRequest("indices", tuple(indices))
+    if all(_UUID.fullmatch(part) for part in parts):
+        return GpuRequest("uuids", uuids=tuple(_distinct(parts, option)))
+    indices = [index for part in parts for index in _indices(part, option)]
+    return GpuRequest("indices", tuple(_distinct(indices, option)))
 
 
-def _uuids(parts: list[str], text: str) -> GpuRequest:
-    for number, part in enumerate(parts):
-        if not _UUID.fullmatch(part):
-            raise UsageError(
-                f"--gpus {text!r}: {part!r} is not a UUID; CUDA accepts indices or UUIDs, not both",
-                "use the same form for all devices",
-            )
-        if part in parts[:number]:
-            raise UsageError(f"--gpus {text!r} lists {part} twice", "list each one once")
-    if len(parts) > 1 and any(part.startswith("MIG-") for part in parts):
-        raise UsageError(
-            f"--gpus {text!r}: a CUDA process sees only one MIG instance",
-            "pass one instance with --nproc 1, and launch one job per instance",
-        )
-    return GpuRequest("uuids", uuids=tuple(parts))
+def _distinct(listed: list[T], option: str) -> list[T]:
+    for one in listed:
+        if listed.count(one) > 1:
+            raise UsageError(f"{option} lists {one} twice", "list each device once")
+    return listed
 
 
-def _indices(part: str, text: str) -> range:
+def _indices(part: str, option: str) -> range:
     found = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
     if found is None or max(int(found[1]), int(found[2] or 0)) > _HIGHEST_INDEX:
-        raise UsageError(
-            f"--gpus {text[:40]!r}: {part[:20]!r} is not an index, range, or UUID", FORMS
-        )
+        raise UsageError(f"{option}: {part[:40]!r} is not an index or range", FORMS)
     first, last = int(found[1]), int(found[2] or found[1])
     if last < first:
-        raise UsageError(f"--gpus {text!r}: the range {part!r} is reversed", f"use {last}-{first}")
+        raise UsageError(f"{option}: the range {part!r} is reversed", f"use {last}-{first}")
     return range(first, last + 1)
 
 
@@ -376,17 +342,6 @@ def mig_instances(listed: str | None) -> list[str]:
     return [entry for entry in _entries(listed) if entry.startswith("MIG-")]
 
 
-def in_mig_mode(present: Present) -> dict[int, list[str]]:
-    """By index of each whole device in MIG mode, the UUIDs of its instances."""
-    found: dict[int, list[str]] = {}
-    for gpu in present:
-        if is_instance(gpu) and gpu.uuid:
-            found.setdefault(gpu.index, []).append(gpu.uuid)
-        elif gpu.mig_instances or (gpu.note is not None and NO_INSTANCES in gpu.note):
-            found.setdefault(gpu.index, []).extend(gpu.mig_instances)
-    return {index: sorted(set(uuids)) for index, uuids in found.items()}
-
-
 class Machine:
     """The machine's devices, and those that a job may use.
 
@@ -399,13 +354,15 @@ class Machine:
         self._present = present
         self._inherited_cvd = inherited_cvd
         self._allowed = visible_devices(present, inherited_cvd)
-        self._whole = {one.index: one for one in self._allowed if not one.is_mig}
-        self._lost = {gpu.index for gpu in present if gpu.lost}
-        self._mig = in_mig_mode(present)
+        self._unusable = {
+            gpu.index: "lost" if gpu.lost else "in MIG mode"
+            for gpu in present
+            if not is_instance(gpu) and (gpu.lost or in_mig_mode(gpu))
+        }
         self.usable = [
             device
             for device in self._allowed
-            if device.index not in self._lost and (device.is_mig or device.index not in self._mig)
+            if device.is_mig or device.index not in self._unusable
         ]
         """Those available to a job that names none."""
 
@@ -437,17 +394,18 @@ class Machine:
             chosen = self._named(request)
         else:
             chosen = self._all_usable(request)
-        instances = [device for device in chosen if device.is_mig]
-        if instances and nproc not in (None, 1):
+        if any(one.is_mig for one in chosen) and (len(chosen) > 1 or nproc not in (None, 1)):
             raise UsageError(
-                f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
-                "use --nproc 1, or whole GPUs",
+                "a job can use only one MIG instance, with one rank",
+                "pass one instance with --nproc 1, or whole GPUs",
             )
         return chosen
 
     def why_none(self) -> str:
-        """Why none of the machine's devices is allowed, or no allowed one is present."""
-        return "all allowed GPUs are lost" if self._allowed else self._bound()
+        """Why none of the machine's devices is allowed, or no allowed one is usable."""
+        if self._allowed:
+            return "all allowed GPUs are lost or in MIG mode"
+        return f"CUDA_VISIBLE_DEVICES is {self._inherited_cvd!r}, which allows no GPUs"
 
     def require_allowed(self, devices: Sequence[Device]) -> None:
         """Check devices against the outer bound.
@@ -455,96 +413,64 @@ class Machine:
         Raises:
             UsageError: CUDA_VISIBLE_DEVICES excludes some, which the message names.
         """
+        if self._inherited_cvd is None:
+            return
         inside = {device.uuid or device.index for device in self._allowed}
-        here = {(gpu.uuid, gpu.index) for gpu in self._present}
+        whole = [device for device in self._allowed if not device.is_mig]
         outside = [
             device
             for device in devices
             if (device.uuid or device.index) not in inside
-            and not (device.is_mig and device.index in self._whole)
-            and (device.uuid, device.index) in here
+            and not (device.is_mig and device.index in {one.index for one in whole})
         ]
         if outside:
-            whole = list(self._whole.values())
-            remedy = f"allowed: {names_of(whole)}" if whole else "unset it"
-            raise UsageError(f"{_are(outside)} not allowed: {self._bound()}", remedy)
+            raise UsageError(
+                f"{_are(outside)} not allowed: CUDA_VISIBLE_DEVICES is {self._inherited_cvd!r}",
+                f"allowed: {names_of(whole)}" if whole else "unset it",
+            )
 
     def left_out(self, request: GpuRequest | None) -> list[str]:
         """Which allowed devices `all`, `auto:N`, or the default leaves out, and why."""
         if request is not None and request.kind not in ("all", "auto"):
             return []
-        allowed = {device.index for device in self._allowed}
-        notes = [f"GPU {index} is lost; skipping it" for index in sorted(self._lost & allowed)]
-        if not any(device.is_mig for device in self._allowed):
-            notes += [
-                f"GPU {index} is in MIG mode and was skipped;"
-                f" to use it, pass an instance ({_few(self._mig[index])})"
-                for index in sorted(set(self._mig) & allowed)
-            ]
-        return notes
-
-    def _bound(self) -> str:
-        nothing = not (self._inherited_cvd and self._allowed)
-        words = f"CUDA_VISIBLE_DEVICES is {self._inherited_cvd!r}"
-        return f"{words}, which allows no GPUs" if nothing else words
+        return [
+            f"GPU {device.index} is {self._unusable[device.index]}; skipping it"
+            for device in self._allowed
+            if device not in self.usable
+        ]
 
     def _all_usable(self, request: GpuRequest | None) -> list[Device]:
-        asked = "without --gpus" if request is None else f"--gpus {request.in_words()}"
-        chosen = self.usable
-        if not chosen and self._allowed and all(one.index in self._mig for one in self._allowed):
+        if request is not None and not self.usable:
+            raise UsageError(self.why_none(), "see `ddptop gpus`")
+        if request is not None and request.count > len(self.usable):
             raise UsageError(
-                f"{asked}: all GPUs are in MIG mode, and a job can use only one instance",
-                f"pass one: {_few([uuid for uuids in self._mig.values() for uuid in uuids])}",
+                f"--gpus auto:{request.count}: only {len(self.usable)} to choose from"
+                f" ({names_of(self.usable)})",
+                "request fewer",
             )
-        if request is not None and not chosen:
-            reason = "all GPUs are lost" if self._allowed else self._bound()
-            raise UsageError(f"{asked}: {reason}", "see `ddptop gpus`")
-        if request is not None and request.kind == "auto" and request.count > len(chosen):
-            raise UsageError(
-                f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "request fewer"
-            )
-        return chosen
+        return self.usable
 
     def _named(self, request: GpuRequest) -> list[Device]:
-        wholes = {gpu.index: gpu for gpu in self._present if not is_instance(gpu)}
+        wholes = {gpu.index: _device(gpu) for gpu in self._present if not is_instance(gpu)}
         if missing := [Device(index=index) for index in request.indices if index not in wholes]:
-            there = names_of([_device(gpu) for gpu in wholes.values()])
             does = "does" if len(missing) == 1 else "do"
+            there = names_of(list(wholes.values()))
             raise UsageError(f"{names_of(missing)} {does} not exist", f"available: {there}")
-        chosen = [_device(wholes[index]) for index in request.indices]
-        for uuid in request.uuids:
-            device = _device(_the_one(uuid, self._present))
-            if device in chosen:
-                raise UsageError(f"--gpus lists {device.uuid} twice", "list each one once")
-            chosen.append(device)
+        chosen = [wholes[index] for index in request.indices]
+        chosen += [_device(_the_one(uuid, self._present)) for uuid in request.uuids]
+        _distinct([device.uuid or device.index for device in chosen], "--gpus")
         self.require_allowed(chosen)
-        if gone := [device for device in chosen if device.index in self._lost]:
-            rest = [one for index, one in self._whole.items() if index not in self._lost]
-            remedy = f"choose from {names_of(rest)}" if rest else "reset the device or reboot"
-            raise UsageError(f"{_are(gone)} lost", remedy)
-        for device in chosen:
-            if device.index in self._mig and not device.is_mig:
-                raise UsageError(
-                    f"{name_of(device)} is in MIG mode and cannot be used as a whole",
-                    f"pass one of its instances: {_few(self._mig[device.index])}",
-                )
         return chosen
 
 
 def _the_one(uuid: str, present: Present) -> GpuSample:
     found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
-    exact = [gpu for gpu in found if gpu.uuid == uuid]
+    if len(found) == 1:
+        return found[0]
     if not found:
         raise UsageError(f"no device has UUID {uuid}", "see `nvidia-smi -L`")
-    if len(found) > 1 and not exact:
-        names = ", ".join(str(gpu.uuid) for gpu in found[:3])
-        raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")
-    return exact[0] if exact else found[0]
-
-
-def _few(uuids: Sequence[str], most: int = 4) -> str:
-    more = ", ..." if len(uuids) > most else ""
-    return ", ".join(uuids[:most]) + more or "see `nvidia-smi -L`"
+    names = ", ".join(str(gpu.uuid) for gpu in found[:3])
+    raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")
 
 
 def _are(devices: Sequence[Device]) -> str:

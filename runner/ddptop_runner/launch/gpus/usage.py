@@ -26,7 +26,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
 from ddptop_runner.devices.owners import labeled
-from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
+from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView
@@ -57,8 +57,6 @@ class DeviceUse(msgspec.Struct, frozen=True):
     temperature_c: float | None = None
     gone: bool = False
     """Whether it is lost, missing, or divided into MIG instances."""
-    doubt: str | None = None
-    """Why it is uncertain whether the device is free; None if certain."""
 
     @property
     def busy(self) -> bool:
@@ -77,7 +75,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     if gpu is None or gpu.lost:
         lost = "lost" if gpu is not None else "does not exist"
         return DeviceUse(device, (lost,), gone=True)
-    if not device.is_mig and (gpu.mig_instances or NO_INSTANCES in (gpu.note or "")):
+    if not device.is_mig and in_mig_mode(gpu):
         return DeviceUse(device, ("in MIG mode; cannot be used as a whole",), gone=True)
     processes = gpu.processes or []
     idle = gpu.util_percent is None or gpu.util_percent < IDLE_UTIL_PERCENT
@@ -87,19 +85,17 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     holders = [f"{_who(process)} {_holds(memory[process.pid])}" for process in held]
     seen = {process.job for process in held}
     holders += [f"reserved by job {job}" for job in claimed_by if job not in seen]
-    doubt = None
     if (unknown := unknown_holder(gpu)) is not None:
         holders.append(unknown)
-    if gpu.processes is None:
-        doubt = "the driver lists no processes, so its state is judged by memory use"
-        if gpu.mem_used_bytes is None:
-            doubt = "the driver reports neither processes nor memory use, so its state is unknown"
     in_use = gpu.mem_used_bytes
     if in_use is None:
         in_use = (gpu.mem_total_bytes or 0) if holders else 0
-    return DeviceUse(
-        device, tuple(holders), in_use, gpu.util_percent, gpu.temperature_c, doubt=doubt
-    )
+    return DeviceUse(device, tuple(holders), in_use, gpu.util_percent, gpu.temperature_c)
+
+
+def in_mig_mode(gpu: GpuSample) -> bool:
+    """Whether this whole device is divided, so that only its instances can be used."""
+    return gpu.mig_mode or bool(gpu.mig_instances)
 
 
 def is_hot(gpu: GpuSample) -> bool:
@@ -217,29 +213,22 @@ def holders_in_words(use: DeviceUse) -> str:
 
 
 def busy_in_words(uses: Sequence[DeviceUse], most: int = 4) -> str:
-    """`GPU 0: alice's ...; GPUs 2, 3: taken by job resnet`, for busy devices."""
-    parts = _by_holder([use for use in uses if use.busy])
+    """`GPU 0: alice's ...; GPUs 2, 3: reserved by job resnet`, for busy devices."""
+    devices: dict[str, list[Device]] = {}
+    for use in uses:
+        if use.busy:
+            devices.setdefault(holders_in_words(use), []).append(use.device)
+    parts = [f"{names_of(held)}: {words}" for words, held in devices.items()]
     if len(parts) > most:
         parts = [*parts[:most], f"and {len(parts) - most} more"]
     return "; ".join(parts)
 
 
-def _by_holder(uses: Sequence[DeviceUse]) -> list[str]:
-    """One phrase for each group of devices with the same holders."""
-    devices: dict[str, list[Device]] = {}
-    for use in uses:
-        devices.setdefault(holders_in_words(use), []).append(use.device)
-    return [f"{names_of(held)}: {words}" for words, held in devices.items()]
-
-
 def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> str:
-    """`GPU 3: free; GPU 5: free; skipped GPU 0: alice's train.py ... holds 71.2 GiB`."""
-    parts = [f"{name_of(use.device)}: {holders_in_words(use)}" for use in chosen]
-    others = [use for use in uses if use not in chosen]
-    parts += [f"skipped {part}" for part in _by_holder([use for use in others if use.busy])]
-    if idle := [use.device for use in others if not use.busy]:
-        parts.append(f"{names_of(idle)} {'is' if len(idle) == 1 else 'are'} also free")
-    return "; ".join(parts)
+    """`using GPUs 3, 5; busy: GPU 0: alice's train.py ... uses 71.2 GiB`."""
+    words = f"using {names_of([use.device for use in chosen])}"
+    busy = busy_in_words(uses)
+    return f"{words}; busy: {busy}" if busy else words
 
 
 # --- reservations of live jobs ---------------------------------------------------------------
@@ -247,23 +236,12 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
 LOCK_NAME = f".gpus.{procs.host_name()}.lock"
 """Named after the host, so that machines that share a state folder do not block each other."""
 POLL_S = 0.02
-FRESH_S = 30.0
-"""A job whose processes are not visible from here counts while its snapshot is no older."""
 
 
 def _holders_here() -> list[JobView]:
     """Live jobs that may have devices of this machine."""
     views = [*registry.all_jobs(), *registry.parts_here()]
-    return [view for view in views if _is_here(view) and view.is_live]
-
-
-def _is_here(view: JobView) -> bool:
-    if not view.on_other_host:
-        return True
-    # another container on this machine shares its devices, but its processes are not visible
-    here = view.snapshot is not None and view.snapshot.boot_id == procs.boot_id()
-    age_s = view.snapshot_age_s
-    return here and view.snapshot is not None and age_s is not None and age_s < FRESH_S
+    return [view for view in views if not view.on_other_host and view.is_live]
 
 
 def claims(besides: str | None = None) -> list[tuple[str, Device]]:

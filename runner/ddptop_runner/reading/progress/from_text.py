@@ -10,7 +10,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,6 @@ from ddptop_runner.model.probe_message import MAX_METRICS, MAX_NAME_LENGTH
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import Progress
 from ddptop_runner.model.words import LossState, ProgressUnit
-from ddptop_runner.reading.progress.counter import STRANGERS, Counter
 from ddptop_runner.reading.progress.pace import Pace
 from ddptop_runner.reading.text.parser import Reading
 
@@ -82,14 +81,153 @@ def _only(found: set[int]) -> int | None:
     return found.pop() or None if len(found) == 1 else None
 
 
+# -- one counter ------------------------------------------------------------------------
+
+# What a line says about its counter is believed until another line contradicts it. If a line leaves
+# open what its total is the total of, the change of the epoch decides: a counter that rises then
+# counts the run, one that falls counts the epoch.
+
+STRANGERS = 10
+"""After so many steps in a row, another counter replaces the present one."""
+LAG_INTERVALS = 3
+"""How far a second process that writes to the same output may lag behind."""
+
+Basis = Literal["guessed", "stated", "observed"]
+"""How it is known what a counter counts: by default, from its lines, or from how it moved."""
+
+
+class Counter:
+    """Something that an output counts, usually up to a total.
+
+    Args:
+        reading: the first one.
+        source: the output that it was read from.
+        from_start: whether counting began with this reading.
+        of_run: whether it is known to count the run.
+    """
+
+    def __init__(
+        self, reading: Reading, source: int, *, from_start: bool = False, of_run: bool = False
+    ) -> None:
+        self.source = source
+        self.step = self.first = self.position = reading.step or 0
+        """`position`: steps since the first, not affected by starting over."""
+        self.total = reading.total
+        self.epoch = None if reading.epoch is None else int(reading.epoch)
+        """As the output numbers them."""
+        self.unit: ProgressUnit | None = None
+        """None while `total` may be that of an epoch or of the run."""
+        self.basis: Basis = "guessed" if reading.open else "stated"
+        if of_run:
+            self.unit, self.basis = "run", "observed"
+        elif reading.counts != "epochs" and not (reading.open and reading.counts == "epoch"):
+            self.unit = reading.counts
+        self.rounds = 0 if from_start else None
+        """How often it started over in the run, if no epoch is named; None if unknown."""
+        self.every: int | None = None
+        """The distance between the last two steps."""
+        self.is_unnamed = reading.unnamed
+        """Whether its last line does not say that it counts steps."""
+        self.eta_s = reading.eta_s
+        """Seconds until the total is reached, according to the last line."""
+        self.at_s: float | None = None
+        """When that was written, in Unix seconds; None if unknown."""
+        self.pace = Pace()
+        self._lagging = 0
+
+    def add(self, reading: Reading, at_s: float | None) -> None:
+        """Fold in a reading with a step, of this counter.
+
+        Args:
+            reading: what was read.
+            at_s: when it was written, in Unix seconds; None if unknown.
+        """
+        step, grown = reading.step or 0, 0
+        if reading.epoch is not None and self.epoch is not None:
+            grown = int(reading.epoch) - self.epoch
+        moved, wraps = step - self.step, self._wraps(step)
+        little_back = 0 < -moved <= LAG_INTERVALS * (self.every or 0) and not wraps
+        lags = grown < 0 or (grown == 0 and little_back)  # another process wrote it
+        self._lagging = self._lagging + 1 if lags else 0
+        if lags and self._lagging < STRANGERS:
+            return
+        self._learn(grown, moved, wraps, may_restart=at_s is not None)
+        if moved > 0 and (grown == 0 or self.unit == "run"):
+            self.every = moved
+        laps = grown if grown > 0 and self.unit != "run" else int(wraps)
+        if wraps and self.rounds is not None:
+            self.rounds += 1
+        moved += laps * (self.total or 0)
+        if grown < 0 or moved < 0 or (laps and not self.total):
+            self.pace.clear()
+            self.position = step
+        else:
+            self.position += moved
+        self.step, self.is_unnamed, self.eta_s = step, reading.unnamed, reading.eta_s
+        self.total = self.total if reading.total is None else reading.total
+        self.epoch = self.epoch if reading.epoch is None else int(reading.epoch)
+        self.at_s = self.at_s if at_s is None else at_s
+        if at_s is not None:
+            self.pace.mark(at_s, self.position)
+
+    def _wraps(self, step: int) -> bool:
+        """Whether it started over from the present step, which was near the total."""
+        if not self.total or step >= self.step:
+            return False
+        reach = 1.5 * (self.every or 1)
+        ended = self.step >= 0.8 * self.total or self.step + reach >= self.total
+        return ended and step <= max(reach, 0.2 * self.total)
+
+    def _learn(self, grown: int, moved: int, wraps: bool, *, may_restart: bool) -> None:
+        """Learn what it counts from how it moves."""
+        if self.unit in ("epoch", "samples") and self.basis != "guessed":
+            return
+        if grown > 0 and moved > 0:
+            self.unit, self.basis = "run", "observed"
+        elif moved < 0 and (grown > 0 or wraps):
+            self.unit, self.basis = "epoch", "observed"
+        elif moved < 0 and self.unit == "run" and may_restart:
+            near_zero = max(1.5 * (self.every or 1), 0.05 * (self.total or 0))
+            if self.step + moved <= near_zero:  # epochs end early, or this is another run
+                self.unit, self.basis, self.rounds = "epoch", "observed", None
+
+    def judge(self, first: int, last: int, epochs: int) -> None:
+        """Check whether it can count the run, given the range of the current epoch, from 0.
+
+        Half an epoch of tolerance allows for epochs of different lengths. A single epoch is the
+        run.
+        """
+        if self.unit is None and self.total:
+            passed = epochs * self.step / self.total
+            if epochs == 1 or not first - 0.5 <= passed <= last + 1.5:
+                self.unit = "epoch"
+
+    def share(self) -> float | None:
+        """The fraction of the total that is done; None if unknown or more than 1."""
+        return self.step / self.total if self.total and 0 <= self.step <= self.total else None
+
+    def left_s(self, end: int, now_s: float, last_read_s: float | None = None) -> float | None:
+        """Seconds until it reaches `end`, starting over if that is beyond its total.
+
+        Follows the measured pace, or else what the bar says.
+
+        Args:
+            end: the step at which it ends.
+            now_s: Unix seconds.
+            last_read_s: when anything at all was last read.
+        """
+        measured = self.pace.left_s(end - self.step, now_s, last_read_s)
+        if measured is not None or self.eta_s is None or self.at_s is None or end != self.total:
+            return measured
+        return max(0.0, self.eta_s - max(0.0, now_s - self.at_s))
+
+
 # -- the output -------------------------------------------------------------------------
 
 HOLD_S = 600.0
 """How long a bar remains the counter while a smaller one without a loss moves: evaluations draw
 such bars, even after the last step, without saying what they are."""
 MAX_EPOCH = 1e12
-SURE_PART = 1.5
-"""A bar with at least this many epochs, by the epochs passed, is that of the run."""
 
 
 class Earlier(NamedTuple):
@@ -220,8 +358,8 @@ class TextProgress:
     def shows(self) -> Earlier:
         """What the next attempt may rely on."""
         known = self._steps
-        seen = known is not None and known.unit == "run" and known.basis == "seen"
-        return Earlier(self.first_epoch, known.total if seen and known else self._run_total)
+        observed = known is not None and known.unit == "run" and known.basis == "observed"
+        return Earlier(self.first_epoch, known.total if observed and known else self._run_total)
 
     def begin_look(self) -> None:
         """Restart the range of the loss, which covers the time since the previous look."""
@@ -280,10 +418,6 @@ class TextProgress:
         elif self._from_start and self._epoch_read_first == 1 and not self._hints.resumes:
             self.first_epoch = 1 if self.first_epoch is None else self.first_epoch
         self._names_last = reading.from_zero
-        known, part = self._steps, (reading.epoch or 0) if reading.step is None else 0
-        spans = SURE_PART * known.step if known is not None and known.unit == "run" else 0
-        if known is not None and part < 1 and (known.total or 0) * part >= spans > 0:
-            known.basis = "seen"  # a bar of several epochs
         ended = reading.step is None and reading.loss is not None and reading.kind == "train"
         self._epochs_done = reading.epoch if ended else None
         if ended and at is not None and reading.epoch is not None:
@@ -368,7 +502,7 @@ class TextProgress:
     def steps_per_s(self, now: dt.datetime) -> float | None:
         """From the log; None before two different steps, and once the log falls silent."""
         known = self._steps
-        if known is None or known.last.unnamed:
+        if known is None or known.is_unnamed:
             return None
         return known.pace.per_s(now.timestamp())
 
@@ -409,7 +543,7 @@ class TextProgress:
     def _unit(self, count: Counter) -> ProgressUnit | None:
         """What a counter counts; one that does not say so counts an epoch if there are several."""
         hints = self._hints
-        if count.unit != "run" or count.basis == "seen":
+        if count.unit != "run" or count.basis == "observed":
             return count.unit
         if self._outer is not None:
             return "epoch"
@@ -439,7 +573,7 @@ class TextProgress:
             fraction = count.step / total
             eta_s = count.left_s(total, now_s, self._last_read_s)
         repeats = hints.epochs not in (None, 1) and count.epoch is None
-        is_sure = count.basis == "seen" or count.total == hints.steps or hints.epochs == 1
+        is_sure = count.basis == "observed" or count.total == hints.steps or hints.epochs == 1
         doubtful = not count.total or (not is_sure and (count.basis == "guessed" or repeats))
         return Progress(
             step=count.step,
@@ -462,8 +596,6 @@ class TextProgress:
             if place is not None:
                 fraction = min(1.0, (place.before + share) / place.of)
                 eta_s = count.left_s(count.total * (place.of - place.before), now_s, read_s)
-            elif (rest := self._rest(count, now_s)) is not None:
-                eta_s, fraction = rest
         if count.epoch is None and place is not None:
             epoch, epochs = float(place.before + 1), place.of
         return Progress(
@@ -474,7 +606,7 @@ class TextProgress:
             epochs=epochs,
             fraction=fraction,
             eta_s=eta_s,
-            estimated=fraction is not None and (place is None or place.estimated),
+            estimated=place is not None and fraction is not None and place.estimated,
             epoch_fraction=share,
             epoch_eta_s=epoch_eta_s,
             source="log",
@@ -483,17 +615,6 @@ class TextProgress:
     @property
     def _last_read_s(self) -> float | None:
         return None if self.last_at is None else self.last_at.timestamp()
-
-    def _rest(self, count: Counter, now_s: float) -> tuple[float, float] | None:
-        """(seconds left, share done) from the output's own estimate of the rest, as in mmengine."""
-        rate, run_eta_s = count.pace.per_s(now_s) or count.last.rate_per_s, count.last.run_eta_s
-        if run_eta_s is None or not rate or not count.epoch or not count.total:
-            return None
-        if count.at_s is None or self.first_epoch == 0:
-            return None
-        done = (count.epoch - 1) * count.total + count.step
-        left_s = max(0.0, run_eta_s - max(0.0, now_s - count.at_s))
-        return left_s, done / max(1.0, done + run_eta_s * rate)
 
     def _place(self, count: Counter) -> _Place | None:
         """The current epoch; None if unknown.

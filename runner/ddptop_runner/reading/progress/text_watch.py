@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
-from ddptop_runner.reading.trace_files.watch import TraceWatch, rank_of, written_at
+from ddptop_runner.reading.trace_watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile
 

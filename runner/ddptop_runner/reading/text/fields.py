@@ -1,4 +1,4 @@
-"""Parses one clean line of training output: its losses, step, epoch, and rank.
+"""Parses one clean line of training output: its losses, step, epoch, rank, and progress bar.
 
 Every function takes one line as lowercase bytes, without control sequences, and is linear in its
 length. Text, CSV, and event files share one rule for which names mean a training or a validation
@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 TRAIN = frozenset({b"train", b"training", b"trn", b"tr"})
 VALIDATION = frozenset(
@@ -40,8 +41,6 @@ class Name(NamedTuple):
     """Whether the name alone makes it a training loss."""
     has_train: bool
     """Whether it contains a word for training, even beside one for validation."""
-    counts_epochs: bool = False
-    """Whether its steps are epochs, as in Keras."""
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +75,7 @@ def of_tag(tag: str) -> Name | None:
             return None
     if parts - TRAIN - VALIDATION - NEUTRAL - _OF_TAGS - {b"epoch"}:
         return None
-    return _name(parts)._replace(counts_epochs=lower.startswith(b"epoch_"))
+    return _name(parts)
 
 
 def is_validation_folder(folder: str) -> bool:
@@ -156,12 +155,6 @@ def _named(line: bytes, at: int, suffix: bytes, validates_from: int) -> tuple[in
     return weight, validation or validates_from <= start
 
 
-_PLAIN = re.compile(  # the only loss of a line, under a plain name
-    rb"(?:^|[\s,;|{(\"'])(?P<name>(?:train_|train/)?loss)[\"']?(?:\s{0,8}[:=]\s{0,8}|\s{1,8})[\"'(]?"
-    rb"(?P<value>[-+]?\d+\.\d*(?:e[-+]?\d+)?)(?![\w%]|\.\d)"
-)
-
-
 def _is_of_another_step(line: bytes, start: int) -> bool:
     """Whether the two words before the name make it a record or a target."""
     return not _OF_ANOTHER_STEP.isdisjoint(line[max(0, start - 32) : start].split()[-2:])
@@ -169,14 +162,6 @@ def _is_of_another_step(line: bytes, start: int) -> bool:
 
 def losses(line: bytes) -> list[Loss]:
     """At most one training loss and one validation loss, in this order."""
-    if line.count(b"loss") == 1 and b"val" not in line and b"test" not in line:
-        plain = _PLAIN.search(line)
-        if plain is not None and not _is_of_another_step(line, plain.start("name")):
-            return [Loss(float(plain["value"]), False, 0)]
-    return _any_losses(line)
-
-
-def _any_losses(line: bytes) -> list[Loss]:
     best: dict[bool, Loss] = {}
     word = _VAL_WORD.search(line)
     validates_from = len(line) if word is None else word.end()
@@ -249,11 +234,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     kind: ReadingKind = "train"
     """`resume`: the line names only the step at which the run resumes."""
     eta_s: float | None = None
-    """Seconds until `total` is reached, by the output's own estimate."""
-    rate_per_s: float | None = None
-    """What `step` counts per second, according to the output."""
-    run_eta_s: float | None = None
-    """Seconds until the run ends, if the output shows that beside the steps of an epoch."""
+    """Seconds until `total` is reached, as tqdm and rich estimate it."""
     epochs: int | None = None
     """After the slash of `epoch`: the number of epochs, or the number of the last epoch."""
     written_at_s: float | None = None
@@ -305,7 +286,6 @@ _SAMPLES = re.compile(  # Train Epoch: 1 [640/6400 (10%)]
     rb"train epoch:\s{0,4}(\d{1,9})\s{1,4}\[\s{0,12}(\d{1,18})/\s{0,12}(\d{1,18})\s"
 )
 _DEEPSPEED = re.compile(rb"(?:(?<![\w-])step=(\d{1,18}), skipped=|/global_step=(\d{1,18}),)")
-_MEGATRON = re.compile(rb"(?<![\w-])iteration\s{1,12}(\d{1,18})/\s{0,12}(\d{1,18})\s{0,4}\|")
 _TABLE_EPOCH = re.compile(rb"^\s{0,12}(\d{1,9})/(\d{1,9})\s{1,12}[\d.]{1,8}g\s")  # Ultralytics
 
 
@@ -313,11 +293,6 @@ _NO_WORD_START = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 _BRACKETS = re.compile(rb"\[\s{0,8}(\d{1,18})/\s{0,8}(\d{1,18})\]")  # [11/25]
-_COUNTED = re.compile(
-    rb"\s{0,8}(?:\[?epoch:?\s{1,4}[\[(]?\d{1,9}(?:/\d{1,9})?[\])]?[,:\s|-]{1,4})?"
-    rb"\[?(?:global_step|iteration|iter|steps?|batch)[:=#]?\s{0,4}[\[(]?\s{0,8}"
-    rb"(\d{1,18})\s{0,2}(?:/|of)\s{0,8}(\d{1,18})(?![\w.])"
-)
 
 
 def _find_step(line: bytes, begin: int = 0) -> re.Match[bytes] | None:
@@ -397,30 +372,11 @@ def resumed_at(line: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-def lone_progress(line: bytes) -> Reading | None:
-    """Step and total of a line without a loss, in the format of a known framework."""
-    if b"step=" in line and (found := _DEEPSPEED.search(line)) is not None:
-        return Reading(step=int(found[1] or found[2]))
-    if b"iteration" in line and (found := _MEGATRON.search(line)) is not None:
-        return Reading(step=int(found[1]), total=int(found[2]))
-    return None
-
-
-def counted(line: bytes) -> Reading | None:
-    """Step, total, and epoch of a line that begins with them, such as `Step 100/5000`."""
-    if b"/" not in line or line[:1] not in b"sieb[ ":
+def lone_step(line: bytes) -> int | None:
+    """The step in a line of DeepSpeed's, which has no loss."""
+    if b"step=" not in line or (found := _DEEPSPEED.search(line)) is None:
         return None
-    if (found := _COUNTED.match(line)) is None:
-        return None
-    in_epoch, of = b"epoch" in line, epoch(line)
-    return Reading(
-        step=int(found[1]),
-        total=int(found[2]),
-        counts="epoch" if in_epoch else "run",
-        epoch=of.number,
-        epochs=of.of,
-        open=in_epoch,
-    )
+    return int(found[1] or found[2])
 
 
 class Prefix(NamedTuple):
@@ -471,3 +427,73 @@ def rank_in_words(line: bytes) -> int | None:
         return None
     found = _RANK_WORD.search(line)
     return int(found[1]) if found else None
+
+
+# -- progress bars ---------------------------------------------------------------------------------
+
+_TQDM = re.compile(rb"%\|[^|]{0,2000}\|\s{0,8}(\d{1,18})/(\d{1,18}) \[([^\]]{0,2000})(\])?")
+_LEFT = re.compile(rb"(?:<|\xe2\x80\xa2 )(\d{1,5}(?::\d\d){1,2})(?!\w)")  # 00:24<01:10
+_OF_EPOCHS = re.compile(rb"epochs?:?$")
+_OF_STEPS = re.compile(rb"(?<![a-z])steps:?$")  # of the run, in Hugging Face's scripts
+_EPOCH_RATE = re.compile(rb"epochs?/s|s/epoch")
+_AFTER_GLYPHS = re.compile(rb"\s{1,4}(\d{1,18})/(\d{1,18})(?![\w./])")
+_KERAS = re.compile(rb"\s{0,12}(\d{1,18})/(\d{1,18}) ")
+_GLYPHS = (b"\xe2\x94\x81", b"\xe2\x95\xb8", b"\xe2\x95\xba")  # the parts of rich's bar
+_PERCENT_END = re.compile(rb"\s{0,8}\d{0,3}$")
+_TRAINING_BAR = re.compile(rb"epoch|train|iter|step|batch|(?<![a-z])it(?![a-z])")
+_BAR_RATE = re.compile(rb"(?:it|batch|batches|step|steps)/s|s/(?:it|batch|step)")
+
+
+class Bar(NamedTuple):
+    """One redraw of a progress bar."""
+
+    reading: Reading
+    complete: bool
+    """Whether it ended, so that what follows cannot change its values."""
+    validation: bool
+    training: bool
+    """Whether it shows that it counts training, and not, say, files being loaded."""
+
+
+def bar(line: bytes) -> Bar | None:
+    """The progress bar of tqdm, rich, Keras, or Ultralytics in the line, if there is one."""
+    percent = line.find(b"%|")
+    if percent >= 0 and (found := _TQDM.match(line, percent)) is not None:
+        before = _PERCENT_END.sub(b"", line[:percent])
+        return _bar(before, found, found[4] is not None, found[3])
+    glyph = max(line.rfind(part) for part in _GLYPHS) if b"\xe2" in line else -1
+    if glyph >= 0 and (found := _AFTER_GLYPHS.match(line, glyph + 3)) is not None:
+        before, rest = line[: line.find(b"\xe2")], line[found.end() : found.end() + 200]
+        drawn = _bar(before, found, True, rest)
+        is_lightnings = b"epoch" in before
+        return drawn._replace(reading=replace(drawn.reading, from_zero=is_lightnings))
+    if (b"/step" in line or b"] - eta: " in line) and (found := _KERAS.match(line)) is not None:
+        reading = Reading(step=int(found[1]), total=int(found[2]), counts="epoch")
+        return Bar(reading, True, False, True)
+    return None
+
+
+def _bar(before: bytes, found: re.Match[bytes], complete: bool, rest: bytes) -> Bar:
+    of = epoch(before)
+    described = before.strip()
+    reading = Reading(step=int(found[1]), total=int(found[2]), epoch=of.number, epochs=of.of)
+    if of.number is None and (_OF_EPOCHS.search(described) or _EPOCH_RATE.search(rest)):
+        return Bar(replace(reading, counts="epochs"), complete, False, True)
+    validation = says_validation(described) or b"map50" in described
+    training = _BAR_RATE.search(rest) is not None and (
+        not described or of.number is not None or _TRAINING_BAR.search(described) is not None
+    )
+    if of.number is not None:
+        reading = replace(reading, counts="epoch")
+    elif _OF_STEPS.search(described) is None:
+        reading = replace(reading, open=True)
+    if (left := _LEFT.search(rest)) is not None:
+        reading = replace(reading, eta_s=_seconds(left[1]))
+    return Bar(reading, complete, validation, training)
+
+
+def _seconds(clock: bytes) -> float:
+    total = 0
+    for part in clock.split(b":"):
+        total = total * 60 + int(part)
+    return float(total)

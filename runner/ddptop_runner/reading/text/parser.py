@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
-from ddptop_runner.reading.text import bars, fields
+from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.fields import Reading
 
 __all__ = ["MAX_LINE_BYTES", "LossParser", "Reading"]
@@ -23,10 +22,6 @@ MAX_LINE_BYTES = 8192
 
 MAX_RANKS = 1024
 """An output that names more ranks is not trusted: what is known of them is dropped."""
-
-MIN_LONE_TOTAL = 20
-"""A smaller total beside no loss counts something else, such as the parts of an installation."""
-
 
 _REDRAWN = bytes.maketrans(b"\r\b", b"\n\n")
 """A carriage return or backspaces begin a redraw, which is read like a line."""
@@ -56,11 +51,7 @@ class LossParser:
         self._epoch: tuple[float | None, int | None] = (None, None)
         """From the last line with nothing but an epoch, which Keras prints above each bar."""
         self._drawn: dict[tuple[int | None, bool], _Drawn] = {}
-        self._gave = False
-        """Whether the last redraw added anything."""
-        self._second_losses: dict[tuple[int | None, int | None], float | None] = {}
-        """By rank, the last second loss of a bar, which stays there until the next evaluation."""
-        self._counted: dict[int | None, Reading] = {}
+        """By rank and whether it is a validation's."""
 
     def feed(self, data: bytes) -> list[Reading]:
         """Parse the next bytes; return readings of the lines and redraws they complete."""
@@ -82,10 +73,7 @@ class LossParser:
             if len(piece) > MAX_LINE_BYTES:
                 piece = piece[: piece.rfind(b" ", 0, MAX_LINE_BYTES) + 1]
             for form, reading in statements(piece):
-                if form == "line" and not self._is_headed(reading):
-                    readings.append(reading)
-                else:
-                    self._take(form, reading, readings)
+                self._take(form, reading, readings)
         return readings
 
     def settle(self) -> list[Reading]:
@@ -100,97 +88,55 @@ class LossParser:
         """Parse the progress bar in an unfinished line, such as one read from a screen."""
         readings: list[Reading] = []
         lower = line.lower()
-        if (bar := bars.bar(clean(lower))) is not None and bar.complete:
+        if (bar := fields.bar(clean(lower))) is not None and bar.complete:
             for form, reading in statements(lower[:MAX_LINE_BYTES]):
                 self._take(form, reading, readings)
         return readings
 
-    def _take(self, form: str, reading: Reading, readings: list[Reading]) -> None:
-        """Append the readings that a statement adds to those before it."""
-        if form == "line":
-            readings.append(self._headed(reading))
-        elif form == "bar":
-            self._redraw(reading, readings)
-        elif form == "with bar":
-            key = reading.rank, reading.local_rank
-            if self._gave and self._second_losses.get(key) != reading.loss:
-                if len(self._second_losses) >= MAX_RANKS:
-                    self._second_losses.clear()
-                self._second_losses[key] = reading.loss
-                readings.append(self._in_epoch(reading, reading.loss))
-        elif form == "epoch":
+    def _take(self, form: Form, reading: Reading, readings: list[Reading]) -> None:
+        """Append the reading that a statement adds to those before it."""
+        if form == "epoch":
             self._epoch = (reading.epoch, reading.epochs)
             readings.append(reading)
+        elif form == "line":
+            readings.append(self._headed(reading))
         else:
-            self._count(reading, readings)
-
-    def _is_headed(self, reading: Reading) -> bool:
-        """Whether a line above names its epoch, so that its total may be that of the epoch."""
-        return self._epoch[0] is not None and reading.epoch is None and reading.total is not None
+            self._redraw(reading, readings)
 
     def _headed(self, reading: Reading) -> Reading:
-        if not self._is_headed(reading) or reading.counts != "run":
-            return reading
+        """The reading with the epoch that a line above names."""
         epoch, epochs = self._epoch
-        return msgspec.structs.replace(
-            reading, epoch=epoch, epochs=epochs, counts="epoch", open=True
-        )
-
-    def _in_epoch(self, reading: Reading, loss: float | None) -> Reading:
-        """The reading of a bar, whose epoch Keras prints on the line above."""
-        reading = self._headed(reading)
-        epoch, epochs = reading.epoch, reading.epochs
-        if epoch is None and reading.counts == "epoch":
-            epoch, epochs = self._epoch
-        done = (
-            reading.total is not None and reading.step is not None and reading.step >= reading.total
-        )
-        eta_s = 0.0 if done else reading.eta_s  # a finished bar shows the time it took
-        return msgspec.structs.replace(reading, loss=loss, epoch=epoch, epochs=epochs, eta_s=eta_s)
+        if epoch is None or reading.epoch is not None or reading.total is None:
+            return reading
+        if reading.counts == "run":  # or its total may be that of the epoch
+            return replace(reading, epoch=epoch, epochs=epochs, counts="epoch", open=True)
+        if reading.counts == "epoch":
+            return replace(reading, epoch=epoch, epochs=epochs)
+        return reading
 
     def _redraw(self, reading: Reading, readings: list[Reading]) -> None:
         """Append what a redraw of a progress bar adds to its previous state."""
-        counts_steps = reading.counts in ("epoch", "run")
-        epoch = self._epoch[0] if reading.epoch is None and counts_steps else reading.epoch
-        key = (
-            reading.rank if reading.rank is not None else reading.local_rank,
-            reading.kind == "val",
-        )
-        before = self._drawn.get(key)
+        rank = reading.rank if reading.rank is not None else reading.local_rank
+        key = rank, reading.kind == "val"
+        reading, before = self._headed(reading), self._drawn.get(key)
         loss = given = reading.loss
-        self._gave = True
         if before is not None:
-            same = before.step == reading.step and before.epoch == epoch
+            same = before.step == reading.step and before.epoch == reading.epoch
             stale = before.loss == loss or (loss != loss and before.loss != before.loss)  # NaN
             if same and stale and (before.given or loss is None):
-                self._gave = False
                 return
             if stale and not same:
                 given = None
         if len(self._drawn) >= MAX_RANKS:
             self._drawn.clear()
-        self._drawn[key] = _Drawn(epoch, reading.step, loss, given is not None)
-        readings.append(self._in_epoch(reading, given))
-
-    def _count(self, reading: Reading, readings: list[Reading]) -> None:
-        """`Step 100/5000` without a loss: progress if the step changes while the total does not."""
-        rank = reading.rank if reading.rank is not None else reading.local_rank
-        before = self._counted.get(rank)
-        if len(self._counted) >= MAX_RANKS:
-            self._counted.clear()
-        self._counted[rank] = reading
-        assert reading.step is not None and reading.total is not None
-        if reading.total < MIN_LONE_TOTAL or reading.step > reading.total:
-            return
-        if before is not None and before.total == reading.total and before.step != reading.step:
-            readings.append(self._headed(reading))
+        self._drawn[key] = _Drawn(reading.epoch, reading.step, loss, given is not None)
+        readings.append(replace(reading, loss=given))
 
 
 # -- a single line ----------------------------------------------------------------------------
 
-Form = Literal["line", "bar", "with bar", "epoch", "count"]
-"""A complete line, a progress bar, a second loss in a bar, a line with nothing but an epoch, or one
-with nothing but a step."""
+Form = Literal["line", "bar", "epoch"]
+"""A complete line, a progress bar, or a line with nothing but an epoch."""
 
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\|$)|[px^_][^\x1b]*(?:\x1b\\|$)"
@@ -234,61 +180,38 @@ def _of_rank(line: bytes, rank: int | None, local: int | None) -> Iterator[State
         return
     found = fields.losses(line) if has_loss else []
     others = fields.scalars(line) if found else ()
-    if (bar := bars.bar(line)) is not None:
-        for form, reading in _bar(bar, found, rank, local):
-            yield form, replace(reading, scalars=others) if others else reading
+    if (bar := fields.bar(line)) is not None:
+        if found or (bar.training and not bar.validation):
+            loss = found[0] if found else None
+            if loss is not None and bar.validation:
+                loss = loss._replace(validation=True)
+            yield "bar", _reading(replace(bar.reading, scalars=others), rank, local, loss)
         return
-    if rank is None and local is None and found:
-        rank = fields.rank_in_words(line)
     if not found:
-        yield from _lone(line, rank, local)
+        yield from _without_loss(line, rank, local)
         return
-    where = bars.with_timing(fields.progress(line), line)
-    if others:
-        where = replace(where, scalars=others)
+    if rank is None and local is None:
+        rank = fields.rank_in_words(line)
+    where = replace(fields.progress(line), scalars=others)
     for loss in found:
-        yield _statement("line", where, rank, local, loss)
+        yield "line", _reading(where, rank, local, loss)
 
 
-def _lone(line: bytes, rank: int | None, local: int | None) -> Iterator[Statement]:
-    """Statements of a line without a loss."""
+def _without_loss(line: bytes, rank: int | None, local: int | None) -> Iterator[Statement]:
     if (step := fields.resumed_at(line)) is not None:
         yield "line", Reading(rank, local, step=step, kind="resume")
-        return
-    where = fields.lone_progress(line)
-    if where is not None:
-        yield _statement("line", bars.with_timing(where, line), rank, local)
+    elif (step := fields.lone_step(line)) is not None:
+        yield "line", Reading(rank, local, step=step)
     elif b"epoch" in line and fields.names_epoch_alone(line):
         of = fields.epoch(line)
         if of.number is not None:
             yield "epoch", Reading(rank, local, epoch=of.number, epochs=of.of)
-    elif (count := fields.counted(line)) is not None:
-        yield _statement("count", bars.with_timing(count, line), rank, local)
 
 
-def _bar(
-    bar: bars.Bar, found: list[fields.Loss], rank: int | None, local: int | None
-) -> Iterator[Statement]:
-    shown = [loss for loss in found if not loss.validation]
-    validation = bar.validation or (bool(found) and not shown)
-    if not found and (bar.validation or not bar.training):
-        return
-    loss = (shown or found)[0] if found else None
-    if loss is not None and validation:
-        loss = loss._replace(validation=True)
-    yield _statement("bar", bar.reading, rank, local, loss)
-    if shown and len(found) > 1:
-        yield _statement("with bar", bar.reading, rank, local, found[1])
-
-
-def _statement(
-    form: Form,
-    where: Reading,
-    rank: int | None,
-    local: int | None,
-    loss: fields.Loss | None = None,
-) -> Statement:
+def _reading(
+    where: Reading, rank: int | None, local: int | None, loss: fields.Loss | None
+) -> Reading:
     if loss is None:
-        return form, replace(where, rank=rank, local_rank=local)
-    kind = "val" if loss.validation else "train"
-    return form, replace(where, rank=rank, local_rank=local, loss=loss.value, kind=kind)
+        return replace(where, rank=rank, local_rank=local)
+    kind: fields.ReadingKind = "val" if loss.validation else "train"
+    return replace(where, rank=rank, local_rank=local, loss=loss.value, kind=kind)

@@ -19,7 +19,7 @@ from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.host import procs
 from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries, FileKind
+from ddptop_runner.reading.trace_series import CsvSeries, EventSeries, FileKind
 
 FIRST_FIND_S, LAST_FIND_S = 2.0, 300.0
 """The pause between two searches doubles, since most files appear early in training."""
@@ -111,10 +111,6 @@ class _Tail:
             self._restart(self.series.rows)
         if size < self._position:
             self._restart()
-        if isinstance(self.series, EventSeries):
-            passed = min(self.series.records.to_skip, size - self._position)
-            self.series.records.skipped(passed)
-            self._position += passed
         if size == self._position:
             return []
         data = os.pread(self._fd, min(READ_BYTES, size - self._position), self._position)
@@ -202,10 +198,6 @@ SKEW_S = 5.0
 
 _EVENTS = re.compile(r"events\.out\.tfevents\.(?P<at>\d{1,20})(?:\.(?P<rest>.{1,200}))?")
 _MAKER = re.compile(r"(?P<host>.{1,120}?)\.(?P<pid>\d{1,10})\.\d{1,6}(?:\.v2)?")
-_LIKELY = re.compile(
-    r"lightning_logs|runs?|logs?|tb|tb_logs|tensorboard\w*|.*log(?:s|dir)?|out(?:put)?s?|results?"
-    r"|exp\w*|work_dirs?|checkpoints?|ckpts?|models?|version_\d+|train|validation"
-)
 _NEVER = frozenset(
     ("__pycache__", "node_modules", "site-packages", "dist-packages", "venv", "env", "wandb")
 )
@@ -242,8 +234,7 @@ def maker_of(name: str) -> tuple[str | None, int | None]:
 def find_files(folder: str, since_s: float, search_s: float = SEARCH_S) -> list[TraceFile]:
     """At most `MAX_FILES` files below `folder` that were written since, newest first.
 
-    Ignores links, hidden folders, and what it cannot read; searches folders with typical names of
-    log folders first.
+    Ignores links, hidden folders, and what it cannot read; searches folders near the top first.
 
     Args:
         folder: the job's working folder; may be `/proc/PID/cwd`.
@@ -251,13 +242,12 @@ def find_files(folder: str, since_s: float, search_s: float = SEARCH_S) -> list[
         search_s: the search ends after so many seconds, with what it has found.
     """
     deadline_s = time.monotonic() + search_s
-    likely: deque[tuple[str, int]] = deque([(folder, 0)])
-    others: deque[tuple[str, int]] = deque()
+    waiting = deque([(folder, 0)])
     found: list[TraceFile] = []
     for _ in range(MAX_FOLDERS):
-        if not (likely or others) or time.monotonic() > deadline_s:
+        if not waiting or time.monotonic() > deadline_s:
             break
-        here, depth = (likely or others).popleft()
+        here, depth = waiting.popleft()
         for entry in _entries(here):
             if time.monotonic() > deadline_s:
                 break
@@ -266,8 +256,7 @@ def find_files(folder: str, since_s: float, search_s: float = SEARCH_S) -> list[
                 if (one := _written_since(entry, kind, since_s - SKEW_S)) is not None:
                     found.append(one)
             elif depth < MAX_DEPTH and _is_folder(entry):
-                wanted = likely if _LIKELY.fullmatch(entry.name.lower()) else others
-                wanted.append((entry.path, depth + 1))
+                waiting.append((entry.path, depth + 1))
     found.sort(key=lambda one: one.written_at_s, reverse=True)
     return found[:MAX_FILES]
 

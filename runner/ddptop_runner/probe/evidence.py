@@ -1,17 +1,30 @@
-"""Torch's flight recorder: how far each process group has come, and its complete record.
+"""What a rank writes when asked: its stacks, and torch's flight record.
 
-The only module that uses the recorder's private names. Reading the progress costs some 10 µs and
-does not query any device; the complete record is read only from a rank that is stuck.
+A signal makes faulthandler append the stacks of all threads to a file; a crash (SIGSEGV, SIGABRT,
+and others) also appends the stack of its thread. This works while a hung C call holds the
+interpreter's lock, and needs no ptrace permission.
+
+Only this module uses the private names of torch's flight recorder, which knows how far each process
+group has come. Reading that costs some 10 µs and does not query any device; the complete record is
+read only when it is asked for.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 from . import identity
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 """{backend: function of torch._C._distributed_c10d}; each backend numbers its own groups."""
@@ -19,10 +32,6 @@ RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 MAX_GROUPS = 8
 OTHER = "other"
 """The name under which all groups after the first MAX_GROUPS are added up."""
-
-STANDSTILL_S = 5.0
-MAX_RECORDS = 3
-"""A process writes at most this many records, each replacing the previous one."""
 
 
 class Flight:
@@ -33,13 +42,7 @@ class Flight:
         self._is_off = _world() is not None
         self._has_begun = False
         self._groups = Groups()
-        self._moved = None
-        self._moved_t = 0.0
-        self._has_written = False
-        self._records = 0
         self._was_requested = False
-        self.path = None
-        """The record that was written last."""
         self.collectives = {}
         """{group's name: [last enqueued, last completed]}."""
 
@@ -64,52 +67,23 @@ class Flight:
         cuda: Any = sys.modules.get("torch.cuda")
         return "gloo" in self._groups.backends and not (cuda is not None and cuda.is_initialized())
 
-    def watch(self, steps, now_s):
-        """Write the complete record once the rank makes no progress in a collective.
-
-        Args:
-            steps: The rank's progress; None before the first.
-            now_s: CLOCK_BOOTTIME.
-
-        Returns:
-            Whether there is a new record.
-        """
-        moved = (steps, sorted(self.collectives.items()))
-        if moved != self._moved:
-            self._moved, self._moved_t, self._has_written = moved, now_s, False
-        is_pending = any(entered > done for entered, done in self.collectives.values())
-        if (
-            not is_pending
-            or self._has_written
-            or now_s - self._moved_t < STANDSTILL_S
-            or self._records >= MAX_RECORDS
-        ):
-            return False
-        self._has_written = True
-        self._records += 1
-        path = write_record(self._groups.backends)
-        self.path = path or self.path
-        return path is not None
-
     def write_if_requested(self):
-        """Write the complete record if the supervisor asks for it; returns whether it was written.
+        """Write the complete record once the supervisor asks for it.
 
         It asks by a file of its own folder, once an attempt, before any rank is ended.
         """
         folder = os.environ.get("DDPTOP_STACKS_DIR")
         if self._was_requested or not folder or not self._has_begun:
-            return False
+            return
         attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
-        if not os.path.exists(os.path.join(folder, "attempt-{}-records-asked".format(attempt))):
-            return False
-        self._was_requested = True
-        self.write()
-        return True
+        if os.path.exists(os.path.join(folder, "attempt-{}-records-asked".format(attempt))):
+            self._was_requested = True
+            self.write()
 
     def write(self):
         """Write the complete record of a rank that took part in any group."""
         if not self._is_off and self._has_begun:
-            self.path = write_record(self._groups.backends, must_wait=False) or self.path
+            write_record(self._groups.backends)
 
 
 class Groups:
@@ -177,23 +151,23 @@ class Groups:
         return found
 
 
-def write_record(backends, must_wait=True):
-    """Write the complete flight record of a rank; returns its path, or None if that fails.
+def write_record(backends):
+    """Write the complete flight record of a rank; does nothing if that fails.
 
     Args:
         backends: those that have groups. If there are several, the record with a collective that
             has not completed is used.
-        must_wait: write nothing if no record has one.
     """
     folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
+    statuses = _statuses(backends)
+    if not folder or rank is None or not statuses:
+        return
     waiting = [
         backend
-        for backend, by_number in _statuses(backends).items()
-        if not must_wait or any(entered > done for entered, done in by_number.values())
+        for backend, by_number in statuses.items()
+        if any(entered > done for entered, done in by_number.values())
     ]
-    if not folder or rank is None or not waiting:
-        return None
-    record = _call(RECORDERS[waiting[-1]])
+    record = _call(RECORDERS[[*statuses, *waiting][-1]])
     attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
     path = os.path.join(folder, "attempt-{}-rank-{}-flight-record.json".format(attempt, rank))
     part = "{}.{}.part".format(path, os.getpid())
@@ -209,8 +183,6 @@ def write_record(backends, must_wait=True):
             os.unlink(part)
         except OSError:
             pass
-        return None
-    return path
 
 
 def _statuses(backends):
@@ -250,3 +222,90 @@ def _world():
 def _makes_helpers():
     """Whether torch creates an additional group for each one, to check its use."""
     return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+
+
+# -- stacks --------------------------------------------------------------------------------------
+
+HIGH_FD = 900
+"""Descriptors below may be closed and reused by a script that closes "all" of them; a dump must
+never end up in the script's own file."""
+
+
+def stack_signal():
+    """The signal's number, the same in every process: SIGRTMIN + 9; None if it does not exist."""
+    first = getattr(signal, "SIGRTMIN", None)
+    return None if first is None else int(first) + 9
+
+
+def register_stacks(folder, attempt, rank):
+    """Dump stacks to `attempt-<n>-rank-<r>.txt` in `folder` on the signal.
+
+    Returns:
+        The signal's number, or None where it is in use or nothing could be registered.
+    """
+    number = stack_signal()
+    if number is None or signal.getsignal(number) is not signal.SIG_DFL or _is_caught(number):
+        return None
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, "attempt-{}-rank-{}.txt".format(attempt, rank))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        fd = _raise_fd(os.open(path, flags, 0o600))
+        os.fchmod(fd, 0o600)  # regardless of the script's umask
+        if threading.current_thread() is threading.main_thread():
+            # faulthandler restores this when the interpreter ends: no late request may kill it
+            signal.signal(number, signal.SIG_IGN)
+        faulthandler.register(number, file=fd, chain=False)
+        if not faulthandler.is_enabled():  # otherwise, the script wants it on its stderr
+            faulthandler.enable(file=fd, all_threads=False)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return number
+
+
+def is_ours(number):
+    """Whether the script has not taken the signal since it was registered, as Python knows."""
+    return signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN)
+
+
+ENDING_MODULES = ("torch.distributed.elastic", "submitit", "lightning", "pytorch_lightning")
+"""Their handlers of SIGUSR1 and SIGUSR2 end the process, or make Slurm end it, while saving."""
+
+
+def save_signals():
+    """Numbers of the signals that ask many scripts to save, if this one handles them."""
+    return [
+        int(number)
+        for number in (signal.SIGUSR1, signal.SIGUSR2)
+        if _is_for_saving(signal.getsignal(number))
+    ]
+
+
+def _is_for_saving(handler):
+    """Whether it is a Python handler that is not known to end the process."""
+    if not callable(handler):
+        return False
+    module = str(getattr(getattr(handler, "func", handler), "__module__", ""))
+    return not any(module == name or module.startswith(name + ".") for name in ENDING_MODULES)
+
+
+def _is_caught(number):
+    """Whether something outside Python handles the signal."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+def _raise_fd(fd):
+    """The same file under a high descriptor, if the limit allows one."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except (OSError, AttributeError):
+        return fd
+    os.close(fd)
+    return high

@@ -1,1 +1,0 @@
-"""Reads losses and steps from TensorBoard event files and Lightning's CSV."""

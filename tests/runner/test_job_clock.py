@@ -13,6 +13,7 @@ from ddptop_runner.job import registry
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
 from ddptop_runner.model.protocol import GuardianHello
+from ddptop_runner.node import engine
 from ddptop_runner.node.engine import JobClock, read_past
 
 HOUR = dt.timedelta(hours=1)

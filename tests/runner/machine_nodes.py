@@ -357,6 +357,8 @@ class World:
         """Orders, with their attempts and when they were given."""
         self.stale = Memory(state=self.log.state)
         self.has_stopped = self.has_asked = self.lost_log = False
+        self.can_lose = True
+        """Whether a node may be lost at last."""
         self.fates: dict[str, str] = {}
         """What becomes of nodes at last; of the others, that they come back."""
         if self.random.random() < 0.5:
@@ -889,7 +891,8 @@ class World:
             elif fate == "cut":
                 self._break(node)
         self.rows.is_full = False
-        if len(self.nodes) > self.placement.min_nodes and self.random.random() < 0.2:
+        may_lose_one = self.can_lose and len(self.nodes) > self.placement.min_nodes
+        if may_lose_one and self.random.random() < 0.2:
             self._go_on_without_one()
         for _ in range(200):
             self.now_s += 7.0
@@ -977,7 +980,7 @@ def drive(
     """
     world = World(seed)
     if settles_first:
-        world.fates = {}
+        world.fates, world.can_lose = {}, False
         for _ in range(20):
             world._round()
     for _ in range(count):

@@ -28,12 +28,11 @@ from ddptop_runner.base import clock
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.launch import ssh
-from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
+from ddptop_runner.node import engine
 from ddptop_runner.node import head as head_module
-from ddptop_runner.node import job_process
 from ddptop_runner.node import parts as parts_module
 
 ALLOWED_PERCENT = 15.0
@@ -157,9 +156,8 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.setblocking(False)
         head = head_module.Head(folder, spec, theirs)
-        with mock.patch.object(head._orders, "begin"):
-            greeting = {"attempt": 0, "guardian_pid": os.getpid(), "agent_pid": None, "exits": []}
-            head._greet({**greeting, "supervisor_restarts": 0})
+        with mock.patch.object(head, "_carry_out"):
+            head._greet(pt.GuardianHello(attempt=0, guardian_pid=os.getpid(), agent_pid=None))
         assert head.job.attempt == 0
         size, times = 0, []
         began_s = clock.boottime_s()
@@ -172,17 +170,16 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
             with (
                 mock.patch.object(head_module, "boottime_s", lambda now_s=now_s: now_s),
                 mock.patch.object(parts_module, "boottime_s", lambda now_s=now_s: now_s),
-                mock.patch.object(job_process, "boottime_s", lambda now_s=now_s: now_s),
+                mock.patch.object(engine, "boottime_s", lambda now_s=now_s: now_s),
             ):
                 if second == 1:
                     for number, (host, part) in enumerate(head.parts.by_host.items()):
-                        part.link.is_up, part.attempt, part.ended = True, 0, False
-                        started = ev.AttemptStarted(attempt=0, world=ranks, at_s=now_s)
-                        head.take(pt.NodeReported(node=host, event=started))
-                        for local in range(ranks):
-                            rank = number * ranks + local
-                            one = ev.RankStarted(attempt=0, rank=rank, pid=1000 + local)
-                            head.take(pt.NodeReported(node=host, event=one))
+                        part.link.is_up, part.is_reported, part.ended = True, True, False
+                        workers = [
+                            pt.Worker(rank=number * ranks + local, pid=1000 + local)
+                            for local in range(ranks)
+                        ]
+                        head.take(pt.GroupStarted(node=host, attempt=0, workers=workers))
                 used_s = time.process_time()
                 for host, line in lines.items():
                     size += len(line)

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
+from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Event, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec, Membership, Rendezvous
@@ -55,11 +56,14 @@ class Node:
         self.events: list[Event] = []
         """All that came over any link, each once and in order."""
         self.state: NodeSnapshot | None = None
+        self.facts: list[pt.Fact] = []
+        """All that the node has reported, repetitions included."""
         self.absent: list[pt.NodeAbsent] = []
         self._name, self._nodes = f"node{index}", nodes
         self._index = index if nodes > 1 else 0  # otherwise, it is a separate job
         self._script, self._more = script, more
         self._ids = itertools.count(1)
+        self._told = 0
         self._answers: dict[int, pt.Reply] = {}
         self._answered = threading.Condition()
         self._link: subprocess.Popen[bytes] | None = None
@@ -103,6 +107,8 @@ class Node:
     def _take(self, report: pt.Report) -> None:
         if isinstance(report, pt.NodeEvent):
             self.events.append(report.event)
+        elif isinstance(report, pt.NodeFact):
+            self.facts.append(report.fact)
         elif isinstance(report, pt.NodeState):
             self.state = report.snapshot
         elif isinstance(report, pt.NodeAbsent):
@@ -156,10 +162,36 @@ class Node:
             self._put(pt.Follow(job_id=self.job_id, after_seq=self.seq))
         return reply
 
-    def restart(self, attempt: int, port: int) -> pt.Reply:
-        """Request the next attempt."""
-        met = rendezvous(attempt, port, self._index, self._nodes)
-        return self.ask(pt.Restart(attempt=attempt, rendezvous=met))
+    def tell(self, *sent: ev.JobEvent | pt.Order) -> None:
+        """Send events and orders, as a head does."""
+        self._told += 1
+        events = [one for one in sent if isinstance(one, ev.EventBase)]
+        orders = [one for one in sent if isinstance(one, pt.Message)]
+        carried = self.ask(pt.Carry(events=events, orders=orders, seq=self._told))
+        assert carried == pt.Done(), carried
+
+    def begins(self, attempt: int, nodes: int = 1) -> pt.GroupStarted:
+        """Have the node know that its ranks have started; returns what it has reported of them."""
+        group = next(
+            one
+            for one in reversed(self.facts)
+            if isinstance(one, pt.GroupStarted) and one.attempt == attempt
+        )
+        (worker,) = group.workers
+        assert worker.rank is not None
+        first = {"first_rank": worker.rank}
+        self.tell(
+            ev.AttemptStarted(attempt=attempt, world=nodes, at_s=boottime_s(), **first),
+            ev.RankStarted(attempt=attempt, rank=worker.rank, pid=worker.pid),
+        )
+        return group
+
+    def has_reported(self, fact: type[pt.Message], **fields: Any) -> bool:
+        """Whether it has reported such a fact since `facts` was cleared."""
+        return any(
+            isinstance(one, fact) and all(getattr(one, k) == v for k, v in fields.items())
+            for one in list(self.facts)
+        )
 
     def kinds(self, attempt: int | None = None) -> list[str]:
         """The types of the events so far."""
@@ -173,11 +205,6 @@ class Node:
         """The data of events of one type."""
         found = [one.data or {} for one in list(self.events)]
         return [data for data in found if data["kind"] == kind]
-
-    def kill_rank(self, attempt: int) -> None:
-        """SIGKILL the node's rank in that attempt."""
-        ranks = [one for one in self.of_kind("rank_started") if one["attempt"] == attempt]
-        os.kill(ranks[-1]["pid"], signal.SIGKILL)
 
     def close(self) -> None:
         """End all of its remaining processes."""

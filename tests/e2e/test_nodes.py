@@ -8,31 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.e2e.nodes import Node, free_port, nodes_of
+from tests.e2e.nodes import Node, free_port, nodes_of, rendezvous
 
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.protocol import Done, ReadFiles, Refused, Reply, StopAsked
 from ddptop_runner.store.history_reader import HistoryReader
 
-TRAIN = """
-import os, sys, time
-import torch
-import torch.distributed as dist
-from descent import Descent
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 1)
-optimizer = Descent(model)
-attempt = int(os.environ["DDPTOP_ATTEMPT"])
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "in attempt", attempt, flush=True)
-step = 0
-while attempt == 0 or step < 20:
-    optimizer.zero_grad()
-    model(torch.randn(2, 4)).square().mean().backward()
-    optimizer.step()
-    step += 1
-    time.sleep(0.05)
-dist.barrier()
-dist.destroy_process_group()
-"""
 PLAIN = """
 import sys, time
 print("here", flush=True)
@@ -58,87 +40,79 @@ def script(tmp_path):
 
 
 @pytest.mark.torch
-def test_two_nodes_train_and_restart_on_the_heads_orders(ddptop_home, script, wait_until):
-    path = script(TRAIN)
-    nodes = first, second = Node(path, 0, 2), Node(path, 1, 2)
-    with nodes_of(*nodes):
-        port = free_port()
-        for node in nodes:
-            assert node.start(port) == Done()
-        for node in nodes:
-            wait_until(lambda node=node: "training" in node.kinds(), timeout_s=120)
-        assert "already running" in error_of(second.start(port))
+def test_node_holds_without_a_head_and_ends_after_the_orphan_timeout(
+    ddptop_home, script, wait_until
+):
+    node = Node(script(PLAIN), orphan_timeout_s=6.0)
+    with nodes_of(node):
+        assert node.start(free_port(), "600") == Done()
+        assert "already running" in error_of(node.start(free_port()))
+        wait_until(lambda: node.has_reported(pt.GroupStarted))
+        group = node.begins(0)
+        wait_until(lambda: node.state is not None and node.state.ranks[0].pid)
+        node.cut()
+        os.kill(node.state.supervisor.pid, signal.SIGKILL)
+        os.kill(group.workers[0].pid, signal.SIGKILL)
+        node.facts.clear()
+        node.connect()
+        wait_until(lambda: node.has_reported(pt.AgentAsked, kind="failing"), timeout_s=30)
+        wait_until(lambda: node.has_reported(pt.LinkMade, after_seq=1))
+        died = node.has_reported(pt.ProcessExited, rank=0, status=-signal.SIGKILL)
+        assert died and "supervisor_restarted" in node.kinds()
+        node.cut()  # its agent waits for an answer
+        node.facts.clear()
+        node.connect()
+        wait_until(lambda: node.has_reported(pt.AgentAsked, kind="failing"))
+        assert node.state.agent is not None
+        node.cut()
+        history = node.folder.history_db
 
-        second.cut()
-        os.kill(second.state.supervisor.pid, signal.SIGKILL)
-        second.connect()
-        wait_until(lambda: "supervisor_restarted" in second.kinds())
+        def ended():
+            rows = HistoryReader(history).events(silent=True)
+            kinds = ("noticed", "rank_exited", "ended")
+            return [row.data for row in rows if row.data["kind"] in kinds]
 
-        first.kill_rank(0)
-        for node in nodes:
-            wait_until(lambda node=node: "restart_held" in node.kinds())
-        failed = [node.of_kind("failure")[0] for node in nodes]
-        assert failed[0]["cause"]["signal"] == "SIGKILL"
-        assert [[end["exit"]["rank"] for end in one["ends"]] for one in failed] == [[0], [1]]
-        died_s = [one["ends"][0]["exit"]["at_boottime_s"] for one in failed]
-        assert died_s[0] < died_s[1], "the head could not tell the victim"
-
-        port = free_port()
-        for node in nodes:
-            assert node.restart(1, port) == Done()
-            assert node.restart(1, port) == Done(), "asked again, it has begun"
-            assert "cannot begin 3" in error_of(node.restart(3, port))
-        for node in nodes:
-            wait_until(lambda node=node: "ended" in node.kinds(), timeout_s=120)
-            assert node.of_kind("ended")[0]["state"] == "finished"
-            wait_until(lambda node=node: node.state.state == "finished")
-            assert node.kinds().count("attempt_started") == 2
-            rows = HistoryReader(node.folder.history_db).events(silent=True)
-            assert [one.seq for one in node.events] == [one.seq for one in rows]
-            assert [one.seq for one in rows] == list(range(1, len(rows) + 1))
-            rank = 0 if node is first else 1
-            log = node.folder.logs_dir / "attempt-1" / f"rank-{rank}.log"
-            assert f"rank {rank} of 2 in attempt 1" in log.read_text()
+        said, died, end = wait_until(lambda: len(ended()) == 3 and ended(), timeout_s=30)
+        assert "--orphan-timeout" in said["text"] and end["state"] == "stopped"
+        assert (died["status"], died["by_us"]) == (-signal.SIGKILL, False)
+        node.connect()
+        wait_until(lambda: "ended" in node.kinds(), what="the rest to be forwarded")
 
 
 @pytest.mark.torch
-def test_node_survives_without_a_link_restarts_and_is_adopted(ddptop_home, script, wait_until):
-    path = script(PLAIN)
-    trains = Node(path, 0, orphan_timeout_s=2.0)
-    fails = Node(path, 1, orphan_timeout_s=6.0)
-    with nodes_of(trains, fails):
-        port = free_port()
-        assert trains.start(port, "600") == Done()
-        assert fails.start(free_port(), "0") == Done()
-        wait_until(lambda: "rank_started" in trains.kinds())
-        wait_until(lambda: "restart_held" in fails.kinds())
-        trains.cut()
-        trains.connect()
-        trains.cut()
-        history = trains.folder.history_db
-
-        def ends():
-            rows = HistoryReader(history).events(silent=True)
-            return [row.data for row in rows if row.data["kind"] == "ended"]
-
-        assert wait_until(ends)[0]["state"] == "stopped"
-        wait_until(lambda: "ended" in fails.kinds())
-        ended = fails.of_kind("ended")[0]
-        assert (ended["state"], ended["requeue"]) == ("failed", True)
-        assert "--orphan-timeout" in ended["reason"]
-        trains.connect()
-        wait_until(lambda: "ended" in trains.kinds(), what="the rest to be forwarded")
-        assert trains.start(port, "600", attempt=1) == Done(), "a head may start it again"
-        wait_until(lambda: "attempt_started" in trains.kinds(1))
-
-        os.kill(trains.state.guardian.pid, signal.SIGKILL)
-        wait_until(lambda: "guardian_restarted" in trains.kinds(), what="a new guardian")
-        os.kill(trains.state.agent.pid, signal.SIGKILL)
-        wait_until(lambda: "agent_lost" in trains.kinds())
-        assert trains.restart(2, free_port()) == Done()
-        wait_until(lambda: "attempt_started" in trains.kinds(2), what="a new agent")
-        assert trains.ask(StopAsked(grace_s=0.0)) == Done()
-        wait_until(lambda: trains.kinds().count("ended") == 2)
+def test_node_carries_out_orders_and_is_adopted(ddptop_home, script, wait_until):
+    node = Node(script(PLAIN))
+    with nodes_of(node):
+        assert node.start(free_port(), "600") == Done()
+        wait_until(lambda: node.has_reported(pt.GroupStarted))
+        node.begins(0)
+        wait_until(lambda: node.state is not None and node.state.agent is not None)
+        os.kill(node.state.guardian.pid, signal.SIGKILL)
+        wait_until(lambda: "guardian_restarted" in node.kinds(), what="a new guardian")
+        os.kill(node.state.agent.pid, signal.SIGKILL)
+        wait_until(lambda: node.has_reported(pt.AgentExited, attempt=0))
+        requested = ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=3)
+        restart = ev.RestartRequested(attempt=0, used=0, limit=3)
+        node.tell(restart, requested, pt.ReplaceAgent())
+        wait_until(lambda: node.has_reported(pt.AgentMadeRoom, attempt=0))
+        meeting = rendezvous(1, free_port(), 0, 1)
+        node.tell(pt.StartAgent(attempt=1, restarts_left=3, rendezvous=meeting))
+        wait_until(lambda: node.has_reported(pt.GroupStarted, attempt=1), timeout_s=60)
+        group = node.begins(1)
+        os.kill(group.workers[0].pid, signal.SIGKILL)
+        wait_until(lambda: node.has_reported(pt.AgentAsked, kind="failing", attempt=1))
+        killed = next(
+            one for one in node.facts if isinstance(one, pt.ProcessExited) and one.attempt
+        )
+        node.tell(
+            ev.RankExited(attempt=1, rank=0, pid=killed.pid, status=killed.status, at_s=killed.at_s)
+        )
+        judged = node.ask(pt.JudgeRanks(attempt=1))
+        assert isinstance(judged, pt.RanksJudged) and judged.cause.signal == "SIGKILL"
+        assert [end["exit"]["rank"] for end in judged.ends] == [0]
+        assert "attempt 1" in error_of(node.ask(pt.JudgeRanks(attempt=0)))
+        assert node.ask(StopAsked(grace_s=0.0)) == Done()
+        wait_until(lambda: "ended" in node.kinds())
 
 
 def test_link_reports_that_no_job_exists(ddptop_home, script, wait_until):

@@ -17,16 +17,15 @@ from tests.runner.builders import make_spec
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import decide
-from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.event_log import EventLog, Memory
 from ddptop_runner.job.event_text import text
-from ddptop_runner.job.memory import Memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
-from ddptop_runner.model.spec import Device, Membership, Rendezvous
+from ddptop_runner.model.spec import Device
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 CAUSE = Cause(kind="signal", rank=0, signal="SIGKILL", summary="Rank 0 was killed.")
@@ -34,7 +33,6 @@ MOST_RESTARTS = 3
 RANKS = 2
 DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in range(RANKS)]
 LAUNCHER = -1
-ORPHAN_TIMEOUT_S = 600.0
 NOTICES = (
     ev.Noticed,
     ev.ProcessesStuck,
@@ -83,7 +81,6 @@ LEADS_TO = {
     ev.HangJudged: ("hung", "stopping"),
     ev.TroubleDropped: ("running",),
     ev.RestartDecided: ("restarting",),
-    ev.RestartHeld: ("restarting",),
     ev.RestartRequested: ("restarting",),
     ev.RestartHurried: ("restarting",),
     ev.StopRequested: ("stopping",),
@@ -106,8 +103,6 @@ class Agent:
     """`starting`, `watching`, `failing`, `torn_down`, `group_stopped`, `ending`."""
     restarts: bool = False
     """Whether another attempt follows."""
-    meeting: Rendezvous | None = None
-    """The rendezvous of its next or current attempt; None on one machine."""
     workers: list[pt.Worker] = field(default_factory=list)
     """The ranks of its current attempt."""
 
@@ -119,15 +114,13 @@ class Agent:
 
 
 class Machine:
-    """One job on one host, step by step, or one node's part of a job on several."""
+    """One job on one host, step by step."""
 
-    def __init__(self, seed: int, *, of_several: bool = False) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now_s = 100.0
         self.limit = self.random.randint(0, MOST_RESTARTS)
-        self.is_command = self.random.random() < 0.2 and not of_several
-        self.asked: dict[int, Rendezvous] = {}
-        """What the head has named for each attempt, and the node has agreed to."""
+        self.is_command = self.random.random() < 0.2
         self.spec = make_spec(
             max_restarts=self.limit,
             nproc=RANKS,
@@ -135,7 +128,6 @@ class Machine:
             kind="command" if self.is_command else "script",
             on_nan=self.random.choice(["restart", "stop"]),
             allow_shrink=True,
-            membership=self._membership(0) if of_several else None,
         )
         self.rows = Rows()
         self.log = self._new_log()
@@ -159,15 +151,7 @@ class Machine:
         else:
             self._launch(0)
 
-    def _membership(self, attempt: int) -> Membership:
-        self.asked[attempt] = met = _rendezvous(attempt)
-        return Membership(
-            job="train", node="a", index=0, orphan_timeout_s=ORPHAN_TIMEOUT_S, rendezvous=met
-        )
-
     def _launch(self, attempt: int) -> None:
-        if self.spec.membership is not None:
-            self.spec = msgspec.structs.replace(self.spec, membership=self._membership(attempt))
         launched = ev.Launched(attempt=attempt, target="train.py", nproc=RANKS, at_s=self.now_s)
         self._record(launched)
         self._start_agent(attempt)
@@ -234,8 +218,10 @@ class Machine:
             assert state.phase in LEADS_TO[type(event)], f"{event} leads to {state.phase}"
         if isinstance(event, ev.AttemptStarted | ev.Launched | ev.AttemptOpened):
             assert state.attempt == event.attempt and not state.ranks
-            assert state.restart is None and state.ending_ranks_at_s is None
-            assert state.attempt_started_s == event.at_s and state.wanted_agent is None
+            life = state.node()
+            assert state.restart is None and life.ending_ranks_at_s is None
+            assert state.attempt_started_s == event.at_s and life.wanted_agent is None
+            assert not life.prepared and not life.sent
             assert state.trouble is None and state.first_step_after_s is None
             if not isinstance(event, ev.AttemptOpened):
                 assert state.cause is None
@@ -268,23 +254,26 @@ class Machine:
         elif isinstance(event, ev.RunningAssumed):
             assert state.phase != "starting"
         elif isinstance(event, ev.RestartSent):
-            assert state.restart is not None and state.restart.sent
+            assert state.restart is not None and state.node().sent
         elif isinstance(event, ev.RestartPrepared):
-            assert state.restart is not None and state.restart.prepared
+            assert state.restart is not None and state.node().prepared
             assert state.set_aside == [*before.set_aside, *event.aside]
         elif isinstance(event, ev.AgentRequested):
-            assert state.wanted_agent is not None and not state.wanted_agent.connected
-            assert state.wanted_agent.attempt == event.next_attempt
+            wanted = state.node().wanted_agent
+            assert wanted is not None and not wanted.connected
+            assert wanted.attempt == event.next_attempt
         elif isinstance(event, ev.AgentConnected):
-            assert state.wanted_agent is None or state.wanted_agent.connected
+            wanted = state.node().wanted_agent
+            assert wanted is None or wanted.connected
         elif isinstance(event, ev.TrainingStarted):
             assert state.first_step_after_s == event.after_s
         elif isinstance(event, ev.TroubleFound):
             assert state.trouble == event.reason
         elif isinstance(event, ev.RanksEnding):
-            assert state.ending_ranks_at_s is not None
-            assert state.ending_ranks_at_s <= event.at_s
-            assert not event.failed or state.failed_before == event.failed
+            life = state.node()
+            assert life.ending_ranks_at_s is not None
+            assert life.ending_ranks_at_s <= event.at_s
+            assert not event.failed or life.failed_before == event.failed
         elif isinstance(event, ev.FailureJudged | ev.HangJudged):
             assert state.cause == event.cause
             if event.outcome is not None:
@@ -294,22 +283,14 @@ class Machine:
             filled = last and last.progress and last.outcome.attempt == event.attempt
             assert state.budget.used == (0 if filled else before.budget.used) + 1
             assert state.is_decided and state.history.used == state.budget.used
-            assert self.spec.membership is None, "a node decides for itself"
             assert state.restart is not None and state.restart.at_s == event.at_s
-        elif isinstance(event, ev.RestartHeld):
-            assert self.spec.membership is not None and state.is_decided
-            assert state.budget == before.budget and state.restart is not None
-            assert state.restart.at_s == event.at_s == self.now_s + ORPHAN_TIMEOUT_S
-            assert before.restart is None, "what the head has asked for is held"
         elif isinstance(event, ev.RestartHurried):
             counted = before.restart is not None and before.restart.counted
             assert state.budget.used == max(0, before.budget.used - counted)
-            assert state.rendezvous == event.rendezvous or event.rendezvous is None
             assert state.restart is not None and state.restart.at_s == event.at_s
             assert not state.history.failed
         elif isinstance(event, ev.RestartRequested):
             assert state.budget.used == before.budget.used and state.restart is not None
-            assert state.rendezvous == event.rendezvous or event.rendezvous is None
             assert not state.history.failed
             assert all(one.device not in event.devices_back for one in state.set_aside)
         elif isinstance(event, ev.EndDecided):
@@ -324,7 +305,8 @@ class Machine:
         elif isinstance(event, ev.JobEnded):
             assert state.phase == event.state and state.ended_at is not None
             assert (state.exit_code == 0) == (event.state == "finished")
-            assert not state.alerts and state.stop is None and state.wanted_agent is None
+            assert not state.alerts and state.stop is None
+            assert state.node().wanted_agent is None
 
     # -- the host --------------------------------------------------------------------------------
 
@@ -334,9 +316,7 @@ class Machine:
 
     def _start_agent(self, attempt: int) -> None:
         assert self.agent is None, "two agents"
-        member = self.spec.membership
-        meeting = self.state.rendezvous or (None if member is None else member.rendezvous)
-        self.agent = Agent(pid=self._pid(), attempt=attempt, meeting=meeting)
+        self.agent = Agent(pid=self._pid(), attempt=attempt)
 
     def _agent_state(self) -> pt.AgentState:
         agent = self.agent
@@ -347,8 +327,6 @@ class Machine:
 
     def _start_group(self, agent: Agent) -> None:
         assert not self.alive, "two attempts are alive"
-        if self.spec.membership is not None:
-            assert agent.meeting == self.asked.get(agent.attempt), "the nodes do not meet"
         agent.workers = []
         for rank in [LAUNCHER] if self.is_command else range(RANKS):
             pid = self._pid()
@@ -460,13 +438,14 @@ class Machine:
         agent = self.agent
         if agent is None or agent.listens or self.state.is_over:
             return
-        wanted = self.state.wanted_agent
+        wanted = self.state.node().wanted_agent
         if wanted is not None and wanted.replaces == agent.pid:
             return
         agent.listens = True
         self.agent_exit = None  # as in the driver, it was another's
         self.take(pt.AgentConnected(pid=agent.pid))
-        assert self.state.wanted_agent is None or self.state.wanted_agent.connected
+        wanted = self.state.node().wanted_agent
+        assert wanted is None or wanted.connected
         self._report_group(agent)
         self._report_exits()
         self.take(pt.AgentListens())
@@ -525,7 +504,6 @@ class Machine:
             self._ask(agent, "group_stopped")
         elif agent.restarts and "stopping" not in agent.orders:
             agent.attempt, agent.restarts = agent.attempt + 1, False
-            agent.meeting = answer.rendezvous or agent.meeting
             agent.orders.clear()
             self._start_group(agent)
         else:
@@ -571,23 +549,11 @@ class Machine:
         back = [one.device for one in self.state.set_aside if self.random.random() < 0.5]
         asked = pt.RestartAsked(agent=self._agent_state(), devices_back=back)
         before = self.state
-        if self.spec.membership is not None:
-            attempt = (before.attempt or 0) + self.random.choice((0, 1, 1, 1, 1, 2))
-            asked = msgspec.structs.replace(
-                asked, attempt=attempt, rendezvous=_rendezvous(attempt, self.random.random() < 0.1)
-            )
         try:
             self.take(asked)
         except ControlError:
             assert self.state == before, "a refused request changed something"
             return
-        if asked.attempt is not None and asked.rendezvous is not None:
-            if asked.attempt == before.attempt:
-                assert self.state == before and before.restart is None
-                return
-            assert asked.attempt == (before.attempt or 0) + 1
-            self.asked[asked.attempt] = asked.rendezvous
-            assert self.state.rendezvous == asked.rendezvous
         pending = self.state.restart
         assert self.state.phase == "restarting" and pending is not None and not pending.counted
 
@@ -813,22 +779,9 @@ class Machine:
             assert state.phase in ("starting", "running"), f"the job stays {state.phase}"
 
 
-def _rendezvous(attempt: int, is_other: bool = False) -> Rendezvous:
-    run_id = f"train.{attempt}{'.other' if is_other else ''}"
-    return Rendezvous(
-        run_id=run_id,
-        address="a",
-        port=29000 + attempt,
-        node_rank=0,
-        nodes=2,
-        first_rank=0,
-        world=2 * RANKS,
-    )
-
-
-def drive(seed: int, steps: int = 30, *, of_several: bool = False) -> Machine:
+def drive(seed: int, steps: int = 30) -> Machine:
     """One interleaving; the same seed gives the same one."""
-    machine = Machine(seed, of_several=of_several)
+    machine = Machine(seed)
     for _ in range(steps):
         step = machine.random.choice(Machine.STEPS)
         step(machine)

@@ -1,577 +1,326 @@
-"""A simulated job on several nodes: its real head, in virtual time, over nodes that lose anything.
+"""A simulated job on several nodes: the real `apply`, `decide`, and `EventLog` of its head.
 
-The head is `node.head.Head` with its orders, waits, and retries; what it reads and writes is
-replaced: links, history, snapshot file, control socket. A node of the simulation behaves as
-`job.decide` has it for one of several, and outlives the head. Whoever cuts a link loses what was on
-its way: orders, answers, and events, of which the node keeps its own log.
+As in `machine`, one step is one thing that can happen. What was on its way over a link is lost when
+that breaks: orders, and the facts that follow from them. A node holds then; when its link returns,
+it reports all that it knows.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import math
 import random
-import selectors
-import socket
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import msgspec
-from tests.runner.builders import make_snapshot, make_spec
-from tests.runner.machine import Rows
+from tests.runner.builders import make_spec
+from tests.runner.machine import CAUSE, EPOCH, LEADS_TO, Rows
 
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.decide import NO_HEAD
-from ddptop_runner.job.event_log import as_row
-from ddptop_runner.job.memory import read_memory
-from ddptop_runner.job.state import JobState
-from ddptop_runner.judge.causes.culprit import RankEnd
+from ddptop_runner.job.decide import begin_job, decide
+from ddptop_runner.job.event_log import EventLog, Memory
+from ddptop_runner.job.state import JobState, hosts_of_ranks
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
-from ddptop_runner.model.snapshot import Cause, Event, decode_snapshot
+from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
 from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
-from ddptop_runner.node import head as head_module
-from ddptop_runner.node import job_process, orders, parts
-from ddptop_runner.node.head import Head
-from ddptop_runner.node.links import SILENT_S, LinkError
-from ddptop_runner.node.past import Past
-from ddptop_runner.node.remote import HEAD_SILENT_S, REQUEST_S
-from ddptop_runner.node.supervisor import ORPHAN_GRACE_S
 
 MOST_RESTARTS = 3
 NODE_TIMEOUT_S = 40.0
 ORPHAN_TIMEOUT_S = 600.0
-STEPS = 25
-SETTLED_S = 600.0
-"""This long after the last event, everything that follows from it has happened."""
 JOIN_S = 60.0
-"""How long the nodes of an attempt wait for each other."""
-HANG_S = 60.0
-"""How long until ranks whose peer disappeared silently are found to hang, and are ended."""
-STOPPED_S = 180.0
-"""A stop ends the job within this time, whatever the state of its nodes."""
-QUIET_S = 35.0
-"""Longer than any wait without a pending order."""
-LINK_BACK_S = 15.0
-"""How long until a link is reestablished and the node has reported what happened."""
-TICK_S = 10.0
-POLL_S = 0.5
-FOLDER = RunFolder(Path(tempfile.gettempdir()) / "machine-nodes" / "train")
+"""How long the agents of an attempt wait for each other."""
+UP_S = 30.0
+"""How long to try to begin an attempt on a node that cannot be reached."""
+ON_NODE = (
+    *(pt.EndLeftovers, pt.JudgeStart, pt.ReplaceAgent, pt.StartAgent, pt.ChooseDevices),
+    *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks),
+)
+"""Orders that travel over a link."""
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Waiting takes no real time."""
+@dataclass
+class Agent:
+    """torch's agent on a node."""
 
-    def __init__(self) -> None:
-        self.clock_s = 1000.0
-        super().__init__(_Jumps(self))
-
-    def time(self) -> float:
-        return self.clock_s
-
-
-class _Jumps(selectors.SelectSelector):
-    """Nothing comes from outside: the head's only channel contains its hello from the start."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        assert timeout is not None, "nothing is left to wait for"
-        if timeout > 0:
-            self._loop.clock_s += max(timeout, 1e-6)  # a sum that is rounded down would not advance
-        return []
+    pid: int
+    attempt: int
+    meeting: Rendezvous
+    stage: str = "starting"
+    """`starting`, `joining`, `watching`, `failing`, `torn_down`, `group_stopped`."""
+    since_s: float = 0.0
+    listens: bool = False
+    question: pt.AgentAsked | None = None
+    answer: pt.AnswerAgent | None = None
+    orders: list[str] = field(default_factory=list)
+    restarts: bool = False
+    workers: list[pt.Worker] = field(default_factory=list)
 
 
 class Node:
-    """One node's part of the job, like its supervisor."""
+    """What runs on a node, and the part of ddptop that carries out the head's orders there."""
 
     def __init__(self, world: World, spec: NodeSpec) -> None:
-        self.world, self.spec = world, spec
-        self.host = spec.host
+        self.world, self.spec, self.host = world, spec, spec.host
+        self.is_up = False
+        """Whether its link is."""
         self.is_cut = False
-        self.is_off = False
-        self.is_wedged = False
-        """Whether its supervisor does nothing, as in a write that never returns."""
+        """Whether its link cannot be made."""
         self.is_full = False
-        """Whether its disk is, so that it starts nothing."""
-        self.log: list[Event] = []
-        self.phase = "none"
-        """`none`, `starting`, `running`, `held`, `stopping`, `ended`."""
-        self.attempt: int | None = None
-        self.met: Rendezvous | None = None
-        self.alive: dict[int, int] = {}
-        """Pid by rank."""
-        self.judged: set[int | None] = set()
-        """Attempts that have failed here."""
-        self.join_s = 0.0
-        """Until when it waits for the other nodes of its attempt."""
-        self.ends: list[RankEnd] = []
-        self.link: Link | None = None
-        self.loses_at_s = 0.0
-        """By when its ranks fail, because others have."""
-        self.has_finished = False
-        """Whether it has ended well."""
-        self.back_s = math.inf
-        """Since when it is in contact with the head; as long as it is not, in the future."""
-        self.lost_s = 0.0
-        """Since when it follows no head any more."""
-        self.finished_s = 0.0
-        self.refused_in: int | None = None
-        """The attempt of the job in which it refused an order."""
+        self.is_there = False
+        """Whether its part of the job runs."""
+        self.is_reported = True
+        """Whether the head knows that its link is broken."""
+        self.lost_s = world.now_s
+        self.agent: Agent | None = None
+        self.agent_exit: pt.AgentExited | None = None
+        self.alive: dict[int, tuple[int, int]] = {}
+        """(attempt, rank) by pid."""
+        self.exits: dict[int, pt.ProcessExited] = {}
+        """By pid, of the ranks of its agent's attempt."""
+        self.untold: list[pt.ProcessExited] = []
+        self.finished: set[int] = set()
+        """Attempts whose ranks have all exited with 0 here."""
 
-    @property
-    def can_be_reached(self) -> bool:
-        return not (self.is_cut or self.is_off)
+    def tell(self, fact: pt.Fact) -> None:
+        """The head takes the fact, unless the link is down."""
+        if self.is_up:
+            self.world.take(fact)
 
-    @property
-    def is_heard(self) -> bool:
-        return self.can_be_reached and not self.is_wedged
+    def report_exits(self) -> None:
+        while self.untold:
+            exited = self.untold.pop(0)
+            self.tell(exited)
+            if self.agent is None and self.agent_exit is None:
+                self.tell(pt.OrphanExited(node=self.host))
 
-    def changes(self, **flags: bool) -> None:
-        """It becomes unreachable, or reachable again."""
-        for name, value in flags.items():
-            setattr(self, name, value)
-        self.note_contact()
+    def see_agent_exit(self) -> None:
+        if self.agent_exit is not None and self.is_up:
+            self.report_exits()
+            exited, self.agent_exit = self.agent_exit, None
+            self.last_exit = exited
+            self.tell(exited)
 
-    def note_contact(self) -> None:
-        if not self.is_heard or self.link is None or self.link.is_silent:
-            self.back_s = math.inf
-        else:
-            self.back_s = min(self.back_s, self.world.loop.time())
+    last_exit: pt.AgentExited | None = None
+    group: pt.GroupStarted | None = None
+    """The last that its agent has reported."""
 
-    def gets_link(self, link: Link) -> None:
-        self.link = link
-        self.note_contact()
+    def state_of_agent(self) -> pt.AgentState:
+        agent = self.agent
+        if agent is None:
+            seen = self.agent_exit or self.last_exit
+            if seen is None:
+                return pt.AgentState()
+            return pt.AgentState(attempt=seen.attempt, status=seen.status)
+        question = agent.question if agent.answer is None else None
+        is_torn = question is not None and question.kind == "torn_down"
+        return pt.AgentState(
+            pid=agent.pid,
+            listens=agent.listens,
+            attempt=agent.attempt,
+            question=question.question if question is not None and is_torn else None,
+        )
 
-    def loses_link(self, *, after_s: float = 0.0) -> None:
-        """It ends by itself, unless a head returns within `--orphan-timeout`."""
-        self.link = None
-        self.note_contact()
-        lost_s = self.lost_s = self.world.loop.time()
+    def link_is_made(self) -> None:
+        """All that the node knows is reported, like an agent's hello."""
+        self.is_up, self.is_reported = True, True
+        agent, self.untold = self.agent, []
+        if self.group is not None:
+            self.tell(self.group)
+        for exited in self.exits.values():
+            self.tell(exited)
+        exited, self.agent_exit = self.agent_exit, None
+        self.last_exit = exited or self.last_exit
+        if agent is not None and agent.listens and agent.question and agent.answer is None:
+            self.tell(agent.question)
+        self.tell(pt.LinkMade(node=self.host, is_there=self.is_there, agent=self.state_of_agent()))
 
-        def look() -> None:
-            if self.link is not None or self.lost_s != lost_s:
-                return
-            if self.is_wedged:
-                self.world.loop.call_later(TICK_S, look)
-            elif self.is_alive and self.phase != "stopping":
-                self.record(ev.Noticed(attempt=self.attempt, text=NO_HEAD))
-                self._others_lose()
-                self._stop(ORPHAN_GRACE_S)
+    def start(self, attempt: int, meeting: Rendezvous) -> None:
+        assert self.agent is None, "two agents"
+        self.is_there, self.exits, self.agent_exit, self.last_exit = True, {}, None, None
+        self.group = None
+        self.agent = Agent(
+            self.world.pid(), attempt, meeting, since_s=self.world.now_s, stage="starting"
+        )
 
-        self.world.loop.call_later(after_s + ORPHAN_TIMEOUT_S, look)
+    def dies(self, pid: int, status: int) -> None:
+        attempt, rank = self.alive.pop(pid)
+        exited = pt.ProcessExited(
+            node=self.host,
+            attempt=attempt,
+            rank=rank,
+            pid=pid,
+            status=status,
+            at_s=self.world.now_s,
+        )
+        self.exits[pid] = exited
+        mine = [one for one in self.exits.values() if one.attempt == attempt]
+        if len(mine) == self.spec.nproc and all(one.status == 0 for one in mine):
+            self.finished.add(attempt)
+        self.untold.append(exited)
 
-    @property
-    def is_alive(self) -> bool:
-        return self.phase in ("starting", "running", "held", "stopping")
+    def agent_ends(self, status: int) -> None:
+        assert self.agent is not None
+        agent, self.agent = self.agent, None
+        self.agent_exit = pt.AgentExited(
+            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt
+        )
 
-    def record(self, event: ev.JobEvent) -> None:
-        row = msgspec.structs.replace(as_row(event), seq=len(self.log) + 1)
-        self.log.append(row)
-        if self.link is not None:
-            self.link.wake.set()
+    def ends_all(self) -> None:
+        for pid in list(self.alive):
+            self.dies(pid, -15)
+        if self.agent is not None:
+            self.agent_ends(-9)
 
-    def later(self, least_s: float, most_s: float, do: Callable[[], None]) -> None:
-        """Unless another attempt began or the node was powered off in between."""
-        attempt, life = self.attempt, self.world.lives[self.host]
+    def part_ends(self) -> None:
+        """Nothing of the job is left here."""
+        self.ends_all()
+        self.report_exits()
+        self.see_agent_exit()
+        self.agent_exit, self.is_there = None, False
 
-        def check() -> None:
-            if (attempt, life) != (self.attempt, self.world.lives[self.host]):
-                return
-            if self.is_wedged:
-                self.world.loop.call_later(TICK_S, check)
-            else:
-                do()
+    def ask(self, kind: Any, ranks: list[int] | None = None) -> None:
+        agent = self.agent
+        assert agent is not None
+        agent.question = pt.AgentAsked(
+            node=self.host,
+            question=self.world.pid(),
+            kind=kind,
+            attempt=agent.attempt,
+            ranks=ranks or [],
+        )
+        agent.answer, agent.stage = None, kind
+        if agent.listens:
+            self.report_exits()
+            self.tell(agent.question)
 
-        delay_s = self.world.random.uniform(least_s, most_s)
-        self.world.loop.call_later(delay_s, check)
-
-    # -- what the head asks for ------------------------------------------------------------------
-
-    def start(self, attempt: int, rendezvous: Rendezvous) -> dict[str, Any]:
-        if self.is_alive:
-            raise ControlError("the node's part of the job is already running")
-        if self.is_full:
-            self.refused_in = self.world.job.attempt
-            raise ControlError("No space left on device")
-        assert not self.world.job.nodes[self.host].refused, "a node that is left out is ordered"
-        assert self.attempt is None or attempt >= self.attempt, "an attempt is started again"
-        self._begin(attempt, rendezvous)
-        self.record(ev.Launched(attempt=attempt, target="train.py", nproc=self.spec.nproc))
-        return {}
-
-    def _begin(self, attempt: int, rendezvous: Rendezvous) -> None:
-        assert not self.alive, "two attempts on one node"
-        if attempt in self.world.meetings:
-            assert self.world.meetings[attempt] == (rendezvous.run_id, rendezvous.nodes) or (
-                self.world.heads > 1
-            ), "an attempt meets twice"
-        self.world.meetings[attempt] = (rendezvous.run_id, rendezvous.nodes)
-        self.attempt, self.met, self.phase, self.ends = attempt, rendezvous, "starting", []
-        self.has_finished = False
-        self.join_s = self.world.loop.time() + JOIN_S
-        self.later(0.1, 8.0, self._join)
-
-    def _join(self) -> None:
-        """All nodes of an attempt join, or none starts a rank."""
-        if self.phase != "starting" or self.met is None:
+    def carry_out(self, order: Any) -> None:
+        """Orders without a result."""
+        agent = self.agent
+        if isinstance(order, pt.StartAgent):
+            assert order.rendezvous is not None
+            assert self.agent is None, "two agents"
+            self.start(order.attempt, order.rendezvous)
+        elif agent is None or not agent.listens:
             return
-        there = [one for one in self.world.nodes.values() if one.has_joined(self.met.run_id)]
-        if len(there) == self.met.nodes:
+        elif isinstance(order, pt.TellAgent):
+            agent.orders.append(order.order)
+        elif agent.question is not None and agent.question.question == order.question:
+            agent.answer = order
+
+    # -- what torch does -------------------------------------------------------------------------
+
+    def agent_connects(self) -> None:
+        agent = self.agent
+        if agent is None or agent.listens or not self.is_there:
+            return
+        wanted = self.world.state.node(self.host).wanted_agent
+        if self.is_up and wanted is not None and wanted.replaces == agent.pid:
+            return
+        agent.listens = True
+        self.tell(pt.AgentConnected(node=self.host, pid=agent.pid))
+        self._report_group(agent)
+        self.report_exits()
+        self.tell(pt.AgentListens(node=self.host))
+        if agent.question is not None and agent.answer is None:
+            self.tell(agent.question)
+
+    def agent_acts(self) -> None:
+        agent = self.agent
+        if agent is None:
+            self.see_agent_exit()
+        elif agent.stage == "starting":
+            if agent.listens:
+                agent.stage, agent.since_s = "joining", self.world.now_s
+        elif agent.stage == "joining":
+            self._joins(agent)
+        elif agent.stage == "watching":
+            self._watches(agent)
+        elif agent.answer is not None:
+            self._goes_on(agent, agent.answer)
+
+    def _joins(self, agent: Agent) -> None:
+        if "stopping" in agent.orders:
+            self.agent_ends(0)
+            return
+        there = [one for one in self.world.nodes.values() if one.has_joined(agent.meeting.run_id)]
+        if len(there) == agent.meeting.nodes:
             for node in there:
-                node._group_started()
-        elif self.world.loop.time() > self.join_s:
-            self._held(None)
-        else:
-            self.later(1.0, 5.0, self._join)
+                node.group_starts()
+        elif self.world.now_s - agent.since_s > JOIN_S:
+            self.agent_ends(1)
 
     def has_joined(self, run_id: str) -> bool:
-        """Whether it waits for the others; a node that stopped waiting is no longer there."""
-        return self.phase == "starting" and self.met is not None and self.met.run_id == run_id
+        agent = self.agent
+        return agent is not None and agent.stage == "joining" and agent.meeting.run_id == run_id
 
-    def _group_started(self) -> None:
-        if self.phase != "starting" or self.met is None:
-            return
-        self.phase = "running"
-        ranks = range(self.met.first_rank, self.met.first_rank + self.spec.nproc)
-        self.record(
-            ev.AttemptStarted(attempt=self.attempt, world=len(ranks), at_s=self.world.loop.time())
-        )
-        for rank in ranks:
-            self.alive[rank] = self.world.pid()
-            self.record(ev.RankStarted(attempt=self.attempt, rank=rank, pid=self.alive[rank]))
-        self.later(0.5, 3.0, self._train)
+    def group_starts(self) -> None:
+        agent = self.agent
+        assert agent is not None
+        assert not self.alive, "two attempts are alive on a node"
+        assert str(agent.attempt) == agent.meeting.run_id.partition("@")[0], "another attempt"
+        agent.workers, self.exits, agent.stage = [], {}, "watching"
+        agent.orders = [one for one in agent.orders if one != "restart_group"]
+        for local in range(self.spec.nproc):
+            rank, pid = agent.meeting.first_rank + local, self.world.pid()
+            self.alive[pid] = (agent.attempt, rank)
+            agent.workers.append(pt.Worker(rank=rank, pid=pid, local_rank=local))
+        self.world.started.setdefault(agent.attempt, set()).add(self.host)
+        if agent.listens:
+            self._report_group(agent)
 
-    def _train(self) -> None:
-        if self.phase == "running":
-            self.record(ev.TrainingStarted(attempt=self.attempt, after_s=1.0))
-
-    def request(self, request: pt.NodeRequest) -> pt.Reply:
-        if isinstance(request, pt.Restart):
-            assert request.attempt is not None and request.rendezvous is not None
-            self._restart(request.attempt, request.rendezvous)
-            return pt.Done()
-        if not self.is_alive:
-            raise ControlError("nothing of the job runs here")
-        if isinstance(request, pt.StopAsked):
-            self._stop(request.grace_s)
-        elif isinstance(request, pt.RequestCheckpoint):
-            return pt.SaveAsked(signalled={}, flag_file="save")
-        elif isinstance(request, pt.SaveEvidence) and not self.alive:
-            raise ControlError("no rank is alive")
-        return pt.Done()
-
-    def _restart(self, attempt: int, rendezvous: Rendezvous) -> None:
-        if attempt == self.attempt and self.phase in ("starting", "running"):
-            return
-        if self.phase not in ("running", "held") or attempt != (self.attempt or 0) + 1:
-            raise ControlError(f"this node is {self.phase} in attempt {self.attempt}")
-        kind = ev.RestartHurried if self.phase == "held" else ev.RestartRequested
-        self.record(kind(attempt=self.attempt, used=0, rendezvous=rendezvous))
-        self._end_ranks()
-        self._begin(attempt, rendezvous)
-
-    def _stop(self, grace_s: float) -> None:
-        if self.phase == "stopping" and grace_s > 0:
-            return
-        self.phase = "stopping"
-        self.later(0.1, 0.2 + grace_s, self._stopped)
-
-    def _stopped(self) -> None:
-        if self.phase == "stopping":
-            self._end_ranks()
-            self._ended("stopped")
-
-    def _ended(self, state: Any) -> None:
-        self.phase, self.has_finished = "ended", state == "finished"
-        self.finished_s = self.world.loop.time()
-        self.record(ev.JobEnded(attempt=self.attempt, state=state))
-
-    def _end_ranks(self) -> None:
-        for rank in list(self.alive):
-            self.exit(rank, -15, by_us=True)
-
-    # -- what happens ----------------------------------------------------------------------------
-
-    def exit(self, rank: int, status: int, *, by_us: bool = False) -> None:
-        pid, at_s = self.alive.pop(rank), self.world.loop.time()
-        self.ends.append(RankEnd(RankExit(rank, pid, status, at_s, ended_by_us=by_us)))
-        self.record(
-            ev.RankExited(
-                attempt=self.attempt, rank=rank, pid=pid, status=status, at_s=at_s, by_us=by_us
+    def _report_group(self, agent: Agent) -> None:
+        if agent.workers:
+            self.group = pt.GroupStarted(
+                node=self.host, attempt=agent.attempt, workers=agent.workers
             )
-        )
-        if by_us or self.phase != "running":
-            return
-        if status:
-            self.later(0.0, 3.0, self._hold)
-            self._others_lose()
-        elif not self.alive:
-            self._ended("finished")
+            self.tell(self.group)
 
-    def _others_lose(self) -> None:
-        for other in self.world.nodes.values():
-            if other is not self and other.attempt == self.attempt:
-                other.loses_others()
+    def _watches(self, agent: Agent) -> None:
+        mine = [pid for pid, (attempt, _) in self.alive.items() if attempt == agent.attempt]
+        failed = [one.rank for one in self.exits.values() if one.status != 0]
+        if "stopping" in agent.orders:
+            if not mine:
+                self.agent_ends(0)
+        elif "restart_group" in agent.orders:
+            agent.orders.clear()
+            agent.restarts = True
+            self._end(mine)
+            self.ask("group_stopped")
+        elif failed:
+            self.ask("failing", [one for one in failed if one is not None])
+        elif not mine:
+            self.agent_ends(0)
 
-    def loses_others(self) -> None:
-        """Ranks that train with a lost one fail soon, or wait until that is noticed."""
-        waits_s = HANG_S if self.world.random.random() < 0.3 else 0.0
-        self.loses_at_s = self.world.loop.time() + waits_s + 3.0
-        self.later(waits_s, waits_s + 3.0, self._fail)
+    def _end(self, pids: list[int]) -> None:
+        for pid in pids:
+            self.dies(pid, -15)
 
-    def _fail(self) -> None:
-        if self.phase == "running" and self.alive:
-            self.exit(min(self.alive), 1)
-
-    def _hold(self) -> None:
-        if self.phase != "running":
-            return
-        self._end_ranks()
-        bad = [end for end in self.ends if end.exit.failed and not end.exit.ended_by_us]
-        self._held(bad[0].exit.rank)
-
-    def _held(self, rank: int | None) -> None:
-        self.phase = "held"
-        self.judged.add(self.attempt)
-        outcome = AttemptOutcome(self.attempt or 0, 30.0, 5, 1, None, None, kind="exit_code")
-        self.record(
-            ev.FailureJudged(
-                attempt=self.attempt,
-                cause=Cause(kind="exit_code", rank=rank, exit_code=1, summary="It failed."),
-                outcome=outcome,
-                ends=[msgspec.to_builtins(end) for end in self.ends],
-            )
-        )
-        self.record(ev.RestartHeld(attempt=self.attempt, delay_s=7200.0, at_s=0.0))
-
-    def die(self) -> None:
-        """Everything on the node is lost at once."""
-        self.world.lives[self.host] += 1
-        self.changes(is_off=True, is_wedged=False)
-        if self.is_alive:
-            self._others_lose()
-            self.phase, self.alive = "none", {}
-        if self.world.random.random() < 0.5:
-            self.break_link()
-        elif self.link is not None:  # nothing reports it
-            self.link.goes_silent()
-
-    def break_link(self) -> None:
-        if self.link is not None:
-            self.link.cut("Broken pipe")
-
-
-class Link:
-    """Replaces `node.links.NodeLink`; what was in transit when it broke is lost."""
-
-    world: World
-
-    def __init__(
-        self,
-        placement: Placement,
-        node: NodeSpec,
-        job_id: str,
-        after_seq: int,
-        take: Callable[..., None],
-        made: Callable[..., None],
-        broken: Callable[..., None],
-    ) -> None:
-        self.node, self.seq = node, after_seq
-        self.shift_s, self.clock_offset_s = 0.0, 0.0
-        self.is_up = False
-        self.wake = asyncio.Event()
-        self._take, self._made, self._broken = take, made, broken
-        self._far = self.world.nodes[node.host]
-        self._life = 0
-        self.is_silent = False
-        self._answers: set[asyncio.Future[Any]] = set()
-
-    @property
-    def host(self) -> str:
-        return self.node.host
-
-    async def run(self) -> None:
-        try:
-            while True:
-                while not self._far.can_be_reached:
-                    self._broken(self, "No route to host")
-                    await asyncio.sleep(2.0)
-                self.is_up = True
-                self._far.gets_link(self)
-                self._made(self)
-                await self._follow(self._life)
-                await asyncio.sleep(self.world.random.choice([0.2, 1.0, 5.0]))
-        finally:
-            self._life += 1
-            if self._far.link is self:
-                self._far.loses_link()
-
-    async def _follow(self, life: int) -> None:
-        """Like ddptop-node: sends events and then states, or that no job exists."""
-        far, absent_s = self._far, 0.0
-        while self.is_up and life == self._life:
-            self.wake.clear()
-            if len(far.log) > self.seq:
-                await asyncio.sleep(self.world.random.choice([0.0, 0.0, 0.3]))
-            if self.is_silent or far.is_wedged:
-                await asyncio.sleep(TICK_S)
-                continue
-            rows = far.log[self.seq :]
-            is_there = far.is_alive or (bool(far.log) and far.phase == "ended")
-            for row in rows:
-                if not self.is_up or life != self._life:
-                    return
-                self.seq = row.seq
-                self._take(self, pt.NodeEvent(event=row))
-            if not self.is_up or life != self._life:
-                return
-            if is_there:
-                absent_s = 0.0
-                self._take(self, pt.NodeState(snapshot=far.world.snapshot_of(far)))
-            elif (absent_s := absent_s + 1.0) >= 3.0:
-                absent_s = 0.0
-                self._take(self, pt.NodeAbsent())
-            alarm = self.world.loop.call_later(TICK_S if is_there else 1.0, self.wake.set)
-            await self.wake.wait()
-            alarm.cancel()
-
-    def goes_silent(self) -> None:
-        """Like a node that is powered off: orders get no answer until the head gives it up."""
-        life = self._life
-        self.is_silent = True
-        self._far.note_contact()
-        give_up = self.world.loop.call_later
-        give_up(SILENT_S, lambda: self.cut("no response") if life == self._life else None)
-
-    def cut(self, why: str) -> None:
-        if not self.is_up:
-            return
-        after_s = HEAD_SILENT_S - SILENT_S if self.is_silent else 0.0
-        self.is_up = self.is_silent = False
-        self._life += 1
-        self._far.loses_link(after_s=after_s)
-        self.wake.set()
-        for future in self._answers:
-            if not future.done():
-                future.set_exception(LinkError(f"{self.host} cannot be reached", why))
-        self._broken(self, why)
-
-    async def ask(self, request: pt.NodeRequest, kind: Any, timeout_s: float = 90.0) -> Any:
-        return await self._asked(lambda: self._far.request(request), timeout_s)
-
-    async def start(
-        self, spec: Any, env: dict[str, str], attempt: int, rendezvous: Rendezvous
-    ) -> dict[str, Any]:
-        return await self._asked(lambda: self._far.start(attempt, rendezvous), 90.0)
-
-    async def _asked(self, do: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-        if not self.is_up:
-            raise LinkError(f"{self.host} cannot be reached")
-        future: asyncio.Future[Any] = self.world.loop.create_future()
-        self._answers.add(future)
-        life = self._life
-
-        def arrive() -> None:
-            if life != self._life or self.is_silent or future.cancelled():
-                return  # the order is lost
-            after_s = self.world.random.choice([0.0, 0.5])
-            try:
-                if self._far.is_wedged:
-                    self._far.refused_in = self.world.job.attempt
-                    after_s = REQUEST_S
-                    raise ControlError("the supervisor does not respond")
-                result: Any = do()
-            except ControlError as error:
-                result = error
-            self.world.loop.call_later(after_s, reply, result)
-
-        def reply(result: Any) -> None:
-            if future.done() or life != self._life:
-                return  # the answer is lost
-            if isinstance(result, ControlError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.world.loop.call_later(self.world.random.choice([0.0, 0.2, 1.0]), arrive)
-        try:
-            found: dict[str, Any] = await asyncio.wait_for(future, timeout_s)
-        except asyncio.TimeoutError:
-            raise LinkError(f"{self.host} did not answer") from None
-        finally:
-            self._answers.discard(future)
-        return found
-
-
-class HeadRows(Rows):
-    """The head's history; checks the invariants at each event."""
-
-    problem = None
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self.world = world
-
-    def event(self, row: Event) -> Event:
-        before = self.folded
-        row = super().event(row)
-        try:
-            self.world.check_event(before, self.folded, ev.from_data(row.data))
-        except AssertionError as error:  # the head survives its own errors
-            self.world.broken.append(str(error))
-        return row
-
-    def add(self, *_: object) -> None:
-        pass
-
-    def close(self, final: bool = False) -> None:
-        pass
-
-
-class _File:
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def write(self, data: bytes) -> bool:
-        self._world.snapshot = data
-        return True
-
-
-class _Server:
-    is_bound = True
-
-    async def start(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Fetcher:
-    async def take_evidence(self, name: str, most_s: float = 0.0) -> None:
-        await asyncio.sleep(0.1)
-
-    async def take_logs(self, *_: object) -> None:
-        await asyncio.sleep(0.1)
-
-    async def take_ends(self, attempts: object) -> None:
-        await asyncio.sleep(0.1)
+    def _goes_on(self, agent: Agent, answer: pt.AnswerAgent) -> None:
+        stage, agent.question = agent.stage, None
+        if stage == "failing":
+            self._end([pid for pid, (one, _) in self.alive.items() if one == agent.attempt])
+            self.ask("torn_down")
+        elif stage == "torn_down":
+            agent.restarts = bool(answer.restart)
+            self.ask("group_stopped")
+        elif agent.restarts and "stopping" not in agent.orders:
+            assert answer.rendezvous is not None, "it restarts, and nobody says where"
+            agent.attempt, agent.restarts = agent.attempt + 1, False
+            agent.meeting, agent.workers, self.exits = answer.rendezvous, [], {}
+            agent.orders.clear()
+            agent.stage, agent.since_s = "joining", self.world.now_s
+        else:
+            self.agent_ends(1)
 
 
 class World:
     """One job on several nodes, with a head that can be killed."""
 
-    def __init__(self, seed: int, loop: VirtualLoop) -> None:
-        self.random, self.loop = random.Random(seed), loop
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now_s = 1000.0
         count = self.random.randint(1, 3)
         self.limit = self.random.randint(0, MOST_RESTARTS)
         specs = [
@@ -585,510 +334,660 @@ class World:
             )
             for index in range(count)
         ]
-        placement = Placement(
+        self.placement = Placement(
             by="pipe",
             nodes=specs,
             min_nodes=self.random.randint(1, count),
             node_timeout_s=NODE_TIMEOUT_S,
             orphan_timeout_s=ORPHAN_TIMEOUT_S,
         )
-        self.placement = placement
-        self.began: set[tuple[int | None, str]] = set()
-        """Attempts with the nodes that have started their ranks."""
         self.spec = make_spec(
             max_restarts=self.limit,
             nproc=sum(one.nproc for one in specs),
-            placement=placement,
+            placement=self.placement,
+            on_nan=self.random.choice(["restart", "stop"]),
         )
-        self.lives = {one.host: 0 for one in specs}
-        self.nodes = {one.host: Node(self, one) for one in specs}
-        self.rows = HeadRows(self)
-        self.snapshot = b""
-        self.heads = 0
-        self.head_s = 0.0
-        """Since when there is this one."""
-        self.meetings: dict[int, tuple[str, int]] = {}
         self._pids = 100
-        self.head: Head | None = None
-        self._work: asyncio.Task[int] | None = None
-        self._channels: tuple[socket.socket, socket.socket] | None = None
-        self.happened: list[str] = []
-        self.away_at_end: set[str] = set()
-        """Nodes without contact as the job ended: they end by themselves, later."""
-        self.could_not_end = ""
-        """What the head says of nodes on which ranks may be left."""
+        self.started: dict[int, set[str]] = {}
+        """By attempt, the nodes on which its ranks were started."""
+        self.nodes = {one.host: Node(self, one) for one in specs}
+        self.rows = Rows()
+        self.log = self._new_log()
+        self.todo: list[tuple[pt.Order, int, float]] = []
+        """Orders, with their attempts and when they were given."""
+        self.stale = Memory(state=self.log.state)
+        self.has_stopped = self.has_asked = self.lost_log = False
+        self.can_lose = True
+        """Whether a node may be lost at last."""
         self.fates: dict[str, str] = {}
         """What becomes of nodes at last; of the others, that they come back."""
-        if self.random.random() < 0.6:
+        if self.random.random() < 0.5:
             for host in self.random.sample(list(self.nodes), self.random.randint(1, count)):
-                self.fates[host] = self.random.choice(["off", "cut", "wedged", "full"])
-        self.broken: list[str] = []
-        """What did not hold at an event."""
-        self.ended_s: float | None = None
-        self.was_asked: set[type[pt.Message]] = set()
-        """To `restart` since the last attempt began, or to `stop`."""
-        self._far = {host: make_snapshot(self.spec, ranks=[], alerts=[]) for host in self.lives}
+                self.fates[host] = self.random.choice(["off", "cut", "full"])
+        for node in self.nodes.values():
+            node.is_up = True
+        self._record(ev.Launched(attempt=0, target="train.py", nproc=2, at_s=self.now_s))
+        self._carry(begin_job(0, self.now_s, self.spec))
+
+    def _new_log(self) -> EventLog:
+        history: Any = self.rows
+        return EventLog(history, lambda line: None)
+
+    @property
+    def state(self) -> JobState:
+        return self.log.state
 
     def pid(self) -> int:
         self._pids += 1
         return self._pids
 
-    def snapshot_of(self, node: Node) -> Any:
-        return msgspec.structs.replace(self._far[node.host], attempt=node.attempt)
-
     # -- the head --------------------------------------------------------------------------------
 
-    def start_head(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setblocking(False)
-        hello = pt.GuardianHello(
-            attempt=0, agent_pid=None, guardian_pid=1, supervisor_restarts=self.heads
-        )
-        ours.send(pt.encode(hello))
-        self._channels = (ours, theirs)
-        self.heads += 1
-        self.head_s = self.loop.time()
-        self.head = Head(FOLDER, self.spec, theirs)
-        self._work = self.loop.create_task(self.head.run())
+    def take(self, fact: pt.Fact) -> None:
+        fact = msgspec.json.decode(msgspec.json.encode(fact), type=pt.Fact)
+        self._carry(decide(self.state, fact, self.now_s, self.spec))
 
-    async def kill_head(self) -> None:
-        """Only the log and the last snapshot are left."""
-        head, work = self.head, self._work
-        assert head is not None and work is not None and self._channels is not None
-        self.head = None
-        while tasks := [task for task in (work, *head.process.tasks) if not task.done()]:
-            for task in tasks:  # wait_for loses one that arrives just as its own wait ends
-                task.cancel()
-            await asyncio.wait(tasks, timeout=0.01)
-        for part in head.parts.by_host.values():
-            if part.broken is not None:
-                part.broken.cancel()
-        if head._publishing is not None:
-            head._publishing.cancel()
-        self._close()
-        if self.rows.pending:
-            for row in self.rows.pending:  # what is not in the snapshot either was never reported
-                if isinstance(started := ev.from_data(row.data), ev.NodeStarted):
-                    self.began.discard((started.attempt, started.node))
-            self.rows.pending = []
-            kept = read_memory(decode_snapshot(self.snapshot))
-            assert kept.state is not None
-            self.rows.folded, self.rows.last_seq = kept.state, kept.last_seq
+    def _carry(self, decision: list[Any]) -> None:
+        for event in decision:
+            if isinstance(event, ev.EventBase):
+                self._record(event)
+        for order in decision:
+            if isinstance(order, pt.Message):
+                self._order(msgspec.json.decode(msgspec.json.encode(order), type=pt.Order))
 
-    def _close(self) -> None:
-        assert self._channels is not None
-        self.loop.remove_reader(self._channels[1])
-        for end in self._channels:
-            end.close()
+    def _order(self, order: Any) -> None:
+        attempt = self.state.attempt or 0
+        if isinstance(order, ON_NODE) and not self.nodes[order.node].is_up:
+            return
+        if isinstance(order, pt.AnswerAgent | pt.TellAgent):
+            self.nodes[order.node].carry_out(order)
+        elif isinstance(order, pt.SkipWait):
+            self.todo = [
+                (
+                    msgspec.structs.replace(one, at_s=self.now_s)
+                    if isinstance(one, pt.WaitForRestart)
+                    else one,
+                    *rest,
+                )
+                for one, *rest in self.todo
+            ]
+        elif isinstance(order, pt.WaitForRestart):
+            self.todo = [one for one in self.todo if not isinstance(one[0], pt.WaitForRestart)]
+            self.todo.append((order, attempt, self.now_s))
+        elif isinstance(order, pt.StartAgent):
+            self.nodes[order.node].carry_out(order)
+        elif isinstance(order, pt.InterruptRanks):
+            pass
+        elif (order, attempt) not in [one[:2] for one in self.todo]:
+            self.todo.append((order, attempt, self.now_s))
 
-    def read_past(self, folder: object, hello: pt.GuardianHello) -> Past:
-        if not self.heads or not self.snapshot:
-            return Past(None, has_continued=False, event=None)
-        snapshot = decode_snapshot(self.snapshot)
-        event = ev.SupervisorRestarted(attempt=snapshot.attempt)
-        return Past(snapshot, has_continued=True, event=event, events=tuple(self.rows.kept))
-
-    @property
-    def job(self) -> JobState:
-        return self.rows.folded
-
-    # -- what always holds -----------------------------------------------------------------------
-
-    def check_event(self, before: JobState, state: JobState, event: ev.JobEvent | None) -> None:
-        assert 0 <= state.budget.used <= self.limit, "the budget is overspent"
+    def _record(self, event: ev.JobEvent) -> None:
+        before = self.state
+        self.log.emit(event)
         if before.is_over:
-            assert state == before, "an end is final"
-        if isinstance(event, ev.RankStarted | ev.RankExited | ev.TrainingStarted):
-            assert event.attempt == before.attempt, "an event of an earlier attempt counts"
+            assert self.state == before, "an end is final"
+        else:
+            self._check_event(before, event)
+        assert 0 <= self.state.budget.used <= self.limit, "the budget is overspent"
+
+    def _check_event(self, before: JobState, event: ev.JobEvent) -> None:
+        state = self.state
+        leads_to = {**LEADS_TO, ev.TrainingStarted: (*LEADS_TO[ev.TrainingStarted], "starting")}
+        if type(event) in LEADS_TO:
+            assert state.phase in leads_to[type(event)], f"{event} leads to {state.phase}"
         if isinstance(event, ev.RankExited):
             known = before.ranks.get(event.rank)
-            assert known is None or not known.exited, "an exit is told once"
+            again = known is not None and known.exited and known.status is not None
+            assert not again, "an exit is told twice"
         elif isinstance(event, ev.NodesChosen):
-            self._check_nodes(before, event)
-        elif isinstance(event, ev.NodeStarted):
-            self.began.add((event.attempt, event.node))
-        elif isinstance(event, ev.NodeFailed) and event.cause and event.cause.kind == "exit_code":
-            assert event.attempt in self.nodes[event.node].judged, (
-                f"{event.node} has not failed in {event.attempt}"
-            )
+            assert len(event.nodes) >= self.placement.min_nodes, "too few nodes"
+            assert state.restart is not None and state.restart.nodes == event.nodes
+            for host in event.nodes if before.nodes else ():
+                life = before.nodes[host]
+                assert not life.refused and life.unknown_since is None, f"{host} is chosen"
+        elif isinstance(event, ev.AttemptStarted):
+            assert state.restart is None and before.restart is not None
+            members = [host for host, life in state.nodes.items() if life.takes_part]
+            assert members == before.restart.nodes or set(members) == set(before.restart.nodes)
+            assert state.world == sum(self.nodes[host].spec.nproc for host in members)
+        elif isinstance(event, ev.AttemptOpened):
+            assert state.attempt == event.attempt and state.restart is None and not state.ranks
+        elif isinstance(event, ev.RankStarted):
+            assert event.node in self.started[state.attempt or 0]
+            assert state.ranks[event.rank].node == event.node and state.has_started(event.node)
+        elif isinstance(event, ev.NodeFailed):
+            assert state.nodes[event.node].failed and state.nodes[event.node].takes_part
+        elif isinstance(event, ev.NodeEnded):
+            assert state.nodes[event.node].ended == event.well
+            finished = state.attempt in self.nodes[event.node].finished
+            assert finished or not event.well, f"{event.node} has not finished"
+        elif isinstance(event, ev.NodeUnreachable):
+            assert state.nodes[event.node].unknown_since is not None
+        elif isinstance(event, ev.NodeReachable):
+            assert state.nodes[event.node].unknown_since is None
+        elif isinstance(event, ev.NodeLost):
+            assert state.nodes[event.node].lost
+        elif isinstance(event, ev.RanksEnding):
+            names = [event.node] if event.node is not None else list(self.nodes)
+            assert all(state.nodes[name].ending_ranks_at_s is not None for name in names)
+        elif isinstance(event, ev.RestartSent):
+            assert state.nodes[event.node].sent
+        elif isinstance(event, ev.RestartPrepared):
+            assert state.nodes[event.node].prepared
+        elif isinstance(event, ev.AgentRequested):
+            wanted = state.nodes[event.node].wanted_agent
+            assert wanted is not None and wanted.attempt == event.next_attempt
+        elif isinstance(event, ev.AgentConnected):
+            wanted = state.nodes[event.node].wanted_agent
+            assert wanted is None or wanted.connected
         elif isinstance(event, ev.RestartRequested):
             self._check_request(before, event)
+        elif isinstance(event, ev.FailureJudged | ev.HangJudged):
+            assert state.cause == event.cause
         elif isinstance(event, ev.EndDecided) and event.state == "finished":
-            self._check_finish(before)
+            members = [host for host, life in before.nodes.items() if life.takes_part]
+            done = [state.attempt in self.nodes[host].finished for host in members]
+            over = [not self.nodes[host].alive for host in members]
+            assert all(done) or all(over), "it has not finished"
         elif isinstance(event, ev.EndDecided) and str(event.reason).startswith("fewer than"):
-            self._check_few(before)
-        elif isinstance(event, ev.Noticed) and "could not be ended" in event.text:
-            self.could_not_end = event.text
+            lives = [before.nodes[host] for host in self.nodes]
+            away = [one for one in lives if one.unknown_since and not one.refused]
+            early = [one for one in away if one.away_s(self.now_s) < NODE_TIMEOUT_S - 0.1]
+            refuses = any(node.is_full for node in self.nodes.values())
+            assert refuses or any(one.refused for one in lives) or away, "no node is missing"
+            assert not early or refuses, "a node was not waited for"
         elif isinstance(event, ev.JobEnded):
-            self._check_end(before, event)
-
-    def _check_nodes(self, before: JobState, event: ev.NodesChosen) -> None:
-        assert len(event.nodes) >= self.placement.min_nodes, "too few nodes"
-        assert before.attempt in (None, event.attempt, (event.attempt or 0) - 1)
-        for host in event.nodes if before.nodes else ():
-            life = before.nodes[host]
-            assert not life.refused and life.unknown_since is None, f"{host} is away, and chosen"
-        self.was_asked.discard(pt.Restart)
+            back = [node.host for node in self.nodes.values() if node.is_up and node.alive]
+            assert not back, f"ranks outlive the job on {back}"
+            if event.state == "stopped":
+                assert self.has_stopped, "nobody has asked for a stop"
+            if event.state == "failed":
+                assert event.cause is not None, "it fails for no reason"
 
     def _check_request(self, before: JobState, event: ev.RestartRequested) -> None:
         """Nothing is restarted because of a head or a link."""
-        taking_part = [host for host, life in before.nodes.items() if life.takes_part]
+        members = [host for host, life in before.nodes.items() if life.takes_part]
         if event.node is not None:
-            lives = [before.nodes[host] for host in taking_part]
-            away = [one.away_s(self.loop.time()) for one in lives if one.unknown_since]
+            lives = [before.nodes[host] for host in members]
+            away = [one.away_s(self.now_s) for one in lives if one.unknown_since]
             assert not away or (len(away) == len(lives) and min(away) > NODE_TIMEOUT_S - 0.1), (
                 f"others may train on, and {event.node} is taken back"
             )
-        elif event.without is None and pt.Restart not in self.was_asked:
-            late = [host for host in taking_part if (event.attempt, host) not in self.began]
-            assert late, "nobody has asked for a restart"
-
-    def _check_few(self, before: JobState) -> None:
-        """Required nodes did not return in time, or refuse."""
-        lives = {host: before.nodes[host] for host in self.nodes}
-        out = {host for host, life in lives.items() if life.refused or life.unknown_since}
-        attempt = before.attempt
-        refusing = {host for host, one in self.nodes.items() if one.refused_in == attempt}
-        now_s = self.loop.time()
-        early = [
-            host
-            for host in out - refusing
-            if not lives[host].refused and lives[host].away_s(now_s) < NODE_TIMEOUT_S - 0.1
-        ]
-        assert refusing or out, "no node is missing"
-        assert not early or refusing, f"{early} were not waited for"
-
-    def _check_finish(self, before: JobState) -> None:
-        """Once the head can know that the last node has finished, nothing is waited for."""
-        nodes = [self.nodes[host] for host, life in before.nodes.items() if life.takes_part]
-        known_s = max(max(one.finished_s, one.back_s) for one in nodes)
-        late_s = self.loop.time() - max(known_s, self.head_s)
-        assert not known_s < math.inf or late_s < LINK_BACK_S, f"finished {late_s:.0f} s late"
-
-    def _check_end(self, before: JobState, event: ev.JobEnded) -> None:
-        self.ended_s = now_s = self.loop.time()
-        away = (one.host for one in self.nodes.values() if now_s - one.back_s < LINK_BACK_S)
-        self.away_at_end.update(away)
-        assert self.head is not None
-        back = [
-            host
-            for host, part in self.head.parts.by_host.items()
-            if part.is_known and not part.ended and self.nodes[host].is_alive
-        ]
-        assert not back, f"{back} could be ended"
-        if event.state == "stopped":
-            assert pt.StopAsked in self.was_asked, "nobody has asked for a stop"
-        elif event.state == "finished":
-            taking_part = [host for host, life in before.nodes.items() if life.takes_part]
-            unfinished = [host for host in taking_part if not self.nodes[host].has_finished]
-            assert not unfinished, f"{unfinished} have not finished"
-        else:
-            assert event.cause is not None, "it fails for no reason"
-
-    def check(self) -> None:
-        assert not self.broken, self.broken[0]
-        if self.head is not None and self.head.parts.by_host:  # it has restored its previous state
-            mine, folded = self.head.job, self.rows.folded
-            apart = [
-                (name, getattr(mine, name), getattr(folded, name))
-                for name in (() if mine == folded else mine.__struct_fields__)
-                if getattr(mine, name) != getattr(folded, name)
-            ]
-            assert not apart, f"the log tells another story: {apart}"
-        if self.head is not None:
-            assert not self.head.defects._reported, self.head.defects._reported
+        elif event.without is None:
+            assert self.has_asked, "nobody has asked for a restart"
 
     # -- what can happen -------------------------------------------------------------------------
 
     def some(self) -> Node:
         return self.random.choice(list(self.nodes.values()))
 
-    async def rank_fails(self) -> None:
-        node = self.some()
-        if node.phase == "running" and node.alive:
-            node.exit(self.random.choice(list(node.alive)), self.random.choice([1, -9, -11]))
+    def time_passes(self) -> None:
+        self.now_s += self.random.choice((0.1, 1.0, 20.0))
 
-    async def ranks_finish(self) -> None:
+    def rank_dies(self) -> None:
+        node = self.some()
+        if node.alive:
+            node.dies(self.random.choice(list(node.alive)), self.random.choice((-9, 1)))
+
+    def ranks_finish(self) -> None:
         if self.random.random() < 0.3:
             for node in self.nodes.values():
-                for rank in list(node.alive):
-                    if node.phase == "running" and node.attempt == self.job.attempt:
-                        node.exit(rank, 0)
+                for pid in list(node.alive):
+                    node.dies(pid, 0)
 
-    async def link_breaks(self) -> None:
-        node = self.some()
-        node.changes(is_cut=node.is_cut or self.random.random() < 0.7)
-        if node.link is not None and self.random.random() < 0.3:
-            node.link.goes_silent()
-        else:
-            node.break_link()
-
-    async def link_returns(self) -> None:
+    def peers_fail(self) -> None:
+        """Ranks whose peers are gone fail too."""
         for node in self.nodes.values():
-            node.changes(is_cut=False)
+            for pid, (attempt, _) in list(node.alive.items()):
+                if self._lost_peers(attempt) and self.random.random() < 0.5:
+                    node.dies(pid, 1)
 
-    async def supervisor_hangs(self) -> None:
+    def _lost_peers(self, attempt: int) -> bool:
+        for host in self.started.get(attempt, ()):
+            node = self.nodes[host]
+            here = {one for one, _ in node.alive.values()}
+            if attempt not in here and attempt not in node.finished:
+                exits = [one for one in node.exits.values() if one.attempt == attempt]
+                if not exits or any(one.status != 0 for one in exits):
+                    return True
+            if any(one.status != 0 and one.attempt == attempt for one in node.exits.values()):
+                return True
+        return False
+
+    def exits_are_reported(self) -> None:
         node = self.some()
-        node.changes(is_wedged=node.is_alive)
+        if node.agent is None or node.agent.listens:
+            node.report_exits()
 
-    async def supervisors_go_on(self) -> None:
-        for node in self.nodes.values():
-            node.changes(is_wedged=False)
+    def agent_connects(self) -> None:
+        self.some().agent_connects()
 
-    async def node_dies(self) -> None:
-        self.some().die()
+    def agent_acts(self) -> None:
+        self.some().agent_acts()
 
-    async def nodes_return(self) -> None:
-        for node in self.nodes.values():
-            node.changes(is_off=False)
-
-    async def head_dies(self) -> None:
-        if self.head is not None and not self.head.ended.is_set():
-            await self.kill_head()
-            await asyncio.sleep(self.random.choice([0.0, 0.5, 20.0]))
-            self.start_head()
-
-    async def disk_fills(self) -> None:
+    def agent_dies(self) -> None:
         node = self.some()
-        node.is_full = self.random.random() < 0.3
+        if node.agent is not None:
+            node.agent_ends(-9)
 
-    async def heads_disk_fills(self) -> None:
+    def first_step(self) -> None:
+        for node in self.nodes.values():
+            trains = any(attempt == self.state.attempt for attempt, _ in node.alive.values())
+            if trains and self.state.has_started(node.host):  # else, it does not count steps yet
+                event = ev.TrainingStarted(attempt=self.state.attempt, after_s=1.0)
+                self._notices(node, event)
+
+    def node_tells(self) -> None:
+        node, attempt = self.some(), self.state.attempt
+        saved = Checkpoint(path=f"/ck/{self.now_s}", at=EPOCH, attempt=attempt)
+        event: Any = self.random.choice(
+            [
+                ev.Noticed(attempt=attempt, text=f"something at {self.now_s}"),
+                ev.CheckpointSaved(attempt=attempt, checkpoint=saved),
+            ]
+        )
+        if node.is_there:
+            self._notices(node, event)
+
+    def _notices(self, node: Node, event: Any) -> None:
+        node.tell(pt.NodeNoticed(node=node.host, event=event))
+        state = self.state
+        if not node.is_up or state.is_over:
+            return
+        if isinstance(event, ev.Noticed):
+            shown = [one.alert.message for one in state.alerts.values()]
+            assert f"{node.host}: {event.text}" in shown, "a notice is lost"
+        elif state.node(node.host).takes_part and isinstance(event, ev.CheckpointSaved):
+            assert state.checkpoint == event.checkpoint, "a checkpoint is lost"
+        elif state.node(node.host).takes_part:
+            assert state.first_step_after_s is not None, "the first step is lost"
+
+    def trouble_is_found(self) -> None:
+        if self.state.world is not None and self.random.random() < 0.5:
+            reason: Any = self.random.choice(["hang", "nan"])
+            self.take(pt.TroubleFound(reason=reason, ranks=[]))
+
+    def link_breaks(self) -> None:
+        node = self.some()
+        node.is_cut = node.is_cut or self.random.random() < 0.7
+        self._break(node)
+
+    def _break(self, node: Node) -> None:
+        """Some of what was ordered there has still arrived, but what follows is not known."""
+        if not node.is_up:
+            return
+        node.is_up, node.is_reported, node.lost_s = False, False, self.now_s
+        kept = []
+        for one in self.todo:
+            if isinstance(one[0], ON_NODE) and one[0].node == node.host:
+                if self.random.random() < 0.5:
+                    self._done_on(node, *one)
+            else:
+                kept.append(one)
+        self.todo = kept
+
+    def break_is_reported(self) -> None:
+        for node in self.nodes.values():
+            if not node.is_up and not node.is_reported:
+                node.is_reported = True
+                self.take(pt.LinkBroken(node=node.host, why="No route to host"))
+
+    def links_return(self) -> None:
+        for node in self.nodes.values():
+            node.is_cut = False
+
+    def link_is_made(self) -> None:
+        node = self.some()
+        if not node.is_up and not node.is_cut and not self.state.is_over:
+            node.link_is_made()
+
+    def nodes_supervisor_dies(self) -> None:
+        """The next one finds the same agent, and what it had begun is forgotten."""
+        node = self.some()
+        if node.is_there:
+            self._break(node)
+            if node.agent is not None:
+                node.agent.listens = False
+                if self.random.random() < 0.5:
+                    node.agent.orders.clear()
+
+    def node_dies(self) -> None:
+        node = self.some()
+        if self.random.random() < 0.5:
+            self._dies(node)
+
+    def _dies(self, node: Node) -> None:
+        self._break(node)
+        node.alive, node.agent, node.agent_exit, node.last_exit = {}, None, None, None
+        node.untold, node.exits, node.is_there, node.is_cut = [], {}, False, True
+        node.group = None
+
+    def disk_fills(self) -> None:
+        self.some().is_full = self.random.random() < 0.3
+
+    def heads_disk_fills(self) -> None:
         self.rows.is_full = self.random.random() < 0.3
 
-    async def node_tells(self) -> None:
-        node = self.some()
-        if node.is_alive:
-            node.record(ev.Noticed(attempt=node.attempt, text="something"))
+    def orphans_end(self) -> None:
+        """A node without its head ends its part after a while."""
+        for node in self.nodes.values():
+            if not node.is_up and self.now_s - node.lost_s > ORPHAN_TIMEOUT_S and node.is_there:
+                node.part_ends()
 
-    async def asked_to_restart(self) -> None:
-        await self.command(pt.Restart())
-
-    async def asked_to_stop(self) -> None:
-        if self.random.random() < 0.15:
-            await self.command(pt.StopAsked(grace_s=self.random.choice([0.0, 10.0])))
-
-    async def command(self, request: pt.Restart | pt.StopAsked) -> None:
-        head, before = self.head, self.job
-        if head is None or not head.parts.by_host or head.ended.is_set():
-            return
-        self.was_asked.add(type(request))
+    def someone_restarts(self) -> None:
+        before, asked = self.state, self.has_asked
+        self.has_asked = True
         try:
-            await head._command(request)
-        except ControlError as error:
-            self.was_asked.discard(type(request))
-            assert before.ending or before.phase == "restarting", f"it refuses: {error}"
+            self.take(pt.RestartAsked(agent=pt.AgentState()))
+        except ControlError:
+            self.has_asked = asked
+            assert self.state == before, "a refused request changed something"
             return
-        if isinstance(request, pt.Restart):
-            assert self.job.restart is not None, "nothing is restarted"
-        else:
-            assert self.job.ending is not None, "nothing is stopped"
+        assert self.state.restart is not None and not self.state.restart.counted
 
-    HAPPENS = (
-        *(rank_fails, rank_fails, rank_fails, ranks_finish, link_breaks, link_breaks),
-        *(link_returns, node_dies, nodes_return, nodes_return, head_dies, node_tells),
-        *(disk_fills, heads_disk_fills, supervisor_hangs, supervisors_go_on),
-        *(asked_to_restart, asked_to_stop),
+    def someone_stops(self) -> None:
+        if not self.state.is_over and self.random.random() < 0.3:
+            self.has_stopped = True
+            self.take(pt.StopAsked(grace_s=self.random.choice((0.0, 5.0))))
+
+    def snapshot_is_published(self) -> None:
+        self.stale = self.log.memory()
+
+    def head_dies(self) -> None:
+        before, memory = self.state, self.log.memory()
+        if not self.rows.pending and self.random.random() < 0.5:
+            memory = self.stale
+        self.lost_log |= bool(self.rows.pending)
+        last_stored = self.rows.kept[-1].seq if self.rows.kept else 0
+        for node in self.nodes.values():
+            self._break(node)
+            node.is_reported = True  # the next head tries to reach it
+        self.rows.pending, self.rows.last_seq, self.todo = [], last_stored, []
+        self.log = self._new_log()
+        self.log.restore(self.rows.kept, self._snapshot(memory))
+        assert self.state == before, "the next head knows another state"
+        if self.lost_log:
+            self.rows.folded = self.state
+        self.stale = self.log.memory()
+        self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
+        self.take(pt.SupervisorStarted(agent=pt.AgentState()))
+        for node in self.nodes.values():
+            node.is_reported = False
+
+    def _snapshot(self, memory: Memory) -> NodeSnapshot:
+        return NodeSnapshot(
+            job="train",
+            job_id="train@1",
+            host="h",
+            seq=1,
+            ts=EPOCH,
+            state="running",
+            started_at=EPOCH,
+            memory=msgspec.json.decode(msgspec.json.encode(memory)),
+        )
+
+    def order_is_done(self) -> None:
+        ready = [one for one in self.todo if self._is_ready(one[0], one[2])]
+        if ready:
+            self._do(self.random.choice(ready))
+
+    def _do(self, one: tuple[Any, int, float]) -> None:
+        self.todo.remove(one)
+        order = one[0]
+        if isinstance(order, ON_NODE):
+            fact = self._done_on(self.nodes[order.node], *one)
+        else:
+            fact = self._fact_of(*one)
+        if fact is not None:
+            self.take(fact)
+
+    STEPS: tuple[Callable[[World], None], ...] = (
+        *(time_passes, rank_dies, exits_are_reported, peers_fail, first_step) * 2,
+        *(order_is_done, agent_acts, agent_connects) * 12,
+        *(link_breaks, break_is_reported, links_return, link_is_made, link_is_made),
+        *(nodes_supervisor_dies, node_dies, disk_fills, heads_disk_fills, head_dies),
+        *(agent_dies, trouble_is_found, node_tells, ranks_finish, snapshot_is_published),
+        *(someone_restarts, someone_stops, orphans_end),
     )
 
-    async def happen(self, steps: tuple[Any, ...], count: int) -> None:
-        for _ in range(count):
-            await asyncio.sleep(self.random.choice([0.0, 0.1, 1.0, 5.0, 20.0, 60.0]))
-            step = self.random.choice(steps)
-            self.happened.append(f"{self.loop.time() - 1000:.1f} {step.__name__}")
-            await step(self)
-            self.check()
-            if self.job.is_over:
-                return
+    # -- what comes of an order ------------------------------------------------------------------
 
-    async def quiet(self) -> None:
-        """Wait until nothing is in progress any more, neither here nor on a reachable node."""
-        end_s, since_s = self.loop.time() + SETTLED_S, self.loop.time()
-        while self.loop.time() < since_s + QUIET_S:
-            await asyncio.sleep(0.7 * TICK_S)  # not in step with periodic tasks
-            assert self.loop.time() < end_s, f"it does not come to rest: {self.busy}"
-            if self.busy:
-                since_s = self.loop.time()
+    def _is_ready(self, order: pt.Order, given_s: float) -> bool:
+        if isinstance(order, pt.WaitForRestart):
+            return order.at_s is None or order.at_s <= self.now_s
+        if isinstance(order, pt.AwaitNodes):
+            return self.now_s >= given_s + order.seconds
+        if isinstance(order, pt.BeginOn):
+            return self.nodes[order.node].is_up or self.now_s >= given_s + UP_S
+        return True
 
-    @property
-    def busy(self) -> list[str]:
-        """What is still in progress."""
-        head = self.head
-        assert head is not None and self._work is not None
-        if head.ended.is_set():
-            return [] if self._work.done() else ["the head"]
-        busy = [] if self.is_patient else [str(order) for order in head._orders.under_way]
-        for host, part in head.parts.by_host.items():
-            node = self.nodes[host]
-            if node.can_be_reached and (node.link is None or node.link.is_silent):
-                busy.append(f"the broken link to {host}")
-            if node.is_heard and (node.phase in ("starting", "stopping") or not part.is_reported):
-                busy.append(f"{host}, which is {node.phase}")
-            if node.is_heard and part.link.seq < len(node.log):
-                busy.append(f"events of {host}")
-            if node.loses_at_s > self.loop.time():
-                busy.append(f"what {host} loses")
-        return busy
+    def _done_on(self, node: Node, order: Any, attempt: int, given_s: float) -> pt.Fact | None:
+        chance = self.random.random()
+        if isinstance(order, pt.EndLeftovers):
+            if order.grace_s is not None or order.question is None:
+                for pid in list(node.alive):
+                    node.dies(pid, -15)
+            node.report_exits()
+            return pt.LeftoversEnded(node=node.host, question=order.question)
+        if isinstance(order, pt.JudgeStart):
+            cause = msgspec.structs.replace(CAUSE, signal=None if chance < 0.5 else "SIGKILL")
+            return pt.StartJudged(
+                node=node.host,
+                attempt=attempt,
+                begins=order.begins,
+                status=order.status,
+                cause=cause,
+                jitter=chance,
+            )
+        if isinstance(order, pt.ReplaceAgent):
+            node.ends_all()
+            node.report_exits()
+            node.agent_exit = None
+            return pt.AgentMadeRoom(node=node.host, attempt=self._known(attempt))
+        assert isinstance(order, pt.ChooseDevices), order
+        refused = "GPU 0: lost" if node.is_full else None
+        return pt.DevicesChosen(
+            node=node.host,
+            attempt=self._known(attempt),
+            question=order.question,
+            agent=node.state_of_agent(),
+            refused=refused,
+        )
 
-    @property
-    def is_patient(self) -> bool:
-        """Whether a stop only waits for nodes without contact."""
-        parts = () if self.head is None else self.head.parts.by_host.items()
-        left = [host for host, part in parts if part.is_stale or not part.ended]
-        is_away = left and all(self.nodes[host].back_s == math.inf for host in left)
-        return bool(is_away) and self.job.stop is not None
+    def _known(self, attempt: int) -> int:
+        """The attempt as a node knows it that may have been left out of the last ones."""
+        return self.random.choice([attempt, max(0, attempt - 1)])
 
-    async def settle(self) -> None:
-        """Some nodes return, some are gone for good: the job continues to train, or is over."""
-        self.happened.append(f"{self.loop.time() - 1000:.1f} settle, with {self.fates}")
+    def _fact_of(self, order: Any, attempt: int, given_s: float) -> pt.Fact | None:
+        chance = self.random.random()
+        if isinstance(order, pt.BeginOn):
+            return self._begin(order, attempt)
+        if isinstance(order, pt.KeepEvidence):
+            return pt.EvidenceKept(
+                node=order.node, attempt=attempt, question=order.question, ranks=order.ranks
+            )
+        if isinstance(order, pt.KeepEvidenceOnNodes):
+            return pt.VerdictsDue(attempt=attempt)
+        if isinstance(order, pt.JudgeAttempt):
+            outcome = self._outcome(attempt) if chance > 0.1 else None
+            return pt.AttemptJudged(
+                attempt=attempt,
+                question=order.question,
+                cause=None if outcome is None else CAUSE,
+                outcome=outcome,
+                jitter=chance,
+            )
+        if isinstance(order, pt.JudgeTrouble):
+            return pt.TroubleJudged(
+                attempt=attempt,
+                reason=order.reason,
+                cause=CAUSE,
+                outcome=self._outcome(attempt) if chance > 0.1 else None,
+                jitter=chance,
+            )
+        if isinstance(order, pt.WaitForRestart):
+            return pt.RestartDue(attempt=attempt, question=order.question)
+        if isinstance(order, pt.AwaitNodes):
+            return pt.NodesDue(attempt=attempt)
+        if isinstance(order, pt.AskCheckpoint):
+            return pt.CheckpointWaited(attempt=attempt)
+        hosts = [order.node] if isinstance(order, pt.EndOn) else list(self.nodes)
+        for host in hosts:
+            if self.nodes[host].is_up:
+                self.nodes[host].part_ends()
+        if isinstance(order, pt.EndOn):
+            return None
+        return pt.RanksEnded() if isinstance(order, pt.EndRanks) else pt.NothingLeft()
+
+    def _begin(self, order: pt.BeginOn, attempt: int) -> pt.Fact | None:
+        node, pending = self.nodes[order.node], self.state.restart
+        if pending is None or pending.next_attempt != order.attempt or self.state.ending:
+            is_gone = node.is_up and not node.is_there
+            return pt.LinkMade(node=node.host, is_there=False) if is_gone else None
+        if not node.is_up:
+            return pt.PartRefused(
+                node=node.host, attempt=order.attempt, error="it cannot be reached"
+            )
+        if node.is_there:
+            self._order(pt.ChooseDevices(node=node.host, question=order.question))
+            return None
+        if node.is_full:
+            return pt.PartRefused(
+                node=node.host, attempt=order.attempt, error="disk full", answered=True
+            )
+        node.start(order.attempt, order.rendezvous)
+        return None
+
+    def _outcome(self, attempt: int) -> AttemptOutcome:
+        step = self.random.choice([None, 5, int(self.now_s)])
+        return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
+
+    # -- what always holds -----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The invariants after any step."""
+        state = self.state
+        assert self.rows.folded == state, "the fold of the log is not the live state"
+        heard = [node for node in self.nodes.values() if node.is_up]
+        assert not (state.is_over and any(node.alive for node in heard)), "ranks outlive the job"
+        rows = [*self.rows.kept, *self.rows.pending]
+        seqs = [row.seq for row in rows]
+        assert seqs == sorted(set(seqs)), "two events have one number"
+        for node in self.nodes.values():
+            assert len({attempt for attempt, _ in node.alive.values()}) <= 1, "two attempts"
+            for pid, (attempt, rank) in node.alive.items():
+                life = state.ranks.get(rank)
+                is_same = attempt == state.attempt and life is not None and life.pid == pid
+                assert not is_same or not life.exited, "a living rank has exited"
+
+    def settle(self) -> None:
+        """Some nodes return, some are gone: the job ends, or its ranks train."""
         for node in self.nodes.values():
             fate = self.fates.get(node.host)
-            if fate == "off" and not node.is_off:
-                node.die()
             node.is_full = fate == "full" or (fate is None and node.is_full)
-            node.changes(
-                is_off=fate == "off",
-                is_cut=fate == "cut",
-                is_wedged=fate == "wedged" and node.is_alive,
-            )
-            if fate == "cut":
-                node.break_link()
-        await self.quiet()
-        self.check()
-        if not self.job.is_over:
-            if self.job.stop is None:
-                self.check_rest()
-                asked_s = self.loop.time()
-                await self.command(pt.StopAsked(grace_s=5.0))
-                await self.quiet()
-                is_slow = self.ended_s is not None and self.ended_s - asked_s > STOPPED_S
-                assert not is_slow, "a stop is slow"
-            await self._outlive_patience()
-        assert self._work is not None
-        await asyncio.wait_for(self._work, SETTLED_S)
-        self.check()
-        left = {node.host for node in self.nodes.values() if node.is_alive}
-        assert left <= self.away_at_end, f"left running on {sorted(left - self.away_at_end)}"
-        if self.job.phase == "stopped":
-            assert all(self.nodes[host].is_wedged for host in left), f"not stopped on {left}"
-        unsaid = [host for host in left if host not in self.could_not_end]
-        assert not unsaid, f"left running on {unsaid}, and nobody was told"
-        await self._outlive_orphans()
-
-    async def _outlive_patience(self) -> None:
-        """A stop is carried out on nodes that return, and waits only for parts that may run."""
-        if self.job.is_over:
+            node.is_cut = fate in ("cut", "off")
+            if fate == "off":
+                self._dies(node)
+            elif fate == "cut":
+                self._break(node)
+        self.rows.is_full = False
+        may_lose_one = self.can_lose and len(self.nodes) > self.placement.min_nodes
+        if may_lose_one and self.random.random() < 0.2:
+            self._go_on_without_one()
+        for _ in range(200):
+            self.now_s += 7.0
+            self._round()
+        state = self.state
+        if self.has_stopped:
+            assert state.is_over, "a stop did not end the job"
+            assert state.phase == "stopped", "a stop ended as something else"
+        if state.is_over:
             return
-        assert self.is_patient, "a stop does not end"
-        if self.random.random() < 0.5:
-            for node in self.nodes.values():
-                node.changes(is_off=False, is_cut=False, is_wedged=False)
-            await self.quiet()
-            left = [node.host for node in self.nodes.values() if node.is_alive]
-            assert self.job.is_over and not left, f"a stop is not carried out on {left}"
-        else:
-            await asyncio.sleep(ORPHAN_TIMEOUT_S + parts.ORPHANED_S + 2 * TICK_S)
-            assert self.job.is_over, "a stop waits in vain"
+        self._check_rest()
+        self.has_stopped = True
+        self.take(pt.StopAsked(grace_s=0.0))
+        for _ in range(20):
+            self.now_s += 7.0
+            self._round()
+        assert self.state.is_over, "a stop does not end the job"
 
-    async def _outlive_orphans(self) -> None:
-        """What is left ends by itself in time, once its supervisor runs."""
-        await self.supervisors_go_on()
-        await asyncio.sleep(HEAD_SILENT_S + ORPHAN_TIMEOUT_S + ORPHAN_GRACE_S + 2 * TICK_S)
-        left = [node.host for node in self.nodes.values() if node.is_alive]
-        assert not left, f"left running on {left}, long after the job"
+    def _go_on_without_one(self) -> None:
+        """The others train for a while before it returns."""
+        node = self.some()
+        self._dies(node)
+        for _ in range(40):
+            self.now_s += 7.0
+            self._round()
+        self.first_step()
+        node.is_cut = self.fates.get(node.host) in ("cut", "off")
 
-    def check_rest(self) -> None:
-        """Nothing is in progress any more, but the job is not over."""
-        taking_part = [one for one in self.nodes.values() if self.job.nodes[one.host].takes_part]
-        assert self.job.phase in ("starting", "running"), f"it stays {self.job.phase}"
-        heard = [one for one in taking_part if one.is_heard]
+    def _round(self) -> None:
         for node in self.nodes.values():
-            life = self.job.nodes[node.host]
-            is_known = life.unknown_since is None
-            assert is_known == node.is_heard, f"{node.host} is {node.phase}, and known: {is_known}"
-            if node in taking_part:
-                if not heard:  # their fate is unknown
-                    continue
-                assert node.phase in ("running", "ended"), f"{node.host} stays {node.phase}"
-                assert node.attempt == self.job.attempt, f"{node.host} trains {node.attempt}"
-            elif node.is_heard:
-                assert life.refused or len(heard) < len(taking_part), f"{node.host} is left out"
-                assert not node.is_alive, f"{node.host} is left out, and {node.phase}"
-        assert not heard or self.job.phase == "running", f"it stays {self.job.phase}"
-        assert not heard or any(one.phase == "running" for one in heard), "all have ended"
+            if not node.is_up and not node.is_cut and not self.state.is_over:
+                node.link_is_made()
+        self.break_is_reported()
+        self.peers_fail()
+        for node in self.nodes.values():
+            node.agent_connects()
+            if node.agent is None or node.agent.listens:
+                node.report_exits()
+            node.agent_acts()
+        for one in [one for one in self.todo if self._is_ready(one[0], one[2])]:
+            if one in self.todo:
+                self._do(one)
+        self.orphans_end()
 
-    async def close(self) -> None:
-        if self.head is not None and self._work is not None:
-            if self._work.done():
-                self._close()
-            else:
-                await self.kill_head()
-
-
-@contextlib.contextmanager
-def simulated(world: World) -> Iterator[None]:
-    """Make the head read and write only the simulation."""
-    stands_in = {
-        "HistoryWriter": lambda *_, **__: world.rows,
-        "SteadyFile": lambda *_: _File(world),
-        "ControlServer": lambda *_: _Server(),
-        "Fetcher": lambda *_: _Fetcher(),
-        "NodeLink": type("WorldLink", (Link,), {"world": world}),
-        "read_past": world.read_past,
-        "write_end": _nothing,
-        "boottime_s": world.loop.time,
-        "TICK_S": TICK_S,
-        "POLL_S": POLL_S,
-    }
-    with contextlib.ExitStack() as stack:
-        for name, value in stands_in.items():
-            for module in (head_module, job_process, orders, parts):
-                if hasattr(module, name):
-                    stack.enter_context(mock.patch.object(module, name, value))
-        yield
-
-
-async def _nothing(*_: object) -> None:
-    pass
+    def _check_rest(self) -> None:
+        state = self.state
+        members = [host for host, life in state.nodes.items() if life.takes_part]
+        heard = [host for host in members if self.nodes[host].is_up]
+        busy = [one for one, *_ in self.todo if not isinstance(one, pt.AwaitNodes)]
+        assert not busy, f"never done: {busy}"
+        for host, node in self.nodes.items():
+            life = state.nodes[host]
+            assert (life.unknown_since is None) == node.is_up, f"{host}: {life}"
+            agent = node.agent
+            if host in members and node.is_up:
+                trains = bool(node.alive) and (agent is None or agent.stage == "watching")
+                assert trains or state.attempt in node.finished, (
+                    f"{host} does not train: {agent}; the job is {state.phase}"
+                )
+                assert {a for a, _ in node.alive.values()} <= {state.attempt}, "another attempt"
+            elif node.is_up:
+                assert life.refused or len(heard) < len(members), f"{host} is left out"
+                assert not node.is_there, f"{host} is left out, and runs"
+        assert not heard or state.phase in ("starting", "running"), f"it stays {state.phase}"
+        hosts = hosts_of_ranks(state, self.spec)
+        if heard == members:
+            alive = [rank for host in heard for _, rank in self.nodes[host].alive.values()]
+            assert set(alive) <= set(hosts) and alive, "nothing trains"
 
 
 def drive(
     seed: int,
-    steps: tuple[Any, ...] = World.HAPPENS,
-    count: int = STEPS,
+    steps: tuple[Callable[[World], None], ...] = World.STEPS,
+    count: int = 60,
     *,
     settles_first: bool = False,
 ) -> World:
-    """One interleaving of everything that can happen.
+    """One interleaving of everything that can happen; the same seed gives the same one.
 
     Args:
         seed: decides on all.
         steps: what can happen.
-        count: how often something does, at most.
+        count: how often something does.
         settles_first: it trains before the first of them, and every node comes back.
-
-    Raises:
-        AssertionError: an invariant is broken.
     """
-    loop = VirtualLoop()
-    loop.set_exception_handler(lambda *_: None)
-    world = World(seed, loop)
+    world = World(seed)
     if settles_first:
-        world.fates = {}
-
-    async def run() -> None:
-        world.start_head()
-        try:
-            if settles_first:
-                await asyncio.sleep(30.0)
-            await world.happen(steps, count)
-            await world.settle()
-        finally:
-            await world.close()
-
-    try:
-        with simulated(world):
-            loop.run_until_complete(run())
-    finally:
-        loop.close()
+        world.fates, world.can_lose = {}, False
+        for _ in range(20):
+            world._round()
+    for _ in range(count):
+        world.random.choice(steps)(world)
+        world.check()
+        if world.state.is_over:
+            break
+    world.settle()
+    world.check()
     return world

@@ -14,8 +14,7 @@ from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
-from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.memory import read_memory
+from ddptop_runner.job.event_log import EventLog, read_memory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.model import events as ev
@@ -30,8 +29,8 @@ from ddptop_runner.model.snapshot import (
     encode,
 )
 from ddptop_runner.model.spec import Device
+from ddptop_runner.node.alerts import LastResort
 from ddptop_runner.node.driver import JobDriver
-from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 CAUSE = Cause(kind="signal", signal="SIGKILL", rank=1, summary="Rank 1 was killed.")
@@ -84,8 +83,8 @@ class Around:
             ).plain(),
         )
 
-    def start_agent(self, attempt: int, restarts_left: int) -> None:
-        self.agents.append((attempt, restarts_left))
+    def start_agent(self, order: pt.StartAgent) -> None:
+        self.agents.append((order.attempt, order.restarts_left))
 
     def request_device_report(self) -> None:
         self.requests += 1

@@ -11,8 +11,7 @@ import pytest
 from tests.runner.builders import make_spec, put_exit
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.job.command_ranks import CommandRanks, table_of
-from ddptop_runner.job.ranks import OwnRanks
+from ddptop_runner.job.ranks import CommandRanks, OwnRanks, table_of
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import decide
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
@@ -16,7 +15,8 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause
-from ddptop_runner.model.spec import Device, Membership, Rendezvous
+from ddptop_runner.model.spec import Device
+from ddptop_runner.model.words import HERE
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 CAUSE = Cause(kind="hang", summary="The job hung.")
@@ -70,7 +70,7 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
         ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=3),
         ev.AgentConnected(attempt=0, pid=8),
     )
-    assert state.restart is not None and state.wanted_agent is not None
+    assert state.restart is not None and state.node().wanted_agent is not None
     fact = pt.SupervisorStarted(agent=pt.AgentState())
     assert orders(state, fact) == [pt.JudgeStart(status=None)]
 
@@ -121,8 +121,8 @@ def test_devices_come_back_only_for_an_attempt_that_is_not_prepared(prepared):
         ev.RestartPrepared(attempt=0, aside=[lost]),
     )
     assert state.restart is not None and state.set_aside == [lost]
-    restart = msgspec.structs.replace(state.restart, prepared=prepared)
-    state = msgspec.structs.replace(state, restart=restart)
+    life = msgspec.structs.replace(state.node(), prepared=prepared)
+    state = msgspec.structs.replace(state, nodes={HERE: life})
     (hurried,) = events(state, pt.RestartAsked(agent=AGENT, devices_back=[lost.device]))
     assert isinstance(hurried, ev.RestartHurried)
     assert hurried.devices_back == ([] if prepared else [lost.device])
@@ -149,46 +149,3 @@ def test_a_status_that_is_known_late_is_recorded():
     (event,) = events(state, known)
     assert after(event, state=state).ranks[0].status == 0
     assert events(after(event, state=state), known) == []
-
-
-MEMBERSHIP = Membership(job="train", node="a", index=0, orphan_timeout_s=600.0)
-MET = Rendezvous(
-    run_id="train.1", address="a", port=29501, node_rank=0, nodes=2, first_rank=0, world=4
-)
-ASKED = pt.RestartAsked(agent=AGENT, attempt=1, rendezvous=MET)
-
-
-def held() -> JobState:
-    failed = ev.FailureJudged(attempt=0, cause=CAUSE, outcome=OUTCOME)
-    hold = ev.RestartHeld(attempt=0, delay_s=600.0, at_s=609.0)
-    return after(exited(0, 1), exited(1, -15), failed, hold)
-
-
-def test_a_node_that_no_head_asks_ends_though_its_agent_has_died_with_a_question():
-    fact = pt.RestartDue(attempt=0, question=4)
-    assert orders(held(), fact, membership=MEMBERSHIP) == [pt.ChooseDevices(question=4)]
-    chosen = pt.DevicesChosen(attempt=0, question=4, agent=pt.AgentState())
-    assert orders(held(), chosen, membership=MEMBERSHIP) == [pt.Conclude()]
-    assert isinstance(events(held(), chosen, membership=MEMBERSHIP)[-1], ev.EndDecided)
-
-
-def test_a_node_begins_an_attempt_once_however_often_the_head_asks():
-    first = events(held(), ASKED, membership=MEMBERSHIP)
-    assert isinstance(first[0], ev.RestartHurried) and first[0].rendezvous == MET
-    pending = after(*first, state=held())
-    assert decide(pending, ASKED, 9.0, make_spec(membership=MEMBERSHIP)) == []
-    begun = after(ev.AttemptStarted(attempt=1, world=2, at_s=9.0), state=pending)
-    assert decide(begun, ASKED, 9.0, make_spec(membership=MEMBERSHIP)) == []
-    elsewhere = msgspec.structs.replace(ASKED, rendezvous=msgspec.structs.replace(MET, port=1))
-    missed = msgspec.structs.replace(ASKED, attempt=3)
-    for state, fact in ((pending, elsewhere), (pending, missed), (begun, missed)):
-        with pytest.raises(ControlError, match="cannot begin"):
-            decide(state, fact, 9.0, make_spec(membership=MEMBERSHIP))
-
-
-def test_what_the_head_asks_for_while_a_failure_is_judged_is_not_held():
-    state = after(ev.RestartRequested(attempt=0, used=0, rendezvous=MET), exited(0, 1))
-    fact = pt.AttemptJudged(attempt=0, question=2, cause=CAUSE, outcome=OUTCOME, jitter=0.5)
-    assert orders(state, fact, membership=MEMBERSHIP)[-1] == pt.WaitForRestart(
-        at_s=None, question=2
-    )

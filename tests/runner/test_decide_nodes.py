@@ -11,32 +11,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.runner.builders import make_snapshot, make_spec
-from tests.runner.machine_nodes import VirtualLoop
+from tests.runner.virtual_time import VirtualLoop
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.job.decide_nodes import (
-    SHRINK_AFTER_S,
-    away_for_long,
-    begin,
-    decide_nodes,
-    hosts_of_ranks,
-)
+from ddptop_runner.job.decide import SHRINK_AFTER_S, begin_job, decide
 from ddptop_runner.job.event_log import as_row
-from ddptop_runner.job.failure_on_nodes import hang_without
-from ddptop_runner.job.state import JobState
+from ddptop_runner.job.failure import hang_without
+from ddptop_runner.job.state import JobState, away_for_long, hosts_of_ranks
 from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Cause, Checkpoint, RankSample
 from ddptop_runner.model.spec import NodeSpec, Placement
+from ddptop_runner.model.words import HERE
 from ddptop_runner.node import head as head_module
-from ddptop_runner.node import parts as parts_module
+from ddptop_runner.node.alerts import LastResort
+from ddptop_runner.node.engine import until
 from ddptop_runner.node.head import Head
-from ddptop_runner.node.last_resort import LastResort
 from ddptop_runner.node.links import LinkError, NodeLink
-from ddptop_runner.node.orders import until
 from ddptop_runner.node.parts import Parts
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -61,8 +55,9 @@ class Job:
         placement = Placement(by="pipe", nodes=nodes, min_nodes=least)
         self.spec = make_spec(nproc=count, placement=placement)
         self.state = JobState()
+        self.facts: list[pt.Fact] = []
         self._do([ev.Launched(attempt=0, target="t.py", nproc=2, at_s=0.0)])
-        self._do(begin(0, nodes, 0.0))
+        self.begun = self._do(begin_job(0, 0.0, self.spec))
 
     def _do(self, decision: Any) -> list[pt.Order]:
         for one in decision:
@@ -72,26 +67,50 @@ class Job:
 
     def take(self, fact: pt.Fact, now_s: float = 1.0) -> list[pt.Order]:
         """The orders that follow from a fact."""
-        return self._do(decide_nodes(self.state, fact, now_s, self.spec))
+        self.facts.append(fact)
+        return self._do(decide(self.state, fact, now_s, self.spec))
 
-    def hear(self, node: str, event: ev.JobEvent) -> list[pt.Order]:
-        """The orders that follow from a node's report."""
-        return self.take(pt.NodeReported(node=node, event=event))
+    def start(self, number: int) -> list[pt.Order]:
+        """The node's rank starts in the next attempt, or the current one."""
+        pending = self.state.restart
+        attempt = self.state.attempt if pending is None else pending.next_attempt
+        host = f"n{number}"
+        names = [one.host for one in self.nodes]
+        if pending is not None and pending.nodes:
+            names = [one for one in names if one in pending.nodes]
+        elif pending is None:
+            names = [one for one in names if self.state.nodes[one].takes_part]
+        rank = names.index(host)
+        workers = [pt.Worker(rank=rank, pid=100 + rank)]
+        return self.take(pt.GroupStarted(node=host, attempt=attempt or 0, workers=workers))
+
+    def exit(self, number: int, status: int = 0) -> list[pt.Order]:
+        """That node's rank exits; returns the orders that follow."""
+        return self.take(exited(number, status))
 
     def finish(self, number: int) -> list[pt.Order]:
-        """That node's rank exits with 0; returns the orders that follow."""
-        self.hear(
-            f"n{number}",
-            ev.RankExited(attempt=0, rank=number, pid=100 + number, status=0, at_s=2.0),
-        )
-        return self.hear(f"n{number}", ev.JobEnded(attempt=0, state="finished"))
+        """That node's rank exits with 0, and its agent too; returns the orders that follow."""
+        self.exit(number)
+        return self.take(pt.AgentExited(node=f"n{number}", pid=7, status=0, attempt=0))
 
     def run(self) -> None:
         """Each node starts its rank."""
-        for rank in range(len(self.state.nodes)):
-            started = ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0)
-            self.hear(f"n{rank}", started)
-            self.hear(f"n{rank}", ev.RankStarted(attempt=0, rank=rank, pid=100 + rank))
+        pending = self.state.restart
+        assert pending is not None
+        for name in pending.nodes:
+            self.start(int(name[1:]))
+
+
+def exited(number: int, status: int = 0, attempt: int = 0) -> pt.ProcessExited:
+    """The exit of a node's only rank."""
+    return pt.ProcessExited(
+        node=f"n{number}", attempt=attempt, rank=number, pid=100 + number, status=status, at_s=2.0
+    )
+
+
+def torn_down(number: int, attempt: int = 0) -> pt.AgentAsked:
+    """No rank of a node is alive any more."""
+    return pt.AgentAsked(node=f"n{number}", question=1, kind="torn_down", attempt=attempt)
 
 
 def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
@@ -100,7 +119,7 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
     for rank in range(2):
         job.finish(rank)
     left = replace(job.state, ending=None)  # by a head that died in between
-    assert decide_nodes(left, pt.SupervisorStarted(agent=pt.AgentState()), 1.0, job.spec)[-1:] == [
+    assert decide(left, pt.SupervisorStarted(agent=pt.AgentState()), 1.0, job.spec)[-1:] == [
         pt.Conclude()
     ]
 
@@ -125,9 +144,11 @@ def test_a_job_that_has_finished_is_not_restarted_before_its_end_is_recorded() -
 
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:
     job = Job()
+    start = job.take(pt.AgentExited(node="n0", pid=7, status=-9, attempt=0))
+    assert start == [pt.JudgeStart(node="n0", status=-9, begins=0)]
     cause = Cause(kind="signal", summary="The agent was killed.")
-    judged = ev.FailureJudged(attempt=0, cause=cause)
-    assert job.hear("n0", judged) == [pt.KeepEvidenceOnNodes()]
+    judged = pt.StartJudged(node="n0", attempt=0, begins=0, status=-9, cause=cause, jitter=0.0)
+    assert job.take(judged) == [pt.KeepEvidenceOnNodes()]
     assert pt.JudgeAttempt() in job.take(pt.VerdictsDue(attempt=0))
 
 
@@ -156,10 +177,9 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order: list[
 def test_a_node_that_keeps_the_store_for_one_that_is_away_has_finished(order: list[str]) -> None:
     job = Job()
     job.run()
-    exited = ev.RankExited(attempt=0, rank=0, pid=100, status=0, at_s=2.0)
     happens = {
         "breaks": lambda: job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0),
-        "exits": lambda: job.hear("n0", exited),
+        "exits": lambda: job.exit(0),
     }
     orders = [happens[one]() for one in order]
     assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
@@ -171,8 +191,7 @@ def test_an_agent_that_waits_for_one_that_was_killed_does_not_keep_the_job(new_h
     job = Job()
     job.run()
     job.finish(1)
-    exited = ev.RankExited(attempt=0, rank=0, pid=100, status=0, at_s=2.0)
-    orders = job.hear("n0", exited)
+    orders = job.exit(0)
     if new_head:
         orders = job.take(pt.SupervisorStarted(agent=pt.AgentState()))
     assert orders == [pt.AwaitNodes(seconds=30.0)]
@@ -191,24 +210,21 @@ def test_nodes_that_all_train_on_unseen_are_waited_for() -> None:
     assert job.finish(1) == [pt.AwaitNodes(seconds=300.0)]
 
 
-STARTED = ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0)
-KILLED = ev.RankExited(attempt=0, rank=0, pid=100, status=-9, at_s=2.0)
-FAILURE = ev.FailureJudged(attempt=0, cause=Cause(kind="signal", summary="Rank 0 was killed."))
+STARTED = pt.GroupStarted(node="n0", attempt=0, workers=[pt.Worker(rank=0, pid=100)])
+KILLED = exited(0, -9)
+FAILED = torn_down(0)
+CAUSE = Cause(kind="signal", summary="Rank 0 was killed.")
 UNREACHABLE = pt.LinkBroken(node="n1", why="no route")
-VERDICT = pt.AttemptJudged(attempt=0, question=None, cause=FAILURE.cause, outcome=None, jitter=0.0)
-
-
-def of_first(event: ev.JobEvent) -> pt.NodeReported:
-    return pt.NodeReported(node="n0", event=event)
+VERDICT = pt.AttemptJudged(attempt=0, question=None, cause=CAUSE, outcome=None, jitter=0.0)
 
 
 @pytest.mark.parametrize(
     "before",
     [
-        [of_first(STARTED)],
-        [of_first(KILLED)],
-        [of_first(KILLED), of_first(FAILURE)],
-        [of_first(ev.JobEnded(attempt=0, state="finished"))],
+        [STARTED],
+        [KILLED],
+        [KILLED, FAILED],
+        [exited(0), pt.AgentExited(node="n0", pid=7, status=0, attempt=0)],
         [UNREACHABLE],
     ],
     ids=["started", "exited", "judged", "ended", "broken"],
@@ -218,22 +234,21 @@ def test_what_is_known_already_changes_nothing(before: list[pt.Fact]) -> None:
     job.run()
     for fact in before:
         job.take(fact)
-    assert decide_nodes(job.state, before[-1], 9.0, job.spec) == []
+    assert decide(job.state, before[-1], 9.0, job.spec) == []
 
 
 def test_what_a_node_does_that_takes_no_part_changes_nothing() -> None:
     job = Job(count=3)
     without_the_third(job)
-    late = ev.RankExited(attempt=1, rank=2, pid=7, status=1, at_s=40.0)
-    fact = pt.NodeReported(node="n2", event=late)
-    assert decide_nodes(job.state, fact, 41.0, job.spec) == []
+    for late in (torn_down(2), exited(2, 1), pt.OrphanExited(node="n2")):
+        assert decide(job.state, late, 41.0, job.spec) == []
 
 
 @pytest.mark.parametrize(
     "fact",
     [
-        of_first(KILLED),
-        pt.NodeReported(node="n1", event=ev.JobEnded(attempt=0, state="failed")),
+        KILLED,
+        torn_down(1),
         UNREACHABLE,
         VERDICT,
         pt.VerdictsDue(attempt=0),
@@ -244,9 +259,9 @@ def test_what_a_node_does_that_takes_no_part_changes_nothing() -> None:
 def test_once_a_restart_is_asked_for_nothing_else_is_decided(fact: pt.Fact) -> None:
     job = Job()
     job.run()
-    if fact != of_first(KILLED):
-        job.take(of_first(KILLED))
-        job.take(of_first(FAILURE))
+    if fact != KILLED:
+        job.take(KILLED)
+        job.take(FAILED)
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     asked = job.state.restart
     assert job.take(fact) == []
@@ -257,17 +272,18 @@ def test_once_a_restart_is_asked_for_nothing_else_is_decided(fact: pt.Fact) -> N
 def test_a_node_whose_failure_is_known_is_not_blamed_again_for_what_is_gone() -> None:
     job = Job()
     job.run()
-    job.take(of_first(KILLED))
-    job.take(of_first(FAILURE))
+    job.take(KILLED)
+    job.take(FAILED)
     fact = pt.LinkMade(node="n0", is_there=False)
-    assert decide_nodes(job.state, fact, 9.0, job.spec) == []
+    assert decide(job.state, fact, 9.0, job.spec) == []
 
 
 def test_a_node_is_not_taken_back_into_an_attempt_that_fails_or_ends() -> None:
-    for event in (FAILURE, ev.JobEnded(attempt=0, state="finished")):
+    for fact in (exited(0, 1, attempt=1), exited(0, attempt=1)):
         job = Job(count=3)
         without_the_third(job)
-        job.hear("n0", replace(event, attempt=1))
+        job.take(fact)
+        job.take(torn_down(0, attempt=1))
         assert job.take(pt.LinkMade(node="n2"), 60.0) == [END_N2]
         assert job.state.restart is None
 
@@ -298,11 +314,11 @@ def test_decided_restart_waits_and_gets_its_own_port() -> None:
 def test_a_new_head_continues_what_the_last_one_had_begun(happened: str) -> None:
     job = Job()
     if happened == "half started":
-        job.take(of_first(STARTED))
+        job.take(STARTED)
     else:
         job.run()
     if happened == "failed":
-        job.take(of_first(KILLED))
+        job.take(KILLED)
     elif happened == "hung":
         found = ev.TroubleFound(attempt=0, ranks=[0], stops=False, reason="hang")
         job.state = apply(job.state, found, NOW)
@@ -313,7 +329,7 @@ def test_a_new_head_continues_what_the_last_one_had_begun(happened: str) -> None
         orders
         == {
             "failed": [pt.KeepEvidenceOnNodes()],
-            "half started": [pt.WaitForRestart(at_s=None)],
+            "half started": [],
             "hung": [],
             "stopping": [pt.EndRanks(grace_s=20.0)],
         }[happened]
@@ -324,26 +340,43 @@ def test_a_new_head_continues_what_the_last_one_had_begun(happened: str) -> None
 def parts_of(job: Job) -> Parts:
     """The parts of the job, none of which is reachable yet."""
     log: Any = job
+    process: Any = SimpleNamespace(
+        log=job,
+        defects=LastResort(log),
+        history=SimpleNamespace(last_seq=0),
+        events_after=lambda seq: [],
+    )
     assert job.spec.placement is not None
-    parts = Parts(job.spec, job.spec.placement, log, LastResort(log), job.take)
+    parts = Parts(job.spec, job.spec.placement, process, job.take)
     parts.restore(None)
     return parts
 
 
-async def test_node_with_a_silent_supervisor_is_unknown_until_it_responds() -> None:
+HERE_NOW = pt.NodeFact(fact=pt.LinkMade(agent=pt.AgentState(pid=7, listens=True, attempt=0)))
+"""The last of what a node reports over a new connection."""
+
+
+async def test_node_with_a_silent_supervisor_is_unknown_until_it_responds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     job = Job()
     job.run()
     parts, part = parts_of(job), "n1"
     near = parts.by_host[part]
-    near.attempt, near.ended, near.link.is_up = 0, False, True
+    near.ended, near.link.is_up = False, True
     state = pt.NodeState(snapshot=make_snapshot(job.spec))
-    parts.take_report(near.link, state)
+    parts.take_report(near.link, HERE_NOW)
     parts.look_at_silence(near.last_report_s + 14.0)
     assert near.is_known and job.state.nodes[part].unknown_since is None
     parts.look_at_silence(near.last_report_s + 16.0)
     assert not near.is_known and job.state.nodes[part].unknown_since is not None
     assert job.state.nodes[part].why == "its supervisor does not respond"
-    parts.take_report(near.link, state)
+    asked: list[NodeLink] = []
+    monkeypatch.setattr(NodeLink, "follow", lambda link: asked.append(link))
+    for _ in range(2):
+        parts.take_report(near.link, state)
+    assert asked == [near.link], "what it has missed to report is not asked for"
+    parts.take_report(near.link, HERE_NOW)
     assert near.is_known and job.state.nodes[part].unknown_since is None
     near.ended = True  # and reports nothing more
     parts.look_at_silence(near.last_report_s + 16.0)
@@ -368,41 +401,63 @@ class Deaf(NodeLink):
 
 def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
     job = Job(count=3)
-    without_the_third(job)
+    without_the_third(job, starts=False)
     parts = parts_of(job)
     near = parts.by_host["n0"]
-    near.attempt, near.ended, near.link.is_up = 0, False, True
+    near.ended, near.link.is_up = False, True
     parts.take_report(near.link, pt.NodeAbsent())
     assert near.ended
     assert not job.state.nodes["n0"].failed
 
 
-async def test_node_that_started_despite_a_lost_answer_is_not_restarted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_part_that_runs_is_not_started_again_but_chooses_its_devices() -> None:
     job = Job()
-    [order, _] = [one for one in begin(0, job.nodes, 0.0) if isinstance(one, pt.BeginOn)]
+    [order, _] = [one for one in job.begun if isinstance(one, pt.BeginOn)]
     parts = parts_of(job)
     near = parts.by_host["n0"]
-    near.attempt, near.ended, near.link.is_up = 0, False, True
-    asked: list[str] = []
-
-    async def ask(_: NodeLink, op: str, *rest: Any, **more: Any) -> dict[str, Any]:
-        asked.append(op)
-        near.ended = True
-        return {}
-
-    monkeypatch.setattr(NodeLink, "ask", ask)
-    monkeypatch.setattr(NodeLink, "start", ask)
+    near.link = link = Deaf(parts, "n0")
+    near.ended, near.is_reported = False, True
     assert await parts.begin(order) is None
-    assert asked == []
+    await until(lambda: bool(link.asked), 5.0)
+    assert link.asked == [pt.Carry(orders=[pt.ChooseDevices(node="n0")], seq=0)]
+
+
+async def test_a_node_takes_over_events_about_itself_and_those_that_it_has_missed() -> None:
+    job = Job()
+    job.run()
+    parts: Any = parts_of(job)
+    part = parts.by_host["n1"]
+    part.link = link = Deaf(parts, "n1")
+    part.ended, link.shift_s = False, 100.0
+    started = ev.AttemptStarted(attempt=0, world=2, at_s=101.0)
+    exits = [
+        ev.RankExited(attempt=0, rank=rank, pid=100, status=1, at_s=109.0, node=f"n{rank}")
+        for rank in (0, 1)
+    ]
+    ending = ev.RanksEnding(attempt=0, at_s=110.0)
+    parts._process.events_after = lambda seq: [started, ev.Noticed(text="n0: hot")][seq:]
+    parts.send([*exits])  # it has not reported yet
+    asked = pt.AgentAsked(question=3, kind="group_stopped", attempt=0)
+    parts.take_report(link, pt.NodeFact(fact=asked))
+    assert job.facts[-1:] != [replace(asked, node="n1")], "what follows would be lost"
+    parts.take_report(link, HERE_NOW)
+    assert [type(one) for one in job.facts[-2:]] == [pt.AgentAsked, pt.LinkMade]
+    parts.send([*exits, ending, pt.InterruptRanks(node="n0"), pt.InterruptRanks(node="n1")])
+    await until(lambda: len(link.asked) == 1, 5.0)
+    (sent,) = link.asked
+    assert sent.events == [
+        replace(started, at_s=1.0, first_rank=1),
+        replace(exits[1], at_s=9.0, node=HERE),
+        replace(ending, at_s=10.0),
+    ]
+    assert sent.orders == [pt.InterruptRanks(node="n1")]
 
 
 async def test_a_node_that_has_begun_is_not_known_before_it_reports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = Job()
-    [order, _] = [one for one in begin(0, job.nodes, 0.0) if isinstance(one, pt.BeginOn)]
+    [order, _] = [one for one in job.begun if isinstance(one, pt.BeginOn)]
     parts = parts_of(job)
     near = parts.by_host["n0"]
     near.link.is_up = True
@@ -414,7 +469,7 @@ async def test_a_node_that_has_begun_is_not_known_before_it_reports(
     assert near.is_known
     assert await parts.begin(order) is None
     assert not near.is_known
-    parts.take_report(near.link, pt.NodeState(snapshot=make_snapshot(job.spec)))
+    parts.take_report(near.link, HERE_NOW)
     assert near.is_known
     parts._link_made(near.link)
     assert not near.is_known
@@ -425,11 +480,7 @@ async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None
     parts = parts_of(job)
     part, link = parts.by_host["n1"], Deaf(parts, "n1")
     part.link = link
-    order = next(
-        one
-        for one in begin(0, job.spec.placement.nodes, 0.0)  # type: ignore[union-attr]
-        if isinstance(one, pt.BeginOn) and one.node == "n1"
-    )
+    order = next(one for one in job.begun if isinstance(one, pt.BeginOn) and one.node == "n1")
     beginning = asyncio.create_task(parts.begin(order))
     await asyncio.sleep(0.1)
     job.take(pt.StopAsked(grace_s=0.0))
@@ -439,48 +490,12 @@ async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None
     link.is_up = True
     launched = ev.Launched(attempt=0, target="t.py", nproc=1)
     parts.take_report(link, pt.NodeEvent(event=replace(as_row(launched), seq=1)))
-    parts.take_report(link, pt.NodeState(snapshot=make_snapshot(job.spec)))
+    parts.take_report(link, HERE_NOW)
     await until(lambda: link.asked == [pt.StopAsked(grace_s=0.0)], 5.0)
     assert link.asked == [pt.StopAsked(grace_s=0.0)]
     ended = ev.JobEnded(attempt=0, state="stopped")
     parts.take_report(link, pt.NodeEvent(event=replace(as_row(ended), seq=2)))
     await asyncio.wait_for(asyncio.gather(beginning, ending), 5.0)
-
-
-class Wedged(Deaf):
-    """A link to a supervisor that stops responding when it is asked for the next attempt."""
-
-    def __init__(self, parts: Parts, host: str) -> None:
-        super().__init__(parts, host)
-        self.part = parts.by_host[host]
-
-    async def ask(self, request: Any, *_: Any, **more: Any) -> Any:
-        self.asked.append(request)
-        self.part.is_reported = False
-        raise ControlError("the supervisor does not respond")
-
-    async def start(self, *_: Any) -> Any:
-        self.asked.append("start")
-        raise ControlError("the node's part of the job is already running")
-
-
-async def test_a_node_that_is_away_while_its_attempt_has_to_end_does_not_refuse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("AWAY_S", "UP_S"):
-        monkeypatch.setattr(parts_module, name, 0.0)
-    job = Job()
-    job.run()
-    parts = parts_of(job)
-    part = parts.by_host["n1"]
-    part.link = link = Wedged(parts, "n1")
-    part.attempt, part.ended, part.is_new, part.is_reported = 0, False, False, True
-    job.take(pt.RestartAsked(agent=pt.AgentState()))
-    begun = job.take(pt.RestartDue(attempt=0, question=None))
-    order = next(one for one in begun if isinstance(one, pt.BeginOn) and one.node == "n1")
-    refused = await parts.begin(order)
-    assert [type(one) for one in link.asked] == [pt.Restart]
-    assert isinstance(refused, pt.PartRefused) and not refused.answered
 
 
 async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
@@ -503,7 +518,7 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) 
     loop = VirtualLoop()
     job = Job()
     parts: Any = parts_of(job)
-    part, under_way, told = parts.by_host["n1"], list[pt.Order](), list[ev.JobEvent]()
+    part, under_way, told = parts.by_host["n1"], list[Any](), list[ev.JobEvent]()
     part.ended = False
 
     def end() -> None:
@@ -513,7 +528,7 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) 
     def begin(when: str) -> Any:
         async def order(*_: Any) -> None:
             if back == when:
-                under_way[:] = [pt.EndOn(node="n1", grace_s=10.0)]
+                under_way[:] = [(pt.EndOn(node="n1", grace_s=10.0), 0)]
                 loop.call_later(5.0, end)
 
         return order
@@ -526,7 +541,7 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) 
         _alerts=SimpleNamespace(record_end=lambda: None),
         _fetcher=SimpleNamespace(take_ends=begin("at a fetch")),
         _log=SimpleNamespace(emit=told.append),
-        _orders=SimpleNamespace(under_way=under_way),
+        _under_way=under_way,
     )
     with contextlib.closing(loop):
         loop.run_until_complete(Head._conclude(head))
@@ -542,7 +557,7 @@ async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
     job.take(pt.LinkBroken(node="n1", why="no route"), now_s=1.0)
     parts = parts_of(job)
     near = parts.by_host["n0"]
-    near.attempt, near.seen_s, near.link.is_up = 0, now_s, True
+    near.seen_s, near.link.is_up = now_s, True
     near.snapshot = make_snapshot(job.spec)
     near.progress = [RankProgress(0, alive=True, paused=False, steps=5, since_progress_s=400.0)]
     found = parts.progress(now_s)
@@ -557,20 +572,18 @@ async def test_no_hang_is_looked_for_before_each_node_has_started_its_ranks() ->
     job = Job()
     parts = parts_of(job)
     for rank, part in enumerate(parts.by_host.values()):
-        part.attempt, part.seen_s, part.link.is_up = 0, 10.0, True
+        part.seen_s, part.link.is_up = 10.0, True
         part.snapshot = make_snapshot(job.spec, attempt=0)
         waits = RankProgress(rank, alive=True, paused=False, steps=0, since_progress_s=9.0)
         part.progress = [waits]
-    started = ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0)
-    job.hear("n0", started)
+    job.start(0)
     assert parts.progress(10.0) is None
-    job.hear("n1", started)
+    job.start(1)
     far = parts.by_host["n1"]
     far.snapshot = make_snapshot(job.spec, attempt=None)
     assert parts.progress(10.0) is None
     far.snapshot = make_snapshot(job.spec, attempt=0)
     assert [one.rank for one in parts.progress(10.0) or ()] == [0, 1]
-    job.hear("n1", ev.RankStarted(attempt=0, rank=1, pid=101))
     job.finish(1)
     assert [one.rank for one in parts.progress(90.0) or ()] == []  # rank 0 is not observed now
     assert [one.rank for one in parts.progress(11.0) or ()] == [0]
@@ -604,7 +617,7 @@ END_N2 = pt.EndOn(node="n2", grace_s=0.0)
 """What is still running on an excluded node belongs to an earlier attempt."""
 
 
-def without_the_third(job: Job) -> None:
+def without_the_third(job: Job, *, starts: bool = True) -> None:
     """Two of three nodes are in the second attempt, and train."""
     job.run()
     job.take(pt.LinkBroken(node="n2", why="no route"))
@@ -612,6 +625,8 @@ def without_the_third(job: Job) -> None:
     job.take(pt.RestartDue(attempt=0, question=None), SHRINK_AFTER_S)
     begun = job.take(pt.NodesDue(attempt=0), 2 * SHRINK_AFTER_S)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1"]
+    if starts:
+        job.run()
 
 
 def test_a_node_is_not_taken_back_while_one_that_cannot_be_reached_may_train_on() -> None:
@@ -637,7 +652,7 @@ def test_a_node_is_taken_back_once_all_others_are_away_for_long() -> None:
 def test_ranks_are_asked_to_save_before_a_node_is_taken_back(meanwhile: str) -> None:
     job = Job(count=3)
     without_the_third(job)
-    job.hear("n0", ev.TrainingStarted(attempt=1, after_s=1.0))
+    job.take(pt.NodeNoticed(node="n0", event=ev.TrainingStarted(attempt=1, after_s=1.0)))
     assert job.take(pt.LinkMade(node="n2"), 900.0) == [END_N2, pt.AskCheckpoint()]
     assert job.state.restart is None
     if meanwhile == "it goes away":
@@ -699,6 +714,9 @@ def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
     assert takes_s[0] <= loop.time() - began_s <= takes_s[1]
 
 
+END_N1 = pt.EndOn(node="n1", grace_s=0.0)
+
+
 def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
     """The orders for a node that could not start."""
     error = "No space left on device"
@@ -707,14 +725,14 @@ def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
 
 def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
     job = Job(count=3, least=2)
-    job.run()
-    assert refuse(job, 0) == [pt.WaitForRestart(at_s=None)]
+    assert refuse(job, 0) == [END_N1, pt.WaitForRestart(at_s=None)]
     begun = job.take(pt.RestartDue(attempt=0, question=None))
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
+    job.run()
     assert job.state.budget.used == 0 and job.state.nodes["n1"].lost
     assert job.take(pt.LinkBroken(node="n1", why="no route")) == []
     # it is not added back; what it is running, because its supervisor did not respond, is ended
-    assert job.take(pt.LinkMade(node="n1")) == [pt.EndOn(node="n1", grace_s=0.0)]
+    assert job.take(pt.LinkMade(node="n1")) == [END_N1]
     assert job.state.nodes["n1"].why == "No space left on device"
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     begun = job.take(pt.RestartDue(attempt=1, question=None))
@@ -725,8 +743,8 @@ def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
 @pytest.mark.parametrize(("attempt", "kind"), [(0, "launch"), (1, "node")])
 def test_a_node_that_cannot_be_done_without_fails_the_job(attempt: int, kind: str) -> None:
     job = Job(count=2, least=2)
-    job.run()
     if attempt:
+        job.run()
         job.take(pt.RestartAsked(agent=pt.AgentState()))
         job.take(pt.RestartDue(attempt=0, question=None))
     assert refuse(job, attempt) == [pt.EndRanks(grace_s=10.0)]
@@ -739,7 +757,7 @@ def test_a_node_that_cannot_be_done_without_fails_the_job(attempt: int, kind: st
 def test_a_node_that_went_away_unnoticed_costs_one_restart() -> None:
     job = Job(count=3, least=2)
     job.run()
-    job.hear("n0", ev.RankExited(attempt=0, rank=0, pid=100, status=1, at_s=2.0))
+    job.exit(0, 1)
     cause = Cause(kind="exit_code", rank=0, summary="It lost a connection.")
     judged = pt.AttemptJudged(attempt=0, question=None, cause=cause, outcome=None, jitter=0.0)
     job.take(judged)
@@ -748,16 +766,15 @@ def test_a_node_that_went_away_unnoticed_costs_one_restart() -> None:
     job.take(pt.LinkBroken(node="n1", why="no response within 15 s"), now_s=18.0)
     unreached = pt.PartRefused(node="n1", attempt=1, error="it cannot be reached")
     assert job.take(unreached, now_s=35.0) == [pt.WaitForRestart(at_s=None)]
-    due = pt.RestartDue(attempt=1, question=None)
+    due = pt.RestartDue(attempt=0, question=None)
     assert job.take(due, now_s=35.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
-    begun = job.take(pt.NodesDue(attempt=1), now_s=50.0)
+    begun = job.take(pt.NodesDue(attempt=0), now_s=50.0)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
     assert job.state.budget.used == 1
 
 
 def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
     job = Job(count=3, least=1)
-    job.run()
     refuse(job, 0)
     job.take(pt.LinkBroken(node="n2", why="no route"), now_s=5.0)
     due = pt.RestartDue(attempt=0, question=None)
@@ -770,7 +787,7 @@ def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
 def test_late_ranks_do_not_affect_a_pending_restart() -> None:
     job = Job()
     job.take(pt.RestartAsked(agent=pt.AgentState()))
-    job.hear("n0", ev.AttemptStarted(attempt=0, world=1, probed=False, at_s=1.0))
+    assert job.take(STARTED) == []
     orders = job.take(pt.RestartDue(attempt=0, question=None))
     assert [type(one) for one in orders] == [pt.BeginOn, pt.BeginOn]
 
@@ -803,7 +820,8 @@ async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
 
     link = NodeLink(job.spec.placement, node, "j.0", 1, note, lambda _: None, lambda *_: None)
     for seq in (1, 2, 2, 3):
-        link._receive(pt.NodeEvent(event=replace(as_row(STARTED), seq=seq)))
+        event = ev.Noticed(attempt=0, text="something")
+        link._receive(pt.NodeEvent(event=replace(as_row(event), seq=seq)))
     assert came == [2, 3]
     link.is_up = True
     link._send = lambda _: link._receive(
@@ -901,8 +919,11 @@ async def test_a_link_that_breaks_in_any_way_is_made_again(script: str) -> None:
 
 def test_the_hosts_of_an_earlier_attempts_ranks_stay_known():
     job = Job(count=3)
-    for attempt, nodes in ((1, ["n0", "n2"]), (2, ["n1"])):
-        chosen = ev.NodesChosen(attempt=attempt, nodes=nodes, at_s=0.0)
-        job.state = apply(job.state, chosen, NOW)
+    for attempt, nodes in ((0, ["n0", "n1", "n2"]), (1, ["n0", "n2"]), (2, ["n1"])):
+        for event in (
+            ev.NodesChosen(attempt=attempt, nodes=nodes, at_s=0.0),
+            ev.AttemptStarted(attempt=attempt, world=len(nodes)),
+        ):
+            job.state = apply(job.state, event, NOW)
     found = [hosts_of_ranks(job.state, job.spec, attempt) for attempt in (0, 1, 2, 3)]
     assert found == [{0: "n0", 1: "n1", 2: "n2"}, {0: "n0", 1: "n2"}, {0: "n1"}, {}]

@@ -28,12 +28,13 @@ from tests.runner.resuming import (
 )
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.job.state import WantedAgent
+from ddptop_runner.job.state import NodeLife, WantedAgent
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.judge.restarts.devices import Waited
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.spec import Device
+from ddptop_runner.model.words import HERE
 from ddptop_runner.node.driver import JobDriver
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
@@ -79,7 +80,8 @@ def test_an_agent_that_is_being_replaced_is_not_listened_to():
             driver, around = begin()
             driver.agent_pid = old.pid
             wanted = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
-            put_state(around, phase="restarting", wanted_agent=wanted)
+            nodes = {HERE: NodeLife(takes_part=True, wanted_agent=wanted)}
+            put_state(around, phase="restarting", nodes=nodes)
             around.publish()
             driver, around = begin(around.die())
             driver.agent_pid = old.pid
@@ -382,7 +384,7 @@ def test_evidence_of_one_failure_is_kept_once_and_awaited_by_all(monkeypatch):
         written.set()
         await finish(around)
         assert [one.question for one in sent] == [1]
-        assert driver.job.failed_before == [1]
+        assert driver.job.node().failed_before == [1]
 
     run(scenario)
     assert kept == ["failure"]

@@ -11,8 +11,7 @@ from tests.runner.builders import make_snapshot, make_spec, put_exit, put_job
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
-from ddptop_runner.job.command_ranks import CommandRanks
-from ddptop_runner.job.ranks import OwnRanks
+from ddptop_runner.job.ranks import CommandRanks, OwnRanks
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model.diagnose import PythonException, RankExit

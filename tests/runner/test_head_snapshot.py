@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 from tests.runner.builders import make_spec
 from tests.runner.nodes import HOSTS, NOON, merged, placement, ranks_and_devices
 
-from ddptop_runner.job import failure_on_nodes
+from ddptop_runner.job import failure
 from ddptop_runner.job.samples import NodeView, of_nodes
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import apply
@@ -17,12 +18,14 @@ from ddptop_runner.job.view import view
 from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
 from ddptop_runner.model import run_step
 from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.snapshot import Cause, Checkpoint, NodeSnapshot
 
-LIVES = {host: NodeLife(takes_part=True, started=True) for host in HOSTS}
-JOB = JobState(phase="running", attempt=0, nodes=LIVES, ranks={n: RankLife() for n in range(8)})
+RANKS = {n: RankLife(node=HOSTS[n // 4]) for n in range(8)}
+LIVES = {host: NodeLife(takes_part=True) for host in HOSTS}
+JOB = JobState(phase="running", attempt=0, nodes=LIVES, ranks=RANKS)
 
 
 def seen(
@@ -86,10 +89,16 @@ def test_others_that_were_stopped_are_counted_on_all_nodes():
         return RankEnd(RankExit(rank, 100, -15 if by_us else 1, rank + 0.0, ended_by_us=by_us))
 
     cause = Cause(kind="exit_code", rank=1, exit_code=1, summary="Rank 1 failed.")
-    lives = LIVES | {HOSTS[0]: replace(LIVES[HOSTS[0]], failed=True, cause=cause)}
-    ends = [end(rank, rank != 1) for rank in range(8)]
-    job = replace(JOB, nodes=lives)
-    found, _ = failure_on_nodes.blame(job, make_spec(placement=placement()), ends)
+    outcome = AttemptOutcome(0, 30.0, 245, 1, None, None)
+    judged = {
+        host: pt.RanksJudged(
+            ends=[msgspec.to_builtins(end(rank, rank != 1)) for rank in ranks],
+            cause=cause,
+            outcome=outcome,
+        )
+        for host, ranks in zip(HOSTS, (range(4), range(4, 8)), strict=True)
+    }
+    found, _ = failure.blame(JOB, make_spec(placement=placement()), judged)
     assert found is not None
     assert found.summary == "Rank 1 failed. 7 other ranks were stopped as a result."
 
@@ -105,11 +114,12 @@ def test_lost_work_and_progress_count_from_the_last_checkpoint_of_any_node():
     for saved in (early, late, early, None):
         book.learn(saved)
     ranks = [replace(one, step=247, run_step=247) for one in ranks_and_devices()[0]]
-    outcome, cause = failure_on_nodes.with_achievements(
+    outcome, cause = failure.achieved_on_nodes(
         AttemptOutcome(0, 30.0, 245, None, "SIGKILL", None),
         Cause(kind="signal", rank=5, summary="Rank 5 was killed.", host=HOSTS[1]),
         replace(JOB, checkpoint=early),
         ranks,
+        {},
         book,
     )
     assert (cause.work_lost_steps, outcome.checkpoint_step, outcome.global_step) == (7, 240, 247)

@@ -13,9 +13,8 @@ from ddptop_runner.job import registry
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
 from ddptop_runner.model.protocol import GuardianHello
-from ddptop_runner.node import job_clock
-from ddptop_runner.node.job_clock import JobClock
-from ddptop_runner.node.past import read_past
+from ddptop_runner.node import engine
+from ddptop_runner.node.engine import JobClock, read_past
 
 HOUR = dt.timedelta(hours=1)
 NOW = utc_now()
@@ -24,7 +23,7 @@ HERE = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
 
 def set_wall_clock(monkeypatch, by: dt.timedelta) -> None:
     """As if a user, or NTP, had set it."""
-    for module in (job_clock, registry):
+    for module in (engine, registry):
         monkeypatch.setattr(module, "utc_now", lambda: utc_now() + by)
 
 

@@ -28,7 +28,7 @@ from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.node import driver as driver_module
-from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.node.alerts import LastResort
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

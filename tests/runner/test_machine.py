@@ -53,11 +53,3 @@ def test_two_thousand_interleavings(first):
             drive(seed)
         except AssertionError as error:
             raise AssertionError(f"python benchmarks/state_machine.py --seed {seed}") from error
-
-
-def test_five_hundred_interleavings_of_one_of_several_nodes():
-    for seed in range(500):
-        try:
-            drive(seed, of_several=True)
-        except AssertionError as error:
-            raise AssertionError(f"tests.runner.machine.drive({seed}, of_several=True)") from error

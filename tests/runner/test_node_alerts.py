@@ -9,8 +9,7 @@ from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.node.alerts import JobAlerts
-from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.node.alerts import JobAlerts, LastResort
 
 SNAPSHOT = make_snapshot(make_spec())
 

@@ -15,7 +15,7 @@ from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec, write_spec
-from ddptop_runner.node import past
+from ddptop_runner.node import engine as past
 from ddptop_runner.store.history import HistoryWriter
 
 NOW = dt.datetime(2026, 1, 2, 12, tzinfo=dt.timezone.utc)

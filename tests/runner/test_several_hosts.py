@@ -352,8 +352,8 @@ def test_a_replay_places_the_ranks_on_the_nodes_of_that_attempt():
     alone = JobState(
         phase="running",
         attempt=1,
-        nodes={"a": NodeLife(lost=True, why="gone"), "b": NodeLife(takes_part=True, started=True)},
-        ranks={0: RankLife(), 1: RankLife()},
+        nodes={"a": NodeLife(lost=True, why="gone"), "b": NodeLife(takes_part=True)},
+        ranks={0: RankLife(node="b"), 1: RankLife(node="b")},
     )
     both, gpus = ranks_and_devices(per_host=2)
     then = at_noon(spec, alone, Figures(), merged(both, gpus, attempt=2))

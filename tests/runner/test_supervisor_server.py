@@ -12,15 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.runner.builders import make_spec
 
-from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
-from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.event_log import EventLog, as_row
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import Event
 from ddptop_runner.node import control
 from ddptop_runner.node import server as supervisor_server
 from ddptop_runner.node.server import ControlServer, SendToAgent
@@ -159,7 +158,7 @@ async def test_another_users_command_is_not_carried_out(server, folder, monkeypa
 GARBAGE = [
     *[b"", b"\n", b"hello\n", b"[1]\n", b"3\n", b"\xff\n", b'{"type"', b"x" * 2_000_000 + b"\n"],
     *[b'{"type": "unknown"}\n', b'{"type": "stop_asked", "grace_s": -1}\n', b"{}\n"],
-    *[b'{"type": "fetch_log", "attempt": "1"}\n', b'{"type": "restart", "rendezvous": 3}\n'],
+    *[b'{"type": "fetch_log", "attempt": "1"}\n', b'{"type": "carry", "seq": -1}\n'],
 ]
 
 
@@ -240,7 +239,7 @@ async def test_silent_client_is_disconnected(server, folder, monkeypatch):
 
 def test_a_head_gets_what_a_full_disk_has_not_taken(tmp_path: Path) -> None:
     history = HistoryWriter(tmp_path / "history.db")
-    row = Event(ts=utc_now(), type="state", message="", attempt=0)
+    row = as_row(ev.Noticed(text="before"))
     history.event(row)
     history._connect = lambda: None  # type: ignore[method-assign]
     history.event(row)
@@ -251,6 +250,7 @@ def test_a_head_gets_what_a_full_disk_has_not_taken(tmp_path: Path) -> None:
         _process=SimpleNamespace(history=history),
         _log=log,
         _followers=[],
+        _spec=make_spec(),
         publish=lambda: None,
     )
 

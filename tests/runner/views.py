@@ -9,12 +9,13 @@ from unittest import mock
 import msgspec
 from msgspec.structs import replace
 from tests.runner import machine, machine_nodes
+from tests.runner.builders import make_snapshot
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.job.command_ranks import table_of
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.moment import samples_of
-from ddptop_runner.job.ranks import OwnRanks
+from ddptop_runner.job.ranks import OwnRanks, table_of
+from ddptop_runner.job.samples import NodeView, of_nodes
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.job.view import Samples, view
@@ -91,41 +92,48 @@ class OneNode(machine.Machine):
 
 
 class SeveralNodes(machine_nodes.World):
-    """A job on several nodes, under its real head, which shows the ranks of its nodes."""
-
-    def snapshot_of(self, node: machine_nodes.Node) -> NodeSnapshot:
-        first = 0 if node.met is None else node.met.first_rank
-        ranks = [
-            RankSample(
-                rank=rank,
-                local_rank=rank - first,
-                host=node.host,
-                pid=pid,
-            )
-            for rank, pid in node.alive.items()
-        ]
-        return replace(super().snapshot_of(node), ranks=ranks)
+    """A job on several nodes, whose head shows the ranks of its nodes."""
 
     def check(self) -> None:
         super().check()
-        head = self.head
-        if head is None or not head.parts.by_host or self.rows.pending or head.job.attempt is None:
+        if self.lost_log or self.rows.pending or self.state.attempt is None:
             return
-        if head.job != fold((row.ts, ev.of_row(row)) for row in self.rows.kept):
-            return  # a full disk has lost a part of the log
-        working = "starting" if head.job.phase in ("queued", "starting") else "running"
-        for part in head.parts.by_host.values():  # its samples may be from before an event
-            if part.snapshot is not None:
-                ranks = [replace(rank, state=working) for rank in part.snapshot.ranks]
-                part.snapshot = replace(part.snapshot, ranks=ranks)
-        live = head._snapshot()
+        samples = of_nodes(
+            self.state,
+            [self._seen(node) for node in self.nodes.values()],
+            started_at=self.spec.created_at,
+            pause=None,
+            checkpoint=None,
+        )
+        live = view(self.spec, self.state, samples, LATER)
         again = replayed(self.spec, self.rows)
         lag = {one.rank for one in live.ranks} ^ {one.rank for one in again.ranks}
         lag |= {one.rank for one in live.ranks if one.state == "unknown"}
         lives = [one for one in live.ranks if one.rank not in lag]
         same = [one for one in again.ranks if one.rank not in lag]
-        nodes = [replace(one, clock_offset_s=None) for one in live.nodes]
-        assert_equal(replace(live, ranks=lives, nodes=nodes), replace(again, ranks=same))
+        assert_equal(replace(live, ranks=lives), replace(again, ranks=same))
+
+    def _seen(self, node: machine_nodes.Node) -> NodeView:
+        """The node's ranks of the attempt, as its last snapshot shows them."""
+        group, attempt = node.group, self.state.attempt
+        workers = [] if group is None or group.attempt != attempt else group.workers
+        working = "starting" if self.state.phase in ("queued", "starting") else "running"
+        ranks = [
+            RankSample(
+                rank=one.rank or 0,
+                local_rank=one.local_rank,
+                host=node.host,
+                pid=one.pid,
+                state=working,
+            )
+            for one in workers
+        ]
+        return NodeView(
+            host=node.host,
+            snapshot=make_snapshot(self.spec, ranks=ranks, alerts=[], attempt=attempt),
+            is_live=node.is_up,
+            clock_offset_s=None,
+        )
 
 
 def replayed(spec: JobSpec, rows: machine.Rows) -> NodeSnapshot:

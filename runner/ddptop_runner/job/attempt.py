@@ -6,31 +6,37 @@ what was learned about their pace. Snapshots carry it over to the next superviso
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.base.errors import ControlError
-from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.base.errors import ControlError, DamagedFileError
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.host.exits import DeathWatch, ProcessWatch
 from ddptop_runner.host.oom import OomWatch
-from ddptop_runner.job import earlier_saves
 from ddptop_runner.job import save_request as request
-from ddptop_runner.job.command_ranks import PATIENCE_S, CommandRanks, table_of
-from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.memory import Memory
-from ddptop_runner.job.ranks import OwnRanks, RankMemory, RankRecord
+from ddptop_runner.job.event_log import EventLog, Memory, read_memory
+from ddptop_runner.job.ranks import (
+    PATIENCE_S,
+    CommandRanks,
+    OwnRanks,
+    RankMemory,
+    RankRecord,
+    table_of,
+)
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch
-from ddptop_runner.judge.checkpoints import CheckpointBook, step_loaded, was_saved
+from ddptop_runner.judge.checkpoints import CheckpointBook, SavedAt, step_loaded, was_saved
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import LoadedFile, ProbeMessage
 from ddptop_runner.model.run_step import RankSteps, RunSteps
-from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, decode_snapshot
+from ddptop_runner.model.spec import JobSpec, read_spec
 
 STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running, even if its script takes no optimizer steps."""
@@ -190,7 +196,9 @@ class Attempt:
             return  # the command's own process, whose status the agent reports
         self._report_exit(record, process.pid, status, boottime_s(), approximate=True)
         well = status == 0 or (status is None and record.leaving)
-        if not well and self.job.ending_ranks_at_s is None:  # its launcher will end the others
+        if (
+            not well and self.job.node().ending_ranks_at_s is None
+        ):  # its launcher will end the others
             self.on_bad_exit()
 
     @property
@@ -304,7 +312,7 @@ class Attempt:
         if files != self._loaded.files:
             saved = self.checkpoints.saved_at
             if not was_saved(files, saved):
-                saved = earlier_saves.of_script(self.spec)
+                saved = saved_by_script(self.spec)
             self._loaded = Loaded(files, step_loaded(files, saved), was_saved(files, saved))
         return self._loaded
 
@@ -390,3 +398,33 @@ class Attempt:
                 self._watch(record)
         self.run_steps.recall(snapshot, resumed=self._is_resumed)
         self.look_at_steps({})
+
+
+# -- what earlier runs of the script saved ---------------------------------------------------------
+
+
+SEARCHED = 50
+"""As many run folders are searched, those written last."""
+
+
+def saved_by_script(spec: JobSpec) -> list[SavedAt]:
+    """What other jobs of this state folder saved that ran the same script in the same folder."""
+    try:
+        folders = [RunFolder(path) for path in runs_dir().iterdir() if path.name != spec.job]
+    except OSError:
+        return []
+    found = []
+    for folder in sorted(folders, key=_written_s, reverse=True)[:SEARCHED]:
+        with contextlib.suppress(DamagedFileError, OSError, ValueError):
+            other = read_spec(folder)
+            if (other.target, other.cwd) == (spec.target, spec.cwd):
+                snapshot = decode_snapshot(bounded.read_bytes(folder.node_file(other.host)))
+                found += read_memory(snapshot).saves.saved_at
+    return found
+
+
+def _written_s(folder: RunFolder) -> float:
+    try:
+        return folder.nodes_dir.lstat().st_mtime
+    except OSError:
+        return 0.0

@@ -2,30 +2,58 @@
 
 No IO, no clock, no waiting: the caller passes the time, records the events in order, and then has
 the orders carried out. Their results come back as facts.
+
+A job runs on one or several nodes; one machine is the node `HERE`. A rank that fails ends those of
+its node through its agent, as in torch. Once all nodes of the attempt are settled or cannot be
+reached, there is one verdict on all of them, and one decision on what follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.job.state import Ending, JobState
+from ddptop_runner.job.event_text import text
+from ddptop_runner.job.state import (
+    Ending,
+    JobState,
+    PendingRestart,
+    hosts_of_ranks,
+    nodes_named,
+    placement_of,
+)
+from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause
-from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.spec import JobSpec, Rendezvous
+from ddptop_runner.model.words import HERE
 
 RESUMED_GRACE_S = 10.0
 """For a stop whose supervisor died, if the rest of its grace period is unknown."""
 BAD_END_GRACE_S = 10.0
 """From SIGTERM to SIGKILL, for a group that hangs or trains on NaN."""
-NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
+SHRINK_AFTER_S = 15.0
+"""How long to wait for a node if there are enough others, as its link may come back."""
+ENDS_WITHIN_S = 30.0
+"""A node's agent exits within this time once all ranks of all nodes have exited with 0."""
 NOT_FINITE = "the loss was not finite (--on-nan stop)"
+NOTICES = (
+    ev.GuardianRestarted,
+    ev.InternalError,
+    ev.Noticed,
+    ev.ProcessesStuck,
+    ev.SocketsFailed,
+    ev.SupervisorRestarted,
+)
+"""Events of a node that are recorded with its name and change nothing else."""
+_ANY_TIME = dt.datetime.fromtimestamp(0, dt.timezone.utc)
 
 Decision: TypeAlias = "list[ev.JobEvent | pt.Order]"
 
@@ -45,39 +73,56 @@ def decide(state: JobState, fact: pt.Fact, now_s: float, spec: JobSpec) -> Decis
     return _DECISIONS[type(fact)](state, fact, now_s, spec)
 
 
+def _is_several(spec: JobSpec) -> bool:
+    return spec.placement is not None
+
+
+def _members(state: JobState) -> list[str]:
+    """The nodes of the attempt."""
+    return [name for name, life in state.nodes.items() if life.takes_part]
+
+
+def _is_failing(state: JobState) -> bool:
+    return state.has_failed or any(state.node(name).failed for name in _members(state))
+
+
 # -- the agent and its ranks -----------------------------------------------------------------------
 
 
 def _agent_connected(
     state: JobState, fact: pt.AgentConnected, now_s: float, spec: JobSpec
 ) -> Decision:
-    if state.wanted_agent is None or state.is_over:
+    if state.node(fact.node).wanted_agent is None or state.is_over:
         return []
-    return [ev.AgentConnected(attempt=state.attempt, pid=fact.pid)]
+    return [ev.AgentConnected(attempt=state.attempt, pid=fact.pid, node=fact.node)]
 
 
-def _plain_start(state: JobState, fact: pt.PlainStart, now_s: float, spec: JobSpec) -> Decision:
-    return [ev.Noticed(attempt=state.attempt, text=f"ranks are not forked: {fact.why}")]
+def _noticed(state: JobState, node: str, words: str) -> ev.Noticed:
+    return ev.Noticed(attempt=state.attempt, text=f"{node}: {words}" if node else words)
 
 
 def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: JobSpec) -> Decision:
     """Repeat orders that may have been lost with a supervisor."""
+    life = state.node(fact.node)
     if state.stop is not None or (state.ending is not None and state.ending.end_ranks):
-        return [pt.TellAgent(order="stopping")]
-    is_new = state.wanted_agent is not None  # it begins with that attempt
-    if state.restart is not None and state.restart.sent and not is_new:
-        return [_restart_group(state, spec)]
+        return [pt.TellAgent(node=fact.node, order="stopping")]
+    is_new = life.wanted_agent is not None  # it begins with that attempt
+    if state.restart is not None and life.sent and not is_new:
+        return [_restart_group(state, fact.node, spec)]
     return []
 
 
 def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: JobSpec) -> Decision:
-    ranks = [
-        ev.RankStarted(attempt=fact.attempt, rank=one.rank, pid=one.pid)
+    ranks: Decision = [
+        ev.RankStarted(attempt=fact.attempt, rank=one.rank, pid=one.pid, node=fact.node)
         for one in fact.workers
-        if one.rank is not None
+        if one.rank is not None and (fact.attempt != state.attempt or one.rank not in state.ranks)
     ]
-    if fact.attempt == state.attempt and state.processes:  # recorded by an earlier supervisor
-        return [one for one in ranks if one.rank not in state.ranks]
+    is_known = fact.attempt == state.attempt and bool(state.processes)
+    if _is_several(spec):
+        return _part_started(state, fact, ranks, now_s, spec, is_known=is_known)
+    if is_known:  # recorded by an earlier supervisor
+        return ranks
     launcher = next((one.pid for one in fact.workers if one.rank is None), None)
     started = ev.AttemptStarted(
         attempt=fact.attempt,
@@ -89,6 +134,30 @@ def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: J
     return [started, *ranks]
 
 
+def _part_started(
+    state: JobState,
+    fact: pt.GroupStarted,
+    ranks: Decision,
+    now_s: float,
+    spec: JobSpec,
+    *,
+    is_known: bool,
+) -> Decision:
+    """On several nodes, an attempt starts once all of its nodes have met."""
+    pending = state.restart
+    if is_known and state.node(fact.node).takes_part:
+        return ranks
+    if pending is None or state.is_over or state.ending is not None:
+        return []
+    if fact.attempt != pending.next_attempt or fact.node not in pending.nodes:
+        return []
+    world = sum(one.nproc for one in nodes_named(spec, pending.nodes))
+    begun = ev.AttemptStarted(attempt=fact.attempt, world=world, probed=spec.probe, at_s=now_s)
+    after = apply(state, begun, _ANY_TIME)
+    back = _take_back(after, now_s, spec)  # came back after the nodes had been chosen
+    return [begun, *ranks, *back]
+
+
 def _process_exited(
     state: JobState, fact: pt.ProcessExited, now_s: float, spec: JobSpec
 ) -> Decision:
@@ -98,45 +167,66 @@ def _process_exited(
     if life is not None and life.pid == fact.pid and life.exited and life.status is not None:
         return []
     kind = ev.LauncherExited if fact.rank is None else ev.RankExited
-    of_rank = {} if fact.rank is None else {"rank": fact.rank}
+    of_rank: dict[str, Any] = {} if fact.rank is None else {"rank": fact.rank, "node": fact.node}
     exited = kind(
         attempt=fact.attempt,
         pid=fact.pid,
         status=fact.status,
         at_s=fact.at_s,
-        by_us=was_ended(state, fact.rank, fact.at_s),
+        by_us=was_ended(state, fact),
         approximate=fact.approximate,
         **of_rank,
     )
+    is_late = state.is_decided or state.restart is not None
+    if is_late or not _is_several(spec) or fact.status is None:
+        return [exited]
+    if fact.status != 0 and not exited.by_us and not state.has_failed:
+        return [exited, pt.KeepEvidenceOnNodes()]
+    after = apply(state, exited, _ANY_TIME)
+    if fact.status == 0 and fact.node in _over(after, spec):
+        return [exited, *_once_settled(after, fact.node, spec)]
     return [exited]
 
 
-def was_ended(state: JobState, rank: int | None, at_s: float) -> bool:
-    """Whether ddptop or torch's agent had begun to end the rank by then.
+def was_ended(state: JobState, fact: pt.ProcessExited) -> bool:
+    """Whether ddptop or torch's agent had begun to end the process by then.
 
     The agent may find a rank dead before its time of death is known.
     """
-    since_s = state.ending_ranks_at_s
-    return since_s is not None and at_s >= since_s and rank not in state.failed_before
+    life = state.node(fact.node)
+    since_s = life.ending_ranks_at_s
+    return since_s is not None and fact.at_s >= since_s and fact.rank not in life.failed_before
 
 
 def _orphan_exited(state: JobState, fact: pt.OrphanExited, now_s: float, spec: JobSpec) -> Decision:
     """Without an agent, a failed rank ends its group, as in torch."""
-    if state.is_over or state.wanted_agent is not None:
+    node, life = fact.node, state.node(fact.node)
+    if state.is_over or life.wanted_agent is not None:
         return []
     launcher_lives = state.launcher is not None and state.has_living
-    ranks_live = any(life.pid is not None and not life.exited for life in state.ranks.values())
-    if state.has_failed and state.ending is None and ranks_live and not launcher_lives:
-        is_ending = state.ending_ranks_at_s is not None
-        return [pt.EndLeftovers() if is_ending else pt.KeepEvidence()]
-    return _after_the_ranks(state)
+    ranks = [one for one in state.ranks.values() if one.node == node]
+    ranks_live = any(one.pid is not None and not one.exited for one in ranks)
+    if _has_failed_on(state, node) and state.ending is None and ranks_live and not launcher_lives:
+        is_ending = life.ending_ranks_at_s is not None
+        return [pt.EndLeftovers(node=node) if is_ending else pt.KeepEvidence(node=node)]
+    return _after_the_ranks(state, node, spec)
 
 
-def _after_the_ranks(state: JobState) -> Decision:
-    """What follows once no rank is alive."""
-    if state.is_over or state.has_living or state.wanted_agent is not None:
+def _has_failed_on(state: JobState, node: str) -> bool:
+    return any(life.exited and life.status != 0 for life in state.processes_on(node))
+
+
+def _after_the_ranks(state: JobState, node: str, spec: JobSpec) -> Decision:
+    """What follows once no rank is alive on a node whose agent has exited."""
+    if state.is_over or state.has_living_on(node) or state.node(node).wanted_agent is not None:
         return []
-    has_finished = bool(state.processes) and not state.has_failed
+    has_finished = bool(state.processes_on(node)) and not _has_failed_on(state, node)
+    if _is_several(spec):
+        if state.ending is not None or state.restart is not None:
+            return []  # its ranks are being ended, or the next attempt begins with a new agent
+        if has_finished and not state.node(node).failed:
+            return _node_finished(state, node, spec)
+        return _node_failed(state, node, spec)
     if state.ending is not None or has_finished:
         return [pt.Conclude()]
     if state.restart is not None and state.restart.decided:
@@ -147,68 +237,97 @@ def _after_the_ranks(state: JobState) -> Decision:
 
 
 def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: JobSpec) -> Decision:
-    wanted, pending = state.wanted_agent, state.restart
+    node, life, pending = fact.node, state.node(fact.node), state.restart
+    wanted, processes = life.wanted_agent, state.processes_on(fact.node)
     if state.is_over or (
         wanted is not None and fact.pid is not None and fact.pid == wanted.replaces
     ):
         return []
-    is_prepared = pending is not None and (pending.prepared or pending.sent)
+    if _is_several(spec) and _had_begun_next(state, fact):
+        return [pt.JudgeStart(node=node, status=fact.status, begins=fact.attempt)]
+    is_prepared = pending is not None and (life.prepared or life.sent)
     if state.ending is None and wanted is None and is_prepared:
-        return _request_agent(state, pt.AgentState(), spec)
-    if state.has_living and wanted is None:
+        return _request_agent(state, node, pt.AgentState(), spec)
+    if state.has_living_on(node) and wanted is None:
         if state.ending is not None:
             return []  # they may be saving; their end is already under way
         lost = ev.AgentLost(
             attempt=state.attempt,
             status=fact.status,
-            ranks=sum(life.pid is not None and not life.exited for life in state.processes),
+            ranks=sum(one.pid is not None and not one.exited for one in processes),
             is_command=state.launcher is not None,
+            node=node,
         )
-        return [lost, *_orphan_exited(state, pt.OrphanExited(), now_s, spec)]
-    began = wanted is None and any(life.exited for life in state.processes)
-    waits = wanted is None and pending is not None and pending.decided
+        return [lost, *_orphan_exited(state, pt.OrphanExited(node=node), now_s, spec)]
+    began = wanted is None and any(one.exited for one in processes)
+    waits = wanted is None and pending is not None and (pending.decided or _is_several(spec))
     if state.ending is None and not began and not waits:
-        return [pt.JudgeStart(status=fact.status)]
-    return [pt.Conclude()] if state.ending is not None else _after_the_ranks(state)
+        if _is_several(spec) and (wanted is not None or not life.takes_part or life.failed):
+            return []  # it begins again with its next order
+        return [pt.JudgeStart(node=node, status=fact.status)]
+    if _is_several(spec):
+        return _after_the_ranks(state, node, spec)
+    return [pt.Conclude()] if state.ending is not None else _after_the_ranks(state, node, spec)
+
+
+def _had_begun_next(state: JobState, fact: pt.AgentExited) -> bool:
+    """Whether the agent waited for the other nodes of the next attempt."""
+    pending = state.restart
+    if pending is None or state.ending is not None or fact.node not in pending.nodes:
+        return False
+    return fact.attempt == pending.next_attempt
 
 
 def _agent_asked(state: JobState, fact: pt.AgentAsked, now_s: float, spec: JobSpec) -> Decision:
+    node = fact.node
     if fact.kind == "failing":
         ranks = fact.ranks if fact.attempt == state.attempt else []
-        return [pt.KeepEvidence(question=fact.question, ranks=ranks)]
+        return [pt.KeepEvidence(node=node, question=fact.question, ranks=ranks)]
     if fact.kind == "torn_down":
-        return [pt.JudgeAttempt(question=fact.question)]
+        if not _is_several(spec):
+            return [pt.JudgeAttempt(question=fact.question)]
+        if state.is_over or state.ending is not None:
+            return []  # it is being ended
+        if state.restart is None:
+            return _node_failed(state, node, spec)
+        return _begin_on(state, [node], spec, question=fact.question)
     if fact.kind == "group_stopped":
         follows = state.ending is None and not state.needs_new_agent
         leftovers = pt.EndLeftovers(
-            question=fact.question, grace_s=BAD_END_GRACE_S, await_memory=follows
+            node=node, question=fact.question, grace_s=BAD_END_GRACE_S, await_memory=follows
         )
         return [leftovers]
-    return [pt.AnswerAgent(question=fact.question)]  # `ended`: it may exit
+    return [pt.AnswerAgent(node=node, question=fact.question)]  # `ended`: it may exit
 
 
 # -- a failure -------------------------------------------------------------------------------------
 
 
 def _evidence_kept(state: JobState, fact: pt.EvidenceKept, now_s: float, spec: JobSpec) -> Decision:
-    ending = ev.RanksEnding(attempt=state.attempt, at_s=now_s, failed=fact.ranks)
+    node = fact.node
+    ending = ev.RanksEnding(attempt=state.attempt, at_s=now_s, failed=fact.ranks, node=node)
     is_late = state.is_over or fact.attempt != state.attempt
     if fact.question is not None:
-        answer = pt.AnswerAgent(question=fact.question)
-        return [answer] if is_late else [ending, pt.InterruptRanks(), answer]
-    if is_late or state.ending is not None or state.wanted_agent is not None:
+        answer = pt.AnswerAgent(node=node, question=fact.question)
+        return [answer] if is_late else [ending, pt.InterruptRanks(node=node), answer]
+    if is_late or state.ending is not None or state.node(node).wanted_agent is not None:
         return []
-    return [ending, pt.EndLeftovers()]
+    return [ending, pt.EndLeftovers(node=node)]
 
 
 def _leftovers_ended(
     state: JobState, fact: pt.LeftoversEnded, now_s: float, spec: JobSpec
 ) -> Decision:
     if fact.question is None:
-        return _after_the_ranks(state)
+        return _after_the_ranks(state, fact.node, spec)
     if state.stop is not None or state.is_over:
         return []  # the agent is being ended and starts nothing more
-    answer = pt.AnswerAgent(question=fact.question, rendezvous=state.rendezvous)
+    meeting, life, pending = None, state.node(fact.node), state.restart
+    if _is_several(spec) and life.begun is not None:
+        if pending is None or not pending.nodes or life.begun != pending.next_attempt:
+            return []  # other nodes were chosen; its next order replaces the agent
+        meeting = rendezvous(state, pending, fact.node, spec)
+    answer = pt.AnswerAgent(node=fact.node, question=fact.question, rendezvous=meeting)
     return [*_memory_awaited(state, fact), answer]
 
 
@@ -223,8 +342,62 @@ def _memory_awaited(
             seconds=fact.waited_s,
             found=fact.found,
             is_problem=fact.is_problem,
+            node=fact.node,
         )
     ]
+
+
+def _node_failed(
+    state: JobState,
+    node: str,
+    spec: JobSpec,
+    cause: Cause | None = None,
+    outcome: AttemptOutcome | None = None,
+) -> Decision:
+    """Once no rank is alive on a node of several and it has failed: wait for the others."""
+    if state.node(node).failed or not state.node(node).takes_part:
+        return []
+    failed = ev.NodeFailed(attempt=state.attempt, node=node, cause=cause, outcome=outcome)
+    if not _is_failing(state):
+        return [failed, pt.KeepEvidenceOnNodes()]  # it failed before it had a rank
+    return [failed, *_once_settled(state, node, spec)]
+
+
+def _once_settled(state: JobState, node: str, spec: JobSpec) -> Decision:
+    """Once every node has failed, has ended, or is away, decide for all of them.
+
+    If all reachable nodes have finished, the others get some time to finish too.
+    """
+    others = [name for name in _members(state) if name != node]
+    over = _over(state, spec)
+    if not all(state.node(name).is_settled or name in over for name in others):
+        return []
+    if state.has_failed or any(state.node(name).failed for name in others):
+        return [pt.JudgeAttempt()]
+    is_done = over >= {node, *others}
+    return [pt.AwaitNodes(seconds=ENDS_WITHIN_S if is_done else placement_of(spec).node_timeout_s)]
+
+
+def _over(state: JobState, spec: JobSpec) -> set[str]:
+    """Nodes of the attempt that have ended or whose ranks have all exited with 0.
+
+    Such a node's agent may still keep the store for the others.
+    """
+    at_work = set()
+    for rank, host in hosts_of_ranks(state, spec).items():
+        life = state.ranks.get(rank)
+        if life is None or not life.exited or life.status != 0:
+            at_work.add(host)
+    return {
+        name
+        for name in _members(state)
+        if state.node(name).ended is not None or name not in at_work
+    }
+
+
+def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: JobSpec) -> Decision:
+    is_late = fact.attempt != state.attempt or state.is_decided or state.restart is not None
+    return [] if is_late or state.is_over or not _is_failing(state) else [pt.JudgeAttempt()]
 
 
 def _attempt_judged(
@@ -232,46 +405,80 @@ def _attempt_judged(
 ) -> Decision:
     """If judged again, as when a supervisor died, continue with the earlier decision."""
     if state.ending is not None or state.is_over:
-        return _end(state, fact.question, now_s)
-    if fact.attempt != state.attempt or state.wanted_agent is not None:
+        return _end(state, fact.question, now_s, spec)
+    if fact.attempt != state.attempt or state.node().wanted_agent is not None:
         return []
+    if _is_several(spec) and state.restart is not None:
+        return []  # requested in the meantime, or decided before
     if state.restart is not None and state.restart.decided:
         return [pt.WaitForRestart(at_s=state.restart.at_s, question=fact.question)]
     judged = None
     if fact.cause is not None:
-        judged = ev.FailureJudged(
-            attempt=state.attempt, cause=fact.cause, outcome=fact.outcome, ends=fact.ends
-        )
+        judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
     if state.phase == "stopping":  # its loss was not finite, and the verdict was pending
         ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
         events: Decision = [] if judged is None else [judged]
-        return [*events, ended, *_end(state, fact.question, now_s)]
+        return [*events, ended, *_end(state, fact.question, now_s, spec)]
     return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter, question=fact.question)
 
 
 def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec) -> Decision:
     """An agent that exited by itself would do so again; one that was killed is replaced."""
+    if _is_several(spec):
+        return _part_not_started(state, fact, now_s, spec)
     if state.ending is not None or state.is_over:
-        return _end(state, None, now_s)
+        return _end(state, None, now_s, spec)
     if fact.status is not None and fact.status >= 0:
         ended = _end_decided(state, fact.cause, "no rank could be started", requeue=False)
         return [ended, pt.Conclude()]
-    if fact.attempt != state.attempt or (state.wanted_agent is None and state.has_living):
+    wanted = state.node().wanted_agent
+    if fact.attempt != state.attempt or (wanted is None and state.has_living):
         return []
-    if state.wanted_agent is None and state.restart is not None and state.restart.decided:
+    if wanted is None and state.restart is not None and state.restart.decided:
         return [pt.WaitForRestart(at_s=state.restart.at_s)]
-    opened: Decision = []
-    attempt = state.attempt or 0
+    events: Decision = []
     since_s = now_s if state.attempt_started_s is None else state.attempt_started_s
-    if state.wanted_agent is not None:
-        attempt += 1
-        opened = [ev.AttemptOpened(attempt=attempt, at_s=now_s)]
-        state = msgspec.structs.replace(state, attempt=attempt, restart=None)
-        since_s = now_s
-    lived_s = now_s - since_s
-    outcome = AttemptOutcome(attempt, lived_s, 0, None, fact.cause.signal, None, kind="signal")
-    judged = ev.FailureJudged(attempt=attempt, cause=fact.cause, outcome=outcome)
-    return [*opened, *_restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)]
+    if wanted is not None:
+        opened = ev.AttemptOpened(attempt=(state.attempt or 0) + 1, at_s=now_s)
+        events, since_s = [opened], now_s
+        state = apply(state, opened, _ANY_TIME)
+    judged = ev.FailureJudged(
+        attempt=state.attempt,
+        cause=fact.cause,
+        outcome=_killed_at_start(state, fact.cause, now_s - since_s),
+    )
+    return [*events, *_restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)]
+
+
+def _killed_at_start(state: JobState, cause: Cause, lived_s: float) -> AttemptOutcome:
+    return AttemptOutcome(state.attempt or 0, lived_s, 0, None, cause.signal, None, kind="signal")
+
+
+def _part_not_started(
+    state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec
+) -> Decision:
+    pending = state.restart
+    if state.ending is not None or state.is_over:
+        return []
+    if fact.begins is None:
+        if pending is not None or fact.attempt != state.attempt:
+            return []
+        return _node_failed(state, fact.node, spec, fact.cause)
+    if pending is None or not pending.nodes or fact.begins != pending.next_attempt:
+        return []
+    return _fails_at_start(state, fact.node, fact.cause, now_s, spec)
+
+
+def _fails_at_start(
+    state: JobState, node: str, cause: Cause, now_s: float, spec: JobSpec
+) -> Decision:
+    """The next attempt fails on a node before it has started a rank."""
+    assert state.restart is not None  # checked by the callers
+    opened = ev.AttemptOpened(attempt=state.restart.next_attempt, at_s=now_s)
+    after = apply(state, opened, _ANY_TIME)
+    killed = cause.signal is not None
+    outcome = _killed_at_start(after, cause, 0.0) if killed else None
+    return [opened, *_node_failed(after, node, spec, cause, outcome)]
 
 
 def _restart_or_end(
@@ -297,15 +504,6 @@ def _restart_or_end(
         end_ranks: whether ranks are alive and have to be ended.
     """
     events: Decision = [] if judged is None else [judged]
-    if spec.membership is not None:
-        held_s = spec.membership.orphan_timeout_s
-        held = ev.RestartHeld(
-            attempt=state.attempt, delay_s=held_s, at_s=now_s + held_s, end_ranks=end_ranks
-        )
-        wait = pt.WaitForRestart(at_s=now_s + held_s, question=question)
-        if state.restart is not None:  # the head requested it before this was judged
-            return [*events, pt.WaitForRestart(at_s=None, question=question)]
-        return [*events, held, wait]
     cause = state.cause if judged is None else judged.cause
     if judged is None or judged.outcome is None:
         used = state.budget.used
@@ -319,7 +517,7 @@ def _restart_or_end(
         cause = cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
         requeue = None if judged is None or judged.outcome is None else verdict.requeue
         ended = _end_decided(state, cause, verdict.reason, requeue=requeue, end_ranks=end_ranks)
-        return [*events, ended, *_end(state, question, now_s, end_ranks=end_ranks)]
+        return [*events, ended, *_end(state, question, now_s, spec, end_ranks=end_ranks)]
     at_s = now_s + verdict.delay_s
     decided = ev.RestartDecided(
         attempt=state.attempt,
@@ -352,12 +550,12 @@ def _end_decided(
 
 
 def _end(
-    state: JobState, question: int | None, now_s: float, *, end_ranks: bool = False
+    state: JobState, question: int | None, now_s: float, spec: JobSpec, *, end_ranks: bool = False
 ) -> Decision:
     """Without another attempt: let the agent end, or end the ranks or the job."""
     if question is not None:
         return [pt.AnswerAgent(question=question, restart=False)]
-    if end_ranks:
+    if end_ranks or (_is_several(spec) and not state.is_over):
         return _end_ranks(state, BAD_END_GRACE_S, now_s)
     return [] if state.is_over or state.has_living else [pt.Conclude()]
 
@@ -396,78 +594,475 @@ def _trouble_judged(
 
 def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSpec) -> Decision:
     if state.ending is not None or state.is_over:
-        return _end(state, fact.question, now_s)
+        return [] if _is_several(spec) else _end(state, fact.question, now_s, spec)
     if fact.attempt != state.attempt or state.restart is None:
         return []
-    return [pt.ChooseDevices(question=fact.question)]
+    if not _is_several(spec):
+        return [pt.ChooseDevices(question=fact.question)]
+    if state.restart.nodes:
+        return _begin_on(state, state.restart.nodes, spec)
+    missing = _missing(state, spec)
+    away = [host for host in missing if not state.node(host).refused]
+    if not away:
+        return _go_on(state, missing, now_s, spec)
+    timeout_s, waits_s = placement_of(spec).node_timeout_s, SHRINK_AFTER_S
+    if not _is_enough(missing, spec):
+        waits_s = max(waits_s, _left_s(state, away, now_s, spec))
+    waits_s = min(waits_s, timeout_s)
+    awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=waits_s)
+    return [awaited, pt.AwaitNodes(seconds=waits_s)]
 
 
 def _devices_chosen(
     state: JobState, fact: pt.DevicesChosen, now_s: float, spec: JobSpec
 ) -> Decision:
-    question = None if fact.agent.pid is None else fact.question  # an exited agent needs no answer
+    node, agent, life, pending = fact.node, fact.agent, state.node(fact.node), state.restart
+    question = None if agent.pid is None else fact.question  # an exited agent needs no answer
     if state.ending is not None or state.is_over:
-        return _end(state, question, now_s)
-    if fact.attempt != state.attempt or state.restart is None or state.wanted_agent is not None:
+        return [] if _is_several(spec) else _end(state, question, now_s, spec)
+    # a node that was left out does not know the attempt
+    if pending is None or (fact.attempt != state.attempt and not _is_several(spec)):
         return []
-    events: Decision = [ev.Noticed(attempt=state.attempt, text=note) for note in fact.notes]
-    alive = state.has_living and question is None
-    if spec.membership is not None and state.restart.counted:  # the head has not requested it
-        ended = _end_decided(state, state.cause, NO_HEAD, requeue=True, end_ranks=alive)
-        return [ended, *_end(state, question, now_s, end_ranks=alive)]
+    wanted = life.wanted_agent
+    if _is_several(spec):
+        question = agent.question
+        if node not in pending.nodes:
+            return []
+        if agent.attempt == pending.next_attempt and agent.pid is not None:
+            return []  # it waits for the others
+        if agent.attempt == pending.next_attempt and agent.status is not None:
+            return [pt.JudgeStart(node=node, status=agent.status, begins=agent.attempt)]
+        if wanted is not None and wanted.attempt == pending.next_attempt:
+            is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
+            return [pt.ReplaceAgent(node=node)] if is_unmet else []
+    elif wanted is not None:
+        return []
+    events: Decision = [_noticed(state, node, note) for note in fact.notes]
+    alive = state.has_living_on(node) and question is None
     if fact.refused is not None:
+        if _is_several(spec):
+            refused = pt.PartRefused(
+                node=node, attempt=pending.next_attempt, error=fact.refused, answered=True
+            )
+            return [*events, *_part_refused(state, refused, now_s, spec)]
         cause = state.cause
         if cause is not None:
             summary = f"{fact.refused}. {cause.summary}"
-            cause = msgspec.structs.replace(cause, kind="gpu", summary=summary)
+            cause = replace(cause, kind="gpu", summary=summary)
         ended = _end_decided(state, cause, fact.refused, requeue=True, end_ranks=alive)
-        return [*events, ended, *_end(state, question, now_s, end_ranks=alive)]
-    events.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside))
+        return [*events, ended, *_end(state, question, now_s, spec, end_ranks=alive)]
     aside = [*state.set_aside, *fact.aside]
-    needs_agent = aside != state.set_aside_before
+    needs_agent = aside != state.set_aside_before or not _can_go_on(state, pending, fact, spec)
+    has_begun = _is_several(spec) and life.begun == pending.next_attempt and not needs_agent
+    if has_begun and question is None and agent.pid is not None:
+        return []  # it is ending the last attempt
+    events.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, node=node))
     if question is not None:
         left = state.restarts_left(spec.max_restarts)
-        answer = pt.AnswerAgent(question=question, restart=not needs_agent, restarts_left=left)
+        answer = pt.AnswerAgent(
+            node=node, question=question, restart=not needs_agent, restarts_left=left
+        )
         return [*events, answer]
     if alive:
-        return [*events, *_restart_ranks(state, fact.agent, now_s, spec, needs_agent=needs_agent)]
-    return [*events, *_request_agent(state, fact.agent, spec)]
+        again = _restart_ranks(state, node, agent, now_s, spec, needs_agent=needs_agent)
+        return [*events, *again]
+    return [*events, *_request_agent(state, node, agent, spec)]
+
+
+def _can_go_on(
+    state: JobState, pending: PendingRestart, fact: pt.DevicesChosen, spec: JobSpec
+) -> bool:
+    """Whether the agent can start the next attempt: it counts up by one."""
+    if not _is_several(spec):
+        return True
+    number, begun = state.attempt or 0, state.node(fact.node).begun
+    is_next = fact.agent.attempt == number and pending.next_attempt == number + 1
+    return is_next and begun in (None, pending.next_attempt)
 
 
 def _restart_ranks(
-    state: JobState, agent: pt.AgentState, now_s: float, spec: JobSpec, *, needs_agent: bool
+    state: JobState,
+    node: str,
+    agent: pt.AgentState,
+    now_s: float,
+    spec: JobSpec,
+    *,
+    needs_agent: bool,
 ) -> Decision:
-    ending = ev.RanksEnding(attempt=state.attempt, at_s=now_s)
+    ending = ev.RanksEnding(attempt=state.attempt, at_s=now_s, node=node)
+    interrupt = pt.InterruptRanks(node=node)
     if not agent.listens or needs_agent:
-        return [ending, pt.InterruptRanks(), *_request_agent(state, agent, spec)]
-    sent = ev.RestartSent(attempt=state.attempt)
-    return [ending, sent, pt.InterruptRanks(), _restart_group(state, spec)]
+        return [ending, interrupt, *_request_agent(state, node, agent, spec)]
+    sent = ev.RestartSent(attempt=state.attempt, node=node)
+    return [ending, sent, interrupt, _restart_group(state, node, spec)]
 
 
-def _restart_group(state: JobState, spec: JobSpec) -> pt.TellAgent:
-    return pt.TellAgent(order="restart_group", restarts_left=state.restarts_left(spec.max_restarts))
+def _restart_group(state: JobState, node: str, spec: JobSpec) -> pt.TellAgent:
+    left = state.restarts_left(spec.max_restarts)
+    return pt.TellAgent(node=node, order="restart_group", restarts_left=left)
 
 
-def _request_agent(state: JobState, agent: pt.AgentState, spec: JobSpec) -> Decision:
+def _request_agent(state: JobState, node: str, agent: pt.AgentState, spec: JobSpec) -> Decision:
+    pending = state.restart
+    next_attempt = (state.attempt or 0) + 1 if pending is None else pending.next_attempt
     requested = ev.AgentRequested(
         attempt=state.attempt,
-        next_attempt=(state.attempt or 0) + 1,
+        next_attempt=next_attempt,
         restarts_left=state.restarts_left(spec.max_restarts),
         replaces=agent.pid,
+        node=node,
     )
-    return [requested, pt.ReplaceAgent()]
+    return [requested, pt.ReplaceAgent(node=node)]
 
 
 def _agent_made_room(
     state: JobState, fact: pt.AgentMadeRoom, now_s: float, spec: JobSpec
 ) -> Decision:
-    wanted = state.wanted_agent
+    wanted, pending = state.node(fact.node).wanted_agent, state.restart
     if state.ending is not None or state.is_over:
-        return [] if state.is_over else [pt.Conclude()]
-    if wanted is None or wanted.connected or fact.attempt != state.attempt:
+        return [] if state.is_over or _is_several(spec) else [pt.Conclude()]
+    if wanted is None or wanted.connected:
         return []
-    start = pt.StartAgent(attempt=wanted.attempt, restarts_left=wanted.restarts_left)
+    if fact.attempt != state.attempt and not _is_several(spec):
+        return []
+    meeting = None
+    if _is_several(spec):
+        if pending is None or not pending.nodes or wanted.attempt != pending.next_attempt:
+            return []  # other nodes were chosen
+        meeting = rendezvous(state, pending, fact.node, spec)
+    start = pt.StartAgent(
+        node=fact.node,
+        attempt=wanted.attempt,
+        restarts_left=wanted.restarts_left,
+        rendezvous=meeting,
+    )
     return [*_memory_awaited(state, fact), start]
+
+
+# -- the nodes of the next attempt -----------------------------------------------------------------
+
+
+def begin_job(attempt: int, now_s: float, spec: JobSpec) -> Decision:
+    """Begin the first attempt of a job on several nodes."""
+    nodes = [one.host for one in placement_of(spec).nodes]
+    return _begin(JobState(attempt=attempt), attempt, nodes, now_s, spec)
+
+
+def _begin(
+    state: JobState, attempt: int, nodes: Collection[str], now_s: float, spec: JobSpec
+) -> Decision:
+    """Begin an attempt on these nodes, with its own store."""
+    chosen = ev.NodesChosen(attempt=attempt, nodes=list(nodes), at_s=now_s)
+    return [chosen, *_begin_on(apply(state, chosen, _ANY_TIME), nodes, spec)]
+
+
+def _begin_on(
+    state: JobState, nodes: Collection[str], spec: JobSpec, *, question: int | None = None
+) -> Decision:
+    pending = state.restart
+    assert pending is not None  # nodes begin only what is pending
+    return [
+        pt.BeginOn(
+            node=name,
+            attempt=pending.next_attempt,
+            rendezvous=rendezvous(state, pending, name, spec),
+            question=question,
+        )
+        for name in pending.nodes
+        if name in nodes
+    ]
+
+
+def rendezvous(state: JobState, pending: PendingRestart, node: str, spec: JobSpec) -> Rendezvous:
+    """Where the nodes of a pending attempt meet, for one of them."""
+    nodes = nodes_named(spec, pending.nodes)
+    before = nodes[: [one.host for one in nodes].index(node)]
+    return Rendezvous(
+        run_id=f"{pending.next_attempt}@{pending.chosen_s:.3f}",
+        address=nodes[0].address,
+        port=nodes[0].ports[pending.next_attempt % len(nodes[0].ports)],
+        node_rank=len(before),
+        nodes=len(nodes),
+        first_rank=sum(one.nproc for one in before),
+        world=sum(one.nproc for one in nodes),
+    )
+
+
+def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: JobSpec) -> Decision:
+    pending, life = state.restart, state.node(fact.node)
+    is_late = pending is None or not pending.nodes or fact.attempt != pending.next_attempt
+    if is_late or state.is_over or state.ending is not None:
+        return []
+    cause = Cause(
+        kind="node" if fact.attempt else "launch",
+        summary=f"Attempt {fact.attempt} could not start on {fact.node}: {fact.error}.",
+        host=fact.node,
+    )
+    again: Decision = [
+        ev.RestartRequested(
+            attempt=state.attempt,
+            used=state.budget.used,
+            limit=spec.max_restarts,
+            without=fact.node,
+        ),
+        pt.WaitForRestart(at_s=None),
+    ]
+    if not fact.answered:
+        # it went away before the attempt, which already cost a restart: now wait for it
+        is_away = bool(fact.attempt) and life.unknown_since is not None
+        return again if is_away else _fails_at_start(state, fact.node, cause, now_s, spec)
+    refused = [name for name, one in state.nodes.items() if one.refused]
+    if _is_enough([*refused, fact.node], spec):
+        lost = ev.NodeLost(attempt=state.attempt, node=fact.node, why=fact.error, refused=True)
+        return [lost, pt.EndOn(node=fact.node, grace_s=0.0), *again]
+    return _end_for_nodes(state, cause, now_s, spec)
+
+
+def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) -> Decision:
+    pending = state.restart
+    if state.ending is not None or state.is_over or fact.attempt != state.attempt:
+        return []
+    if pending is None:
+        again = _take_back(state, now_s, spec, but="")
+        return again or _end_without(state, now_s, spec)
+    if pending.nodes or (pending.at_s is not None and now_s < pending.at_s):
+        return []
+    missing = _missing(state, spec)
+    away = [host for host in missing if not state.node(host).refused]
+    left_s = _left_s(state, away, now_s, spec)
+    if away and not _is_enough(missing, spec) and left_s > 0:
+        # others went away during the wait for dispensable nodes
+        awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=left_s)
+        return [awaited, pt.AwaitNodes(seconds=left_s)]
+    lost: Decision = [
+        ev.NodeLost(attempt=state.attempt, node=node, why=state.node(node).why or "no response")
+        for node in away
+    ]
+    return [*lost, *_go_on(state, missing, now_s, spec)]
+
+
+def _go_on(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> Decision:
+    """Continue without these nodes if there are enough others."""
+    if _is_enough(missing, spec):
+        nodes = [one.host for one in placement_of(spec).nodes if one.host not in missing]
+        pending = state.restart
+        number = state.next_attempt if pending is None else pending.next_attempt
+        return _begin(state, number, nodes, now_s, spec)
+    cause = Cause(kind="node", summary=f"{', '.join(missing)} did not come back.", host=missing[0])
+    if state.cause is not None:
+        cause = replace(cause, summary=f"{cause.summary} {state.cause.summary}")
+    return _end_for_nodes(state, cause, now_s, spec)
+
+
+def _end_for_nodes(state: JobState, cause: Cause, now_s: float, spec: JobSpec) -> Decision:
+    """End the job because too few nodes are left."""
+    reason = f"fewer than {placement_of(spec).min_nodes} nodes are left"
+    ended = _end_decided(state, cause, reason, requeue=cause.kind == "node")
+    return [ended, *_end_ranks(state, BAD_END_GRACE_S, now_s)]
+
+
+def _end_without(state: JobState, now_s: float, spec: JobSpec) -> Decision:
+    """End without nodes that are away for too long, after the others have finished."""
+    over = _over(state, spec)
+    away = [name for name in _members(state) if name not in over]
+    if _is_failing(state):
+        return []  # wait for a verdict
+    if over and not away:
+        return _finished(state)  # an agent still waits for one that was killed
+    is_waiting = all(state.node(name).unknown_since for name in away)
+    if not is_waiting or not 0 < len(away) < len(_members(state)):
+        return []
+    left_s = _left_s(state, away, now_s, spec)
+    if left_s > 0:
+        return [pt.AwaitNodes(seconds=left_s)]
+    cause = Cause(
+        kind="node",
+        summary=f"{', '.join(away)} cannot be reached, and the other nodes have finished.",
+        host=away[0],
+    )
+    unknown = "whether all ranks have finished is unknown"
+    ended = _end_decided(state, cause, unknown, requeue=True)
+    return [ended, *_end_ranks(state, BAD_END_GRACE_S, now_s)]
+
+
+def _node_finished(state: JobState, node: str, spec: JobSpec) -> Decision:
+    if state.node(node).ended is not None:
+        return []
+    ended = ev.NodeEnded(attempt=state.attempt, node=node, well=True)
+    if all(state.node(name).ended for name in _members(state) if name != node):
+        return [ended, *_finished(state)]
+    return [ended, *_once_settled(state, node, spec)]
+
+
+def _finished(state: JobState) -> Decision:
+    """All nodes have ended well; from here on, no restart is possible."""
+    return [ev.EndDecided(attempt=state.attempt, state="finished"), pt.Conclude()]
+
+
+def _missing(state: JobState, spec: JobSpec) -> list[str]:
+    lives = {one.host: state.node(one.host) for one in placement_of(spec).nodes}
+    return [host for host, life in lives.items() if life.unknown_since or life.refused]
+
+
+def _is_enough(missing: list[str], spec: JobSpec) -> bool:
+    placement = placement_of(spec)
+    return len(placement.nodes) - len(missing) >= placement.min_nodes
+
+
+def _left_s(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> float:
+    """How much longer to wait for the last of these nodes to go away."""
+    away_s = min((state.node(host).away_s(now_s) for host in missing), default=0.0)
+    return round(placement_of(spec).node_timeout_s - away_s, 1)  # a timer may be early
+
+
+# -- links to nodes --------------------------------------------------------------------------------
+
+
+def _node_noticed(state: JobState, fact: pt.NodeNoticed, now_s: float, spec: JobSpec) -> Decision:
+    event = fact.event
+    if state.is_over:
+        return []
+    if isinstance(event, NOTICES):
+        return [_noticed(state, fact.node, text(event))]
+    if event.attempt != state.attempt or not state.node(fact.node).takes_part:
+        return []
+    if isinstance(event, ev.CheckpointSaved):
+        return [event]
+    is_first = isinstance(event, ev.TrainingStarted) and state.first_step_after_s is None
+    return [event] if is_first else []
+
+
+def _link_broken(state: JobState, fact: pt.LinkBroken, now_s: float, spec: JobSpec) -> Decision:
+    """An unreachable node may train on, so nothing is restarted."""
+    if state.is_over or state.node(fact.node).unknown_since is not None:
+        return []
+    broken = ev.NodeUnreachable(attempt=state.attempt, node=fact.node, why=fact.why, at_s=now_s)
+    pending = state.restart
+    if pending is not None and fact.node in pending.nodes and state.ending is None:
+        return [broken, *_begin_on(state, [fact.node], spec)]
+    is_late = state.ending is not None or pending is not None
+    if is_late or not state.node(fact.node).takes_part:
+        return [broken]
+    return [broken, *_once_settled(apply(state, broken, _ANY_TIME), fact.node, spec)]
+
+
+def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) -> Decision:
+    life, node, pending = state.node(fact.node), fact.node, state.restart
+    if state.is_over:
+        return []
+    events: Decision = []
+    if life.unknown_since is not None or life.lost:
+        events = [ev.NodeReachable(attempt=state.attempt, node=node)]
+    if state.ending is not None:
+        if fact.is_there:
+            return [*events, pt.EndOn(node=node, grace_s=_grace_left_s(state, now_s))]
+        if life.takes_part and life.ended is None:
+            lives = state.processes_on(node)
+            well = bool(lives) and all(one.exited and one.status == 0 for one in lives)
+            events.append(ev.NodeEnded(attempt=state.attempt, node=node, well=well))
+        return events
+    is_wanted = life.takes_part if pending is None else node in (pending.nodes or [node])
+    if not is_wanted or life.refused:
+        # it runs an earlier attempt
+        ends: Decision = [pt.EndOn(node=node, grace_s=0.0)] if fact.is_there else []
+        return [*events, *ends, *_take_back(state, now_s, spec, but=node)]
+    if pending is not None:
+        return [*events, *_continue_on(state, pending, fact, spec)]
+    if fact.is_there:
+        resumed: Decision = []
+        if fact.agent.pid is None:
+            exited = pt.AgentExited(
+                node=node, pid=None, status=fact.agent.status, attempt=fact.agent.attempt
+            )
+            resumed = _agent_exited(state, exited, now_s, spec)
+        return [*events, *resumed, *_take_back(state, now_s, spec, but=node)]
+    if life.failed or life.ended is not None:
+        return events
+    cause = Cause(
+        kind="node",
+        summary=f"All processes of the job on {node} are gone: it was rebooted, or they were"
+        " killed together.",
+        host=node,
+    )
+    return [
+        *events,
+        ev.NodeFailed(attempt=state.attempt, node=node, cause=cause),
+        ev.NodeEnded(attempt=state.attempt, node=node, well=False),
+        pt.KeepEvidenceOnNodes(),
+    ]
+
+
+def _continue_on(
+    state: JobState, pending: PendingRestart, fact: pt.LinkMade, spec: JobSpec
+) -> Decision:
+    """The next attempt goes on with a node that has come back."""
+    node, life = fact.node, state.node(fact.node)
+    if pending.nodes:
+        again: Decision = []
+        if life.sent and fact.agent.listens and life.begun == pending.next_attempt:
+            again = [_restart_group(state, node, spec)]
+        return [*again, *_begin_on(state, [node], spec)]
+    missing = _missing(state, spec)
+    others = [host for host in missing if host != node]
+    is_last = all(state.node(host).refused for host in others)
+    makes_enough = _is_enough(others, spec) and not _is_enough(missing, spec)
+    if life.unknown_since is not None and (is_last or makes_enough):
+        return [pt.WaitForRestart(at_s=pending.at_s)]  # the restart was waiting for it
+    return []
+
+
+def _grace_left_s(state: JobState, now_s: float) -> float:
+    """The rest of the ranks' time to save, once the job is ending."""
+    if state.stop is None or state.stop.kill_at_s is None:
+        return BAD_END_GRACE_S
+    return max(0.0, state.stop.kill_at_s - now_s)
+
+
+def _checkpoint_waited(
+    state: JobState, fact: pt.CheckpointWaited, now_s: float, spec: JobSpec
+) -> Decision:
+    is_late = fact.attempt != state.attempt or state.restart is not None
+    if is_late or state.is_over or state.ending is not None:
+        return []
+    return _take_back(state, now_s, spec, has_saved=True)
+
+
+def _take_back(
+    state: JobState, now_s: float, spec: JobSpec, *, but: str = "", has_saved: bool = False
+) -> Decision:
+    """Start another attempt that includes the missing nodes, if that harms no one.
+
+    While only some nodes of the attempt are unreachable, they may train on with the others. If
+    all are, the attempt is abandoned after the time to wait for a node.
+
+    Args:
+        state: the job.
+        now_s: CLOCK_BOOTTIME.
+        spec: the job.
+        but: the node that has just been reached.
+        has_saved: whether the ranks have already been asked to save.
+    """
+    members = _members(state)
+    back = [
+        name
+        for name, life in state.nodes.items()
+        if not (life.takes_part or life.refused) and (name == but or not life.unknown_since)
+    ]
+    over = _over(state, spec)
+    is_ending = any(state.node(name).failed or name in over for name in members)
+    if not back or is_ending or state.restart or state.phase not in ("starting", "running"):
+        return []
+    away = [name for name in members if state.node(name).unknown_since and name != but]
+    if away and len(away) < len(members):
+        return []
+    if away and (left_s := _left_s(state, away, now_s, spec)) > 0:
+        return [pt.AwaitNodes(seconds=left_s)]
+    if state.phase == "running" and not away and not has_saved:
+        return [pt.AskCheckpoint()]
+    asked = ev.RestartRequested(
+        attempt=state.attempt, used=state.budget.used, limit=spec.max_restarts, node=back[0]
+    )
+    return [asked, pt.WaitForRestart(at_s=None)]
 
 
 # -- users' requests -------------------------------------------------------------------------------
@@ -496,57 +1091,39 @@ def is_waiting(state: JobState) -> bool:
     return state.phase == "restarting" and pending is not None and pending.at_s is not None
 
 
-def _has_begun(state: JobState, fact: pt.RestartAsked, attempt: int) -> bool:
-    """Whether this node takes part in that attempt or is about to; its head may repeat the request.
-
-    Raises:
-        ControlError: it cannot, because it missed an attempt or waits for others in this one.
-    """
-    pending = state.restart
-    is_pending = pending is not None and not pending.counted
-    is_matching = not is_pending or state.rendezvous == fact.rendezvous
-    if state.ending is None and state.phase != "stopping":
-        if attempt == state.attempt and pending is None:
-            return True
-        if attempt == (state.attempt or 0) + 1 and is_matching:
-            return is_pending
-    raise ControlError(
-        f"this node is {state.phase} in attempt {state.attempt}, and cannot begin {attempt}",
-        "end its part of the job, and start it for that attempt",
-    )
-
-
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
     """A pending attempt begins at once, and its cost is refunded."""
-    if fact.attempt is not None and _has_begun(state, fact, fact.attempt):
-        return []
     used, pending = state.budget.used, state.restart
-    if is_waiting(state) and pending is not None:
+    if _is_several(spec) and state.ending is not None:
+        raise ControlError("the job is ending", "wait until it has ended")
+    if is_waiting(state) and pending is not None and not pending.nodes:
         if not pending.counted:
             return []  # already requested
+        is_prepared = any(life.prepared for life in state.nodes.values())
         hurried = ev.RestartHurried(
             attempt=state.attempt,
             at_s=now_s,
             used=max(0, used - 1),
             limit=spec.max_restarts,
-            devices_back=[] if pending.prepared else fact.devices_back,
-            rendezvous=fact.rendezvous,
+            devices_back=[] if is_prepared else fact.devices_back,
         )
         return [hurried, pt.SkipWait()]
     if state.phase not in ("starting", "running", "hung"):
         raise ControlError(f"the job is {state.phase}", "wait until it is running")
-    if not state.has_living:
+    if not _is_several(spec) and not state.has_living:
         raise ControlError("the ranks have not started yet", "try again in a moment")
     asked = ev.RestartRequested(
         attempt=state.attempt,
         used=used,
         limit=spec.max_restarts,
         devices_back=fact.devices_back,
-        rendezvous=fact.rendezvous,
     )
+    if _is_several(spec):
+        return [asked, pt.WaitForRestart(at_s=None)]
     aside = [one for one in state.set_aside if one.device not in fact.devices_back]
     needs_agent = aside != state.set_aside_before
-    return [asked, *_restart_ranks(state, fact.agent, now_s, spec, needs_agent=needs_agent)]
+    again = _restart_ranks(state, HERE, fact.agent, now_s, spec, needs_agent=needs_agent)
+    return [asked, *again]
 
 
 # -- the end, and a new supervisor -----------------------------------------------------------------
@@ -579,13 +1156,16 @@ def _supervisor_started(
     """Continue what the previous supervisor had begun."""
     if state.is_over or (state.in_queue and state.phase != "stopping"):
         return []
+    if _is_several(spec):
+        return _head_started(state, now_s, spec)
     if state.phase == "stopping":
         return _resume_stop(state, now_s)
-    wanted, pending = state.wanted_agent, state.restart
+    life, pending = state.node(), state.restart
+    wanted = life.wanted_agent
     if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
         return [pt.ReplaceAgent()]
     to_end = pending is not None and (pending.end_ranks or not pending.decided)
-    if pending is not None and to_end and not pending.sent and wanted is None:
+    if pending is not None and to_end and not life.sent and wanted is None:
         return [pt.WaitForRestart(at_s=pending.at_s)]
     if state.ending is not None and state.ending.end_ranks:
         return _end_ranks(state, BAD_END_GRACE_S, now_s)
@@ -598,6 +1178,28 @@ def _supervisor_started(
     return dropped
 
 
+def _head_started(state: JobState, now_s: float, spec: JobSpec) -> Decision:
+    """What follows before the nodes report; `LinkMade` resumes what was ordered on each."""
+    if state.phase == "stopping":
+        return _resume_stop(state, now_s)
+    if state.ending is not None:
+        return [pt.EndRanks(grace_s=BAD_END_GRACE_S)]
+    if state.restart is not None:
+        return [pt.WaitForRestart(at_s=state.restart.at_s)]
+    if _is_failing(state):
+        return [pt.KeepEvidenceOnNodes()]
+    members = _members(state)
+    if members and all(state.node(name).ended for name in members):
+        return _finished(state)  # only its end was missing
+    if _over(state, spec) >= set(members):
+        return [pt.AwaitNodes(seconds=ENDS_WITHIN_S)]
+    if state.phase == "hung":
+        return [ev.TroubleDropped(attempt=state.attempt)]
+    if any(life.unknown_since for life in state.nodes.values()):  # a wait for them would be in vain
+        return [pt.AwaitNodes(seconds=placement_of(spec).node_timeout_s)]
+    return []
+
+
 def _resume_stop(state: JobState, now_s: float) -> Decision:
     left_s = RESUMED_GRACE_S
     if state.stop is not None and state.stop.kill_at_s is not None:
@@ -605,13 +1207,13 @@ def _resume_stop(state: JobState, now_s: float) -> Decision:
     ends = _end_ranks(state, left_s, now_s)
     if state.ending is not None:
         return ends
-    return [_end_decided(state, state.cause, NOT_FINITE, requeue=False), *ends]
+    cause = state.cause or Cause(kind="nan", summary="The loss was not finite.")
+    return [_end_decided(state, cause, NOT_FINITE, requeue=False), *ends]
 
 
 _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Decision]] = {
     pt.AgentConnected: _agent_connected,
     pt.AgentListens: _agent_listens,
-    pt.PlainStart: _plain_start,
     pt.GroupStarted: _group_started,
     pt.ProcessExited: _process_exited,
     pt.OrphanExited: _orphan_exited,
@@ -631,4 +1233,11 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Dec
     pt.StopAsked: _stop_asked,
     pt.RestartAsked: _restart_asked,
     pt.SupervisorStarted: _supervisor_started,
+    pt.NodeNoticed: _node_noticed,
+    pt.LinkBroken: _link_broken,
+    pt.LinkMade: _link_made,
+    pt.PartRefused: _part_refused,
+    pt.VerdictsDue: _verdicts_due,
+    pt.NodesDue: _nodes_due,
+    pt.CheckpointWaited: _checkpoint_waited,
 }

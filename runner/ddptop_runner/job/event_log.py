@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.job.event_text import text
-from ddptop_runner.job.memory import Memory, read_memory
+from ddptop_runner.job.ranks import RankMemory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
+from ddptop_runner.judge.checkpoints import SaveMemory
+from ddptop_runner.judge.hangs.watch import HangMemory
+from ddptop_runner.judge.restarts.devices import Known
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import SILENT, Event, NodeSnapshot
+from ddptop_runner.model.words import Base
 from ddptop_runner.store.history import HistoryWriter
 
 
@@ -77,7 +83,7 @@ class EventLog:
 def _key(event: ev.JobEvent) -> tuple[object, ...]:
     """The identity of an event: an attempt fails once, each of its ranks exits once."""
     # a launcher may restart its ranks within an attempt
-    who = (getattr(event, "rank", None), getattr(event, "pid", None))
+    who = tuple(getattr(event, name, None) for name in ("rank", "pid", "node"))
     # a process's exit status may become known later
     return (type(event), event.attempt, *who, getattr(event, "status", 0) is None)
 
@@ -113,3 +119,51 @@ def _columns(event: ev.JobEvent) -> dict[str, object]:
         "signal": cause.signal,
         "evidence": cause.evidence,
     }
+
+
+class AlertMemory(Base, frozen=True, kw_only=True):
+    """Of the alerts."""
+
+    reported: dict[str, str] = {}
+    """Messages of recorded alerts by id, until their end is recorded."""
+
+
+class NodeMemory(Base, frozen=True, kw_only=True):
+    """Of one node of a job on several."""
+
+    seq: int = 0
+    """Of the last event received from it."""
+    ended: bool = True
+    """Whether its part of the job has no processes."""
+
+
+class Memory(Base, frozen=True, kw_only=True):
+    """Kept in the snapshot."""
+
+    state: JobState | None = None
+    last_seq: int = 0
+    """Of the last event that `state` includes."""
+    ranks: RankMemory = RankMemory()
+    hangs: HangMemory = msgspec.field(default_factory=HangMemory)
+    saves: SaveMemory = msgspec.field(default_factory=SaveMemory)
+    oom_kills: dict[str, int | None] = {}
+    """By cgroup, the kernel's count when the attempt began."""
+    devices: dict[str, Known] = {}
+    alerts: AlertMemory = AlertMemory()
+    nodes: dict[str, NodeMemory] = {}
+    """By host."""
+    head_seq: int = 0
+    """On one of several nodes, of the last event taken over from the head."""
+
+    def plain(self) -> dict[str, Any]:
+        """The memory as the snapshot contains it."""
+        found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        return found
+
+
+def read_memory(snapshot: NodeSnapshot | None) -> Memory:
+    """The memory in a snapshot; empty if it is missing or damaged."""
+    try:
+        return msgspec.convert({} if snapshot is None else snapshot.memory, Memory, str_keys=True)
+    except msgspec.ValidationError:
+        return Memory()

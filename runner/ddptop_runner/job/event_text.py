@@ -127,7 +127,12 @@ def _agent_lost(event: ev.AgentLost) -> str:
     continues = "1 rank continues" if event.ranks == 1 else f"{event.ranks} ranks continue"
     if event.is_command:
         continues = "the command continues"
-    return f"the agent {status_in_words(event.status)}; {continues} without it"
+    return f"{_on(event)}the agent {status_in_words(event.status)}; {continues} without it"
+
+
+def _on(event: ev.AgentLost | ev.GpuMemoryAwaited) -> str:
+    """The node, in a job on several."""
+    return f"{event.node}: " if event.node else ""
 
 
 def _alerts_cleared(event: ev.AlertsCleared) -> str:
@@ -177,7 +182,7 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ),
     ev.AlertRaised: lambda event: event.alert.message,
     ev.AlertsCleared: _alerts_cleared,
-    ev.GpuMemoryAwaited: lambda event: event.found,
+    ev.GpuMemoryAwaited: lambda event: f"{_on(event)}{event.found}",
     ev.ProcessesStuck: _processes_stuck,
     ev.SnapshotDamaged: lambda event: event.damage,
     ev.SocketsRecreated: lambda event: (

@@ -16,6 +16,7 @@ from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
 from ddptop_runner.job.ranks import OwnRanks, RankRecord
+from ddptop_runner.job.state import JobState, hosts_of_ranks
 from ddptop_runner.judge.causes import culprit, paragraph
 from ddptop_runner.judge.causes.culprit import (
     RAISED_CODES,
@@ -26,12 +27,25 @@ from ddptop_runner.judge.causes.culprit import (
     exception_in_log,
     exception_in_words,
 )
-from ddptop_runner.judge.causes.error_text import last_exception, unopened_script
-from ddptop_runner.judge.checkpoints import WorkLost
+from ddptop_runner.judge.causes.error_text import (
+    NOT_A_VICTIM,
+    last_exception,
+    unopened_script,
+)
+from ddptop_runner.judge.checkpoints import CheckpointBook, WorkLost
 from ddptop_runner.judge.hangs import records
 from ddptop_runner.model import diagnose, run_step
 from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
-from ddptop_runner.model.snapshot import Cause, Checkpoint, GpuSample, NodeSnapshot, decode_snapshot
+from ddptop_runner.model.protocol import RanksJudged
+from ddptop_runner.model.snapshot import (
+    Cause,
+    Checkpoint,
+    GpuSample,
+    NodeSnapshot,
+    RankSample,
+    decode_snapshot,
+)
+from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.disk import room
 from ddptop_runner.store.logs import log_end
@@ -312,3 +326,93 @@ def with_work_lost(cause: Cause, lost: WorkLost) -> Cause:
         work_lost_steps=lost.steps,
         work_lost_s=lost.seconds,
     )
+
+
+# -- over all nodes of a job -----------------------------------------------------------------------
+
+
+def blame(
+    job: JobState, spec: JobSpec, judged: Mapping[str, RanksJudged]
+) -> tuple[Cause | None, AttemptOutcome | None]:
+    """(cause, outcome), blaming the first rank that failed by itself, or else a missing node.
+
+    Args:
+        job: the job's state.
+        spec: the job.
+        judged: by host, how its ranks ended; times are the head's by now.
+    """
+    hosts = hosts_of_ranks(job, spec)
+    ends = [msgspec.convert(end, RankEnd) for one in judged.values() for end in one.ends]
+    blamed = culprit.find(ends) if ends else None
+    failed = {host: life for host, life in job.nodes.items() if life.failed}
+    gone = [host for host, life in failed.items() if life.cause is not None]
+    away = [host for host, life in job.nodes.items() if life.unknown_since is not None]
+    is_victim = blamed is not None and blamed.end.victim != NOT_A_VICTIM
+    if blamed is None or (is_victim and (gone or away)):
+        if not gone:
+            return _absence(away, blamed), None
+        life = failed[gone[0]]
+        cause = None if life.cause is None else msgspec.structs.replace(life.cause, host=gone[0])
+        return cause, life.outcome
+    host = hosts.get(blamed.end.rank)
+    seen = None if host is None else judged.get(host)
+    if seen is None or seen.cause.rank != blamed.end.rank:
+        cause = paragraph.cause_of(blamed, ends, paragraph.Surroundings(), None)
+    else:
+        others = paragraph.others(blamed, ends)
+        words = filter(None, [seen.cause.summary, others])
+        cause = msgspec.structs.replace(seen.cause, summary=" ".join(words))
+    cause = msgspec.structs.replace(cause, host=host)
+    return cause, None if seen is None else seen.outcome
+
+
+def _absence(away: Sequence[str], blamed: culprit.Culprit | None) -> Cause:
+    """The cause if nodes were unreachable and no failed rank failed by itself."""
+    who = ", ".join(away) or "a node"
+    other = "" if blamed is None else f" while rank {blamed.end.rank} failed: it lost a connection"
+    return Cause(kind="node", summary=f"Cannot reach {who}{other}.", host=away[0] if away else None)
+
+
+def hang_without(away: Sequence[str], hang: Cause) -> Cause:
+    """The cause of a hang, given nodes that have been away for long."""
+    if not away:
+        return hang
+    words = f"{', '.join(away)} cannot be reached, and the other nodes cannot continue."
+    return Cause(
+        kind="node", summary=f"{words} {hang.summary}", host=away[0], evidence=hang.evidence
+    )
+
+
+def achieved_on_nodes(
+    outcome: AttemptOutcome,
+    cause: Cause,
+    job: JobState,
+    ranks: Sequence[RankSample],
+    judged: Mapping[str, RanksJudged],
+    checkpoints: CheckpointBook,
+) -> tuple[AttemptOutcome, Cause]:
+    """Both, completed with all nodes' progress (only rank 0 may save) and the lost work.
+
+    Args:
+        outcome: what is known about the end.
+        cause: names its host.
+        job: the job's state.
+        ranks: all nodes' ranks, as last seen in the attempt.
+        judged: by host, how its ranks ended.
+        checkpoints: knows when the last one was saved.
+    """
+    lives = [one.outcome for one in judged.values()]
+    steps = [one.steps for one in lives if one.steps is not None]
+    steps += [one.step for one in ranks if one.step is not None and one.step_source != "log"]
+    outcome = with_achievements(
+        dataclasses.replace(outcome, steps=max(steps, default=outcome.steps)),
+        cause.kind,
+        [*(one.global_step for one in lives), *(one.run_step for one in ranks)],
+        checkpoints.last,
+        job.first_step_after_s,
+    )
+    if cause.host and cause.kind not in ("node", "launch"):
+        summary = f"On {cause.host}: {cause.summary}"
+        cause = msgspec.structs.replace(cause, summary=summary)
+    lost = checkpoints.work_lost(outcome.attempt, outcome.steps, outcome.lived_s)
+    return outcome, with_work_lost(cause, lost)

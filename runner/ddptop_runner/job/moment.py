@@ -19,9 +19,8 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
-from ddptop_runner.job.decide_nodes import hosts_of_ranks
-from ddptop_runner.job.memory import Memory
-from ddptop_runner.job.state import JobState
+from ddptop_runner.job.event_log import Memory
+from ddptop_runner.job.state import JobState, hosts_of_ranks
 from ddptop_runner.job.transition import fold
 from ddptop_runner.job.view import Samples, view
 from ddptop_runner.judge.balance import rank_devices

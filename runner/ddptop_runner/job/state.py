@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection
 
 from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import EndState, SetAside, Trouble
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
-from ddptop_runner.model.spec import JobSpec, Rendezvous
-from ddptop_runner.model.words import LIVE_STATES, Base, RankState
+from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
+from ddptop_runner.model.words import HERE, LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
 
 
@@ -28,6 +29,7 @@ class RankLife(Base, frozen=True, kw_only=True):
     approximate: bool = False
     """Whether `at_s` may be late."""
     hung: bool = False
+    node: str = HERE
 
     def state(self, working: RankState) -> RankState:
         """The process's state.
@@ -89,12 +91,14 @@ class PendingRestart(Base, frozen=True, kw_only=True):
     """Whether the restart policy decided it after a failure; otherwise, it was requested."""
     counted: bool = False
     """Whether it is charged to the budget."""
-    prepared: bool = False
-    """Whether its devices have been chosen."""
-    sent: bool = False
-    """Whether the agent was asked to end its ranks and start the next attempt."""
     end_ranks: bool = False
     """Whether ranks of the old attempt are alive and have to be ended."""
+    next_attempt: int = 0
+    """The number of the next attempt."""
+    nodes: list[str] = []
+    """On several nodes, those chosen for it; empty until then."""
+    chosen_s: float = 0.0
+    """CLOCK_BOOTTIME at which they were chosen."""
 
 
 class PendingStop(Base, frozen=True, kw_only=True):
@@ -122,16 +126,27 @@ class ShownAlert(Base, frozen=True, kw_only=True):
 
 
 class NodeLife(Base, frozen=True, kw_only=True):
-    """One node of a job on several nodes."""
+    """One node of a job."""
 
     takes_part: bool = False
     """Whether it takes part in the current attempt."""
-    started: bool = False
+    wanted_agent: WantedAgent | None = None
+    prepared: bool = False
+    """Whether its devices for the next attempt have been chosen."""
+    sent: bool = False
+    """Whether its agent was asked to end its ranks and start the next attempt."""
+    begun: int | None = None
+    """The last attempt for which it was prepared, unless that has started."""
+    ending_ranks_at_s: float | None = None
+    """CLOCK_BOOTTIME at which ddptop or torch's agent began to end its ranks of this attempt."""
+    failed_before: list[int] = []
+    """Ranks that the agent had found dead by then."""
     failed: bool = False
-    """Whether its ranks failed in this attempt and the node has a verdict."""
+    """Whether its ranks failed in this attempt and none of them is alive."""
     ended: bool | None = None
     """Whether its part in this attempt ended well; None while it has not ended."""
     cause: Cause | None = None
+    """Why it failed, if that is not for its ranks to show."""
     outcome: AttemptOutcome | None = None
     unknown_since: dt.datetime | None = None
     unknown_since_s: float | None = None
@@ -164,13 +179,11 @@ class JobState(Base, frozen=True, kw_only=True):
     """The same as CLOCK_BOOTTIME."""
     first_step_after_s: float | None = None
     world: int | None = None
+    first_rank: int = 0
+    """On one of several nodes, its first."""
     """Number of processes that the agent started; None before that."""
     ranks: dict[int, RankLife] = {}
     launcher: RankLife | None = None
-    ending_ranks_at_s: float | None = None
-    """CLOCK_BOOTTIME at which ddptop or torch's agent began to end this attempt's ranks."""
-    failed_before: list[int] = []
-    """Ranks that the agent had found dead by then."""
     budget: Budget = Budget()
     history: History = History()
     """The failed attempts that the restart policy considers."""
@@ -181,13 +194,12 @@ class JobState(Base, frozen=True, kw_only=True):
     policy: str | None = None
     """The reason for the restart policy's last decision."""
     restart: PendingRestart | None = None
-    rendezvous: Rendezvous | None = None
-    """Of the next or the current attempt; for a job on several nodes, as last set by its head."""
     stop: PendingStop | None = None
     ending: Ending | None = None
-    wanted_agent: WantedAgent | None = None
     nodes: dict[str, NodeLife] = {}
-    """By host, for a job on several nodes."""
+    """By host; one machine is `HERE`."""
+    last_begun: int | None = None
+    """The highest attempt for which nodes were chosen, whether it started or not."""
     nodes_before: dict[int, list[str]] = {}
     """By earlier attempt, the nodes that took part in it."""
     cause: Cause | None = None
@@ -241,6 +253,27 @@ class JobState(Base, frozen=True, kw_only=True):
         """Whether a process of the attempt exited with a status other than 0."""
         return any(life.exited and life.status != 0 for life in self.processes)
 
+    def node(self, name: str = HERE) -> NodeLife:
+        """A node's life."""
+        return self.nodes.get(name) or NodeLife(takes_part=name == HERE)
+
+    def processes_on(self, node: str) -> list[RankLife]:
+        """The attempt's processes on a node."""
+        return [life for life in self.processes if life.node == node]
+
+    def has_started(self, node: str) -> bool:
+        """Whether processes of the attempt were started on a node."""
+        return bool(self.processes_on(node))
+
+    def has_living_on(self, node: str) -> bool:
+        """Whether a process of the attempt on a node is not known to have exited."""
+        return any(life.pid is not None and not life.exited for life in self.processes_on(node))
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of an attempt that is yet to be decided."""
+        return max(-1 if self.attempt is None else self.attempt, self.last_begun or 0) + 1
+
     def restarts_left(self, limit: int) -> int:
         """Restarts left in a budget of that size."""
         return max(0, limit - self.budget.used)
@@ -256,3 +289,30 @@ class JobState(Base, frozen=True, kw_only=True):
         """The alerts shown at that moment, in order of their beginning."""
         shown = self.alerts.values()
         return [one.alert for one in shown if one.until is None or moment <= one.until]
+
+
+def placement_of(spec: JobSpec) -> Placement:
+    """The nodes of a job on several."""
+    assert spec.placement is not None
+    return spec.placement
+
+
+def hosts_of_ranks(state: JobState, spec: JobSpec, attempt: int | None = None) -> dict[int, str]:
+    """The host of each rank in an attempt, by default the current one, on several nodes."""
+    if attempt is None or attempt == state.attempt:
+        members = [name for name, life in state.nodes.items() if life.takes_part]
+    else:
+        members = state.nodes_before.get(attempt, [])
+    return dict(enumerate(one.host for one in nodes_named(spec, members) for _ in range(one.nproc)))
+
+
+def nodes_named(spec: JobSpec, names: Collection[str]) -> list[NodeSpec]:
+    """Those of a job's nodes, in its order."""
+    return [one for one in placement_of(spec).nodes if one.host in names]
+
+
+def away_for_long(state: JobState, now_s: float, spec: JobSpec) -> list[str]:
+    """Nodes of the attempt that have been unreachable for longer than the node timeout."""
+    timeout_s = placement_of(spec).node_timeout_s
+    lives = state.nodes.items()
+    return [name for name, life in lives if life.takes_part and life.away_s(now_s) > timeout_s]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from ddptop_runner.job.state import (
 )
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert
+from ddptop_runner.model.words import HERE
 
 NOTICE_S = 600.0
 """How long to show an alert that has no end."""
@@ -99,10 +100,9 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         world=None,
         ranks={},
         launcher=None,
-        ending_ranks_at_s=None,
-        failed_before=[],
         restart=None,
-        wanted_agent=None,
+        nodes=_nodes_of_next(state),
+        nodes_before=_nodes_before(state) if is_next else state.nodes_before,
         previous_cause=state.cause if is_next else state.previous_cause,
         suspected=None,
         trouble=None,
@@ -113,14 +113,41 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
     )
 
 
+def _nodes_of_next(state: JobState) -> dict[str, NodeLife]:
+    """The nodes as an attempt begins; their links are as before."""
+    chosen = None if state.restart is None or not state.restart.nodes else state.restart.nodes
+    nodes = {
+        name: NodeLife(
+            takes_part=life.takes_part if chosen is None else name in chosen,
+            begun=life.begun,
+            unknown_since=life.unknown_since,
+            unknown_since_s=life.unknown_since_s,
+            why=life.why,
+            lost=life.lost,
+            refused=life.refused,
+        )
+        for name, life in state.nodes.items()
+    }
+    return nodes | {n: NodeLife(takes_part=True) for n in chosen or () if n not in nodes}
+
+
+def _nodes_before(state: JobState) -> dict[int, list[str]]:
+    members = [name for name, life in state.nodes.items() if life.takes_part and name != HERE]
+    if state.attempt is None or not members:
+        return state.nodes_before
+    return {**state.nodes_before, state.attempt: members}
+
+
 def _attempt_started(state: JobState, event: ev.AttemptStarted, at: dt.datetime) -> JobState:
     phase = "starting" if event.probed else "running"
     launcher = None if event.launcher_pid is None else RankLife(pid=event.launcher_pid)
-    opened = ev.AttemptOpened(attempt=event.attempt, at_s=event.at_s)
+    opened = _attempt_opened(state, ev.AttemptOpened(attempt=event.attempt, at_s=event.at_s), at)
     return replace(
-        _attempt_opened(state, opened, at),
+        opened,
+        nodes={name: replace(life, begun=None) for name, life in opened.nodes.items()},
         phase="stopping" if state.phase == "stopping" else phase,
         world=event.world,
+        first_rank=event.first_rank,
         launcher=launcher,
         cause=None,
         ending=state.ending if state.phase == "stopping" else None,
@@ -138,7 +165,8 @@ def _rank_started(state: JobState, event: ev.RankStarted, at: dt.datetime) -> Jo
     known = state.ranks.get(event.rank)
     if known is not None and known.pid == event.pid:
         return state
-    return replace(state, ranks={**state.ranks, event.rank: RankLife(pid=event.pid)})
+    life = RankLife(pid=event.pid, node=event.node)
+    return replace(state, ranks={**state.ranks, event.rank: life})
 
 
 def _running_assumed(state: JobState, event: ev.RunningAssumed, at: dt.datetime) -> JobState:
@@ -167,7 +195,7 @@ def _checkpoint(state: JobState, event: ev.CheckpointSaved, at: dt.datetime) -> 
 def _rank_exited(state: JobState, event: ev.RankExited, at: dt.datetime) -> JobState:
     if not _is_current(state, event):
         return state
-    life = _exited(state.ranks.get(event.rank) or RankLife(), event)
+    life = _exited(state.ranks.get(event.rank) or RankLife(node=event.node), event)
     return replace(state, ranks={**state.ranks, event.rank: life})
 
 
@@ -220,10 +248,13 @@ def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> Jo
     """The first such event counts: exits after it were caused by us."""
     if not _is_current(state, event):
         return state
-    since_s = event.at_s if state.ending_ranks_at_s is None else state.ending_ranks_at_s
-    return replace(
-        state, ending_ranks_at_s=since_s, failed_before=event.failed or state.failed_before
-    )
+    names = [event.node] if event.node is not None else list(state.nodes) or [HERE]
+    for name in names:
+        life = state.node(name)
+        since_s = event.at_s if life.ending_ranks_at_s is None else life.ending_ranks_at_s
+        failed = event.failed or life.failed_before
+        state = _of_node(state, name, ending_ranks_at_s=since_s, failed_before=failed)
+    return state
 
 
 def _failed(state: JobState, event: ev.FailureJudged, at: dt.datetime) -> JobState:
@@ -244,10 +275,7 @@ def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
     return replace(state, cause=event.cause, phase=phase, ranks=ranks, history=history)
 
 
-def _restart_decided(
-    state: JobState, event: ev.RestartDecided | ev.RestartHeld, at: dt.datetime
-) -> JobState:
-    """A held restart waits for the head and counts against the head's budget."""
+def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime) -> JobState:
     if not _is_current(state, event):
         return state
     restart = PendingRestart(
@@ -257,49 +285,41 @@ def _restart_decided(
         decided=True,
         counted=True,
         end_ranks=event.end_ranks,
+        next_attempt=state.next_attempt,
     )
-    phase = "stopping" if state.phase == "stopping" else "restarting"
-    state = replace(state, phase=phase, restart=restart)
-    if isinstance(event, ev.RestartHeld):
-        return state
     return replace(
         state,
+        phase="stopping" if state.phase == "stopping" else "restarting",
+        restart=restart,
+        nodes=_unprepared(state.nodes),
         budget=Budget(used=event.used, limit=event.limit),
         history=dataclasses.replace(state.history, used=event.used),
         policy=event.reason,
     )
 
 
+def _unprepared(nodes: Mapping[str, NodeLife]) -> dict[str, NodeLife]:
+    """The nodes, where nothing is prepared for a restart that has just been decided."""
+    return {name: replace(life, prepared=False, sent=False) for name, life in nodes.items()}
+
+
 def _nodes_chosen(state: JobState, event: ev.NodesChosen, at: dt.datetime) -> JobState:
-    """The next attempt begins, and the previous one no longer counts."""
-    opened = ev.AttemptOpened(attempt=event.attempt, at_s=event.at_s)
-    nodes = {
-        name: NodeLife(
-            takes_part=name in event.nodes,
-            unknown_since=life.unknown_since,
-            unknown_since_s=life.unknown_since_s,
-            why=life.why,
-            lost=life.lost,
-            refused=life.refused,
-        )
-        for name, life in state.nodes.items()
+    """The first nodes of a job take part at once; others do when the attempt begins."""
+    next_attempt = event.attempt or 0
+    restart = state.restart or PendingRestart(attempt=state.attempt or 0, at=at)
+    restart = replace(restart, next_attempt=next_attempt, nodes=event.nodes, chosen_s=event.at_s)
+    new = {
+        name: NodeLife(takes_part=not state.nodes)
+        for name in event.nodes
+        if name not in state.nodes
     }
-    nodes |= {name: NodeLife(takes_part=True) for name in event.nodes if name not in nodes}
-    phase = "stopping" if state.phase == "stopping" else "starting"
-    before = dict(state.nodes_before)
-    if state.attempt is not None:
-        before[state.attempt] = [name for name, life in state.nodes.items() if life.takes_part]
-    state = replace(_attempt_opened(state, opened, at), nodes=nodes, nodes_before=before)
-    return replace(state, phase=phase, cause=None)
+    nodes = _unprepared(state.nodes) | new
+    return replace(state, restart=restart, nodes=nodes, last_begun=next_attempt)
 
 
 def _of_node(state: JobState, name: str, **changes: Any) -> JobState:
-    life = replace(state.nodes.get(name, NodeLife()), **changes)
+    life = replace(state.node(name), **changes)
     return replace(state, nodes={**state.nodes, name: life})
-
-
-def _node_started(state: JobState, event: ev.NodeStarted, at: dt.datetime) -> JobState:
-    return _of_node(state, event.node, started=True) if _is_current(state, event) else state
 
 
 def _node_failed(state: JobState, event: ev.NodeFailed, at: dt.datetime) -> JobState:
@@ -313,13 +333,13 @@ def _node_ended(state: JobState, event: ev.NodeEnded, at: dt.datetime) -> JobSta
 
 
 def _node_unreachable(state: JobState, event: ev.NodeUnreachable, at: dt.datetime) -> JobState:
-    life = state.nodes.get(event.node, NodeLife())
+    life = state.node(event.node)
     why = life.why if life.refused else event.why
     return _of_node(state, event.node, unknown_since=at, unknown_since_s=event.at_s, why=why)
 
 
 def _node_reachable(state: JobState, event: ev.NodeReachable, at: dt.datetime) -> JobState:
-    life = state.nodes.get(event.node, NodeLife())
+    life = state.node(event.node)
     why = life.why if life.refused else None
     back: dict[str, Any] = {"unknown_since": None, "unknown_since_s": None, "why": why}
     return _of_node(state, event.node, lost=life.refused, **back)
@@ -338,9 +358,10 @@ def _restart_asked(
     restart, at_s = state.restart, None
     if isinstance(event, ev.RestartHurried):
         at_s = event.at_s
-    if isinstance(event, ev.RestartRequested) or restart is None:
-        restart = PendingRestart(attempt=event.attempt or 0, at=at)
     nodes = state.nodes
+    if isinstance(event, ev.RestartRequested) or restart is None:
+        restart = PendingRestart(attempt=event.attempt or 0, at=at, next_attempt=state.next_attempt)
+        nodes = _unprepared(nodes)
     if not (isinstance(event, ev.RestartRequested) and (event.node or event.without)):
         nodes = {  # the user may have repaired them
             name: replace(life, refused=False, lost=False, why=None) if life.refused else life
@@ -354,24 +375,21 @@ def _restart_asked(
         history=dataclasses.replace(state.history, failed=(), used=event.used),
         set_aside=[one for one in state.set_aside if one.device not in event.devices_back],
         restart=replace(restart, at=at, at_s=at_s, counted=False),
-        rendezvous=event.rendezvous or state.rendezvous,
     )
 
 
 def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetime) -> JobState:
     if not _is_current(state, event) or state.restart is None:
         return state
-    return replace(
-        state,
-        set_aside=[*state.set_aside, *event.aside],
-        restart=replace(state.restart, prepared=True),
-    )
+    begun = state.restart.next_attempt
+    state = replace(state, set_aside=[*state.set_aside, *event.aside])
+    return _of_node(state, event.node, prepared=True, begun=begun)
 
 
 def _restart_sent(state: JobState, event: ev.RestartSent, at: dt.datetime) -> JobState:
     if not _is_current(state, event) or state.restart is None:
         return state
-    return replace(state, restart=replace(state.restart, sent=True))
+    return _of_node(state, event.node, sent=True, begun=state.restart.next_attempt)
 
 
 def _agent_requested(state: JobState, event: ev.AgentRequested, at: dt.datetime) -> JobState:
@@ -380,13 +398,14 @@ def _agent_requested(state: JobState, event: ev.AgentRequested, at: dt.datetime)
     wanted = WantedAgent(
         attempt=event.next_attempt, restarts_left=event.restarts_left, replaces=event.replaces
     )
-    return replace(state, wanted_agent=wanted)
+    return _of_node(state, event.node, wanted_agent=wanted)
 
 
 def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime) -> JobState:
-    if state.wanted_agent is None:
+    wanted = state.node(event.node).wanted_agent
+    if wanted is None:
         return state
-    return replace(state, wanted_agent=replace(state.wanted_agent, connected=True))
+    return _of_node(state, event.node, wanted_agent=replace(wanted, connected=True))
 
 
 def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobState:
@@ -429,7 +448,7 @@ def _ended(state: JobState, event: ev.JobEnded, at: dt.datetime) -> JobState:
         phase=event.state,
         restart=None,
         stop=None,
-        wanted_agent=None,
+        nodes={name: replace(life, wanted_agent=None) for name, life in state.nodes.items()},
         ending=Ending(
             state=event.state, cause=event.cause, reason=event.reason, requeue=event.requeue
         ),
@@ -507,13 +526,11 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.HangJudged: _hung,
     ev.RestartDecided: _restart_decided,
     ev.NodesChosen: _nodes_chosen,
-    ev.NodeStarted: _node_started,
     ev.NodeFailed: _node_failed,
     ev.NodeEnded: _node_ended,
     ev.NodeUnreachable: _node_unreachable,
     ev.NodeReachable: _node_reachable,
     ev.NodeLost: _node_lost,
-    ev.RestartHeld: _restart_decided,
     ev.RestartRequested: _restart_asked,
     ev.RestartHurried: _restart_asked,
     ev.StopRequested: _stopping,

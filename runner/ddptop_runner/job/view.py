@@ -12,8 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.exit_status import split_status
-from ddptop_runner.job.decide_nodes import hosts_of_ranks
-from ddptop_runner.job.state import JobState, NodeLife, RankLife
+from ddptop_runner.job.state import JobState, NodeLife, RankLife, hosts_of_ranks
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import (
@@ -204,7 +203,7 @@ def _nodes(
         found.append(
             NodeStatus(
                 host=node.host,
-                state=_part(life, state),
+                state=_part(life, node.host, state),
                 unknown_since=life.unknown_since,
                 attempt=state.attempt if life.takes_part else None,
                 ranks=[rank for rank, host in hosts.items() if host == node.host],
@@ -215,7 +214,7 @@ def _nodes(
     return found
 
 
-def _part(life: NodeLife, state: JobState) -> NodePart:
+def _part(life: NodeLife, host: str, state: JobState) -> NodePart:
     if state.phase not in LIVE_STATES:
         return "ended"
     if life.lost:
@@ -228,7 +227,7 @@ def _part(life: NodeLife, state: JobState) -> NodePart:
         return "ended"
     if life.failed:
         return "held"
-    return "running" if life.started else "starting"
+    return "running" if state.has_started(host) else "starting"
 
 
 # -- the history -----------------------------------------------------------------------------------

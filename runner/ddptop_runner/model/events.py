@@ -15,7 +15,8 @@ import msgspec
 from ddptop_runner.base.clock import is_time
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import SILENT, Alert, Cause, Checkpoint, Event
-from ddptop_runner.model.spec import Device, Rendezvous
+from ddptop_runner.model.spec import Device
+from ddptop_runner.model.words import HERE
 
 EndState = Literal["finished", "failed", "stopped"]
 CANCELLED_BY = "scancel"
@@ -82,6 +83,8 @@ class AttemptStarted(EventBase, frozen=True, kw_only=True, tag="attempt_started"
     """Whether its ranks report steps; otherwise it counts as running from now on."""
     at_s: float | None = None
     """CLOCK_BOOTTIME."""
+    first_rank: int = 0
+    """On one of several nodes, its first."""
 
 
 class AttemptOpened(EventBase, frozen=True, kw_only=True, tag="attempt_opened"):
@@ -104,6 +107,7 @@ class RankStarted(EventBase, frozen=True, kw_only=True, tag="rank_started"):
     ONCE = True
     rank: int
     pid: int | None
+    node: str = HERE
 
 
 class TrainingStarted(EventBase, frozen=True, kw_only=True, tag="training"):
@@ -152,6 +156,7 @@ class RankExited(EventBase, frozen=True, kw_only=True, tag="rank_exited"):
     """Whether ddptop or torch's agent had begun to end it."""
     approximate: bool = False
     """Whether the time may be late: the kernel did not report it."""
+    node: str = HERE
 
 
 class LauncherExited(EventBase, frozen=True, kw_only=True, tag="launcher_exited"):
@@ -201,6 +206,8 @@ class RanksEnding(EventBase, frozen=True, kw_only=True, tag="ranks_ending"):
     """CLOCK_BOOTTIME."""
     failed: list[int] = []
     """Ranks that the agent had found dead before."""
+    node: str | None = None
+    """None: on all nodes."""
 
 
 class FailureJudged(EventBase, frozen=True, kw_only=True, tag="failure"):
@@ -211,8 +218,6 @@ class FailureJudged(EventBase, frozen=True, kw_only=True, tag="failure"):
     cause: Cause
     outcome: AttemptOutcome | None = None
     """What it had achieved, for the restart policy; None where it does not count as a failure."""
-    ends: list[dict[str, Any]] = []
-    """On one of several nodes: a `RankEnd` of each rank, on which the head judges again."""
 
 
 class HangJudged(EventBase, frozen=True, kw_only=True, tag="hang"):
@@ -241,18 +246,11 @@ class RestartDecided(EventBase, frozen=True, kw_only=True, tag="restart_decided"
 
 
 class NodesChosen(EventBase, frozen=True, kw_only=True, tag="nodes_chosen"):
-    """Which nodes take part in an attempt."""
+    """Which nodes take part in the next attempt, which begins once they have met."""
 
     TYPE = SILENT
     nodes: list[str]
     at_s: float
-
-
-class NodeStarted(EventBase, frozen=True, kw_only=True, tag="node_started"):
-    """A node's agent started its ranks."""
-
-    TYPE = SILENT
-    node: str
 
 
 class NodeFailed(EventBase, frozen=True, kw_only=True, tag="node_failed"):
@@ -309,18 +307,6 @@ class NodeLost(EventBase, frozen=True, kw_only=True, tag="node_lost"):
     """It can be reached, and could not begin: only a person's restart takes it back."""
 
 
-class RestartHeld(EventBase, frozen=True, kw_only=True, tag="restart_held"):
-    """On one of several nodes: the head decides what follows this attempt."""
-
-    TYPE = SILENT
-    ONCE = True
-    delay_s: float
-    """After it without a word from the head, the node's part of the job ends."""
-    at_s: float
-    """The same as CLOCK_BOOTTIME."""
-    end_ranks: bool = False
-
-
 class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_requested"):
     """Someone restarts all ranks; it costs nothing."""
 
@@ -333,8 +319,6 @@ class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_reques
     """A node that could not begin and is the reason. A person asked where there is neither."""
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
-    rendezvous: Rendezvous | None = None
-    """Of the next attempt, on several nodes."""
 
 
 class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"):
@@ -346,8 +330,6 @@ class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"
     used: int
     limit: int | None = None
     devices_back: list[Device] = []
-    rendezvous: Rendezvous | None = None
-    """Of the next attempt, on several nodes."""
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
@@ -363,12 +345,14 @@ class RestartPrepared(EventBase, frozen=True, kw_only=True, tag="restart_prepare
     TYPE = SILENT
     aside: list[SetAside] = []
     """Found unfit just now."""
+    node: str = HERE
 
 
 class RestartSent(EventBase, frozen=True, kw_only=True, tag="restart_sent"):
     """The agent was ordered to end its ranks and start the next attempt."""
 
     TYPE = SILENT
+    node: str = HERE
 
 
 class AgentRequested(EventBase, frozen=True, kw_only=True, tag="agent_requested"):
@@ -379,6 +363,7 @@ class AgentRequested(EventBase, frozen=True, kw_only=True, tag="agent_requested"
     restarts_left: int
     replaces: int | None = None
     """Pid of the agent that makes room for it; None where there was none."""
+    node: str = HERE
 
 
 class AgentConnected(EventBase, frozen=True, kw_only=True, tag="agent_connected"):
@@ -386,6 +371,7 @@ class AgentConnected(EventBase, frozen=True, kw_only=True, tag="agent_connected"
 
     TYPE = SILENT
     pid: int
+    node: str = HERE
 
 
 class EndDecided(EventBase, frozen=True, kw_only=True, tag="end_decided"):
@@ -454,6 +440,7 @@ class AgentLost(EventBase, frozen=True, kw_only=True, tag="agent_lost"):
     status: int | None
     ranks: int = 0
     is_command: bool = False
+    node: str = HERE
 
 
 class SupervisorRestarted(EventBase, frozen=True, kw_only=True, tag="supervisor_restarted"):
@@ -503,6 +490,7 @@ class GpuMemoryAwaited(EventBase, frozen=True, kw_only=True, tag="gpu_memory_awa
     seconds: float
     found: str
     is_problem: bool = False
+    node: str = HERE
 
     @property
     def type(self) -> str:
@@ -579,14 +567,12 @@ JobEvent: TypeAlias = (
     | HangJudged
     | RestartDecided
     | NodesChosen
-    | NodeStarted
     | NodeFailed
     | NodeEnded
     | NodeUnreachable
     | NodeReachable
     | NodesAwaited
     | NodeLost
-    | RestartHeld
     | RestartRequested
     | RestartHurried
     | StopRequested
@@ -606,13 +592,6 @@ JobEvent: TypeAlias = (
     | Noticed
     | Untyped
 )
-
-END_STATES: dict[str, EndState] = {
-    "finished": "finished",
-    "failed": "failed",
-    "stopped": "stopped",
-}
-"""By the type of the event that records the end."""
 
 
 LONGEST_S = 1e8

@@ -34,6 +34,7 @@ from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import JobEvent, SetAside, Trouble
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, RankStacks
 from ddptop_runner.model.spec import Device, JobSpec, Rendezvous
+from ddptop_runner.model.words import HERE
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
 """Of a rank, an attempt, or a process, as another process sends it."""
@@ -45,6 +46,12 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Of any kind. Each type repeats the options: msgspec inherits the tag field alone."""
+
+
+class OfNode(Message, frozen=True, kw_only=True):
+    """A fact about one node, or an order to it."""
+
+    node: str = HERE
 
 
 # -- facts: agent and ranks ------------------------------------------------------------------------
@@ -68,9 +75,15 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """None where it has exited, or was not started."""
     listens: bool = False
     """Whether it is connected."""
+    attempt: Number | None = None
+    """The attempt that it runs or is about to begin; None if unknown."""
+    question: Number | None = None
+    """Its open question whether another attempt follows."""
+    status: Status | None = None
+    """How it exited."""
 
 
-class AgentConnected(Message, frozen=True, kw_only=True, tag="agent_connected"):
+class AgentConnected(OfNode, frozen=True, kw_only=True, tag="agent_connected"):
     """The agent reported, at its start or to a new supervisor."""
 
     pid: Number
@@ -94,7 +107,7 @@ class AgentHello(Message, frozen=True, kw_only=True, tag="agent_hello"):
     exits: list[RankEnded]
 
 
-class AgentListens(Message, frozen=True, kw_only=True, tag="agent_listens"):
+class AgentListens(OfNode, frozen=True, kw_only=True, tag="agent_listens"):
     """It has reported all that it knows."""
 
 
@@ -104,14 +117,14 @@ class PlainStart(Message, frozen=True, kw_only=True, tag="plain_start"):
     why: str
 
 
-class GroupStarted(Message, frozen=True, kw_only=True, tag="group_started"):
+class GroupStarted(OfNode, frozen=True, kw_only=True, tag="group_started"):
     """The agent started the ranks of an attempt, or its command."""
 
     attempt: Number
     workers: list[Worker]
 
 
-class ProcessExited(Message, frozen=True, kw_only=True, tag="process_exited"):
+class ProcessExited(OfNode, frozen=True, kw_only=True, tag="process_exited"):
     """A rank exited, or the command that starts the ranks."""
 
     attempt: Number
@@ -126,18 +139,20 @@ class ProcessExited(Message, frozen=True, kw_only=True, tag="process_exited"):
     """Whether that time may be late."""
 
 
-class OrphanExited(Message, frozen=True, kw_only=True, tag="orphan_exited"):
+class OrphanExited(OfNode, frozen=True, kw_only=True, tag="orphan_exited"):
     """A rank exited whose agent is gone, so nothing else ends the group."""
 
 
-class AgentExited(Message, frozen=True, kw_only=True, tag="agent_exited"):
+class AgentExited(OfNode, frozen=True, kw_only=True, tag="agent_exited"):
     """The agent exited, and every exit that it could report is known."""
 
     pid: Number | None
     status: Status | None
+    attempt: Number | None = None
+    """As in `AgentState`."""
 
 
-class AgentAsked(Message, frozen=True, kw_only=True, tag="agent_asked"):
+class AgentAsked(OfNode, frozen=True, kw_only=True, tag="agent_asked"):
     """The agent waits for an answer before it takes a step that cannot be undone."""
 
     question: Number
@@ -156,7 +171,7 @@ FromAgent: TypeAlias = GroupStarted | PlainStart | RankEnded | AgentAsked
 # -- facts: results of orders ----------------------------------------------------------------------
 
 
-class EvidenceKept(Message, frozen=True, kw_only=True, tag="evidence_kept"):
+class EvidenceKept(OfNode, frozen=True, kw_only=True, tag="evidence_kept"):
     """The evidence of a failure is on disk, or cannot be kept."""
 
     attempt: Number
@@ -164,7 +179,7 @@ class EvidenceKept(Message, frozen=True, kw_only=True, tag="evidence_kept"):
     ranks: list[Number] = []
 
 
-class LeftoversEnded(Message, frozen=True, kw_only=True, tag="leftovers_ended"):
+class LeftoversEnded(OfNode, frozen=True, kw_only=True, tag="leftovers_ended"):
     """What ranks had started is gone, and so is their memory on the devices."""
 
     question: Number | None
@@ -182,17 +197,17 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
-    ends: list[dict[str, Any]] = []
-    """As in `FailureJudged`."""
     jitter: float
     """Random, from 0 to 1: spreads the waits before a restart."""
 
 
-class StartJudged(Message, frozen=True, kw_only=True, tag="start_judged"):
+class StartJudged(OfNode, frozen=True, kw_only=True, tag="start_judged"):
     """Why an agent exited before it had started a rank."""
 
     attempt: Number
     """The latest when it exited."""
+    begins: Number | None = None
+    """As in `JudgeStart`."""
     status: Status | None
     cause: Cause
     jitter: float
@@ -223,7 +238,7 @@ class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
     question: Number | None
 
 
-class DevicesChosen(Message, frozen=True, kw_only=True, tag="devices_chosen"):
+class DevicesChosen(OfNode, frozen=True, kw_only=True, tag="devices_chosen"):
     """On which devices the next attempt can run."""
 
     attempt: Number
@@ -240,7 +255,7 @@ class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
     """Every rank was ended, and the agent with them."""
 
 
-class AgentMadeRoom(Message, frozen=True, kw_only=True, tag="agent_made_room"):
+class AgentMadeRoom(OfNode, frozen=True, kw_only=True, tag="agent_made_room"):
     """The old agent and all of its ranks are gone."""
 
     attempt: Number
@@ -270,10 +285,6 @@ class RestartAsked(Message, frozen=True, kw_only=True, tag="restart_asked"):
     """Someone restarts the job, which costs nothing."""
 
     agent: AgentState
-    attempt: Number | None = None
-    """The number of the next attempt, where the head of a job on several nodes asks."""
-    rendezvous: Rendezvous | None = None
-    """Of that attempt."""
     devices_back: list[Device] = []
     """Set aside before, and fit again."""
 
@@ -289,32 +300,31 @@ class SupervisorStarted(Message, frozen=True, kw_only=True, tag="supervisor_star
 # -- facts: the nodes of a job on several, as their head sees them ---------------------------------
 
 
-class NodeReported(Message, frozen=True, kw_only=True, tag="node_reported"):
-    """A node recorded an event; its times are the head's by now."""
+class NodeNoticed(OfNode, frozen=True, kw_only=True, tag="node_noticed"):
+    """A node recorded what its ranks did, or a problem; its times are the head's by now."""
 
-    node: str
     event: JobEvent
 
 
-class LinkBroken(Message, frozen=True, kw_only=True, tag="link_broken"):
+class LinkBroken(OfNode, frozen=True, kw_only=True, tag="link_broken"):
     """A node cannot be reached."""
 
-    node: str
     why: str
 
 
-class LinkMade(Message, frozen=True, kw_only=True, tag="link_made"):
+class LinkMade(OfNode, frozen=True, kw_only=True, tag="link_made"):
     """A node can be reached, and has reported all that happened meanwhile."""
 
-    node: str
     is_there: bool = True
-    """Whether processes of the job are on it, or its part has ended on record."""
+    """Whether processes of the job are on it."""
+    agent: AgentState = AgentState()
+    after_seq: Number = 0
+    """Of the last event that it has taken over from the head."""
 
 
-class PartRefused(Message, frozen=True, kw_only=True, tag="part_refused"):
+class PartRefused(OfNode, frozen=True, kw_only=True, tag="part_refused"):
     """A node could not begin an attempt."""
 
-    node: str
     attempt: Number
     error: str
     answered: bool = False
@@ -342,7 +352,6 @@ class CheckpointWaited(Message, frozen=True, kw_only=True, tag="checkpoint_waite
 Fact: TypeAlias = (
     AgentConnected
     | AgentListens
-    | PlainStart
     | GroupStarted
     | ProcessExited
     | OrphanExited
@@ -362,7 +371,7 @@ Fact: TypeAlias = (
     | StopAsked
     | RestartAsked
     | SupervisorStarted
-    | NodeReported
+    | NodeNoticed
     | LinkBroken
     | LinkMade
     | PartRefused
@@ -375,7 +384,7 @@ Fact: TypeAlias = (
 # -- orders ----------------------------------------------------------------------------------------
 
 
-class AnswerAgent(Message, frozen=True, kw_only=True, tag="answer_agent"):
+class AnswerAgent(OfNode, frozen=True, kw_only=True, tag="answer_agent"):
     """Answer the agent's question."""
 
     question: Number
@@ -386,7 +395,7 @@ class AnswerAgent(Message, frozen=True, kw_only=True, tag="answer_agent"):
     """Of the attempt that begins with this answer, on several nodes."""
 
 
-class TellAgent(Message, frozen=True, kw_only=True, tag="tell_agent"):
+class TellAgent(OfNode, frozen=True, kw_only=True, tag="tell_agent"):
     """Tell the agent to restart the group, or that the ranks are being ended."""
 
     order: Literal["restart_group", "stopping"]
@@ -396,18 +405,18 @@ class TellAgent(Message, frozen=True, kw_only=True, tag="tell_agent"):
 ToAgent: TypeAlias = AnswerAgent | TellAgent
 
 
-class KeepEvidence(Message, frozen=True, kw_only=True, tag="keep_evidence"):
+class KeepEvidence(OfNode, frozen=True, kw_only=True, tag="keep_evidence"):
     """Keep the evidence of a failure, before any signal. Leads to `EvidenceKept`."""
 
     question: Number | None = None
     ranks: list[Number] = []
 
 
-class InterruptRanks(Message, frozen=True, kw_only=True, tag="interrupt_ranks"):
+class InterruptRanks(OfNode, frozen=True, kw_only=True, tag="interrupt_ranks"):
     """Send SIGINT to ranks that catch the agent's SIGTERM and continue."""
 
 
-class EndLeftovers(Message, frozen=True, kw_only=True, tag="end_leftovers"):
+class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
     """End what ranks had started. Leads to `LeftoversEnded`."""
 
     question: Number | None = None
@@ -423,10 +432,12 @@ class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
     question: Number | None = None
 
 
-class JudgeStart(Message, frozen=True, kw_only=True, tag="judge_start"):
+class JudgeStart(OfNode, frozen=True, kw_only=True, tag="judge_start"):
     """Find out why the agent started no rank. Leads to `StartJudged`."""
 
     status: Status | None
+    begins: Number | None = None
+    """The attempt that it was to begin, on several nodes."""
 
 
 class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
@@ -447,21 +458,23 @@ class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
     """Stop waiting for the next attempt."""
 
 
-class ChooseDevices(Message, frozen=True, kw_only=True, tag="choose_devices"):
+class ChooseDevices(OfNode, frozen=True, kw_only=True, tag="choose_devices"):
     """Find out which devices are fit. Leads to `DevicesChosen`."""
 
     question: Number | None = None
 
 
-class ReplaceAgent(Message, frozen=True, kw_only=True, tag="replace_agent"):
+class ReplaceAgent(OfNode, frozen=True, kw_only=True, tag="replace_agent"):
     """End the agent, its ranks, and its store. Leads to `AgentMadeRoom`."""
 
 
-class StartAgent(Message, frozen=True, kw_only=True, tag="start_agent"):
+class StartAgent(OfNode, frozen=True, kw_only=True, tag="start_agent"):
     """Start an agent for an attempt."""
 
     attempt: Number
     restarts_left: Number
+    rendezvous: Rendezvous | None = None
+    """Of the attempt, on several nodes."""
 
 
 class EndRanks(Message, frozen=True, kw_only=True, tag="end_ranks"):
@@ -474,12 +487,15 @@ class Conclude(Message, frozen=True, kw_only=True, tag="conclude"):
     """End whatever is left of the job. Leads to `NothingLeft`."""
 
 
-class BeginOn(Message, frozen=True, kw_only=True, tag="begin_on"):
-    """Have a node take part in an attempt, whatever it does now."""
+class BeginOn(OfNode, frozen=True, kw_only=True, tag="begin_on"):
+    """Start what supervises an attempt on a node, or choose the node's devices if that runs.
 
-    node: str
+    The latter leads to `DevicesChosen`.
+    """
+
     attempt: Number
     rendezvous: Rendezvous
+    question: Number | None = None
 
 
 class KeepEvidenceOnNodes(Message, frozen=True, kw_only=True, tag="keep_evidence_on_nodes"):
@@ -496,10 +512,9 @@ class AskCheckpoint(Message, frozen=True, kw_only=True, tag="ask_checkpoint"):
     """Have the ranks save, so that ending them loses no steps. Leads to `CheckpointWaited`."""
 
 
-class EndOn(Message, frozen=True, kw_only=True, tag="end_on"):
+class EndOn(OfNode, frozen=True, kw_only=True, tag="end_on"):
     """End what a node still runs of a job that is ending."""
 
-    node: str
     grace_s: float
     """Between SIGTERM and SIGKILL."""
 
@@ -536,10 +551,7 @@ class Ping(Message, frozen=True, kw_only=True, tag="ping"):
 
 
 class Restart(Message, frozen=True, kw_only=True, tag="restart"):
-    """Restart all ranks; in a job on several nodes, the head names the attempt."""
-
-    attempt: Number | None = None
-    rendezvous: Rendezvous | None = None
+    """Restart all ranks."""
 
 
 class GetStacks(Message, frozen=True, kw_only=True, tag="stacks"):
@@ -552,6 +564,21 @@ class SaveEvidence(Message, frozen=True, kw_only=True, tag="evidence"):
     """Save the evidence of the node's living ranks."""
 
     reason: EvidenceReason = "failure"
+
+
+class Carry(Message, frozen=True, kw_only=True, tag="carry"):
+    """What a node takes over from its head: events of the job, and orders to carry out."""
+
+    events: list[JobEvent] = []
+    orders: list[Order] = []
+    seq: Number
+    """Of the head's last event before the orders."""
+
+
+class JudgeRanks(Message, frozen=True, kw_only=True, tag="judge_ranks"):
+    """Find out how the node's ranks ended. Reply `RanksJudged`."""
+
+    attempt: Number
 
 
 class AttemptBegan(Message, frozen=True, kw_only=True, tag="began"):
@@ -593,6 +620,8 @@ SupervisorRequest: TypeAlias = (
     | Restart
     | GetStacks
     | SaveEvidence
+    | Carry
+    | JudgeRanks
     | AttemptBegan
     | RequestCheckpoint
     | FetchLogs
@@ -693,6 +722,15 @@ class SaveAsked(Message, frozen=True, tag="save_asked"):
         return " and ".join(ways)
 
 
+class RanksJudged(Message, frozen=True, kw_only=True, tag="ranks_judged"):
+    """How a node's ranks ended, and why, as far as the node can tell."""
+
+    ends: list[dict[str, Any]] = []
+    """`judge.causes.culprit.RankEnd` of each rank, as plain data."""
+    cause: Cause
+    outcome: AttemptOutcome
+
+
 class SilentHosts(Message, frozen=True, kw_only=True, tag="silent_hosts"):
     """Hosts that did not answer when files were fetched, and why."""
 
@@ -731,7 +769,9 @@ class Pieces(Message, frozen=True, kw_only=True, tag="pieces"):
     """Whether there is more to fetch."""
 
 
-Reply: TypeAlias = Done | Refused | Stacks | SaveAsked | SilentHosts | Found | Environment | Pieces
+Reply: TypeAlias = (
+    Done | Refused | Stacks | SaveAsked | RanksJudged | SilentHosts | Found | Environment | Pieces
+)
 
 
 def refused(error: DdptopError) -> Refused:
@@ -828,6 +868,12 @@ class NodeEvent(Message, frozen=True, kw_only=True, tag="event"):
     event: Event
 
 
+class NodeFact(Message, frozen=True, kw_only=True, tag="fact"):
+    """A fact for the head to decide on; a new connection repeats what it may have missed."""
+
+    fact: Fact
+
+
 class NodeState(Message, frozen=True, kw_only=True, tag="state"):
     """The node's snapshot, once a second, and what the hang watch needs of each rank."""
 
@@ -847,7 +893,7 @@ class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     reply: Reply
 
 
-Report: TypeAlias = Hello | NodeEvent | NodeState | NodeAbsent | Answer
+Report: TypeAlias = Hello | NodeEvent | NodeFact | NodeState | NodeAbsent | Answer
 
 
 # -- the codec -------------------------------------------------------------------------------------

@@ -116,6 +116,8 @@ class Membership(Base, frozen=True, kw_only=True):
     index: int
     """Its place among the job's nodes."""
     orphan_timeout_s: float
+    head_seq: int = 0
+    """Of the head's last event as the node's part was started."""
     head: str | None = None
     """Host name of the head's machine."""
     force: bool = False

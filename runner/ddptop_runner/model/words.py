@@ -100,3 +100,7 @@ def is_of_evaluation(name: str) -> bool:
 def is_validation_loss(name: str) -> bool:
     """Whether a scalar with this name is a loss of an evaluation."""
     return is_of_evaluation(name) and "loss" in name.lower()
+
+
+HERE = ""
+"""The name of the only node of a job on one machine."""

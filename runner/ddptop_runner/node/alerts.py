@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.memory import AlertMemory
+from ddptop_runner.job.event_log import AlertMemory, EventLog
 from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, Finding
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
-from ddptop_runner.node.last_resort import LastResort
 
 
 class JobAlerts:
@@ -69,3 +70,36 @@ class JobAlerts:
             if alert.severity != "info" and alert.id not in recorded:
                 self._reported[alert.id] = alert.message
                 self._log.emit(ev.AlertRaised(attempt=snapshot.attempt, alert=alert))
+
+
+T = TypeVar("T")
+
+
+class LastResort:
+    """Catches errors that should never be raised.
+
+    Args:
+        log: receives each defect once.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._reported: set[str] = set()
+
+    def report(self, error: Exception) -> None:
+        """Write the traceback to the supervisor's log and raise an alert, once per location."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
+        if place in self._reported:
+            return
+        self._reported.add(place)
+        traceback.print_exception(error, file=sys.stderr)
+        self._log.emit(ev.InternalError(error=type(error).__name__, place=place))
+
+    def call(self, look: Callable[[], T], otherwise: T) -> T:
+        """The result of `look`, or `otherwise` if it raises."""
+        try:
+            return look()
+        except Exception as error:
+            self.report(error)
+            return otherwise

@@ -2,12 +2,12 @@
 
 Facts come from the agent, the guardian, /proc, and users. `job.decide` turns each into events,
 which the log records, and orders, which are carried out here; an order's result is the next fact.
+On one of several nodes, the head decides: facts go there, and its events and orders come back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -23,24 +23,29 @@ from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence, failure
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.attempt import Attempt
-from ddptop_runner.job.decide import decide
-from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.memory import Memory
+from ddptop_runner.job.decide import Decision
+from ddptop_runner.job.event_log import EventLog, Memory
 from ddptop_runner.job.processes import LEFTOVER_GRACE_S, JobProcesses, alive
-from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import plain_cause, plain_outcome
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
-from ddptop_runner.judge.restarts.devices import JobDevices, Waited
+from ddptop_runner.judge.restarts.devices import Choice, JobDevices, Waited
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
-from ddptop_runner.model.spec import JobSpec, Rendezvous
-from ddptop_runner.node.last_resort import LastResort
-from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.node.alerts import LastResort
+from ddptop_runner.node.engine import (
+    Decisions,
+    evidence_kept,
+    judged,
+    start_judged,
+    trouble_judged,
+    until,
+)
 from ddptop_runner.node.server import SendToAgent
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
@@ -65,7 +70,7 @@ class Surroundings(Protocol):
     def publish(self) -> None:
         """Write the snapshot immediately, because the state has changed."""
 
-    def start_agent(self, attempt: int, restarts_left: int) -> None:
+    def start_agent(self, order: pt.StartAgent) -> None:
         """Have the guardian start a new agent."""
 
     def device_report(self) -> DeviceReport | None:
@@ -77,8 +82,11 @@ class Surroundings(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something concurrently with the supervisor's loop; errors go to its log."""
 
+    def report(self, fact: pt.Fact) -> None:
+        """On one of several nodes: send the head a fact, if there is a connection."""
 
-class JobDriver:
+
+class JobDriver(Decisions):
     """One job on this node, over all its attempts.
 
     Args:
@@ -98,14 +106,12 @@ class JobDriver:
         around: Surroundings,
     ) -> None:
         self._folder = folder
-        self._log = log
         self._around = around
         self.attempt = Attempt(folder, spec, log, self.take, around.publish)
         self.attempt.on_bad_exit = lambda: around.spawn(self._keep_evidence_of_failure())
         self.attempt.on_new_ranks = self._forget_evidence
         self.devices = JobDevices(spec)
         self.processes = JobProcesses(spec.job_id, usage, log)
-        self.ended = asyncio.Event()
         self.agent_pid: int | None = None
         self.awaits_agent = False
         """Whether the guardian was asked for an agent and has not reported it yet."""
@@ -116,6 +122,21 @@ class JobDriver:
         self._link: SendToAgent | None = None
         self._question: int | None = None
         """The agent's question that awaits an answer; each agent numbers its own."""
+        self._asked: pt.AgentAsked | None = None
+        """The same question, until it is answered."""
+        self._agent_attempt: int | None = None
+        """The attempt that the agent runs or is about to begin."""
+        self._agent_status: int | None = None
+        self._group: pt.GroupStarted | None = None
+        """The last group of ranks that the agent has reported."""
+        self._exits: dict[int, pt.ProcessExited] = {}
+        """By pid, the exits in that group."""
+        self._is_alone = False
+        """On one of several nodes: whether its part of the job is being ended."""
+        self._early_exits: list[pt.RankEnded] = []
+        """Exits in a group that the head has not acknowledged yet."""
+        self.head_seq = 0 if spec.membership is None else spec.membership.head_seq
+        """Of the last event taken over from the head."""
         self._agent_end_seen = False
         self._seen_exits: dict[int, int | None] = {}
         """Statuses by pid, seen from outside, of ranks whose agent has yet to report."""
@@ -123,21 +144,7 @@ class JobDriver:
         self._has_evidence = False
         """Whether evidence was saved when the first of the current ranks failed."""
         self._keeping_evidence = asyncio.Lock()
-        self._orders = Orders(
-            log,
-            around.defects,
-            around.spawn,
-            self.attempt.trouble,
-            follow=self._follow,
-            take=self.take,
-            fact_of=self._fact_of,
-            otherwise=self._fact_in_any_case,
-        )
-
-    @property
-    def job(self) -> JobState:
-        """The state of the job."""
-        return self._log.state
+        super().__init__(log, around.defects, around.spawn, self.attempt.trouble)
 
     @property
     def _spec(self) -> JobSpec:
@@ -152,59 +159,79 @@ class JobDriver:
         Raises:
             ControlError: a request cannot be carried out.
         """
-        before = self.job.phase
-        orders = self._orders.record(decide(self.job, fact, boottime_s(), self._spec))
-        has_begun = isinstance(fact, pt.GroupStarted)
         if isinstance(fact, pt.GroupStarted):
-            self.attempt.adopt(fact.workers)
-        if orders or has_begun or self.job.phase != before:
+            if self._group is None or self._group.attempt != fact.attempt:
+                self._exits = {}
+            self._group, self._agent_attempt = fact, fact.attempt
+        elif isinstance(fact, pt.ProcessExited) and fact.pid is not None:
+            known = self._exits.get(fact.pid)
+            if known is not None and known.status is not None and known.rank == fact.rank:
+                fact = known  # the head may not have taken it yet
+            self._exits[fact.pid or 0] = fact
+        if self._spec.membership is not None:
+            self._adopt()
+            if not self._is_alone or isinstance(fact, pt.ProcessExited):
+                self._around.report(fact)
+        if self._spec.membership is None or self._is_alone:
+            super().take(fact)
+
+    def carry(self, message: pt.Carry) -> None:
+        """Take over the head's events, and carry out its orders."""
+        self.head_seq = max(self.head_seq, message.seq)
+        if not self._is_alone:
+            self._carry([*message.events, *message.orders])
+
+    def _recorded(self, decision: Decision, *, has_changed: bool) -> None:
+        self._adopt()
+        if has_changed or any(isinstance(one, ev.RankStarted) for one in decision):
             self._around.publish()
-        for order in orders:
-            self._carry_out(order)
+
+    def _adopt(self) -> None:
+        """Add the group's ranks to the table once its attempt is the job's."""
+        group = self._group
+        if group is None or group.attempt != self.job.attempt or self.job.world is None:
+            return
+        self.attempt.adopt(group.workers)
+        early, self._early_exits = self._early_exits, []
+        for ended in early:
+            self._process_ended(ended)
+
+    def resync(self) -> list[pt.Fact]:
+        """The facts that the head may have missed, and a last one that completes them."""
+        facts: list[pt.Fact] = [] if self._group is None else [self._group]
+        facts += [one for one in self._exits.values() if one.attempt == self.attempt.number]
+        if self._asked is not None and self._link is not None:
+            facts.append(self._asked)
+        return [*facts, pt.LinkMade(agent=self._agent_state(), after_seq=self.head_seq)]
 
     def _follow(self, event: ev.JobEvent) -> None:
         if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
             self._forget_evidence()
-            self._orders.skip.clear()
+            self._skip.clear()
             self._seen_exits = {}
             report = self._around.device_report()
             self._xids_before = failure.xids_of([] if report is None else report.gpus)
             self.attempt.begin()
-        if isinstance(event, ev.JobEnded):
-            self.ended.set()
+        super()._follow(event)
 
     def _carry_out(self, order: pt.Order) -> None:
         if isinstance(order, pt.AnswerAgent):
             if self._link is not None and order.question == self._question:
                 self._link(order)
+                self._asked = None
+                if order.rendezvous is not None:
+                    self._agent_attempt = (self._agent_attempt or 0) + 1
         elif isinstance(order, pt.TellAgent):
             if self._link is not None:
                 self._link(order)
         elif isinstance(order, pt.InterruptRanks):
             self._interrupt_ranks()
         elif isinstance(order, pt.StartAgent):
-            self._orders.skip.clear()
-            self._around.start_agent(order.attempt, order.restarts_left)
+            self._skip.clear()
+            self._agent_attempt, self._asked = order.attempt, None
+            self._around.start_agent(order)
         else:
-            self._orders.begin(order)
-
-    def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
-        """The fact that follows an order that failed because of a bug in ddptop."""
-        if isinstance(order, pt.KeepEvidence):
-            return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
-        if isinstance(order, pt.EndLeftovers):
-            return pt.LeftoversEnded(question=order.question)
-        if isinstance(order, pt.JudgeStart):
-            cause = Cause(kind="launch", summary="The agent exited before starting any rank.")
-            return pt.StartJudged(
-                attempt=attempt, status=order.status, cause=cause, jitter=random.random()
-            )
-        if isinstance(order, pt.ChooseDevices):
-            agent = self._agent_state()
-            return pt.DevicesChosen(attempt=attempt, question=order.question, agent=agent)
-        if isinstance(order, pt.ReplaceAgent):
-            return pt.AgentMadeRoom(attempt=attempt)
-        return None
+            super()._carry_out(order)
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.KeepEvidence):
@@ -215,9 +242,7 @@ class JobDriver:
             return await self._judge_attempt(order, attempt)
         if isinstance(order, pt.JudgeStart):
             cause = failure.never_started(self._folder, order.status)
-            return pt.StartJudged(
-                attempt=attempt, status=order.status, cause=cause, jitter=random.random()
-            )
+            return start_judged(order, attempt, cause)
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
@@ -234,11 +259,13 @@ class JobDriver:
 
     def agent_connected(self, hello: pt.AgentHello, send: SendToAgent) -> None:
         """Connect an agent, unless it is being ended."""
-        wanted = self.job.wanted_agent
+        wanted = self.job.node().wanted_agent
         if wanted is not None and hello.pid == wanted.replaces:
             return
-        self._link, self._question = send, None
+        self._link, self._question, self._asked = send, None, None
         self.agent_pid, self._agent_end_seen = hello.pid, False
+        if self._agent_attempt is None:
+            self._agent_attempt = hello.attempt
         self.take(pt.AgentConnected(pid=hello.pid))
         if hello.workers:
             self.take(pt.GroupStarted(attempt=hello.attempt, workers=hello.workers))
@@ -253,8 +280,12 @@ class JobDriver:
         if isinstance(message, pt.RankEnded):
             self._process_ended(message)
             return
+        if isinstance(message, pt.PlainStart):
+            words = f"ranks are not forked: {message.why}"
+            self._log.emit(ev.Noticed(attempt=self.attempt.number, text=words))
+            return
         if isinstance(message, pt.AgentAsked):
-            self._question = message.question
+            self._question, self._asked = message.question, message
             for worker in message.workers:
                 if worker.returncode is not None and message.attempt == self.attempt.number:
                     self.attempt.exited(worker.pid, worker.returncode, boottime_s())
@@ -266,11 +297,22 @@ class JobDriver:
             self._link = None
 
     def _process_ended(self, ended: pt.RankEnded) -> None:
-        if ended.attempt == self.attempt.number:
+        group = self._group
+        if ended.attempt == self.attempt.number and self.attempt.table.of_pid(ended.pid):
             self.attempt.exited(ended.pid, ended.returncode, ended.at_boottime_s)
+        elif group is not None and group.attempt == ended.attempt != self.attempt.number:
+            self._early_exits.append(ended)
 
     def _agent_state(self) -> pt.AgentState:
-        return pt.AgentState(pid=self.agent_pid, listens=self._link is not None)
+        asked, attempt = self._asked, self._agent_attempt
+        is_torn_down = asked is not None and asked.kind == "torn_down" and self._link is not None
+        return pt.AgentState(
+            pid=self.agent_pid,
+            listens=self._link is not None,
+            attempt=self.attempt.number if attempt is None else attempt,
+            question=asked.question if asked is not None and is_torn_down else None,
+            status=self._agent_status,
+        )
 
     def _interrupt_ranks(self) -> None:
         """Interrupt ranks, because torch's agent would send SIGTERM and wait in vain."""
@@ -302,15 +344,16 @@ class JobDriver:
         """Handle the exit of the agent, or of an orphan whose agent had died."""
         if pid == self.agent_pid:
             self._link = self.agent_pid = None
-            self._agent_end_seen = True
+            self._agent_end_seen, self._agent_status, self._asked = True, status, None
             self._note_dead_ranks(status)
-            self.take(pt.AgentExited(pid=pid, status=status))
+            attempt = self._agent_state().attempt
+            self.take(pt.AgentExited(pid=pid, status=status, attempt=attempt))
         elif self.attempt.exited(pid, status, at_s, approximate=True) and self.agent_pid is None:
             self.take(pt.OrphanExited())
 
     def _note_dead_ranks(self, agent_status: int | None) -> None:
         """Take in exits that the agent saw but could no longer report."""
-        finished = agent_status == 0 and self.job.ending_ranks_at_s is None
+        finished = agent_status == 0 and self.job.node().ending_ranks_at_s is None
         for record in self.attempt.table.alive():
             if record.process is not None and not procs.is_alive(record.process):
                 known = 0 if finished else self._seen_exits.get(record.process.pid)
@@ -323,7 +366,7 @@ class JobDriver:
 
     async def _keep_evidence_for(self, order: pt.KeepEvidence, attempt: int) -> pt.EvidenceKept:
         await self._keep_evidence_of_failure()
-        return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
+        return evidence_kept(order, attempt)
 
     async def _keep_evidence_of_failure(self) -> None:
         """Save evidence once for all ranks that exit in the same failure; returns when on disk."""
@@ -360,6 +403,10 @@ class JobDriver:
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         if self.job.is_decided:
             return judged(order, attempt, None, None)
+        cause, outcome = self._verdict(attempt)
+        return judged(order, attempt, cause, outcome)
+
+    def _verdict(self, attempt: int) -> tuple[Cause, AttemptOutcome]:
         outcome, cause = failure.judge(
             *(self._folder, attempt, self.attempt.table, self._lived_s()),
             oom=self.attempt.oom,
@@ -367,15 +414,16 @@ class JobDriver:
             sees_all_ranks=self._spec.membership is None,
         )
         outcome, cause = self._with_achievements(outcome, cause)
-        verdict = judged(order, attempt, cause, outcome)
-        if self._spec.membership is None:
-            return verdict
-        return msgspec.structs.replace(verdict, ends=self._ends_for_head(attempt))
+        return cause, outcome
 
-    def _ends_for_head(self, attempt: int) -> list[dict[str, Any]]:
-        """Each rank's end as plain data; the head judges the ranks of all nodes together."""
+    def judge_ranks(self, attempt: int) -> pt.RanksJudged:
+        """How the ranks ended, for the head, which judges those of all nodes together."""
+        if attempt != self.attempt.number:
+            raise ControlError(f"this node is in attempt {self.attempt.number}")
+        cause, outcome = self._verdict(attempt)
         ends = failure.ends_of(self._folder, attempt, self.attempt.table)
-        return [msgspec.to_builtins(failure.shortened(end)) for end in ends]
+        plain = [msgspec.to_builtins(failure.shortened(end)) for end in ends]
+        return pt.RanksJudged(ends=plain, cause=cause, outcome=outcome)
 
     async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
         found = self.attempt.trouble.found
@@ -437,12 +485,18 @@ class JobDriver:
     # -- the next attempt ------------------------------------------------------------------------
 
     async def _choose_devices(self, order: pt.ChooseDevices, attempt: int) -> pt.DevicesChosen:
-        choice = await self.devices.choose(
-            self._around.device_report,
-            self.job.set_aside,
-            self._failed_s(),
-            self._around.request_device_report,
-        )
+        choice = Choice([])
+        try:
+            choice = await self.devices.choose(
+                self._around.device_report,
+                self.job.set_aside,
+                self._failed_s(),
+                self._around.request_device_report,
+            )
+        except Exception as error:  # the next attempt takes the same devices
+            self._defects.report(error)
+        if self._spec.membership is not None:
+            await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if order.question is None and self.agent_pid is not None:
             await until(lambda: self._link is not None, RECONNECT_S)
         return pt.DevicesChosen(
@@ -461,7 +515,7 @@ class JobDriver:
 
     async def _make_room(self, attempt: int) -> pt.AgentMadeRoom:
         """End the old agent and everything that it started; its exit is expected."""
-        self._link = self.agent_pid = None
+        self._link = self.agent_pid = self._asked = None
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
         waited = await self._wait_for_memory()
         return pt.AgentMadeRoom(
@@ -489,7 +543,7 @@ class JobDriver:
             self._around.device_report,
             self.job.set_aside,
             self.processes.is_living,
-            self._orders.skip.is_set,
+            self._skip.is_set,
             self._around.request_device_report,
         )
 
@@ -530,7 +584,12 @@ class JobDriver:
             agent = procs.identify(self.agent_pid)
             await until(lambda: not procs.is_alive(agent), AGENT_EXIT_S if had_ranks else 1.0)
             await stopping.end(lambda: alive([agent]), 0.0)
-        await until(lambda: not self.agent_pid and not table.alive(), EXITS_KNOWN_S)
+
+        def are_known() -> bool:
+            """Whether all exits are; on one of several nodes, the head may not have taken them."""
+            return not self.agent_pid and all(one.pid in self._exits for one in table.alive())
+
+        await until(are_known, EXITS_KNOWN_S)
         return pt.RanksEnded()
 
     async def _conclude(self) -> pt.NothingLeft:
@@ -552,25 +611,43 @@ class JobDriver:
             grace_s: between the two signals.
             by: the user who asked.
         """
-        self.take(pt.StopAsked(grace_s=grace_s, by=by))
+        if self._spec.membership is None:
+            self.take(pt.StopAsked(grace_s=grace_s, by=by))
+        elif self.job.is_over:
+            raise ControlError("the job has ended", code="ended")
+        else:
+            self._end_part(grace_s, by)
 
-    def restart(self, attempt: int | None = None, rendezvous: Rendezvous | None = None) -> None:
+    def _end_part(self, grace_s: float, by: str | None) -> None:
+        """End the node's part of the job, and decide alone from here on, as on one machine."""
+        group: list[pt.Fact] = [] if self._group is None else [self._group]
+        missed = [] if self._is_alone else [*group, *self._exits.values()]
+        self._is_alone = True
+        for fact in missed:
+            super().take(fact)
+        lives = self.job.processes
+        if self.job.ending is not None:
+            ending = ev.RanksEnding(attempt=self.job.attempt, at_s=boottime_s())
+            self._carry([ending, pt.EndRanks(grace_s=grace_s)])
+        elif lives and all(one.exited and one.status == 0 for one in lives):
+            self._carry([pt.Conclude()])
+        else:
+            super().take(pt.StopAsked(grace_s=grace_s, by=by))
+        if self._asked is not None:
+            super().take(self._asked)
+
+    def restart(self) -> None:
         """Restart all ranks without charging the budget.
 
         A pending attempt begins at once. Devices that were set aside are used again if healthy.
 
-        Args:
-            attempt: the number of the next attempt, if the head of a job on several nodes asks.
-            rendezvous: of that attempt.
-
         Raises:
             ControlError: a restart is not possible.
         """
+        if self._spec.membership is not None:
+            raise ControlError("the head of the job decides on restarts", "restart the job there")
         back = self.devices.fit_again(self.job.set_aside)
-        asked = pt.RestartAsked(
-            agent=self._agent_state(), attempt=attempt, rendezvous=rendezvous, devices_back=back
-        )
-        self.take(asked)
+        self.take(pt.RestartAsked(agent=self._agent_state(), devices_back=back))
 
     async def keep_evidence(self, reason: str) -> None:
         """Save evidence for the head, before any signal.
@@ -592,19 +669,23 @@ class JobDriver:
 
     def remember(self) -> Memory:
         """The part of the memory that is known here."""
-        return msgspec.structs.replace(self.attempt.remember(), devices=self.devices.known)
+        return msgspec.structs.replace(
+            self.attempt.remember(), devices=self.devices.known, head_seq=self.head_seq
+        )
 
     def recover(self, snapshot: NodeSnapshot, memory: Memory) -> None:
         """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         self._agent = snapshot.agent
         self.devices.known = memory.devices
+        self.head_seq = max(self.head_seq, memory.head_seq)
         self.attempt.recover(snapshot, memory)
         if self.job.is_over:  # the supervisor died between its last snapshot and its exit
             self.ended.set()
 
     def resume(self) -> None:
         """Continue what an earlier supervisor had begun; call once all exits are known."""
-        if not self.ended.is_set():
-            self.take(
+        self._is_alone = self._spec.membership is not None and self.job.phase == "stopping"
+        if not self.ended.is_set() and (self._spec.membership is None or self._is_alone):
+            super().take(
                 pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=self._agent_end_seen)
             )

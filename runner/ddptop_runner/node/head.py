@@ -16,12 +16,11 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job import failure_on_nodes
-from ddptop_runner.job.decide import Decision
-from ddptop_runner.job.decide_nodes import away_for_long, begin, decide_nodes, hosts_of_ranks
-from ddptop_runner.job.memory import Memory
+from ddptop_runner.job import failure
+from ddptop_runner.job.decide import Decision, begin_job
+from ddptop_runner.job.event_log import Memory
 from ddptop_runner.job.samples import of_nodes
-from ddptop_runner.job.state import JobState
+from ddptop_runner.job.state import away_for_long, hosts_of_ranks
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
 from ddptop_runner.judge.alerts import stalled
 from ddptop_runner.judge.checkpoints import CheckpointBook, SaveMemory
@@ -33,10 +32,17 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.node.engine import (
+    TICK_S,
+    Decisions,
+    JobProcess,
+    evidence_kept,
+    judged,
+    trouble_judged,
+    until,
+)
 from ddptop_runner.node.fetch import Fetcher
-from ddptop_runner.node.job_process import TICK_S, JobProcess
-from ddptop_runner.node.orders import Orders, judged, trouble_judged, until
-from ddptop_runner.node.parts import ENDED_S, EVIDENCE_S, Parts
+from ddptop_runner.node.parts import ENDED_S, EVIDENCE_S, FOR_NODES, Parts
 from ddptop_runner.node.server import ControlServer
 
 PUBLISH_S = 0.05
@@ -52,44 +58,33 @@ VERDICTS_S = 10.0
 """Nodes whose ranks failed have a verdict within this time."""
 
 
-class Head:
+class Head(Decisions):
     """One job's head. Construct inside a running event loop, then `run`."""
 
     def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
         assert spec.placement is not None  # checked by `supervise`
-        self._folder, self._spec = folder, spec
+        self._folder, self._requested = folder, spec
         self._placement = spec.placement
         self._loop = asyncio.get_running_loop()
         self.process = process = JobProcess(folder, spec, channel)
-        self._log, self._alerts, self.defects = process.log, process.alerts, process.defects
+        self._alerts, self.defects = process.alerts, process.defects
         self._server = ControlServer(folder.control_socket, self._command)
-        self.parts = Parts(spec, spec.placement, process.log, process.defects, self.take)
+        self.parts = Parts(spec, spec.placement, process, self.take)
         self._fetcher = Fetcher(
             folder,
             self.parts.ask,
             self.parts.clock_offsets,
             lambda attempt: hosts_of_ranks(self.job, spec, attempt),
         )
-        self._trouble = TroubleWatch(spec, process.log, self.take)
         self._checkpoints = CheckpointBook()
-        self._orders = Orders(
-            process.log,
-            process.defects,
-            process.spawn,
-            self._trouble,
-            follow=self._follow_event,
-            take=self.take,
-            fact_of=self._fact_of,
-            otherwise=_fact_in_any_case,
-        )
+        trouble = TroubleWatch(spec, process.log, self.take)
+        super().__init__(process.log, process.defects, process.spawn, trouble)
         self._publishing: asyncio.TimerHandle | None = None
         """Writes the snapshot soon, after events that only change figures."""
-        self.ended = asyncio.Event()
 
     @property
-    def job(self) -> JobState:
-        """The state of the job."""
-        return self._log.state
+    def _spec(self) -> JobSpec:
+        return self._requested
 
     @property
     def attempt(self) -> int:
@@ -135,7 +130,7 @@ class Head:
                 at_s=boottime_s(),
             )
         )
-        self._carry(begin(hello.attempt, list(self._placement.nodes), boottime_s()))
+        self._carry(begin_job(hello.attempt, boottime_s(), self._spec))
 
     async def _each_second(self) -> None:
         if not self._server.is_bound and self._folder.path.is_dir():
@@ -171,39 +166,35 @@ class Head:
 
     # -- facts, events, orders -------------------------------------------------------------------
 
-    def take(self, fact: pt.Fact) -> None:
-        """Decide on a fact: record its events, then carry out its orders.
-
-        Raises:
-            ControlError: a request cannot be carried out.
-        """
-        self._carry(decide_nodes(self.job, fact, boottime_s(), self._spec))
-
-    def _carry(self, decision: Decision) -> None:
-        before = self.job.phase
-        orders = self._orders.record(decision)
-        if orders or self.job.phase != before:
+    def _recorded(self, decision: Decision, *, has_changed: bool) -> None:
+        if has_changed:
             self.publish()
         elif decision and self._publishing is None:  # a thousand ranks start at once
             self._publishing = self._loop.call_later(PUBLISH_S, self.publish)
-        for order in orders:
-            self._orders.begin(order)
+        self.parts.send(decision)
 
-    def _follow_event(self, event: ev.JobEvent) -> None:
-        if isinstance(event, ev.NodesChosen):
+    def _carry_out(self, order: pt.Order) -> None:
+        if not isinstance(order, FOR_NODES):  # else, it has been sent
+            super()._carry_out(order)
+
+    def _follow(self, event: ev.JobEvent) -> None:
+        if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
             self._trouble.begin_attempt()
             self.parts.begin_attempt()
-            self._orders.skip.clear()
+        elif isinstance(event, ev.NodesChosen):
+            self._skip.clear()
         elif isinstance(event, ev.CheckpointSaved):
             self._checkpoints.learn(event.checkpoint)
-        elif isinstance(event, ev.JobEnded):
-            self.ended.set()
+        super()._follow(event)
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.BeginOn):
             refused = await self.parts.begin(order)
             self.publish()  # `launch` waits for it
             return refused
+        if isinstance(order, pt.KeepEvidence):
+            await self.parts.keep_evidence("failure")
+            return evidence_kept(order, attempt)
         if isinstance(order, pt.KeepEvidenceOnNodes):
             await self._keep_evidence("failure")
             await until(self.parts.has_all_verdicts, VERDICTS_S)
@@ -245,6 +236,7 @@ class Head:
         name = f"attempt-{attempt}-failure"
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
+        await self.parts.judge_ranks(attempt)
         nothing: tuple[Cause | None, AttemptOutcome | None] = (None, None)
         cause, outcome = self.defects.call(lambda: self._verdict(attempt), nothing)
         if cause is not None:
@@ -255,8 +247,7 @@ class Head:
         return judged(order, attempt, cause, outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause | None, AttemptOutcome | None]:
-        ends = [end for part in self.parts.by_host.values() for end in part.ends]
-        cause, outcome = failure_on_nodes.blame(self.job, self._spec, ends)
+        cause, outcome = failure.blame(self.job, self._spec, self.parts.judged)
         if cause is None:
             return None, outcome
         if outcome is None:
@@ -269,9 +260,8 @@ class Head:
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause
     ) -> tuple[AttemptOutcome, Cause]:
-        return failure_on_nodes.with_achievements(
-            outcome, cause, self.job, self._snapshot().ranks, self._checkpoints
-        )
+        ranks, judged = self._snapshot().ranks, self.parts.judged
+        return failure.achieved_on_nodes(outcome, cause, self.job, ranks, judged, self._checkpoints)
 
     def _lived_s(self) -> float:
         since_s = self.job.attempt_started_s
@@ -297,7 +287,7 @@ class Head:
         if isinstance(found, HangVerdict):
             now_s = boottime_s()
             away = away_for_long(self.job, now_s, self._spec)
-            cause = failure_on_nodes.hang_without(away, hang_cause(found, folder))
+            cause = failure.hang_without(away, hang_cause(found, folder))
         else:
             cause = replace(plain_cause(found), evidence=folder)
         parts = self.parts.by_host.values()
@@ -324,7 +314,7 @@ class Head:
                 await self.parts.end_all(0.0)
             # a node that came back may still write its last lines
             await until(
-                lambda: not any(isinstance(order, pt.EndOn) for order in self._orders.under_way),
+                lambda: not any(isinstance(order, pt.EndOn) for order, _ in self._under_way),
                 ENDED_S,
             )
 
@@ -424,14 +414,3 @@ class Head:
             checkpoint=self._checkpoints.last,
         )
         return self.process.snapshot(self._spec, samples, Memory(nodes=self.parts.memory()))
-
-
-def _fact_in_any_case(order: pt.Order, attempt: int) -> pt.Fact | None:
-    """The fact that follows an order that failed because of a bug in ddptop."""
-    if isinstance(order, pt.KeepEvidenceOnNodes):
-        return pt.VerdictsDue(attempt=attempt)
-    if isinstance(order, pt.AskCheckpoint):
-        return pt.CheckpointWaited(attempt=attempt)
-    if isinstance(order, pt.BeginOn):
-        return pt.PartRefused(node=order.node, attempt=order.attempt, error="internal error")
-    return None

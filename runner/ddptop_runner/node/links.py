@@ -55,7 +55,7 @@ class NodeLink:
         node: the node.
         job_id: the ID of its part of the job.
         after_seq: the number of its last known event.
-        take: receives each event and state, and absences.
+        take: receives each event, fact, and state, and absences.
         made: called when the link is up, before any states and events.
         broken: called with the reason when the link is down.
     """
@@ -66,7 +66,7 @@ class NodeLink:
         node: NodeSpec,
         job_id: str,
         after_seq: int,
-        take: Callable[[NodeLink, pt.NodeEvent | pt.NodeState | pt.NodeAbsent], None],
+        take: Callable[[NodeLink, pt.NodeEvent | pt.NodeFact | pt.NodeState | pt.NodeAbsent], None],
         made: Callable[[NodeLink], None],
         broken: Callable[[NodeLink, str], None],
     ) -> None:
@@ -173,7 +173,7 @@ class NodeLink:
             self.shift_s = boottime_s() - report.boottime_s
             self.clock_offset_s = (report.now - utc_now()).total_seconds()
             self.is_up, self._up_s = True, boottime_s()
-            self._send(pt.Follow(job_id=self._job_id, after_seq=self.seq))
+            self.follow()
             self._made(self)
         elif isinstance(report, pt.Answer):
             waiting = self._answers.pop(report.id, None)
@@ -245,6 +245,10 @@ class NodeLink:
         await self.ask(
             pt.Start(spec=spec, env=env, attempt=attempt, rendezvous=rendezvous), pt.Done
         )
+        self.follow()
+
+    def follow(self) -> None:
+        """Have the node send what it has reported since the last event received, and its state."""
         self._send(pt.Follow(job_id=self._job_id, after_seq=self.seq))
 
 

@@ -1,4 +1,4 @@
-"""The parts of a job on its nodes: tracks the state of each and sends requests to it."""
+"""The parts of a job on its nodes: passes on their facts, and the head's events and orders."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -15,22 +15,20 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.host import handover
-from ddptop_runner.job.decide_nodes import away_for_long, hosts_of_ranks
-from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.job.memory import NodeMemory
+from ddptop_runner.job.decide import Decision
+from ddptop_runner.job.event_log import NodeMemory
 from ddptop_runner.job.samples import NodeView
+from ddptop_runner.job.state import away_for_long, hosts_of_ranks
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot
-from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement, Rendezvous
+from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement
+from ddptop_runner.model.words import HERE, LIVE_STATES
 from ddptop_runner.node.control import R
-from ddptop_runner.node.job_process import TICK_S
-from ddptop_runner.node.last_resort import LastResort
+from ddptop_runner.node.engine import POLL_S, TICK_S, JobProcess, until
 from ddptop_runner.node.links import SILENT_S, LinkError, NodeLink
-from ddptop_runner.node.orders import POLL_S, until
 from ddptop_runner.node.remote import node_job_id
 
 LINK_GRACE_S = 3.0
@@ -45,6 +43,26 @@ ENDED_S = 60.0
 """Time for a node's part to end, in addition to its ranks' grace period."""
 ORPHANED_S = 120.0
 """A part without contact ends within this time after the orphan timeout."""
+FOR_NODES = (
+    *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks, pt.EndLeftovers, pt.JudgeStart),
+    *(pt.ChooseDevices, pt.ReplaceAgent, pt.StartAgent),
+)
+"""Orders that a node carries out itself."""
+FACTS = (
+    *(pt.AgentConnected, pt.AgentListens, pt.GroupStarted, pt.ProcessExited),
+    *(pt.OrphanExited, pt.AgentExited, pt.AgentAsked, pt.LeftoversEnded, pt.StartJudged),
+    *(pt.DevicesChosen, pt.AgentMadeRoom, pt.LinkMade),
+)
+"""Facts that a node may report."""
+COPIED = (
+    *(ev.AttemptStarted, ev.AttemptOpened, ev.RankStarted, ev.RankExited, ev.RanksEnding),
+    *(ev.TroubleFound, ev.TroubleDropped, ev.FailureJudged, ev.HangJudged, ev.EndDecided),
+    *(ev.RestartDecided, ev.RestartRequested, ev.RestartHurried, ev.RestartPrepared),
+    *(ev.RestartSent, ev.AgentRequested, ev.AgentConnected, ev.AgentLost, ev.StopRequested),
+    ev.GpuMemoryAwaited,
+)
+"""Events that a node takes over, unless they are about another one."""
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclasses.dataclass
@@ -52,7 +70,6 @@ class Part:
     """The head's view of a node's part of the job."""
 
     link: NodeLink
-    attempt: int | None = None
     ended: bool = True
     """Whether it has no processes."""
     snapshot: NodeSnapshot | None = None
@@ -65,7 +82,15 @@ class Part:
     """Whether the node's state has been reported over the current link."""
     is_new: bool = False
     """Whether the node cannot have anything of the job yet, so it is not asked for events."""
-    ends: list[RankEnd] = dataclasses.field(default_factory=list)
+    is_absent: bool = False
+    """Whether it was reported that nothing of the job is there."""
+    is_asked: bool = False
+    """Whether it was asked to repeat its facts."""
+    repeated: list[pt.Fact] = dataclasses.field(default_factory=list)
+    """Facts that it repeats over a new link, until the last one names what it has missed."""
+    outbox: list[pt.Carry] = dataclasses.field(default_factory=list)
+    """What is yet to be sent."""
+    sending: asyncio.Task[None] | None = None
     is_stale: bool = False
     """Whether its part may have started unseen, by an earlier head or while the link broke."""
     is_beginning: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
@@ -94,21 +119,21 @@ class Parts:
     Args:
         spec: the job.
         placement: its nodes.
-        log: holds the state of the job.
-        defects: catches errors that should never be raised.
-        take: receives the reports of nodes and links.
+        process: the head's; its log holds the state of the job.
+        take: receives the facts of nodes and links.
     """
 
     def __init__(
         self,
         spec: JobSpec,
         placement: Placement,
-        log: EventLog,
-        defects: LastResort,
+        process: JobProcess,
         take: Callable[[pt.Fact], None],
     ) -> None:
         self._spec, self._placement = spec, placement
-        self._log, self._defects, self._take = log, defects, take
+        self._process, self._log, self._take = process, process.log, take
+        self.judged: dict[str, pt.RanksJudged] = {}
+        """By host, how its ranks of this attempt ended."""
         self.by_host: dict[str, Part] = {}
         self.keeping_evidence = asyncio.Lock()
         """The next attempt must not end processes whose evidence is being saved."""
@@ -137,7 +162,7 @@ class Parts:
                 self._link_made,
                 self._link_broken,
             )
-            part = Part(link, attempt=kept.attempt, ended=kept.ended)
+            part = Part(link, ended=kept.ended)
             part.is_new = known is None
             part.is_stale = not part.is_new
             self.by_host[node.host] = part
@@ -145,60 +170,73 @@ class Parts:
     def memory(self) -> dict[str, NodeMemory]:
         """What `restore` needs."""
         return {
-            host: NodeMemory(seq=part.link.seq, attempt=part.attempt, ended=part.ended)
+            host: NodeMemory(seq=part.link.seq, ended=part.ended)
             for host, part in self.by_host.items()
         }
 
     def begin_attempt(self) -> None:
         """Reset what belongs to the previous attempt."""
         self._has_evidence.clear()
-        for part in self.by_host.values():
-            part.ends = []
+        self._silent.clear()
+        self.judged.clear()
 
     # -- nodes' reports --------------------------------------------------------------------------
 
     def take_report(
-        self, link: NodeLink, report: pt.NodeEvent | pt.NodeState | pt.NodeAbsent
+        self,
+        link: NodeLink,
+        report: pt.NodeEvent | pt.NodeFact | pt.NodeState | pt.NodeAbsent,
     ) -> None:
-        """Take in a node's event, its state, or the absence of its part."""
+        """Take in a node's fact, event, or state, or the absence of its part."""
         part = self.by_host[link.host]
         part.last_report_s = boottime_s()
         if isinstance(report, pt.NodeEvent):
             event = _shifted(ev.of_row(report.event), link.shift_s)
-            self._note(part, event)
-            self._report(pt.NodeReported(node=link.host, event=event))
-            return
-        if isinstance(report, pt.NodeState):
+            if isinstance(event, ev.Launched):
+                part.ended = False
+            elif isinstance(event, ev.JobEnded):
+                part.ended = True
+            else:
+                self._report(pt.NodeNoticed(node=link.host, event=event))
+        elif isinstance(report, pt.NodeFact):
+            self._take_fact(part, report.fact)
+        elif isinstance(report, pt.NodeAbsent):
+            self._report_absent(part)
+        else:
             part.snapshot, part.seen_s = report.snapshot, part.last_report_s
             part.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
-        self._report_link(part, is_there=isinstance(report, pt.NodeState))
+            if report.snapshot.state not in LIVE_STATES:
+                self._report_absent(part)
+            elif not part.is_reported and not part.is_asked:
+                part.is_asked, part.repeated = True, []  # facts may be lost, as it was silent
+                with contextlib.suppress(LinkError):
+                    link.follow()
 
-    def _note(self, part: Part, event: ev.JobEvent) -> None:
-        if isinstance(event, ev.Launched | ev.AttemptStarted | ev.AttemptOpened):
-            part.attempt, part.ended = event.attempt, False
-        elif isinstance(event, ev.RestartRequested | ev.RestartHurried):
-            part.attempt = (event.attempt or 0) + 1
-        elif isinstance(event, ev.JobEnded):
-            part.ended = True
-        elif isinstance(event, ev.FailureJudged) and event.attempt == self._attempt:
-            part.ends = [_end_of(one, part.link.shift_s) for one in event.ends]
-
-    def _report_link(self, part: Part, *, is_there: bool) -> None:
-        part.is_stale = False
-        if part.is_reported and is_there:
+    def _take_fact(self, part: Part, fact: pt.Fact) -> None:
+        if not isinstance(fact, FACTS):
             return
-        part.is_reported = True
-        is_gone = not (is_there or part.ended)
-        # a part of an earlier attempt had to end, so its absence changes nothing
-        fact = pt.LinkMade(
-            node=part.link.host, is_there=not is_gone or part.attempt != self._attempt
-        )
-        part.ended = part.ended or is_gone
-        self._report(fact)
+        fact = _shifted(replace(fact, node=part.link.host), part.link.shift_s)
+        if isinstance(fact, pt.LinkMade):
+            part.ended = part.is_stale = part.is_asked = part.is_absent = False
+            part.is_reported = True
+            missed = self._copies(self._process.events_after(fact.after_seq), part)
+            seq = self._process.history.last_seq
+            part.outbox = [pt.Carry(events=missed, seq=seq)] if missed else []
+            self._flush(part)
+        part.repeated.append(fact)
+        while part.is_reported and part.repeated:
+            self._report(part.repeated.pop(0))
+
+    def _report_absent(self, part: Part) -> None:
+        part.ended, part.is_stale = True, False
+        if not part.is_reported or not part.is_absent:
+            part.is_reported = part.is_absent = True
+            self._report(pt.LinkMade(node=part.link.host, is_there=False))
 
     def _link_made(self, link: NodeLink) -> None:
         part = self.by_host[link.host]
-        part.is_reported, part.last_report_s = False, boottime_s()
+        part.is_reported = part.is_absent = part.is_asked = False
+        part.repeated, part.last_report_s = [], boottime_s()
         if part.broken is not None:
             part.broken.cancel()
             part.broken = None
@@ -216,10 +254,11 @@ class Parts:
         for host, part in self.by_host.items():
             if part.link.is_up and not part.ended and now_s - part.last_report_s > SILENT_S:
                 part.is_reported = part.is_new = False
+                part.repeated = []
                 self._report(pt.LinkBroken(node=host, why="its supervisor does not respond"))
 
     def _report(self, fact: pt.Fact) -> None:
-        self._defects.call(lambda: self._take(fact), None)
+        self._process.defects.call(lambda: self._take(fact), None)
 
     def views(self) -> list[NodeView]:
         """The current view of each node."""
@@ -248,7 +287,8 @@ class Parts:
             if not life.takes_part or host in away or life.ended:
                 continue
             part = self.by_host[host]
-            if not (life.started and part.is_live(now_s) and part.snapshot_of(attempt)):
+            has_started = self._log.state.has_started(host)
+            if not (has_started and part.is_live(now_s) and part.snapshot_of(attempt)):
                 return None
             found += part.progress
         return found or None
@@ -277,17 +317,76 @@ class Parts:
         """
         return await self.by_host[host].link.ask(request, kind)
 
+    # -- orders and events for nodes -------------------------------------------------------------
+
+    def send(self, decision: Decision) -> None:
+        """Send nodes what they take over of a decision, and what they carry out.
+
+        What a node misses while it cannot be reached is settled once it reports again.
+        """
+        events = [one for one in decision if isinstance(one, COPIED)]
+        orders = [one for one in decision if isinstance(one, FOR_NODES)]
+        if not events and not orders:
+            return
+        for host, part in self.by_host.items():
+            if part.ended or not part.is_reported or not part.link.is_up:
+                continue
+            copies = self._copies(events, part)
+            own: list[Any] = [order for order in orders if order.node == host]
+            if copies or own:
+                seq = self._process.history.last_seq
+                part.outbox.append(pt.Carry(events=copies, orders=own, seq=seq))
+                self._flush(part)
+
+    def _copies(self, events: Sequence[ev.JobEvent], part: Part) -> list[ev.JobEvent]:
+        """A node's copies of events: in these, it is the only one, and times are its own."""
+        host, copies = part.link.host, list[ev.JobEvent]()
+        for event in events:
+            if not isinstance(event, COPIED):
+                continue
+            if isinstance(event, ev.AttemptStarted):
+                hosts = hosts_of_ranks(self._log.state, self._spec, event.attempt)
+                ranks = [rank for rank, its in hosts.items() if its == host]
+                if not ranks:
+                    continue
+                event = replace(event, first_rank=min(ranks))
+            elif not isinstance(event, ev.RestartRequested):
+                node = getattr(event, "node", None)
+                if node not in (None, host):
+                    continue
+                event = event if node is None else replace(event, node=HERE)
+            copies.append(_shifted(event, -part.link.shift_s))
+        return copies
+
+    def _flush(self, part: Part) -> None:
+        if part.sending is None or part.sending.done():
+            part.sending = asyncio.get_running_loop().create_task(self._send_all(part))
+
+    async def _send_all(self, part: Part) -> None:
+        """Send what has come up meanwhile at once, in order."""
+        while part.outbox:
+            batch, part.outbox = part.outbox, []
+            whole = pt.Carry(
+                events=[event for one in batch for event in one.events],
+                orders=[order for one in batch for order in one.orders],
+                seq=batch[-1].seq,
+            )
+            try:
+                await part.link.ask(whole, pt.Done)
+            except ControlError:  # its next supervisor or link starts with what is missing
+                part.outbox = []
+
     async def begin(self, order: pt.BeginOn) -> pt.Fact | None:
-        """Ask until the node has begun, since a broken link may have lost the order."""
+        """Begin an attempt on a node, which may be out of reach for a while."""
         part = self.by_host[order.node]
         deadline_s = boottime_s() + UP_S
         error, answered = "it cannot be reached", False
-        while self._log.state.ending is None and self._attempt == order.attempt:
+        while self._is_due(order):
             try:
                 if part.is_known:
                     async with part.is_beginning:
-                        if self._log.state.ending is None and self._attempt == order.attempt:
-                            await self._take_part(part, order.attempt, order.rendezvous)
+                        if self._is_due(order):
+                            await self._begin_on(part, order)
                     return None
             except LinkError as lost:
                 part.is_new, part.is_stale, error = False, True, lost.message
@@ -300,37 +399,33 @@ class Parts:
                 break
             await asyncio.sleep(POLL_S)
         else:
-            return None
+            # the attempt may have started with it before all of it was lost
+            is_gone = part.ended and part.is_reported
+            return pt.LinkMade(node=order.node, is_there=False) if is_gone else None
         return pt.PartRefused(
             node=order.node, attempt=order.attempt, error=error, answered=answered
         )
 
-    async def _take_part(self, part: Part, attempt: int, rendezvous: Rendezvous) -> None:
-        """Have a node take part in an attempt, with its current agent or from scratch.
+    def _is_due(self, order: pt.BeginOn) -> bool:
+        job = self._log.state
+        pending = job.restart
+        if pending is None or job.ending is not None or order.node not in pending.nodes:
+            return False
+        return pending.next_attempt == order.attempt
+
+    async def _begin_on(self, part: Part, order: pt.BeginOn) -> None:
+        """Have the node choose its devices, or start its part of the job.
 
         Raises:
             DdptopError: the node refuses.
         """
-        if not part.ended and part.attempt == attempt:
+        if not part.ended:
+            self.send([pt.ChooseDevices(node=order.node, question=order.question)])
             return
-        if not part.ended and part.attempt == attempt - 1:
-            try:
-                await part.link.ask(pt.Restart(attempt=attempt, rendezvous=rendezvous), pt.Done)
-                return
-            except LinkError:
-                raise
-            except ControlError:
-                pass  # impossible with its current agent
-        if not part.ended:
-            await self.end(part, 0.0)
-        if not part.ended:
-            if part.is_known:
-                raise ControlError(f"attempt {part.attempt} does not end there")
-            raise LinkError(f"{part.link.host} cannot be reached")
-        index = [one.host for one in self._placement.nodes].index(part.link.host)
+        index = [one.host for one in self._placement.nodes].index(order.node)
         spec = self._spec_of(part.link.node, index)
-        await part.link.start(spec, self._environment(), attempt, rendezvous)
-        part.attempt, part.ended, part.is_new = attempt, False, False
+        await part.link.start(spec, self._environment(), order.attempt, order.rendezvous)
+        part.ended = part.is_new = part.is_absent = part.is_reported = False
 
     def _spec_of(self, node: NodeSpec, index: int) -> JobSpec:
         """The spec of a node's part of the job; the head judges its ranks."""
@@ -355,6 +450,7 @@ class Parts:
                 head=self._spec.host,
                 orphan_timeout_s=self._placement.orphan_timeout_s,
                 force=self._placement.force,
+                head_seq=self._process.history.last_seq,
             ),
         )
 
@@ -461,7 +557,7 @@ class Parts:
                 *(part.link.ask(request, pt.Done, EVIDENCE_S) for part in alive),
                 return_exceptions=True,
             )
-            self._silent = {
+            self._silent |= {
                 part.link.host
                 for part, answer in zip(alive, answers, strict=True)
                 if isinstance(answer, BaseException)
@@ -470,8 +566,25 @@ class Parts:
                 host for host, part in self.by_host.items() if not (part.ended or part.link.is_up)
             }
 
+    async def judge_ranks(self, attempt: int) -> None:
+        """Ask each node that can be reached how its ranks ended."""
+
+        async def ask(host: str, part: Part) -> None:
+            if part.sending is not None:  # the node has to know of its exits
+                await asyncio.wait([part.sending])
+            with contextlib.suppress(ControlError):
+                judged = await part.link.ask(
+                    pt.JudgeRanks(attempt=attempt), pt.RanksJudged, EVIDENCE_S
+                )
+                ends = [_shifted_end(end, part.link.shift_s) for end in judged.ends]
+                self.judged[host] = replace(judged, ends=ends)
+
+        members = self._log.state.nodes.items()
+        hosts = [host for host, life in members if life.takes_part]
+        await asyncio.gather(*(ask(host, self.by_host[host]) for host in hosts))
+
     def has_all_verdicts(self) -> bool:
-        """Whether each node with a failed rank has a verdict or is known to be gone."""
+        """Whether each node with a failed rank is settled or known to be gone."""
         job, hosts = self._log.state, hosts_of_ranks(self._log.state, self._spec)
         failing = {
             hosts.get(rank) for rank, life in job.ranks.items() if life.exited and life.status != 0
@@ -479,13 +592,16 @@ class Parts:
         return all(host not in failing or life.is_settled for host, life in job.nodes.items())
 
 
-def _shifted(event: ev.JobEvent, shift_s: float) -> ev.JobEvent:
-    """The event with its times on the head's clock."""
-    at_s = getattr(event, "at_s", None)
-    return event if at_s is None else replace(event, at_s=at_s + shift_s)
+def _shifted(one: T, shift_s: float) -> T:
+    """An event or a fact with its times on another machine's clock."""
+    times = {
+        name: value + shift_s
+        for name in ("at_s", "kill_at_s")
+        if (value := getattr(one, name, None)) is not None
+    }
+    return replace(one, **times) if times else one
 
 
-def _end_of(plain: dict[str, Any], shift_s: float) -> RankEnd:
-    end = msgspec.convert(plain, RankEnd)
-    at_s = end.exit.at_boottime_s + shift_s
-    return dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))
+def _shifted_end(end: dict[str, Any], shift_s: float) -> dict[str, Any]:
+    exit_ = dict(end["exit"], at_boottime_s=end["exit"]["at_boottime_s"] + shift_s)
+    return dict(end, exit=exit_)

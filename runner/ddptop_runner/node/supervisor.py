@@ -33,7 +33,7 @@ from ddptop_runner.host.handover import agent_plan
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt import Attempt
-from ddptop_runner.job.decide import NO_HEAD
+from ddptop_runner.job.decide import NOTICES
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.job.samples import of_attempt
 from ddptop_runner.judge.alerts import Finding, stalled
@@ -47,7 +47,7 @@ from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node.driver import JobDriver
-from ddptop_runner.node.job_process import JobProcess
+from ddptop_runner.node.engine import JobProcess
 from ddptop_runner.node.keeper import RunFolderKeeper
 from ddptop_runner.node.server import ControlServer, SocketFile
 from ddptop_runner.store.history import HistoryReader
@@ -55,6 +55,9 @@ from ddptop_runner.store.history import HistoryReader
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
 ORPHAN_GRACE_S = 30.0
+NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
+REPORTED = ("launched", "training", "checkpoint", "ended")
+"""Kinds of events that a node's head takes over, besides notices."""
 COLLECT_AFTER = 20_000
 """A second with hundreds of ranks creates that many objects, almost all without cycles."""
 
@@ -89,6 +92,7 @@ class Supervisor:
         self._followers: list[Callable[[bytes], None]] = []
         self._contact_s = boottime_s()
         """When the head of a job on several nodes was last connected."""
+        self._is_orphaned = False
 
     @property
     def _attempt(self) -> Attempt:
@@ -207,7 +211,8 @@ class Supervisor:
         self._log.emit(_launched(spec, self._attempt.number))
         by_uuid = spec.queue is not None and spec.queue.by_uuid
         env = job_environment(spec.devices, by_uuid=by_uuid)
-        self._ask_for_agent(self._attempt.number, spec.max_restarts, env)
+        order = pt.StartAgent(attempt=self._attempt.number, restarts_left=spec.max_restarts)
+        self._ask_for_agent(order, env)
 
     async def _shut_down(self) -> None:
         self._read_probes()  # the last messages of ranks that exited
@@ -332,7 +337,9 @@ class Supervisor:
         """Send the head what it has not seen yet, and then new events."""
 
         def send_event(row: Event) -> None:
-            send(pt.line(pt.NodeEvent(event=row)))
+            kind = (row.data or {}).get("kind")
+            if kind in REPORTED or isinstance(ev.of_row(row), NOTICES):
+                send(pt.line(pt.NodeEvent(event=row)))
 
         rows = HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq)
         unsaved = [row for row in self._process.history.unsaved_events if row.seq > after_seq]
@@ -340,6 +347,9 @@ class Supervisor:
             send_event(row)
         self._log.watchers.append(send_event)
         self._followers.append(send)
+        if self._spec.membership is not None and not self._driver.job.is_over:
+            for fact in self._driver.resync():
+                send(pt.line(pt.NodeFact(fact=fact)))
         self._contact_s = boottime_s()
         self.publish()
 
@@ -352,20 +362,30 @@ class Supervisor:
     def _look_for_head(self, now_s: float) -> None:
         """Stop a node without contact to its head for `--orphan-timeout`."""
         membership = self._spec.membership
-        if membership is None or self._driver.job.phase == "stopping":
+        if membership is None or self._is_orphaned:
             return
         if self._followers:
             self._contact_s = now_s
         elif now_s - self._contact_s > membership.orphan_timeout_s:
+            self._is_orphaned = True
             self._log.emit(ev.Noticed(attempt=self._attempt.number, text=NO_HEAD))
             self._driver.stop(ORPHAN_GRACE_S)
+
+    def report(self, fact: pt.Fact) -> None:
+        """Send the head a fact, if it follows this node."""
+        for send in self._followers:
+            send(pt.line(pt.NodeFact(fact=fact)))
 
     async def _command(self, request: pt.SupervisorRequest) -> pt.Reply:
         self._contact_s = boottime_s()
         if isinstance(request, pt.StopAsked):
             self._driver.stop(request.grace_s, request.by)
         elif isinstance(request, pt.Restart):
-            self._driver.restart(request.attempt, request.rendezvous)
+            self._driver.restart()
+        elif isinstance(request, pt.Carry):
+            self._driver.carry(request)
+        elif isinstance(request, pt.JudgeRanks):
+            return self._driver.judge_ranks(request.attempt)
         elif isinstance(request, pt.GetStacks):
             return await self._stacks(request.rank)
         elif isinstance(request, pt.SaveEvidence):
@@ -394,7 +414,7 @@ class Supervisor:
 
     # -- output ----------------------------------------------------------------------------------
 
-    def start_agent(self, attempt: int, restarts_left: int) -> None:
+    def start_agent(self, order: pt.StartAgent) -> None:
         """Have the guardian start a new agent."""
         report, job = self.device_report(), self._driver.job
         lost = report is not None and any(gpu.lost for gpu in report.gpus)
@@ -402,12 +422,12 @@ class Supervisor:
         # any device of the machine may be lost, so there are no indices
         if lost or job.set_aside or job.needs_new_agent:
             env = job_environment(self._next_spec.devices, by_uuid=True)
-        self._ask_for_agent(attempt, restarts_left, env)
+        self._ask_for_agent(order, env)
 
-    def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
+    def _ask_for_agent(self, order: pt.StartAgent, env: dict[str, str]) -> None:
         self._driver.awaits_agent = not self._process.is_unguarded
-        rendezvous = self._driver.job.rendezvous
-        plan = agent_plan(self._next_spec, self._folder, attempt, restarts_left, rendezvous)
+        attempt, left = order.attempt, order.restarts_left
+        plan = agent_plan(self._next_spec, self._folder, attempt, left, order.rendezvous)
         self._process.send_to_guardian(pt.LaunchAgent(plan=plan, env=env))
 
     def device_report(self) -> DeviceReport | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from ddptop_runner.host import procs, tree
-from ddptop_runner.job.command_ranks import CommandRanks
+from ddptop_runner.job.ranks import CommandRanks
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId
 

@@ -18,8 +18,8 @@ from ddptop_runner.store import disk
 from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
 
-DISK_MIB = 48
-SECONDS = 40
+DISK_MIB = 16
+SECONDS = 24
 SLOW_BYTES_PER_S = 900_000
 
 

@@ -1,4 +1,4 @@
-"""Trains by one recipe, and prints every loss to the last bit and a digest of the weights."""
+"""Trains by each named recipe; prints every loss to the last bit and a digest of the weights."""
 
 import hashlib
 import os
@@ -169,7 +169,10 @@ RECIPES = (
 )
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    random.seed(0)
-    numpy.random.seed(0)
-    {recipe.__name__: recipe for recipe in RECIPES}[sys.argv[1]]()
+    by_name = {recipe.__name__: recipe for recipe in RECIPES}
+    for name in sys.argv[1:]:
+        print(name)
+        torch.manual_seed(0)
+        random.seed(0)
+        numpy.random.seed(0)
+        by_name[name]()

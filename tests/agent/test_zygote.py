@@ -212,11 +212,7 @@ def test_variables_that_torch_reads_at_import_take_effect(package: Path, tmp_pat
 
 
 RESULTS = Path(__file__).with_name("same_results.py")
-RECIPES = [
-    name
-    for name in re.findall(r"^def (\w+)\(\):", RESULTS.read_text(), re.MULTILINE)
-    if name != "mlp"
-]
+RECIPES = re.findall(r"^def (\w+)\(\):", RESULTS.read_text(), re.MULTILINE)
 OWN_PROCESS = ("loader_workers_forked", "loader_workers_spawned", "distributed", "threads")
 """Recipes whose results depend on the process; the others run in one, one after another."""
 

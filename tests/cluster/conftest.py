@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.jobs import Job, launch
 from tests.cluster.machines import Head, Network, running_network
 from tests.cluster.slurm import Slurm, running_slurm
 from tests.cluster.training import Trainer
@@ -92,3 +93,43 @@ def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
         return wait_until(condition, timeout_s, **options)
 
     return wait
+
+
+@pytest.fixture
+def run(hosts: Network, head: Head, trainer: Trainer) -> Iterator[Callable[..., Job]]:
+    """`run(*options)`: a job on h1 and h2, stopped after the test."""
+    started: list[Job] = []
+
+    def start(*options: str, **more: Any) -> Job:
+        job = launch(head, trainer, *options, **more)
+        started.append(job)
+        return job
+
+    yield start
+    hosts.restore()  # a machine that is gone may come back
+    for job in started:
+        job.stop()
+
+
+@pytest.fixture
+def submit(
+    head: Head, slurm: Slurm, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Job, str]]:
+    """`submit("--nodes", "2")`: the job and its Slurm ID."""
+    for name, value in slurm.environment.items():
+        monkeypatch.setitem(head.environment, name, value)
+
+    def run(
+        *options: str, sbatch: tuple[str, ...] = (), name: str = "job", script: str = "steps.py"
+    ) -> tuple[Job, str]:
+        output = f"--output={slurm.folder}/log/ddptop-%j.out"
+        said = head.cli(
+            *["launch", "--slurm", "--name", name, "--nproc", "1", "--gpus", "none", *options],
+            *["--", output, *sbatch, str(trainer.folder / script), str(trainer.folder)],
+        )
+        assert said.returncode == 0, said.stderr
+        assert said.stdout == f"{name}\n"
+        number = said.stderr.split("submitted Slurm job ")[1].split(";")[0]
+        return Job(head, name, trainer), number
+
+    return run

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.machines import Head
+from tests.cluster.machines import Head, Host
 from tests.cluster.training import Trainer
 
 from ddptop_runner.base.errors import DamagedFileError
@@ -98,3 +98,8 @@ def launch(
 def now() -> float:
     """Unix seconds, as the training scripts record them."""
     return time.time()
+
+
+def part_of(job: Job, host: Host) -> list[int]:
+    """PIDs of the job's processes on a host, without those of links."""
+    return [pid for role in ("guardian", "supervisor", "agent") for pid in host.of(role, job.name)]

@@ -6,35 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from tests.cluster.jobs import Job, now
+from tests.cluster.jobs import now
 
 pytestmark = pytest.mark.slow
 
 REQUEUE_DELAY_S = 120.0
 """After this time, Slurm itself starts a requeued job."""
-
-
-@pytest.fixture
-def submit(head, slurm, trainer, monkeypatch):
-    """`submit("--nodes", "2")`: the job and its Slurm ID."""
-    for name, value in slurm.environment.items():
-        monkeypatch.setitem(head.environment, name, value)
-
-    def run(
-        *options: str, sbatch: tuple[str, ...] = (), name: str = "job", script: str = "steps.py"
-    ) -> tuple[Job, str]:
-        output = f"--output={slurm.folder}/log/ddptop-%j.out"
-        said = head.cli(
-            *["launch", "--slurm", "--name", name, "--nproc", "1", "--gpus", "none", *options],
-            *["--", output, *sbatch, str(trainer.folder / script), str(trainer.folder)],
-        )
-        assert said.returncode == 0, said.stderr
-        assert said.stdout == f"{name}\n"
-        number = said.stderr.split("submitted Slurm job ")[1].split(";")[0]
-        return Job(head, name, trainer), number
-
-    run.trainer = trainer
-    return run
 
 
 def test_requeued_job_continues_at_once_on_its_new_nodes(submit, head, slurm, hosts, wait_until):
@@ -97,34 +74,6 @@ def test_script_that_fails_before_its_first_step_is_not_requeued(submit, head, s
     assert ended.returncode == 93, ended.stderr
     wait_until(lambda: slurm.job_state(number) == "FAILED", what="Slurm's end")
     assert "Restarts=0" in slurm.run("scontrol", "show", "job", number)
-
-
-def test_job_that_counts_only_the_steps_of_its_attempts_is_not_given_up(submit, slurm, wait_until):
-    """It resumes from a checkpoint that has no step, and prints no total."""
-    trainer = submit.trainer
-    script = trainer.ddp.read_text()
-    for old, new in (
-        ('{"model": model.state_dict(), "step": step}', "model.state_dict()"),
-        ('state["model"]', "state"),
-        ('state["step"]', "int((folder / 'at').read_text())"),
-        ("        time.sleep(pause_s)", "            (folder / 'at').write_text(str(step))"),
-    ):
-        assert old in script
-        script = script.replace(old, new)
-    trainer.ddp.write_text(script)
-    job, number = submit("--nodes", "2", name="counts", script="ddp.py")
-    for attempt, least in enumerate((300, 60, 60, 60, 60)):  # no later attempt gets as far
-        wait_until(
-            lambda attempt=attempt, least=least: len(trainer.steps(attempt, 1)) > least,
-            240,  # Slurm requeues it
-            what=f"steps of attempt {attempt}",
-        )
-        slurm.run("scancel", "--batch", "--signal=USR1", number)  # the time limit is near
-    wait_until(lambda: job.trains(["h1", "h2"], attempt=5), what="it goes on")
-    assert slurm.job_state(number) == "RUNNING"
-    assert trainer.steps(5, 0)[0]["step"] > 300 + 4 * 60
-    said = (slurm.folder / f"log/ddptop-{number}.out").read_text()
-    assert "not requeued" not in said, said
 
 
 def test_job_saves_before_its_time_limit_and_continues_with_a_new_one(submit, slurm, wait_until):

@@ -152,8 +152,11 @@ class Processes:
         return pids
 
     def described(self) -> list[str]:
-        """A description of what is running there."""
-        return [f"{pid} {_role(pid)} {' '.join(_argv(pid))[:160]}" for pid in self.pids()]
+        """A description of what is running there, except for sshd's sessions over a link just cut."""
+        lines = [(pid, " ".join(_argv(pid))[:160]) for pid in self.pids()]
+        return [
+            f"{pid} {_role(pid)} {line}" for pid, line in lines if not line.startswith("sshd: ")
+        ]
 
     def end(self) -> list[str]:
         """Kill everything that is still running there; returns a description of it."""

@@ -16,7 +16,6 @@ from tests.runner.builders import put_job
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs
-from ddptop_runner.host.oom import MemoryGroup
 from ddptop_runner.job import evidence
 from ddptop_runner.model.snapshot import Cause, RankStacks
 from ddptop_runner.store import evidence_folder
@@ -45,7 +44,6 @@ def scene(tmp_path, pid: int) -> Scene:
         ],
         snapshot=b'{"state":"running"}',
         ranks=[RankFiles(0, pid, str(tmp_path / "flight.json")), RankFiles(1)],
-        memory=[MemoryGroup("/sys/fs/cgroup/job", 2, 1, limit_bytes=2**30)],
         devices=b'{"gpus":[]}',
     )
 
@@ -65,7 +63,6 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
     for part in ("--- status ---\nName:", "--- wchan ---", "--- io ---\nrchar", "--- limits ---"):
         assert part in process
     assert "--- stack ---" in process
-    assert "oom_kills   1" in texts["memory.txt"] and "used_bytes  n/a" in texts.pop("memory.txt")
     assert texts == {
         "snapshot.json": '{"state":"running"}',
         "stacks-rank-0.txt": "File a.py\n",

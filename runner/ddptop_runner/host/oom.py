@@ -1,7 +1,6 @@
 """Determines whether the kernel killed a process because memory ran out, from its counters.
 
-The counters are those of the job's memory cgroup and those above it, which also provide limits and
-usage as evidence.
+The counters are those of the job's memory cgroup and those above it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ class MemoryGroup:
     kills: int | None
     """Number of processes killed for memory; in version 2, this includes groups below."""
     limit_bytes: int | None = None
-    used_bytes: int | None = None
-    peak_bytes: int | None = None
 
 
 def groups_of(
@@ -85,11 +82,10 @@ def read_group(folder: Path, version: int) -> MemoryGroup:
     """
     if version == 2:
         kills = _table(folder / "memory.events").get("oom_kill")
-        limit, used, peak = "memory.max", "memory.current", "memory.peak"
+        limit = "memory.max"
     else:
         kills = _table(folder / "memory.oom_control").get("oom_kill")
-        limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        peak = "memory.max_usage_in_bytes"
+        limit = "memory.limit_in_bytes"
     limit_bytes = number_in(folder / limit)
     if limit_bytes is not None and limit_bytes >= NO_LIMIT:
         limit_bytes = None
@@ -98,8 +94,6 @@ def read_group(folder: Path, version: int) -> MemoryGroup:
         version=version,
         kills=kills,
         limit_bytes=limit_bytes,
-        used_bytes=number_in(folder / used),
-        peak_bytes=number_in(folder / peak),
     )
 
 

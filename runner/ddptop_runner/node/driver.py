@@ -393,7 +393,6 @@ class JobDriver(Decisions):
                 )
                 for record in attempt.table
             ],
-            memory=attempt.oom.groups(),
             devices=None if report is None else encode(report),
         )
         return str(await evidence_folder.keep(self._folder, number, reason, scene))

@@ -30,7 +30,7 @@ if host == "gone":
     sys.exit(255)
 if host == "bare":
     sys.stderr.write("ddptop-node: not installed\\n")
-    time.sleep(100)
+    sys.exit(127)
 if host == "silent":
     time.sleep(100)
 if host == "endless":

@@ -257,13 +257,6 @@ def test_the_queue_is_read():
     assert (running.reason, running.time_limit_s) == (None, None)
 
 
-def test_srun_tells_that_a_node_left_the_allocation():
-    said = "srun: error: Unable to create step for job 4: "
-    said += "Requested node configuration is not available"
-    assert slurm.link_problem(said, "4", "n2") == "n2 is no longer part of Slurm job 4"
-    assert slurm.link_problem("srun: error: Unable to contact slurm controller", "4", "n2") is None
-
-
 def test_what_srun_prints_is_told_without_its_noise():
     noise = "srun: cluster configuration lacks support for cpu binding\n"
     assert slurm.step_problem(noise) is None

@@ -108,20 +108,6 @@ def hold_argv(slurm_job: str, host: str, command: Sequence[str]) -> list[str]:
     return [*step, "--", *command]
 
 
-_OUTSIDE = (
-    r"(?i)requested node configuration is not available|invalid node name|"
-    r"node\(s\) not in (?:the )?job|required node .*not (?:available|in)|"
-    r"(?:invalid job id|job/step already completing|expired|job has (?:finished|ended))"
-)
-
-
-def link_problem(message: str, slurm_job: str, host: str) -> str | None:
-    """A problem, if srun's message means that a node has left the allocation; None otherwise."""
-    if re.search(_OUTSIDE, message[:4096]) is None:
-        return None
-    return f"{host} is no longer part of Slurm job {slurm_job}"
-
-
 _NOISE = r"(?i)lacks support for cpu binding|^srun: (?:warning|info|job )"
 
 

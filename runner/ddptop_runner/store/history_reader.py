@@ -342,14 +342,7 @@ class HistoryReader:
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
         for suffix in ("", "-wal", "-shm", "-journal"):
             _require_file(self.path.with_name(self.path.name + suffix), held)
-        try:
-            return self._check(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S))
-        except sqlite3.OperationalError:
-            # a read-only copy of a live job's folder: SQLite cannot create the file that WAL mode
-            # needs beside it, but nothing will change while it is read either
-            if os.access(self.path.parent, os.W_OK) or not _is_wal(self.path):
-                raise
-            return self._check(sqlite3.connect(f"{uri}&immutable=1", uri=True))
+        return self._check(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S))
 
     def _check(self, db: sqlite3.Connection) -> sqlite3.Connection | None:
         """`db`; None if its writer has not created the tables yet."""
@@ -442,15 +435,6 @@ def _damaged(path: Path, error: Exception) -> DamagedFileError:
     return DamagedFileError(
         f"{path} is not a valid history ({error})", "move it away to continue without it"
     )
-
-
-def _is_wal(path: Path) -> bool:
-    """Whether the file is in WAL mode, according to its header."""
-    try:
-        with os.fdopen(bounded.open_regular(path), "rb") as file:
-            return file.read(20)[18:20] == b"\x02\x02"
-    except OSError:
-        return False
 
 
 def _event(row: tuple[Any, ...]) -> Event:

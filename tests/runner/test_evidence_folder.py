@@ -81,20 +81,6 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
         assert pattern in summary or path.name == "summary.txt"
 
 
-def test_the_whole_cause_is_kept_beside_its_evidence(tmp_path):
-    told = Cause(
-        kind="exception", rank=1, summary="It failed.", place="a.py:3 in f", evidence=str(tmp_path)
-    )
-    evidence_folder.keep_cause(told)
-    assert evidence_folder.kept_cause(tmp_path) == told
-    (tmp_path / "cause.json").write_text("{")
-    assert evidence_folder.kept_cause(tmp_path) is None
-    # nowhere to store it: nothing happens
-    evidence_folder.keep_cause(Cause(kind="hang", summary="It hung."))
-    evidence_folder.keep_cause(Cause(kind="hang", summary="It hung.", evidence="/nowhere/x"))
-    assert evidence_folder.kept_cause(tmp_path / "none") is None
-
-
 async def test_of_a_command_the_end_of_all_that_it_wrote_is_kept(tmp_path):
     made = put_job("horo", kind="command", nproc=0)
     log = made.log_file(0, LAUNCHER)

@@ -13,12 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_name
-from ddptop_runner.model.snapshot import Cause, RankStacks, encode
+from ddptop_runner.model.snapshot import Cause, RankStacks
 from ddptop_runner.store.logs import log_end
 
 KEEP_TIMEOUT_S = 5.0
@@ -28,7 +25,6 @@ PROC = Path("/proc")
 PROC_FILES = ("cmdline", "status", "wchan", "stack", "io", "limits")
 """Copied for each live rank; only root can read `stack`, the kernel's."""
 SUMMARY = "summary.txt"
-CAUSE = "cause.json"
 
 _GUIDE = {
     "stacks-rank-*.txt": "Python stack of each live rank",
@@ -152,23 +148,6 @@ def summarize(cause: Cause) -> None:
         *found,
     ]
     _put(target / SUMMARY, "\n".join(lines) + "\n")
-
-
-def keep_cause(cause: Cause) -> None:
-    """Write the whole cause to its evidence folder, for later readers."""
-    if cause.evidence is not None and (target := Path(cause.evidence)).is_dir():
-        _put(target / CAUSE, encode(cause))
-
-
-_cause_decoder = msgspec.json.Decoder(Cause)
-
-
-def kept_cause(folder: Path) -> Cause | None:
-    """The cause in an evidence folder; None without one."""
-    try:
-        return bounded.decode_json(_cause_decoder, bounded.read_bytes(folder / CAUSE))
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 def _put(path: Path, content: bytes | str) -> None:

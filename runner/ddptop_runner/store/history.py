@@ -23,7 +23,7 @@ import msgspec
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.files import set_aside
 from ddptop_runner.base.median import median
-from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
+from ddptop_runner.model.snapshot import SILENT, Event, GpuSample, RankSample
 from ddptop_runner.model.words import is_of_evaluation
 from ddptop_runner.store.history_reader import HistoryReader, Series, check_schema
 from ddptop_runner.store.history_schema import (
@@ -62,10 +62,10 @@ _INSERT = {
     for kind in KINDS
     for tier in TIERS
 }
-_INSERT_EVENT = (
-    f"INSERT INTO events ({', '.join(EVENT_COLUMNS)})"
-    f" VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"
-)
+_INSERT_EVENT = f"""
+    INSERT INTO events ({", ".join(EVENT_COLUMNS)}, number)
+    VALUES ({", ".join(f":{column}" for column in EVENT_COLUMNS)},
+        CASE WHEN :type != '{SILENT}' THEN (SELECT coalesce(max(number), 0) + 1 FROM events) END)"""
 
 
 def merge_rows(kind: Kind, t: int, rows: Sequence[Row]) -> Row:
@@ -455,7 +455,7 @@ class HistoryWriter:
                 values = {**msgspec.structs.asdict(event), "ts": event.ts.timestamp()}
                 if event.data is not None:
                     values["data"] = msgspec.json.encode(event.data).decode()
-                db.execute(_INSERT_EVENT, [values[column] for column in EVENT_COLUMNS])
+                db.execute(_INSERT_EVENT, values)
             if self._second is not None and self._second // KEEP_EVERY_S != self._kept_at:
                 self._kept_at = self._second // KEEP_EVERY_S
                 for kind in KINDS:

@@ -20,7 +20,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import LATEST_UNIX_S, is_time, utc_from_unix
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, OtherSchemaError
-from ddptop_runner.model.snapshot import SILENT, Event
+from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_schema import (
     EVENT_COLUMNS,
     GPU,
@@ -206,13 +206,13 @@ class HistoryReader:
         """The latest `limit` events after `after_seq`, in order.
 
         Args:
-            after_seq: the last known one.
+            after_seq: the last known one, numbered with the same `silent`.
             limit: maximum number.
             silent: include events that only change the job's state and are not shown to users.
+                Without them, the others are numbered as if they did not exist.
         """
-        columns = ", ".join(EVENT_COLUMNS)
-        shown = "" if silent else f"AND type != '{SILENT}'"
-        query = f"SELECT {columns} FROM events WHERE seq > ? {shown} ORDER BY seq DESC LIMIT ?"
+        key, columns = "seq" if silent else "number", ", ".join(EVENT_COLUMNS[1:])
+        query = f"SELECT {key}, {columns} FROM events WHERE {key} > ? ORDER BY {key} DESC LIMIT ?"
         with self.open() as db:
             if db is None:
                 return []

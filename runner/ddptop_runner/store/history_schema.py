@@ -168,8 +168,9 @@ _EVENTS_DDL = """
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, type TEXT NOT NULL, attempt INTEGER,
     rank INTEGER, pid INTEGER, exit_code INTEGER, signal TEXT, message TEXT NOT NULL, evidence TEXT,
-    data TEXT
+    data TEXT, number INTEGER UNIQUE
 )"""
+"""`number` counts the events that are shown to users, and is NULL for the others."""
 EVENT_COLUMNS = (
     "seq", "ts", "type", "attempt", "rank", "pid", "exit_code", "signal", "message", "evidence",
     "data",

@@ -13,8 +13,8 @@ import pytest
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.host import handover
 from ddptop_runner.launch import preflight, survey
-from ddptop_runner.launch.hosts import parse_hosts
 from ddptop_runner.launch.readiness import Wanted
+from ddptop_runner.launch.request import parse_hosts
 from ddptop_runner.version import __version__
 
 SSH = """\

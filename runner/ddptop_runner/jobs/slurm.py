@@ -23,9 +23,9 @@ from ddptop_runner.base.units import whole
 from ddptop_runner.job.registry import JobView, all_jobs
 from ddptop_runner.jobs.launch import require_free, write_moved
 from ddptop_runner.launch.gpus.choice import parse_gpus
-from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.program import name_for
 from ddptop_runner.launch.request import (
+    HostRequest,
     LaunchPlan,
     LaunchRequest,
     folder_of,

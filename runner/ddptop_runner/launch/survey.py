@@ -17,8 +17,8 @@ import msgspec
 
 from ddptop_runner.base.start import own_command
 from ddptop_runner.launch import device_check, preflight, readiness
-from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.readiness import Surveyed, Wanted
+from ddptop_runner.launch.request import HostRequest
 from ddptop_runner.launch.slurm import link_argv, step_environment
 from ddptop_runner.launch.ssh import (
     Unreachable,

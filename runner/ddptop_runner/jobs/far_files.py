@@ -77,8 +77,10 @@ class FarFiles:
             self._due_s[folder, attempt, rank] = float("inf")
 
             def fetch() -> None:
-                self.fetch_log(folder, attempt, None if rank is None else [rank])
-                self._due_s[folder, attempt, rank] = time.monotonic() + RENEW_S
+                try:
+                    self.fetch_log(folder, attempt, None if rank is None else [rank])
+                finally:
+                    self._due_s[folder, attempt, rank] = time.monotonic() + RENEW_S
 
             threading.Thread(target=fetch, name="far files", daemon=True).start()
         return known

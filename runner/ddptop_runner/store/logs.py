@@ -242,21 +242,12 @@ def tail_bytes(path: Path, max_bytes: int, before: int | None = None) -> bytes:
     return b""
 
 
-def log_end(
-    path: Path,
-    kept_bytes: int = END_KEPT_BYTES,
-    before: int | None = None,
-    read_bytes: int = END_READ_BYTES,
-) -> str:
+def log_end(path: Path) -> str:
     """The last lines of a log, cleaned, long enough to hold a traceback; empty without a log.
 
-    Args:
-        path: the log.
-        kept_bytes: approximate size of the result, after shortening long lines.
-        before: an offset to treat as the end of the log, if any.
-        read_bytes: read no more than this.
+    Long lines are shortened.
     """
-    return sanitize(shortened(tail_bytes(path, read_bytes, before), kept_bytes))
+    return sanitize(shortened(tail_bytes(path, END_READ_BYTES), END_KEPT_BYTES))
 
 
 def shortened(data: bytes, kept_bytes: int) -> bytes:

@@ -151,7 +151,7 @@ def stages(one: Contender, attempt: int, killed: float) -> list[float]:
         elif event["attempt"] == attempt:
             at[event["type"]] = datetime.fromisoformat(event["ts"]).timestamp()
     kept = one.folder / "home" / "runs" / "train" / "evidence" / f"attempt-{attempt}-failure"
-    files = (file for file in kept.iterdir() if file.name not in ("summary.txt", "cause.json"))
+    files = (file for file in kept.iterdir() if file.name != "summary.txt")
     ups = [
         (one.folder / f"up-{attempt + 1}-{rank}").read_text(encoding="utf-8").split()
         for rank in (0, 1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
-from ddptop_runner.launch.hosts import parse_hosts
+from ddptop_runner.launch.request import parse_hosts
 from ddptop_runner.launch.ssh import CONNECT_S, FAILED, VARIABLE, VENVS, why_unreachable
 from ddptop_runner.model.spec import check_name
 from ddptop_runner.version import __version__

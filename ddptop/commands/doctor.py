@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 from ddptop.plain.output import put, put_json
-from ddptop_runner.base.config import read_config
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import config_file
 from ddptop_runner.launch.doctor import Check, Place, Report, Status, examine
@@ -76,10 +75,6 @@ def settings_check() -> Check | None:
     from ddptop.tui.prefs.settings import read_settings
 
     problems = list(preferences_of(read_settings()).problems)
-    try:
-        read_config()
-    except UsageError as error:
-        problems.append(error.message)
     return Check(
         id="settings",
         title="settings",

@@ -18,8 +18,14 @@ from ddptop_runner.base.units import parse_size
 from ddptop_runner.devices.words import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
-from ddptop_runner.launch.hosts import HostRequest, parse_hostfile, parse_hosts, parse_nodes
-from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+from ddptop_runner.launch.request import (
+    HostRequest,
+    LaunchPlan,
+    LaunchRequest,
+    parse_hostfile,
+    parse_hosts,
+    parse_nodes,
+)
 from ddptop_runner.launch.slurm import split_sbatch
 
 RANK_VARIABLES = (

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from ddptop.plain.output import info, put
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.launch.hosts import parse_hosts, require_distinct
-from ddptop_runner.launch.setup_host import Payload, install
+from ddptop_runner.launch.request import parse_hosts, require_distinct
+from ddptop_runner.launch.setup_host import install, payload
 from ddptop_runner.version import __version__
 
 
@@ -18,11 +18,11 @@ def run(hosts: tuple[str, ...], python: str | None) -> int:
     names = [one.host for text in hosts for one in parse_hosts(text, "setup-host")]
     require_distinct(parse_hosts(",".join(names), "setup-host"), "setup-host")
     interpreter = python if python is not None else interpreters.choose(None, os.environ)
-    payload = Payload()
+    data = payload()
 
     def attempt(host: str) -> str | DdptopError:
         try:
-            return install(host, interpreter, payload)
+            return install(host, interpreter, data)
         except DdptopError as error:
             return error
 

@@ -10,8 +10,9 @@ import subprocess
 from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError
 from ddptop_runner.base.start import own_command
+from ddptop_runner.jobs.slurm import nodes_in
 from ddptop_runner.jobs.slurm_queue import TIMEOUT_S
-from ddptop_runner.launch.slurm import hosts_of, link_argv, step_environment, step_problem
+from ddptop_runner.launch.slurm import link_argv, step_environment, step_problem
 
 _TARGET = re.compile(r"slurm:([0-9]{1,10})(?:@([A-Za-z0-9_.-]+))?")
 
@@ -58,7 +59,7 @@ def nodes_of(job: str) -> tuple[str, ...]:
         done = programs.run(argv, 5 * TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         raise DdptopError("squeue did not respond", "check `sinfo`") from None
-    nodes = hosts_of(done.stdout.strip().partition("\n")[0])
+    nodes = nodes_in(done.stdout.strip().partition("\n")[0])
     if not nodes:
         raise NoSuchJobError(f"no running Slurm job {job}", "list jobs with `ddptop ls`")
     return nodes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -18,7 +17,6 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot
-from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.history_reader import HistoryReader, attempts_taken
 from ddptop_runner.store.logs import last_words
 
@@ -110,7 +108,7 @@ class StorySource:
         seq = self._events[-1].seq if self._events else 0
         now = (seq, view.state, snapshot and (snapshot.attempt, snapshot.step, snapshot.cause))
         if self._known is None or self._known[0] != now:
-            self._read_evidence(view.folder)
+            self._read_failures()
             if run_step.is_printed(snapshot):
                 self._count_printed(view.folder)
             attempts = attempts_of(
@@ -123,18 +121,20 @@ class StorySource:
             self._known = (now, tuple(self._with_steps(view, one) for one in attempts))
         return self._known[1]
 
-    def _read_evidence(self, folder: RunFolder) -> None:
-        """Read causes and steps of failures, each once."""
+    def _read_failures(self) -> None:
+        """Take causes and steps from failures, each once."""
         for event in self._events:
-            if event.type not in FAILURES or not event.evidence or event.seq in self._seen:
+            if event.type not in FAILURES or event.seq in self._seen:
                 continue
+            from ddptop_runner.model import events as ev  # loaded with the first failure
+
             self._seen.add(event.seq)
-            kept = kept_in(folder, event.evidence)
-            attempt = event.attempt or 0
-            if (cause := evidence_folder.kept_cause(kept)) is not None:
-                self._causes[attempt] = cause
-            if (steps := _steps_in(event)) is not None:
-                self._steps[attempt] = steps
+            judged = ev.from_data(event.data)
+            if isinstance(judged, ev.FailureJudged | ev.HangJudged):
+                attempt = event.attempt or 0
+                self._causes[attempt] = judged.cause
+                if judged.outcome is not None and judged.outcome.steps is not None:
+                    self._steps[attempt] = judged.outcome.steps
 
     def _count_printed(self, folder: RunFolder) -> None:
         """Count each attempt's steps if the output numbers the steps of the run."""
@@ -181,23 +181,6 @@ class StorySource:
             owner, lines = last_words(view.folder, attempt.number, rank, TAIL_LINES)
             self._tail = Tail(attempt.number, owner, tuple(lines))
         return self._tail
-
-
-def kept_in(folder: RunFolder, evidence: str) -> Path:
-    """The evidence folder of an event; in a copied run folder, its copy there."""
-    kept = Path(evidence)
-    local_copy = folder.evidence_dir / kept.name
-    return local_copy if local_copy.is_dir() else kept
-
-
-def _steps_in(failure: Event) -> int | None:
-    """The attempt's steps, from which the lost work was counted."""
-    from ddptop_runner.model import events as ev  # loaded with the first failure
-
-    judged = ev.from_data(failure.data)
-    if not isinstance(judged, ev.FailureJudged | ev.HangJudged) or judged.outcome is None:
-        return None
-    return judged.outcome.steps
 
 
 def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot | None) -> dict[int, Cause]:

@@ -116,12 +116,12 @@ and command are shown.""",
 The run folder's disk is full. Training continues, but log lines and history are lost until space is
 freed, and checkpoints on the same disk fail.
 
-Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml; df -h shows disk usage.""",
+Remove ended jobs (ddptop rm); df -h shows disk usage.""",
     "disk-low": """\
 The run folder's disk is almost full. Once it is full, logs and history will have gaps, and
 checkpoints on the same disk will fail.
 
-Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml.""",
+Remove ended jobs (ddptop rm).""",
     "damaged-file": """\
 A file in the run folder cannot be read, for example after a power failure or on a full disk. Its
 contents are missing from the screens; training is not affected.""",

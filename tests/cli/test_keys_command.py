@@ -41,13 +41,13 @@ def test_every_action_of_every_screen_is_listed(
 
 def test_what_is_wrong_is_told_by_both(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.settings_check() is None
-    settings.write_text('[keys]\n"job.stopp" = "s"\n[runs]\nkeep_days = -1\n')
+    settings.write_text('[keys]\n"job.stopp" = "s"\n')
     problem = 'config.toml, [keys]: "job.stopp" is not an action; did you mean "job.stop"?'
     assert keys.run(False) == 1
     assert f"!  {problem}" in capsys.readouterr().out
     check = doctor.settings_check()
     assert check is not None and check.status == "warning"
-    assert problem in check.detail and "keep_days = -1 is not 0 or more" in check.detail
+    assert problem in check.detail
     assert check.remedy is not None and str(settings) in check.remedy
     settings.write_text('[keys]\n"job.stop" = "X"\n')
     check = doctor.settings_check()

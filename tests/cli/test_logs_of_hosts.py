@@ -127,7 +127,12 @@ def test_a_reader_that_wants_a_log_sees_it_grow(head: Head, wait_until: Callable
     assert known is not None
     assert (known.attempt, known.ranks, known.hosts) == (0, (0, 1, 2, 3), ("a", "a", "b", "b"))
     head.write("b", 3, "two\n")
-    wait_until(lambda: logs.last_lines(path, 1) == ["two"])
+
+    def has_grown() -> bool:
+        far.want_log(head.folder, None, 3)
+        return logs.last_lines(path, 1) == ["two"]
+
+    wait_until(has_grown)
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_gpus_that_the_allocation_lacks_are_not_replaced_by_the_cpu():
     from ddptop_runner.launch.request import LaunchRequest
     from ddptop_runner.launch.slurm import Allocation
 
-    found = Allocation("41", ("n1",), on_node=True)
+    found = Allocation("41", "n1", on_node=True)
     request = LaunchRequest("script", "train.py", gpus="all", nproc=2)
     with pytest.raises(UsageError, match=r"Slurm job 41 has no GPUs; .*without --gpus"):
         in_allocation(request, found, {"SLURMD_NODENAME": "n1"})
@@ -254,7 +254,7 @@ def test_job_without_gpus_in_its_allocation_reports_cpu_training(monkeypatch, ca
     monkeypatch.setattr(launch_slurm, "describe", lambda plan: "; ".join(plan.notes))
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     request = LaunchRequest("script", "train.py", nproc=2)
-    found = Allocation("41", ("n1",), on_node=True)
+    found = Allocation("41", "n1", on_node=True)
     for gpus in (None, "none"):
         launch_slurm.use(replace(request, gpus=gpus), found, {"dry_run": True})
     note = "the allocation of Slurm job 41 has no GPUs; the job trains on CPUs"
@@ -287,7 +287,7 @@ def test_a_job_whose_files_are_unreadable_after_its_checkpoint_is_requeued(
     saved = Saved(Checkpoint(path="saved", at=utc_now()), responded=True)
     monkeypatch.setattr(slurm_holder.checkpoint, "save", lambda *_: saved)
     monkeypatch.setattr(slurm_holder, "_ask", lambda *argv, **_: asked.append(argv) or "")
-    slurm_holder.JobHolder(folder, Allocation("41", ("n1",)), None)._save_and_requeue()
+    slurm_holder.JobHolder(folder, Allocation("41", "n1"), None)._save_and_requeue()
     assert asked[-1] == ("scontrol", "requeue", "41")
 
 

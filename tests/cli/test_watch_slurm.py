@@ -15,6 +15,7 @@ def slurm(tmp_path, monkeypatch):
     def put(nodes="n[1-2]", status=0, said=""):
         programs = {
             "squeue": f"echo '{nodes}'",
+            "scontrol": "echo n1; echo n2",
             "srun": f"printf '%s\\n' \"$@\" >{tmp_path}/args; echo '{said}' >&2; exit {status}",
         }
         for name, text in programs.items():

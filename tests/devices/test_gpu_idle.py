@@ -13,11 +13,9 @@ from ddptop_runner.devices.words import (
 from ddptop_runner.launch.gpus.usage import (
     busy_in_words,
     choice_in_words,
-    free_streaks,
     grant,
     holders_in_words,
     idlest,
-    key,
     use_of,
 )
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -184,24 +182,11 @@ def test_choice_is_explained():
     )
 
 
-def test_two_looks_in_a_row_must_find_a_device_free():
-    busy, idle = used(0, 1), used(0)
-    other = used(1)
-    streaks: dict[str, int] = {}
-    granted = []
-    for looked in ([idle, other], [busy, other], [idle, other], [idle, other]):
-        streaks = free_streaks(streaks, looked)
-        granted.append(grant(looked, 2, streaks))
-    assert granted == [None, None, None, [idle.device, other.device]]
-    assert streaks[key(other.device)] == 4
-
-
 def test_a_grant_is_of_the_idlest_in_the_order_asked_for():
     uses = [used(5, temperature_c=70.0), used(2, temperature_c=30.0), used(0, temperature_c=50.0)]
-    streaks = {key(use.device): 2 for use in uses}
-    assert [device.index for device in grant(uses, 2, streaks)] == [2, 0]
-    assert [device.index for device in grant(uses, 3, streaks)] == [5, 2, 0]
-    assert grant(uses, 3, {**streaks, "GPU-2": 1}) is None
+    assert [device.index for device in grant(uses, 2)] == [2, 0]
+    assert [device.index for device in grant(uses, 3)] == [5, 2, 0]
+    assert grant([*uses, used(1, 8)], 4) is None
 
 
 # --- names -------------------------------------------------------------------------------------

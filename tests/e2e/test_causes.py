@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -67,11 +66,5 @@ def test_each_failure_names_its_rank_and_success_names_none(
     kept = Path(raised["evidence"])
     assert raised["message"].startswith((kept / "summary.txt").read_text().splitlines()[0])
     assert (kept / "error-rank-1.json").read_text().endswith('"ValueErr')
-    whole = json.loads(
-        (kept / "cause.json").read_text()
-    )  # with the work lost, which is reported later
-    assert whole["summary"] == raised["message"]
-    assert (whole["rank"], whole["exception"]) == (1, "ValueError")
-    assert whole["work_lost_steps"] is not None
     names = {path.name for path in kept.iterdir()}
     assert {"proc-rank-1.txt", "stacks-rank-1.txt", "tail-rank-0.txt", "snapshot.json"} <= names

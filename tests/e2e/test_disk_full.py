@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.store.logs import LogFile, tail_lines
+from ddptop_runner.store.logs import LogFile, last_lines
 
 pytestmark = [pytest.mark.tmux, pytest.mark.torch]
 
@@ -163,7 +163,7 @@ def test_full_disk_affects_neither_the_training_nor_its_result(
     wait_until(lambda: any(at_end in event["message"] for event in job.events()))
     assert len(job.events("finished")) == 1
     for rank, log in enumerate(logs):
-        text = "".join(f"{line}\n" for line in tail_lines(log, 1 << 30))
+        text = "".join(f"{line}\n" for line in last_lines(log, 1 << 30))
         found, others = numbered(text, rank)
         assert found == list(range(found[0], found[-1] + 1))  # what is left has no gap
         note, last = others

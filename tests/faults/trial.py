@@ -167,7 +167,7 @@ class Trial:
         log = self._folder.log_file(attempt or 0, rank)
         numbers = []
         wanted = 0
-        for line in logs.tail_lines(log, EVERY_LINE):
+        for line in logs.last_lines(log, EVERY_LINE):
             if (found := FLOOD_LINE.match(line)) is not None:
                 numbers.append(int(found[1]))
                 wanted = int(found[2])

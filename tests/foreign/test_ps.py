@@ -21,7 +21,7 @@ from ddptop_runner.foreign.types import Census, Unreadable
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.jobs.contract import foreign_list
-from ddptop_runner.model.snapshot import GpuSample, encode
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample, encode
 
 SLEEP = "import time; time.sleep(600)"
 OWN_PORT = str(20_000 + os.getpid() % 10_000)
@@ -54,8 +54,20 @@ JOB_KEYS = {
 }
 
 
-def gpus(count: int) -> list[GpuSample]:
-    return [GpuSample(index=index, uuid=f"GPU-{index}") for index in range(count)]
+def gpus(count: int, found: Census | None = None) -> list[GpuSample]:
+    ranks = [] if found is None else [rank for job in found.jobs for rank in job.ranks]
+    return [
+        GpuSample(
+            index=index,
+            uuid=f"GPU-{index}",
+            processes=[
+                GpuProcess(pid=rank.pid, mem_used_bytes=GIB if rank.rank == index else GIB // 8)
+                for rank in ranks
+                if f"GPU-{index}" in rank.devices
+            ],
+        )
+        for index in range(count)
+    ]
 
 
 def census(*processes, devices=None) -> Census:
@@ -64,7 +76,7 @@ def census(*processes, devices=None) -> Census:
 
 
 def rows(found: Census, count: int = 4) -> dict:
-    return json.loads(encode(foreign_list(found, gpus(count))))
+    return json.loads(encode(foreign_list(found, gpus(count, found))))
 
 
 def test_every_key_is_there():
@@ -111,7 +123,7 @@ def test_a_job_of_zombies_is_lost():
 def test_the_table_and_its_ranks():
     found = census(*torchrun(100, 2, 3, size=4), devices={101: ["GPU-0"], 102: ["GPU-1"]})
     usage = {"train:100": RankUsage(120.0, (2 << 30) + (100 << 20), "S", (100, 101, 102))}
-    listed = foreign_list(found, gpus(2))
+    listed = foreign_list(found, gpus(2, found))
     text = ps.as_text(listed, found, usage, gpus(2), True).splitlines()
     assert text[0].split()[:5] == ["JOB", "LAUNCHER", "USER", "RANKS", "GPUS"]
     cells = [cell for cell in text[1].split("  ") if cell.strip()]

@@ -16,7 +16,6 @@ from tests.runner.builders import put_job
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs
-from ddptop_runner.host.oom import MemoryGroup
 from ddptop_runner.job import evidence
 from ddptop_runner.model.snapshot import Cause, RankStacks
 from ddptop_runner.store import evidence_folder
@@ -45,7 +44,6 @@ def scene(tmp_path, pid: int) -> Scene:
         ],
         snapshot=b'{"state":"running"}',
         ranks=[RankFiles(0, pid, str(tmp_path / "flight.json")), RankFiles(1)],
-        memory=[MemoryGroup("/sys/fs/cgroup/job", 2, 1, limit_bytes=2**30)],
         devices=b'{"gpus":[]}',
     )
 
@@ -65,7 +63,6 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
     for part in ("--- status ---\nName:", "--- wchan ---", "--- io ---\nrchar", "--- limits ---"):
         assert part in process
     assert "--- stack ---" in process
-    assert "oom_kills   1" in texts["memory.txt"] and "used_bytes  n/a" in texts.pop("memory.txt")
     assert texts == {
         "snapshot.json": '{"state":"running"}',
         "stacks-rank-0.txt": "File a.py\n",
@@ -82,20 +79,6 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
     for path in kept.iterdir():
         pattern = path.name.replace("rank-0", "rank-*").replace("rank-1", "rank-*")
         assert pattern in summary or path.name == "summary.txt"
-
-
-def test_the_whole_cause_is_kept_beside_its_evidence(tmp_path):
-    told = Cause(
-        kind="exception", rank=1, summary="It failed.", place="a.py:3 in f", evidence=str(tmp_path)
-    )
-    evidence_folder.keep_cause(told)
-    assert evidence_folder.kept_cause(tmp_path) == told
-    (tmp_path / "cause.json").write_text("{")
-    assert evidence_folder.kept_cause(tmp_path) is None
-    # nowhere to store it: nothing happens
-    evidence_folder.keep_cause(Cause(kind="hang", summary="It hung."))
-    evidence_folder.keep_cause(Cause(kind="hang", summary="It hung.", evidence="/nowhere/x"))
-    assert evidence_folder.kept_cause(tmp_path / "none") is None
 
 
 async def test_of_a_command_the_end_of_all_that_it_wrote_is_kept(tmp_path):

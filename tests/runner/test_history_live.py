@@ -224,15 +224,6 @@ def test_an_ended_job_reads_where_nothing_may_be_written(sealed):
     assert read_in(sealed) == [[START, START + 2], [0.0, 1.0, 2.0]]
 
 
-def test_a_copied_live_job_reads_where_nothing_may_be_written(path, sealed):
-    writer = write_three(path)
-    writer._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copy(path, sealed / "history.db")
-    writer.close()
-    assert is_wal(sealed / "history.db")
-    assert read_in(sealed) == [[START, START + 2], [0.0, 1.0, 2.0]]
-
-
 # --- two at one file -------------------------------------------------------------------------
 
 

@@ -9,8 +9,6 @@ from ddptop_runner.store.history import (
     GPU,
     RANK,
     TIERS,
-    Completed,
-    RollUp,
     ddl,
     gpu_row,
     merge_rows,
@@ -84,58 +82,6 @@ def test_merging_takes_extremes_mean_last_and_sum():
     assert row["loss_nonfinite"] == 1
     assert row["rss_bytes_mean"] == 12 and isinstance(row["rss_bytes_mean"], int)
     assert row["cpu_percent_mean"] is None
-
-
-def feed(rollup: RollUp, seconds) -> Completed:
-    completed: Completed = {}
-    for t in seconds:
-        rollup.add(t, [gpu_row(t, 0, GpuSample(index=0, util_percent=t))], completed)
-    return completed
-
-
-def starts(completed: Completed, table: str) -> list[int]:
-    return [row[0] for row in completed.get(table, [])]
-
-
-def test_a_bucket_is_complete_only_once_time_has_passed_it():
-    assert starts(feed(RollUp(GPU), range(20, 30)), "gpu_10s") == []
-    completed = feed(RollUp(GPU), range(20, 31))
-    assert starts(completed, "gpu_10s") == [20]
-    assert starts(completed, "gpu_60s") == []
-    row = of(GPU, completed["gpu_10s"][0])
-    assert [row[f"util_percent_{a}"] for a in ("min", "mean", "max", "last")] == [20, 24.5, 29, 29]
-
-
-def test_tiers_follow_one_another_also_over_a_gap():
-    completed = feed(RollUp(GPU), [5, 65, 66, 1900])
-    assert starts(completed, "gpu_1s") == [5, 65, 66]
-    assert starts(completed, "gpu_10s") == [0, 60]
-    assert starts(completed, "gpu_60s") == [0, 60]
-    assert starts(completed, "gpu_600s") == [0]
-
-
-def test_buckets_end_although_their_subject_has_gone():
-    rollup = RollUp(GPU)
-    completed = feed(rollup, [5])
-    rollup.add(30, [], completed)
-    assert starts(completed, "gpu_10s") == [0]
-    assert starts(completed, "gpu_60s") == []
-    rollup.add(700, [], completed)
-    assert starts(completed, "gpu_60s") == [0]
-    assert starts(completed, "gpu_600s") == [0]
-
-
-def test_closing_all_ends_every_open_bucket():
-    rollup = RollUp(GPU)
-    completed = feed(rollup, [1000, 1001])
-    rollup.close_all(completed)
-    assert [starts(completed, GPU.table(tier)) for tier in TIERS] == [
-        [1000, 1001],
-        [1000],
-        [960],
-        [600],
-    ]
-    assert starts(feed(rollup, [5, 6]), "gpu_1s") == [5]
 
 
 def test_a_metric_that_is_not_kept_is_named_with_those_that_are():

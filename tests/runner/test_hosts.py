@@ -11,7 +11,7 @@ import pytest
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch import ssh
-from ddptop_runner.launch.hosts import (
+from ddptop_runner.launch.request import (
     HostRequest,
     fewest_nodes,
     parse_hostfile,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.base import paths
-from ddptop_runner.base.config import read_config
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import RunFolder, create_local_dir, local_dir_reason
 
@@ -212,11 +211,3 @@ def test_a_local_disk_that_cannot_be_used_is_one_line(local_disk, run):
         create_local_dir(run)
     assert str(local_disk) in str(caught.value)
     assert not run.local_pointer.exists()
-
-
-def test_a_config_that_nests_without_end_is_refused_in_one_line(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "ddptop").mkdir()
-    (tmp_path / "ddptop" / "config.toml").write_text("x = " + "[" * 100_000)
-    with pytest.raises(UsageError, match=r"config\.toml is not valid \(.+\); fix or remove it"):
-        read_config()

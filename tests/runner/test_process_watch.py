@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from ddptop_runner.host import exits, procs
-from ddptop_runner.host.exits import OrphanWatch, ProcessWatch, status_by_pidfd
+from ddptop_runner.host.exits import OrphanWatch, ProcessWatch
 from ddptop_runner.model.snapshot import ProcessId
 
 GRANDCHILD = """
@@ -72,10 +72,6 @@ def end_of(process: ProcessId, end) -> int | None:
     return asyncio.run(body())
 
 
-TOLD = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 15)
-"""Whether this kernel reports the exit status of a process that was reaped."""
-
-
 def test_how_it_ended_is_known_or_unknown_but_never_invented(parent):
     process = grandchild_of(parent)
     returncode = end_of(process, lambda: os.kill(process.pid, signal.SIGKILL))
@@ -84,17 +80,15 @@ def test_how_it_ended_is_known_or_unknown_but_never_invented(parent):
 
 
 def test_who_may_not_know_believes_no_0(parent, monkeypatch):
-    monkeypatch.setattr(exits, "_PIDFD_GET_INFO", 0)
     monkeypatch.setattr(procs, "written_bytes", lambda pid: None)
     process = grandchild_of(parent)
     assert end_of(process, lambda: let_it_finish(parent)) is None  # it was 0, which cannot be known
 
 
-def test_a_kernel_that_knows_is_believed(parent):
+def test_what_proc_shows_is_believed(parent):
     process = grandchild_of(parent)
-    # otherwise /proc shows it, if read before the parent has reaped it
-    known = (0,) if TOLD else (0, None)
-    assert end_of(process, lambda: let_it_finish(parent)) in known
+    # if read before the parent has reaped it
+    assert end_of(process, lambda: let_it_finish(parent)) in (0, None)
 
 
 def test_without_pidfds_it_is_seen_all_the_same(parent, monkeypatch):
@@ -119,12 +113,6 @@ def test_missing_one_is_reported_at_once():
 
     asyncio.run(asyncio.wait_for(body(), 5))
     assert told == [(gone, None)]
-
-
-def test_a_living_process_has_no_status():
-    pidfd = os.pidfd_open(os.getpid())
-    assert status_by_pidfd(pidfd) is None
-    os.close(pidfd)
 
 
 def test_only_those_that_no_guardian_collects_are_watched(parent, monkeypatch):

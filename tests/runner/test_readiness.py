@@ -8,9 +8,9 @@ import pytest
 from ddptop_runner.launch import device_check, readiness
 from ddptop_runner.launch.device_check import HostResult, RankResult
 from ddptop_runner.launch.gpus.choice import ON_CPU
-from ddptop_runner.launch.hosts import HostRequest, parse_hosts
 from ddptop_runner.launch.preflight import HostFacts
 from ddptop_runner.launch.readiness import Surveyed, Wanted, judge
+from ddptop_runner.launch.request import HostRequest, parse_hosts
 from ddptop_runner.launch.ssh import Unreachable
 from ddptop_runner.model.spec import Device
 

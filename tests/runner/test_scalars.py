@@ -35,7 +35,7 @@ def write(path, samples, attempt=0):
 def test_each_new_value_is_read_with_its_step(path):
     write(path, {second: {"lr": 0.1 * second, "grad norm": 2.0} for second in range(1, 4)})
     found = series(path)
-    assert list(found) == ["lr", "grad norm"]
+    assert list(found) == ["grad norm", "lr"]
     assert found["lr"].step == [10, 20, 30]
     assert found["lr"].mean == pytest.approx([0.1, 0.2, 0.3])
     assert found["grad norm"].t == [START + 1], "once, for it is the same"
@@ -120,7 +120,7 @@ def test_an_evaluation_is_repeated_only_in_a_new_file(path, is_deleted, points):
 def test_many_and_unprintable_names_are_left_out(path):
     names = [f"x{number}" for number in range(MOST_SCALARS + 9)]
     write(path, {0: {"\x1b]0;": 1.0, **dict.fromkeys(names, 1.0)}})
-    assert list(series(path)) == names[:MOST_SCALARS]
+    assert sorted(series(path)) == sorted(names[:MOST_SCALARS])
 
 
 def test_second_writer_continues_with_the_same_names(path):

@@ -19,7 +19,7 @@ from ddptop_runner.version import __version__
 
 
 def test_ddptop_and_its_requirements_are_sent():
-    _, _, packed = setup_host.Payload().data.partition(b"\n")
+    _, _, packed = setup_host.payload().partition(b"\n")
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         names = set(archive.getnames())
         version = archive.extractfile("ddptop_runner/version.py").read().decode()
@@ -43,7 +43,7 @@ def test_a_package_that_ddptop_requires_must_be_installed(monkeypatch):
 
 def test_it_is_installed_and_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    folder = setup_host.install(procs.host_name(), sys.executable, setup_host.Payload())
+    folder = setup_host.install(procs.host_name(), sys.executable, setup_host.payload())
     assert folder == str(tmp_path / setup_host.VENVS / __version__)
     hello = subprocess.run([f"{folder}/ddptop-node"], input=b"", capture_output=True, timeout=60)
     assert json.loads(hello.stdout.splitlines()[0])["ddptop"] == __version__
@@ -58,15 +58,15 @@ def test_a_host_with_another_python_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(setup_host.sysconfig, "get_platform", lambda: "linux-other")
     with pytest.raises(DdptopError, match="not the same version and platform as the one here"):
-        setup_host.install(procs.host_name(), sys.executable, setup_host.Payload())
+        setup_host.install(procs.host_name(), sys.executable, setup_host.payload())
 
 
 def test_what_is_installed_already_is_left_alone(tmp_path, monkeypatch):
     """Jobs may be running from it."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    payload = setup_host.Payload()
-    assert payload.data == setup_host.Payload().data
-    facts, _, wheels = payload.data.partition(b"\n")
+    payload = setup_host.payload()
+    assert payload == setup_host.payload()
+    facts, _, wheels = payload.partition(b"\n")
     target = tmp_path / setup_host.VENVS / json.loads(facts)["version"]
     target.mkdir(parents=True)
     node = target / "ddptop-node"
@@ -88,6 +88,6 @@ python3 -c 'import json; print(json.dumps({"problem": "\\x1b]0;x\\n" + "y" * 999
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(DdptopError) as caught:
-        setup_host.install("elsewhere", sys.executable, setup_host.Payload())
+        setup_host.install("elsewhere", sys.executable, setup_host.payload())
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000

@@ -28,6 +28,7 @@ from ddptop_runner.base.errors import (
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands, launch, slurm_holder, slurm_queue
+from ddptop_runner.jobs.slurm import nodes_in
 from ddptop_runner.launch import slurm
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Checkpoint, RankSample, RunStep
@@ -44,29 +45,20 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize("text", HOSTS)
-def test_node_lists(text):
-    assert slurm.hosts_of(text) == HOSTS[text]
+def test_a_single_node_needs_no_scontrol(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert nodes_in("node1") == ("node1",)
+    assert nodes_in("") == ()
+    with pytest.raises(DdptopError, match="scontrol cannot be run"):
+        nodes_in("node[1-2]")
 
 
 @pytest.mark.skipif(shutil.which("scontrol") is None, reason="scontrol is not installed")
-@pytest.mark.parametrize("text", filter(None, HOSTS))
-def test_node_lists_are_read_as_slurm_reads_them(text, tmp_path):
+@pytest.mark.parametrize("text", [one for one in HOSTS if one])
+def test_node_lists_are_read_by_slurm(text, tmp_path, monkeypatch):
     (tmp_path / "slurm.conf").write_text("ClusterName=x\nSlurmctldHost=localhost\n")
-    answer = subprocess.run(
-        ["scontrol", "show", "hostnames", text],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"SLURM_CONF": str(tmp_path / "slurm.conf"), "PATH": "/usr/bin:/bin"},
-    )
-    assert sorted(answer.stdout.split()) == sorted(slurm.hosts_of(text))
-
-
-@pytest.mark.parametrize("text", ["a[1", "a[x]", "a[1-99999999]", "a[1-]", "a[-3]"])
-def test_bad_node_lists_are_refused(text):
-    with pytest.raises(UsageError):
-        slurm.hosts_of(text)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    assert nodes_in(text) == HOSTS[text]
 
 
 def test_allocation_is_read_from_variables():
@@ -79,12 +71,12 @@ def test_allocation_is_read_from_variables():
         "SLURM_ARRAY_TASK_ID": "5",
     }
     batch = slurm.allocation(env)
-    assert batch == slurm.Allocation("12", ("n1", "n2"), 3, True, False, "5", 4)
+    assert batch == slurm.Allocation("12", "n[1-2]", 3, True, False, "5", 4)
     step = slurm.allocation({**env, "SLURM_STEP_ID": "0"})
     assert step is not None
     assert (step.is_batch, step.in_step) == (False, True)
     salloc = slurm.allocation({"SLURM_JOB_ID": "12", "SLURM_NODELIST": "n1"})
-    assert salloc == slurm.Allocation("12", ("n1",))
+    assert salloc == slurm.Allocation("12", "n1")
     assert slurm.allocation({"SLURM_JOB_ID": "", "SLURM_JOB_NODELIST": "n1"}) is None
 
 
@@ -263,13 +255,6 @@ def test_the_queue_is_read():
     hour = dt.timedelta(hours=1)
     assert (running.started_at, running.start_estimate) == (at - hour, None)
     assert (running.reason, running.time_limit_s) == (None, None)
-
-
-def test_srun_tells_that_a_node_left_the_allocation():
-    said = "srun: error: Unable to create step for job 4: "
-    said += "Requested node configuration is not available"
-    assert slurm.link_problem(said, "4", "n2") == "n2 is no longer part of Slurm job 4"
-    assert slurm.link_problem("srun: error: Unable to contact slurm controller", "4", "n2") is None
 
 
 def test_what_srun_prints_is_told_without_its_noise():

@@ -13,8 +13,8 @@ import pytest
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.host import handover
 from ddptop_runner.launch import preflight, survey
-from ddptop_runner.launch.hosts import parse_hosts
 from ddptop_runner.launch.readiness import Wanted
+from ddptop_runner.launch.request import parse_hosts
 from ddptop_runner.version import __version__
 
 SSH = """\
@@ -30,7 +30,7 @@ if host == "gone":
     sys.exit(255)
 if host == "bare":
     sys.stderr.write("ddptop-node: not installed\\n")
-    time.sleep(100)
+    sys.exit(127)
 if host == "silent":
     time.sleep(100)
 if host == "endless":

@@ -284,7 +284,7 @@ def test_a_newer_ddptops_column_is_no_damage(history):
     reader = altered(
         history,
         "ALTER TABLE rank_1s ADD COLUMN newer REAL",
-        "INSERT INTO events (ts, type, message) VALUES (1e9, 'failed', 'x')",
+        "INSERT INTO events (ts, type, message, number) VALUES (1e9, 'failed', 'x', 1)",
     )
     assert len(reader.events()) == 1
 
@@ -292,8 +292,8 @@ def test_a_newer_ddptops_column_is_no_damage(history):
 def test_texts_of_any_length_cost_little_memory(history):
     write = (  # in a process of its own: what reads histories limits SQLite's memory for good
         "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
-        'db.execute("INSERT INTO events (ts, type, message)'
-        " VALUES (1e9, 'failed', CAST(zeroblob(150000000) AS TEXT))\"); db.commit()"
+        'db.execute("INSERT INTO events (number, ts, type, message)'
+        " VALUES (1, 1e9, 'failed', CAST(zeroblob(150000000) AS TEXT))\"); db.commit()"
     )
     subprocess.run([sys.executable, "-c", write, str(history)], check=True)
     script = (
@@ -310,10 +310,14 @@ def test_texts_of_any_length_cost_little_memory(history):
     assert int(done.stdout) < 64 << 10, "KiB"
 
 
+NEXT = "(SELECT coalesce(max(number), 0) + 1 FROM events)"
+
+
 def test_events_without_end_are_damage(history, monkeypatch):
     monkeypatch.setattr("ddptop_runner.store.history_reader.EVENTS_BYTES", 100)
     row = (
-        "INSERT INTO events (ts, type, message) VALUES (1e9, 'failed', 'of twenty-five characters')"
+        "INSERT INTO events (ts, type, message, number) VALUES (1e9, 'failed', 'of twenty-five"
+        f" characters', {NEXT})"
     )
     assert len(altered(history, *[row] * 3).events()) == 3
     with pytest.raises(DamagedFileError, match="too much text"):
@@ -380,7 +384,7 @@ def test_what_still_takes_for_ever_is_given_up(history, monkeypatch):
 @pytest.mark.parametrize("ts", ["9e99", "'soon'", "-1e18", "2.6e11"])
 def test_an_event_without_a_time_is_damage(history, ts):
     reader = altered(
-        history, f"INSERT INTO events (ts, type, message) VALUES ({ts}, 'failed', 'x')"
+        history, f"INSERT INTO events (ts, type, message, number) VALUES ({ts}, 'failed', 'x', 1)"
     )
     with pytest.raises(DamagedFileError):
         reader.events()

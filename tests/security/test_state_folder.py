@@ -16,7 +16,7 @@ from tests.runner.builders import put_job
 from tests.security.conftest import Account
 from tests.security.test_run_folders import in_time
 
-from ddptop_runner.base import bounded, config
+from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import (
@@ -239,7 +239,6 @@ def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which,
 READERS = {
     "interface.json": memory.recall,
     "config.toml": settings.read_settings,
-    "config.toml of the runner": config.read_config,
 }
 
 
@@ -250,8 +249,7 @@ def test_settings_and_what_was_remembered_hold_nobody_up(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ddptop").mkdir(exist_ok=True)
-    name = what.partition(" ")[0]
-    path = (ddptop_home if name == "interface.json" else tmp_path / "ddptop") / name
+    path = (ddptop_home if what == "interface.json" else tmp_path / "ddptop") / what
     path.parent.mkdir(exist_ok=True)
     if place == "pipe":
         os.mkfifo(path)
@@ -266,9 +264,9 @@ def test_settings_and_what_was_remembered_hold_nobody_up(
 def test_a_linked_config_is_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ddptop").mkdir()
-    (tmp_path / "dotfile").write_text("[runs]\nkeep_days = 7\n")
+    (tmp_path / "dotfile").write_text('[interface]\nfirst = "devices"\n')
     (tmp_path / "ddptop" / "config.toml").symlink_to("../dotfile")
-    assert config.read_config().runs.keep_days == 7
+    assert settings.read_settings().interface.first == "devices"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")

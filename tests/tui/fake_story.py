@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from pathlib import Path
 
+import msgspec
 from tests.runner.rows import row
 from tests.tui.fake_home import (
     HOST,
@@ -19,7 +20,8 @@ from tests.tui.fake_home import (
 )
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.model.snapshot import Cause, Event, RankSample, RunStep, encode
+from ddptop_runner.model.events import FailureJudged
+from ddptop_runner.model.snapshot import Cause, Event, RankSample, RunStep
 from ddptop_runner.store.history import HistoryWriter
 
 STARTED_S = 3600.0
@@ -78,9 +80,7 @@ def cause_of(folder: RunFolder, attempt: int, **more: object) -> Cause:
     kept = folder.evidence_dir / f"attempt-{attempt}-failure"
     kept.mkdir(parents=True, exist_ok=True)
     (kept / "summary.txt").write_text(f"{more['summary']}\n", encoding="utf-8")
-    cause = Cause(evidence=str(kept), **more)
-    (kept / "cause.json").write_bytes(encode(cause))
-    return cause
+    return Cause(evidence=str(kept), **more)
 
 
 def many_attempts(home: Path, *, attempts: int = 3, checkpoints: int = 4) -> RunFolder:
@@ -187,6 +187,7 @@ def _fail(
             exit_code=code,
             signal=signal,
             evidence=cause.evidence,
+            data=msgspec.to_builtins(FailureJudged(attempt=attempt, cause=cause)),
         )
     )
     if is_last:

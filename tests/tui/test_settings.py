@@ -11,9 +11,6 @@ from ddptop.tui.prefs.settings import Interface, Settings, parse, read_settings
 
 FILE = "config.toml"
 ALL_OF_IT = """
-[runs]
-keep_days = 30
-
 [interface]
 theme = "nord"
 ascii = true

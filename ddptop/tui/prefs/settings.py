@@ -42,8 +42,6 @@ REFRESH_S = (0.2, 60.0)
 """Shortest and longest refresh interval."""
 
 TABLES = ("interface", "keys", "themes")
-OTHERS = ("runs",)
-"""Tables that other modules read."""
 
 
 class Interface(msgspec.Struct, frozen=True):
@@ -95,7 +93,7 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
     wrong = [
         f"{file}: unknown section [{table}]{did_you_mean(table, TABLES)}"
         for table in data
-        if table not in (*TABLES, *OTHERS) and near(table, (*TABLES, *OTHERS))
+        if table not in TABLES and near(table, TABLES)
     ]
     tables: dict[str, Mapping[str, object]] = {}
     for table in TABLES:

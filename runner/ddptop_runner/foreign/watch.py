@@ -65,6 +65,18 @@ def state_of(state_letter: str, blocked_s: float) -> tuple[RankState, str | None
     return "running", None
 
 
+def on_devices(
+    job: ForeignJob, name: str, ranks: Sequence[RankSample], gpus: Sequence[GpuSample]
+) -> tuple[list[RankSample], list[GpuSample]]:
+    """(ranks with their devices, the job's devices)."""
+    pids = set(job.pids)
+    held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
+    pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in job.ranks}
+    joined, labeled = rank_devices.join(ranks, held, pids_by_rank, [], name, pids)
+    # how CUDA numbers the devices depends on settings of the process
+    return [msgspec.structs.replace(rank, cuda_device=None) for rank in joined], labeled
+
+
 MAX_POINTS = 16_384
 """Values kept of all series along one axis together."""
 
@@ -281,7 +293,7 @@ class JobRecord:
         ranks = [
             self._sample(rank, usages.get(rank.pid), now, now_s) for rank in self.foreign.ranks
         ]
-        ranks, held = self._on_devices(ranks, gpus)
+        ranks, held = on_devices(self.foreign, self.name, ranks, gpus)
         snapshot = self._snapshot(ranks, held, now)
         alerts, new = self._watch.update(snapshot, now_s, given=False)
         for alert in new:
@@ -321,17 +333,6 @@ class JobRecord:
             run = progress.run_step
         counts = None if run is not None else "epoch"
         return msgspec.structs.replace(filled, run_step=run, step_counts=counts)
-
-    def _on_devices(
-        self, ranks: list[RankSample], gpus: Sequence[GpuSample]
-    ) -> tuple[list[RankSample], list[GpuSample]]:
-        """(ranks with their devices, the job's devices)."""
-        pids = set(self.foreign.pids)
-        held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
-        pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in self.foreign.ranks}
-        joined, labeled = rank_devices.join(ranks, held, pids_by_rank, [], self.name, pids)
-        # how CUDA numbers the devices depends on settings of the process
-        return [msgspec.structs.replace(rank, cuda_device=None) for rank in joined], labeled
 
     def _snapshot(
         self, ranks: list[RankSample], gpus: list[GpuSample], now: dt.datetime

@@ -5,17 +5,15 @@ several dead children in order of their start. A pidfd becomes readable when its
 the kernel returns ready descriptors in that order, from which `DeathWatch` takes the times.
 
 After the guardian is killed, nothing reaps the agent and the ranks, and `OrphanWatch` reports their
-exits. The kernel provides their status through PIDFD_GET_INFO (since Linux 6.15), or in /proc until
-the process is reaped. Otherwise it is unknown, which never counts as 0.
+exits. Their status is in /proc until init reaps them. Otherwise it is unknown, which never counts
+as 0.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
-import struct
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -65,26 +63,8 @@ class DeathWatch:
 
 
 POLL_S = 0.1
-REAPED_WITHIN_S = 1.0
-"""The kernel reports an exit status once the process is reaped; init does so within this time."""
-
-_PIDFD_GET_INFO = 0xC040FF0B
-_PIDFD_INFO_EXIT = 1 << 3
-_INFO = struct.Struct("=QQ11Ii")
-"""struct pidfd_info, first version: mask, cgroup, eleven ids, exit code."""
 
 OnExit = Callable[[ProcessId, "int | None"], None]
-
-
-def status_by_pidfd(pidfd: int) -> int | None:
-    """The return code of a reaped process; None if the kernel does not report it."""
-    buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *[0] * 13))
-    try:
-        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
-    except OSError:
-        return None
-    mask, *_, wait_status = _INFO.unpack(buffer)
-    return os.waitstatus_to_exitcode(wait_status) if mask & _PIDFD_INFO_EXIT else None
 
 
 def status_of_zombie(pid: int) -> int | None:
@@ -142,23 +122,9 @@ class ProcessWatch:
 
     def _ended(self, process: ProcessId, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
-        self._spawn(self._report_status(process, pidfd))
-
-    async def _report_status(self, process: ProcessId, pidfd: int) -> None:
-        deadline_s = self._loop.time() + REAPED_WITHIN_S
-        while True:
-            returncode = status_by_pidfd(pidfd)
-            if returncode is None:
-                returncode = status_of_zombie(process.pid)
-            letter = procs.state_letter(process.pid)
-            if returncode is not None or letter is None or self._loop.time() > deadline_s:
-                break
-            await asyncio.sleep(0.02)
-        if returncode is None:  # reaped between the two checks
-            returncode = status_by_pidfd(pidfd)
-        self._watched[process] = None
         os.close(pidfd)
-        self._on_exit(process, returncode)
+        self._watched[process] = None
+        self._on_exit(process, status_of_zombie(process.pid))
 
     async def _poll(self, process: ProcessId) -> None:
         while procs.is_alive(process):

@@ -1,12 +1,11 @@
 """Determines whether the kernel killed a process because memory ran out, from its counters.
 
-The counters are those of the job's memory cgroup and those above it, which also provide limits and
-usage as evidence.
+The counters are those of the job's memory cgroup and those above it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -28,8 +27,6 @@ class MemoryGroup:
     kills: int | None
     """Number of processes killed for memory; in version 2, this includes groups below."""
     limit_bytes: int | None = None
-    used_bytes: int | None = None
-    peak_bytes: int | None = None
 
 
 def groups_of(
@@ -42,38 +39,27 @@ def groups_of(
         proc: where /proc is mounted.
         cgroups: where cgroups are mounted.
     """
-    for version, folders in cgroup_folders("memory", pid, proc, cgroups):
-        found = [read_group(folder, version) for folder in folders]
-        if any(group.kills is not None for group in found):
-            return found
-    return []
-
-
-def cgroup_folders(
-    controller: str, pid: int | str = "self", proc: Path = PROC, cgroups: Path = CGROUPS
-) -> Iterator[tuple[int, list[Path]]]:
-    """Yields each hierarchy's version, with the folders of a process's cgroup and all above it.
-
-    A container mounts its own group in place of the root.
-    """
     try:
         text = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return
+        return []
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, own = rest.partition(":")
-        if controller in controllers.split(","):
-            version, mount = 1, cgroups / controller
+        if "memory" in controllers.split(","):
+            version, mount = 1, cgroups / "memory"
         elif number == "0" and not controllers:
             version, mount = 2, cgroups
         else:
             continue
         parts = [part for part in PurePosixPath(own).parts if part not in ("/", "..")]
         while parts and not mount.joinpath(*parts).is_dir():
-            del parts[0]
+            del parts[0]  # a container mounts its own group in place of the root
         depths = range(len(parts), -1, -1)
-        yield version, [mount.joinpath(*parts[:depth]) for depth in depths]
+        found = [read_group(mount.joinpath(*parts[:depth]), version) for depth in depths]
+        if any(group.kills is not None for group in found):
+            return found
+    return []
 
 
 def read_group(folder: Path, version: int) -> MemoryGroup:
@@ -83,23 +69,14 @@ def read_group(folder: Path, version: int) -> MemoryGroup:
         folder: the folder with its files.
         version: 1 or 2.
     """
+    counters, limit = "memory.oom_control", "memory.limit_in_bytes"
     if version == 2:
-        kills = _table(folder / "memory.events").get("oom_kill")
-        limit, used, peak = "memory.max", "memory.current", "memory.peak"
-    else:
-        kills = _table(folder / "memory.oom_control").get("oom_kill")
-        limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        peak = "memory.max_usage_in_bytes"
-    limit_bytes = number_in(folder / limit)
-    if limit_bytes is not None and limit_bytes >= NO_LIMIT:
-        limit_bytes = None
+        counters, limit = "memory.events", "memory.max"
     return MemoryGroup(
         path=str(folder),
         version=version,
-        kills=kills,
-        limit_bytes=limit_bytes,
-        used_bytes=number_in(folder / used),
-        peak_bytes=number_in(folder / peak),
+        kills=_table(folder / counters).get("oom_kill"),
+        limit_bytes=_limit(folder / limit),
     )
 
 
@@ -112,13 +89,13 @@ def _table(path: Path) -> Mapping[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
-def number_in(path: Path) -> int | None:
-    """The number in a cgroup's file; None for `max` or without the file."""
+def _limit(path: Path) -> int | None:
+    """None for `max`, the number that stands for no limit, or without the file."""
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return None
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and int(text) < NO_LIMIT else None
 
 
 @dataclass(frozen=True)

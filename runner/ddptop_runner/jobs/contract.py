@@ -31,7 +31,7 @@ from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
 
 if TYPE_CHECKING:
-    from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
+    from ddptop_runner.foreign.types import Census, ForeignJob
 
 
 class RankRow(Base, frozen=True, kw_only=True):
@@ -233,9 +233,8 @@ def foreign_list(
         seen: snapshots by job name, of those jobs that were watched.
     """
     snapshots = seen or {}
-    index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None}
     return ForeignList(
-        jobs=[_foreign_row(job, census, index_of, snapshots.get(job.name)) for job in census.jobs],
+        jobs=[_foreign_row(job, census, gpus, snapshots.get(job.name)) for job in census.jobs],
         unreadable=[
             UnreadableRow(
                 pid=one.pid,
@@ -250,14 +249,22 @@ def foreign_list(
 
 
 def _foreign_row(
-    job: ForeignJob, census: Census, index_of: Mapping[str, int], snapshot: NodeSnapshot | None
+    job: ForeignJob, census: Census, gpus: Sequence[GpuSample], snapshot: NodeSnapshot | None
 ) -> ForeignRow:
+    from ddptop_runner.foreign.watch import on_devices  # lists of own jobs do without
+
+    host = procs.host_name()
+    samples = [
+        RankSample(rank=rank.rank, local_rank=rank.local_rank, host=host, pid=rank.pid)
+        for rank in job.ranks
+    ]
+    ranks, _ = on_devices(job, job.name, samples, gpus)
     states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
     restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
     return ForeignRow(
         job=job.name,
         state=_foreign_state(job, states),
-        host=procs.host_name(),
+        host=host,
         command=job.command,
         launcher=job.launcher,
         world_size=job.world_size,
@@ -265,10 +272,7 @@ def _foreign_row(
         started_at=job.started_at,
         elapsed_s=max(0.0, (utc_now() - job.started_at).total_seconds()),
         loss_state=None if snapshot is None else loss_state(snapshot.ranks),
-        ranks=[
-            RankRow(rank=rank.rank, pid=rank.pid, gpu=_own_device(rank, job, index_of))
-            for rank in job.ranks
-        ],
+        ranks=[RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in ranks],
         user=job.user,
         root_pid=job.root_pid,
         notes=list(job.notes),
@@ -280,23 +284,6 @@ def _foreign_state(job: ForeignJob, rank_states: Sequence[str]) -> JobState:
     if not job.ranks:
         return "starting"
     return "running" if any(state not in "ZX" for state in rank_states) else "lost"
-
-
-def _own_device(rank: ForeignRank, job: ForeignJob, index_of: Mapping[str, int]) -> int | None:
-    """The device that the rank computes on; None unless that is certain.
-
-    It is the only device that the rank uses or, with as many ranks as devices, the one at the
-    rank's position: the rank has only stray contexts on the others.
-    """
-    held = sorted(index_of[uuid] for uuid in rank.devices if uuid in index_of)
-    if len(held) == 1:
-        return held[0]
-    of_all = sorted(
-        {index_of[uuid] for one in job.ranks for uuid in one.devices if uuid in index_of}
-    )
-    if len(of_all) == len(job.ranks) > 1 and of_all[job.ranks.index(rank)] in held:
-        return of_all[job.ranks.index(rank)]
-    return None
 
 
 _OF_SNAPSHOT = [

@@ -22,8 +22,6 @@ from ddptop_runner.node import control
 
 RENEW_S = 1.0
 """How often requests to the head are repeated; each fetches what is new."""
-FORGET_S = 10.0
-"""How long after the last call of `want_log` a log is still requested."""
 ANSWER_S = 8.0
 
 
@@ -53,27 +51,17 @@ class Far(msgspec.Struct, frozen=True):
         return f"may be on {host}: ssh {host} cat /{path}" if is_away else f"may be in {log}"
 
 
-class _FarJob(msgspec.Struct):
-    """A job whose logs are being read."""
-
-    wanted: dict[tuple[int | None, int | None], float]
-    """By attempt (None for the latest) and rank (None for all), when that log was last wanted."""
-    far: Far | None = None
-    is_far: bool | None = None
-    """Whether the job runs on several machines; None if not known yet."""
-
-
 class FarFiles:
-    """Requests files in its own thread, so that no reader waits for a link."""
+    """Requests files in threads of their own, so that no reader waits for a link."""
 
     def __init__(self) -> None:
-        self._jobs: dict[RunFolder, _FarJob] = {}
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._known: dict[RunFolder, Far | None] = {}
+        """None for a job on one machine."""
+        self._due_s: dict[tuple[RunFolder, int | None, int | None], float] = {}
+        """By folder, attempt, and rank, when that log may be requested again."""
 
     def want_log(self, folder: RunFolder, attempt: int | None, rank: int | None) -> Far | None:
-        """Keep fetching a log for the next few seconds.
+        """Fetch what is new in a log, at most once a second; returns at once.
 
         Args:
             folder: the job's run folder.
@@ -83,62 +71,47 @@ class FarFiles:
         Returns:
             What is known so far about a job on several hosts; None for a job on one.
         """
-        with self._lock:
-            job = self._jobs.setdefault(folder, _FarJob({}))
-            if job.is_far is False:
-                return None
-            is_new = (attempt, rank) not in job.wanted
-            job.wanted[attempt, rank] = time.monotonic()
-        if is_new:
-            self._wake.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="far files", daemon=True)
-            self._thread.start()
-        return job.far
+        known = self._known.get(folder)
+        is_due = time.monotonic() >= self._due_s.get((folder, attempt, rank), 0.0)
+        if is_due and (known is not None or folder not in self._known):
+            self._due_s[folder, attempt, rank] = float("inf")
+
+            def fetch() -> None:
+                try:
+                    self.fetch_log(folder, attempt, None if rank is None else [rank])
+                finally:
+                    self._due_s[folder, attempt, rank] = time.monotonic() + RENEW_S
+
+            threading.Thread(target=fetch, name="far files", daemon=True).start()
+        return known
 
     def fetch_log(
         self, folder: RunFolder, attempt: int | None, ranks: Sequence[int] | None
     ) -> Far | None:
-        """As `want_log`, but waits for the first request to complete."""
-        for rank in [None] if ranks is None else ranks:
-            self.want_log(folder, attempt, rank)
-        job = self._jobs[folder]
-        if job.is_far is not False:
-            self._ask(folder, job)
-        return job.far
+        """Fetch what is new in logs; returns once that is done, with what is known then.
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait(RENEW_S)
-            self._wake.clear()
-            for folder, job in list(self._jobs.items()):
-                if job.wanted:
-                    self._ask(folder, job)
-
-    def _ask(self, folder: RunFolder, job: _FarJob) -> None:
-        with self._lock:
-            since_s = time.monotonic() - FORGET_S
-            job.wanted = {key: at_s for key, at_s in job.wanted.items() if at_s > since_s}
-            wanted = list(job.wanted)
+        Args:
+            folder: the job's run folder.
+            attempt: the attempt; None for the latest.
+            ranks: the ranks; None for all.
+        """
+        far = self._known.get(folder)
         try:
             view = read_job(folder)
         except DdptopError:
-            return
-        job.is_far = view.spec.placement is not None
-        if not job.is_far:
-            job.wanted = {}
-            return
-        job.far = far = _far(view, job.far)
-        if not view.is_live:
-            return
-        by_attempt: dict[int, list[int | None]] = {}
-        for attempt, rank in wanted:
-            by_attempt.setdefault(far.attempt if attempt is None else attempt, []).append(rank)
-        for attempt, of in by_attempt.items():
-            named = [rank for rank in of if rank is not None]
-            for ranks in [*([named] if named else []), *([None] if None in of else [])]:
-                silent = _request(folder, pt.FetchLogs(attempt=attempt, ranks=ranks))
-                job.far = msgspec.structs.replace(far, silent=silent)
+            return far
+        if view.spec.placement is None:
+            far = None
+        else:
+            far = _far(view, far)
+            if view.is_live:
+                asked = pt.FetchLogs(
+                    attempt=far.attempt if attempt is None else attempt,
+                    ranks=None if ranks is None else list(ranks),
+                )
+                far = msgspec.structs.replace(far, silent=_request(folder, asked))
+        self._known[folder] = far
+        return far
 
 
 def fetch_evidence(view: JobView, name: str) -> None:

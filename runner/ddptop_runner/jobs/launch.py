@@ -2,25 +2,23 @@
 
 `prepare` changes nothing, so `--dry-run` and refused requests leave no trace. `start` creates the
 run folder and starts the guardian in tmux or, if tmux is unusable, as a daemon. `restart_ended`
-starts an ended job again. An ended job gives up its name to a new one, and old runs are deleted.
+starts an ended job again. An ended job gives up its name to a new one.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.config import keep_bytes, read_config
 from ddptop_runner.base.errors import (
     DamagedFileError,
     DdptopError,
@@ -41,7 +39,7 @@ from ddptop_runner.base.paths import (
     why_not_own,
 )
 from ddptop_runner.host import handover, procs, survival, tmux
-from ddptop_runner.job.registry import JobView, all_jobs, read_job, require_own_name
+from ddptop_runner.job.registry import JobView, read_job, require_own_name
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.program import Program, name_for, program_for
@@ -192,7 +190,7 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
         waits: as in `guardian_start.start_guardian`.
 
     Returns:
-        The job, and a note if it could not be started as planned, or old runs were deleted.
+        The job, and a note if it could not be started as planned.
 
     Raises:
         UsageError: the name is in use, the state folder is not writable, or another job has taken
@@ -201,7 +199,6 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
     """
     for place in (state_home(), runs_dir()):
         require_own(place)
-    pruned = prune()
     with usage.taking(name=NAMES_LOCK):
         folder, plan, archived = _claim(plan)
     closed = require_own_run(folder)
@@ -233,7 +230,7 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
             f"attach with `ddptop attach {folder.job}`, or end it with `ddptop stop {folder.job}`"
         )
         raise LaunchInterruptedError(f"{folder.job} keeps running", hint) from error
-    return view, "; ".join(filter(None, [renamed, moved, note, pruned, *closed])) or None
+    return view, "; ".join(filter(None, [renamed, moved, note, *closed])) or None
 
 
 def _wait_for_nodes(folder: RunFolder, attempt: int = 0) -> JobView:
@@ -565,90 +562,3 @@ def _follow(old: RunFolder, new: RunFolder) -> None:
             )
     with suppress(OSError, sqlite3.Error):
         move_paths(new.history_db, before, after)
-
-
-# --- ended runs: kept until `ddptop rm`, or until they exceed a configured limit -----------------
-
-
-@dataclass(frozen=True)
-class EndedRun:
-    """A run that has ended."""
-
-    job: str
-    ended_at: dt.datetime
-    size_bytes: int = 0
-
-
-def expired(
-    runs: Sequence[EndedRun], days: float | None, limit_bytes: int | None, now: dt.datetime
-) -> list[EndedRun]:
-    """The runs to delete, oldest first.
-
-    Args:
-        runs: the ended runs.
-        days: keep runs that ended within this many days; None for no limit.
-        limit_bytes: keep the latest runs within this total size; None for no limit.
-        now: the current time.
-    """
-    gone, kept_bytes = [], 0
-    for run in sorted(runs, key=lambda run: run.ended_at, reverse=True):
-        is_old = days is not None and (now - run.ended_at).total_seconds() > days * 86_400
-        kept_bytes += 0 if is_old else run.size_bytes
-        is_over = limit_bytes is not None and kept_bytes > limit_bytes
-        if is_old or is_over:
-            gone.append(run)
-    return gone[::-1]
-
-
-def prune() -> str | None:
-    """Delete ended runs beyond the configured limits; returns a note if any were, or why not.
-
-    Runs of other hosts or users, and those whose `job.json` cannot be read, are never deleted.
-    """
-    try:
-        settings = read_config().runs
-    except UsageError as error:
-        return f"not deleting old runs: {error}"
-    limit_bytes = keep_bytes(settings)
-    if settings.keep_days is None and limit_bytes is None:
-        return None
-    from ddptop_runner.jobs.commands import remove_damaged
-
-    runs = [
-        EndedRun(view.job, view.ended_at, size_of(view.folder.path))
-        for view in all_jobs()
-        if not view.is_live
-        and not view.on_other_host
-        and view.ended_at is not None
-        and _is_mine(view.folder.path)
-    ]
-    deleted = []
-    for run in expired(runs, settings.keep_days, limit_bytes, utc_now()):
-        with suppress(DdptopError):
-            remove_damaged(run_folder(run.job))  # it refuses if a process holds the lock
-            deleted.append(run.job)
-    if not deleted:
-        return None
-    several = "runs" if len(deleted) > 1 else "run"
-    return (
-        f"deleted {len(deleted)} old {several}, as configured in config.toml: {', '.join(deleted)}"
-    )
-
-
-def _is_mine(folder: Path) -> bool:
-    try:
-        return folder.stat().st_uid == os.geteuid()
-    except OSError:  # it was just removed
-        return False
-
-
-def size_of(folder: Path) -> int:
-    """Disk space used by all files in a folder tree, in bytes."""
-    total = 0
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += Path(directory, name).lstat().st_blocks * 512
-            except OSError:
-                continue
-    return total

@@ -18,10 +18,9 @@ from ddptop_runner.jobs.launch import checked, name_of_job, plan_of
 from ddptop_runner.launch import preflight
 from ddptop_runner.launch.device_check import Findings
 from ddptop_runner.launch.gpus.choice import DeviceChoice
-from ddptop_runner.launch.hosts import fewest_nodes
 from ddptop_runner.launch.program import Program, starting_ranks
 from ddptop_runner.launch.readiness import Judged, Wanted
-from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, script_of
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, fewest_nodes, script_of
 from ddptop_runner.launch.survey import Survey
 from ddptop_runner.model.spec import NodeSpec, Placement
 

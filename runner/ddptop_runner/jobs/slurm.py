@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,9 @@ from ddptop_runner.base.units import whole
 from ddptop_runner.job.registry import JobView, all_jobs
 from ddptop_runner.jobs.launch import require_free, write_moved
 from ddptop_runner.launch.gpus.choice import parse_gpus
-from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.program import name_for
 from ddptop_runner.launch.request import (
+    HostRequest,
     LaunchPlan,
     LaunchRequest,
     folder_of,
@@ -153,6 +154,23 @@ def submit(script: str, options: Sequence[str], name: str) -> str:
     return job
 
 
+def nodes_in(node_list: str) -> tuple[str, ...]:
+    """The nodes of a list such as `n[1-2],login`, in order.
+
+    Raises:
+        DdptopError: Slurm cannot read it.
+    """
+    if re.fullmatch(r"[A-Za-z0-9_.-]*", node_list):
+        return (node_list,) if node_list else ()
+    try:
+        done = programs.run(["scontrol", "show", "hostnames", "--", node_list], SUBMIT_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DdptopError(f"scontrol cannot be run ({error})", "check PATH") from error
+    if done.returncode or not done.stdout.strip():
+        raise DdptopError(f"scontrol cannot read the node list {node_list[:60]!r}")
+    return tuple(done.stdout.split())
+
+
 # -- inside an allocation --------------------------------------------------------------------------
 
 
@@ -173,11 +191,12 @@ def in_allocation(
             "run ddptop launch --slurm once, without srun",
         )
     gpus_per_node(request.gpus)
-    fewest, most = request.nodes or (len(found.nodes),) * 2
-    if not found.nodes or fewest > len(found.nodes):
+    nodes = nodes_in(found.node_list)
+    fewest, most = request.nodes or (len(nodes),) * 2
+    if not nodes or fewest > len(nodes):
         raise UsageError(
-            f"--nodes {fewest}, but Slurm job {found.job} has {len(found.nodes)}",
-            f"use --nodes {len(found.nodes)} or fewer, or a larger allocation",
+            f"--nodes {fewest}, but Slurm job {found.job} has {len(nodes)}",
+            f"use --nodes {len(nodes)} or fewer, or a larger allocation",
         )
     if found.on_node and found.gpus_on_node is None:
         if request.nproc is None or request.gpus not in (None, "none"):
@@ -187,7 +206,7 @@ def in_allocation(
                 " to train on CPUs",
             )
         request = replace(request, gpus="none")  # the node's GPUs may be another job's
-    nodes = found.nodes[:most]
+    nodes = nodes[:most]
     if request.name is not None and found.array_task is not None:
         request = replace(request, name=check_name(f"{request.name}-{found.array_task}"))
     request = replace(request, slurm_job=found.job)

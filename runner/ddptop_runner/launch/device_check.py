@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import os
-import selectors
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +20,15 @@ from ddptop_runner.host.addresses import interface_of
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import Base
+from ddptop_runner.store.logs import tail_bytes
 
 LIMIT_S = 90.0
 SCRIPT = Path(__file__).parents[1] / "agent" / "check.py"
 SLOW_SHARE = {True: 0.75, False: 0.5}
 """Share of the median below which a rank is slow, by whether it has a GPU; CPUs are noisier."""
 SLOW_LINK_SHARE = 0.5
-MOST_STDERR_BYTES = 64 << 10
+MOST_OUTPUT_BYTES = 64 << 10
+POLL_S = 0.05
 
 
 class Rendezvous(Base, frozen=True, kw_only=True):
@@ -77,16 +79,64 @@ class _Stage(Base, frozen=True, kw_only=True):
     bytes_per_s: float | None = None
 
 
-class _Rank:
-    """One process, and its output so far."""
+def run(rendezvous: Rendezvous, limit_s: float = LIMIT_S) -> HostResult:
+    """Measure this host's ranks; returns when all are done, one has failed, or the time is up."""
+    deadline_s = time.monotonic() + limit_s
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [_Rank(rendezvous, local_rank, folder) for local_rank in range(rendezvous.nproc)]
+        try:
+            while time.monotonic() < deadline_s:
+                statuses = [one.process.poll() for one in ranks]
+                if None not in statuses:
+                    break
+                if any(statuses):  # the others wait for it in vain
+                    deadline_s = min(deadline_s, time.monotonic() + 1)
+                time.sleep(POLL_S)
+            return HostResult(ranks=[one.result() for one in ranks])
+        finally:
+            for one in ranks:
+                one.end()
 
-    def __init__(self, rank: int, local_rank: int, process: subprocess.Popen[bytes]) -> None:
-        self.rank, self.local_rank, self.process = rank, local_rank, process
-        self.out = self.err = b""
+
+class _Rank:
+    """One process, whose output goes to two files."""
+
+    def __init__(self, rendezvous: Rendezvous, local_rank: int, folder: str) -> None:
+        self.local_rank = local_rank
+        self.rank = rank = rendezvous.first_ranks[rendezvous.node] + local_rank
+        self._out, self._err = Path(folder, f"{rank}.out"), Path(folder, f"{rank}.err")
+        env = {**os.environ, **rendezvous.env, **job_environment(rendezvous.devices)}
+        env |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(rendezvous.world),
+            "MASTER_ADDR": rendezvous.address,
+            "MASTER_PORT": str(rendezvous.port),
+            "OMP_NUM_THREADS": "1",
+            "DDPTOP_CHECK_GPU": "1" if rendezvous.devices else "0",
+            "DDPTOP_CHECK_FIRSTS": ",".join(map(str, rendezvous.first_ranks)),
+        }
+        if (interface := interface_of(rendezvous.address_here)) is not None:
+            env.setdefault("GLOO_SOCKET_IFNAME", interface)
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [rendezvous.python, "-u", str(SCRIPT)],
+                stdin=subprocess.PIPE,  # it exits when this ends
+                stdout=out,
+                stderr=err,
+                cwd="/",
+                env=env,
+            )
+
+    def end(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.communicate()
 
     def result(self) -> RankResult:
+        """What it has reported so far."""
         found = RankResult(rank=self.rank, local_rank=self.local_rank)
-        for line in self.out.splitlines():
+        for line in tail_bytes(self._out, MOST_OUTPUT_BYTES).splitlines():
             try:
                 said = msgspec.json.decode(line, type=_Stage)
             except msgspec.MsgspecError:  # libraries print to stdout too
@@ -104,68 +154,10 @@ class _Rank:
         status = self.process.poll()
         if status is None or (status == 0 and found.stage == "done"):
             return found
-        lines = self.err.decode("utf-8", "replace").strip().splitlines()
+        error = tail_bytes(self._err, MOST_OUTPUT_BYTES).decode("utf-8", "replace")
+        lines = error.strip().splitlines()
         error = lines[-1][:300] if lines else f"exit status {status}"
         return msgspec.structs.replace(found, error=error)
-
-
-def run(rendezvous: Rendezvous, limit_s: float = LIMIT_S) -> HostResult:
-    """Measure this host's ranks; returns when all are done, one has failed, or the time is up."""
-    ranks = [_start(rendezvous, local_rank) for local_rank in range(rendezvous.nproc)]
-    deadline_s = time.monotonic() + limit_s
-    try:
-        with selectors.DefaultSelector() as selector:
-            for one in ranks:
-                for name in ("out", "err"):
-                    pipe = getattr(one.process, f"std{name}")
-                    selector.register(pipe, selectors.EVENT_READ, (one, name))
-            while selector.get_map() and time.monotonic() < deadline_s:
-                for key, _ in selector.select(timeout=0.5):
-                    one, name = key.data
-                    data = os.read(key.fd, 65536)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                    kept = getattr(one, name) + data
-                    setattr(one, name, kept[-MOST_STDERR_BYTES:])
-                if any(one.process.poll() not in (None, 0) for one in ranks):
-                    deadline_s = min(deadline_s, time.monotonic() + 1)
-        for one in ranks:
-            if one.process.poll() is None and time.monotonic() < deadline_s:
-                one.process.wait(timeout=max(0.1, deadline_s - time.monotonic()))
-        return HostResult(ranks=[one.result() for one in ranks])
-    finally:
-        for one in ranks:
-            one.process.kill()
-            one.process.wait()
-            for pipe in (one.process.stdin, one.process.stdout, one.process.stderr):
-                if pipe is not None:
-                    pipe.close()
-
-
-def _start(rendezvous: Rendezvous, local_rank: int) -> _Rank:
-    rank = rendezvous.first_ranks[rendezvous.node] + local_rank
-    env = {**os.environ, **rendezvous.env, **job_environment(rendezvous.devices)}
-    env |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(rendezvous.world),
-        "MASTER_ADDR": rendezvous.address,
-        "MASTER_PORT": str(rendezvous.port),
-        "OMP_NUM_THREADS": "1",
-        "DDPTOP_CHECK_GPU": "1" if rendezvous.devices else "0",
-        "DDPTOP_CHECK_FIRSTS": ",".join(map(str, rendezvous.first_ranks)),
-    }
-    if (interface := interface_of(rendezvous.address_here)) is not None:
-        env.setdefault("GLOO_SOCKET_IFNAME", interface)
-    process = subprocess.Popen(
-        [rendezvous.python, "-u", str(SCRIPT)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd="/",
-        env=env,
-    )
-    return _Rank(rank, local_rank, process)
 
 
 # --- judging the results --------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base
 
 if TYPE_CHECKING:
-    from ddptop_runner.launch.hosts import HostRequest
     from ddptop_runner.launch.readiness import Judged
+    from ddptop_runner.launch.request import HostRequest
 
 Status = Literal["ok", "warning", "error", "unknown"]
 """`error`: launches fail or jobs are lost; `warning`: something works less well; `unknown`: the

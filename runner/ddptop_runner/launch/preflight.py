@@ -6,6 +6,7 @@ listening socket lives as long, so that the other hosts can test whether they re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -271,11 +272,16 @@ def listen() -> tuple[list[int], str]:
         return _listening[0]
     ports: list[int] = []
     held: list[socket.socket] = []
-    chooser = random.SystemRandom()
+    chooser, both = random.SystemRandom(), socket.has_dualstack_ipv6()
     for port in chooser.sample(PORT_RANGE, 20 * PORTS):
-        one = _bound(port)
-        if one is not None:
-            held.append(one)
+        with contextlib.suppress(OSError):  # in use
+            held.append(
+                socket.create_server(
+                    ("", port),
+                    family=socket.AF_INET6 if both else socket.AF_INET,
+                    dualstack_ipv6=both,
+                )
+            )
             ports.append(port)
         if len(ports) == PORTS:
             break
@@ -283,29 +289,10 @@ def listen() -> tuple[list[int], str]:
         one.close()
     nonce = secrets.token_hex(8)
     if held:
-        held[-1].listen(64)
         serve = threading.Thread(target=_answer_all, args=(held[-1], nonce), daemon=True)
         serve.start()
     _listening.append((ports, nonce))
     return ports, nonce
-
-
-def _bound(port: int) -> socket.socket | None:
-    """A socket bound to this port on all addresses; None if the port is in use."""
-    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            one = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # no IPv6
-            continue
-        try:
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            one.bind((everywhere, port))
-        except OSError:
-            one.close()
-            continue
-        return one
-    return None
 
 
 def _answer_all(server: socket.socket, nonce: str) -> None:

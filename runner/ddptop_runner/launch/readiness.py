@@ -16,8 +16,8 @@ from ddptop_runner.base.interpreters import TORCH_REMEDY
 from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.launch.gpus.choice import ON_CPU, Refused
-from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.preflight import HostFacts
+from ddptop_runner.launch.request import HostRequest
 from ddptop_runner.launch.ssh import Unreachable
 from ddptop_runner.model.spec import NodeSpec
 

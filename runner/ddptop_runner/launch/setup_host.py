@@ -89,27 +89,25 @@ print(json.dumps({"folder": target}))
 """
 
 
-class Payload:
+def payload() -> bytes:
     """The data sent to a host: a line of facts, then a compressed tar archive."""
-
-    def __init__(self) -> None:
-        packed = _packed(required())
-        facts = {
-            "version": __version__,
-            "venvs": VENVS,
-            "platform": [list(sys.version_info[:2]), sysconfig.get_platform()],
-            "bytes": len(packed),
-        }
-        self.data = json.dumps(facts).encode() + b"\n" + packed
+    packed = _packed(required())
+    facts = {
+        "version": __version__,
+        "venvs": VENVS,
+        "platform": [list(sys.version_info[:2]), sysconfig.get_platform()],
+        "bytes": len(packed),
+    }
+    return json.dumps(facts).encode() + b"\n" + packed
 
 
-def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) -> str:
+def install(host: str, python: str, data: bytes, limit_s: float = LIMIT_S) -> str:
     """Install ddptop on a host; returns the folder there.
 
     Args:
         host: as passed to ssh.
         python: the job's interpreter; if it does not exist there, python3 is used.
-        payload: the data to send.
+        data: the `payload`.
         limit_s: how long the installation may take.
 
     Raises:
@@ -123,7 +121,7 @@ def install(host: str, python: str, payload: Payload, limit_s: float = LIMIT_S) 
     )
     status: int | None
     try:
-        done = programs.run(argv, limit_s, data=payload.data)
+        done = programs.run(argv, limit_s, data=data)
         status, out, text = done.returncode, done.stdout, done.stderr
     except subprocess.TimeoutExpired as late:
         status, out, text = None, str(late.stdout), str(late.stderr)

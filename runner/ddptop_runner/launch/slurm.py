@@ -14,7 +14,6 @@ from ddptop_runner.base.units import whole
 from ddptop_runner.model.words import Base
 from ddptop_runner.store.log_clean import one_line
 
-MOST_NODES = 100_000
 CHECKPOINT_BEFORE_S = 120
 """How long before the time limit Slurm signals the batch step, unless --signal is given."""
 
@@ -26,7 +25,8 @@ class Allocation(msgspec.Struct, frozen=True):
 
     job: str
     """Slurm's job ID; for a task of an array, the task's own."""
-    nodes: tuple[str, ...]
+    node_list: str
+    """As Slurm writes it: `n[1-2]`."""
     restarts: int = 0
     """How many times Slurm has requeued the job."""
     is_batch: bool = False
@@ -61,7 +61,7 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
         gpus = sum(one not in ("", *_NO_DEVICE) for one in listed.split(","))
     return Allocation(
         job=job,
-        nodes=hosts_of(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""),
+        node_list=env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or "",
         restarts=whole(env.get("SLURM_RESTART_COUNT", "")) or 0,
         is_batch=not in_step and "SLURM_TASK_PID" in env,
         in_step=in_step,
@@ -69,53 +69,6 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
         gpus_on_node=gpus or None,
         on_node="SLURMD_NODENAME" in env,
     )
-
-
-def hosts_of(text: str) -> tuple[str, ...]:
-    """Expand a list such as `node[1-3,07],login`, in order.
-
-    Raises:
-        UsageError: the list is invalid or too long.
-    """
-    found: list[str] = []
-    for part in _split(text):
-        for host in _expanded(part):
-            found.append(host)
-            if len(found) > MOST_NODES:
-                raise UsageError(f"the node list {text[:60]} is too long", "use fewer nodes")
-    return tuple(found)
-
-
-def _split(text: str) -> Iterator[str]:
-    """Split at commas outside brackets."""
-    depth, start = 0, 0
-    for position, char in enumerate(text):
-        depth += (char == "[") - (char == "]")
-        if char == "," and depth == 0:
-            yield text[start:position]
-            start = position + 1
-    if text[start:]:
-        yield text[start:]
-
-
-_RANGE = r"([0-9]{1,9})(?:-([0-9]{1,9}))?"
-
-
-def _expanded(part: str) -> Iterator[str]:
-    before, bracket, rest = part.partition("[")
-    if not bracket:
-        yield part
-        return
-    inner, closed, after = rest.partition("]")
-    if not closed:
-        raise UsageError(f"{part[:60]!r} is not a list of nodes", "see SLURM_JOB_NODELIST")
-    for piece in inner.split(","):
-        if (found := re.fullmatch(_RANGE, piece)) is None:
-            raise UsageError(f"{part[:60]!r} is not a list of nodes", "see SLURM_JOB_NODELIST")
-        first, last = int(found[1]), int(found[2] or found[1])
-        for number in range(first, min(last, first + MOST_NODES) + 1):
-            for tail in _expanded(after):
-                yield f"{before}{number:0{len(found[1])}d}{tail}"
 
 
 # -- commands --------------------------------------------------------------------------------------
@@ -153,20 +106,6 @@ def hold_argv(slurm_job: str, host: str, command: Sequence[str]) -> list[str]:
     """The argv that runs the holder of a node's part of the job; it too ends with srun."""
     step = [*_step(slurm_job, host, "ddptop"), "--kill-on-bad-exit=0", "--input=none"]
     return [*step, "--", *command]
-
-
-_OUTSIDE = (
-    r"(?i)requested node configuration is not available|invalid node name|"
-    r"node\(s\) not in (?:the )?job|required node .*not (?:available|in)|"
-    r"(?:invalid job id|job/step already completing|expired|job has (?:finished|ended))"
-)
-
-
-def link_problem(message: str, slurm_job: str, host: str) -> str | None:
-    """A problem, if srun's message means that a node has left the allocation; None otherwise."""
-    if re.search(_OUTSIDE, message[:4096]) is None:
-        return None
-    return f"{host} is no longer part of Slurm job {slurm_job}"
 
 
 _NOISE = r"(?i)lacks support for cpu binding|^srun: (?:warning|info|job )"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-import selectors
+import signal
 import subprocess
 import threading
 import time
@@ -16,11 +17,10 @@ import msgspec
 
 from ddptop_runner.base.start import own_command
 from ddptop_runner.launch import device_check, preflight, readiness
-from ddptop_runner.launch.hosts import HostRequest
 from ddptop_runner.launch.readiness import Surveyed, Wanted
+from ddptop_runner.launch.request import HostRequest
 from ddptop_runner.launch.slurm import link_argv, step_environment
 from ddptop_runner.launch.ssh import (
-    NOT_INSTALLED,
     Unreachable,
     decode_report,
     is_here,
@@ -71,7 +71,8 @@ class HostLink:
         else:
             argv = own if is_here(host) else ssh_argv(host, node_command(__version__, own))
         self._ids = itertools.count(1)
-        self._out = self._err = b""
+        self._err = b""
+        self._is_killed = False
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -84,10 +85,8 @@ class HostLink:
         except OSError as error:
             why = f"{argv[0]} cannot be run ({error.strerror})"
             raise HostError(Unreachable("ssh", why, "install the OpenSSH client")) from None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        os.set_blocking(self._process.stderr.fileno(), False)
+        self._errors = threading.Thread(target=self._keep_errors, daemon=True)
+        self._errors.start()
         self._limit_s = limit_s
         try:
             report = self._read(time.monotonic() + limit_s)
@@ -142,66 +141,59 @@ class HostLink:
 
     def end(self) -> None:
         """Kill the process; a pending request then fails."""
-        self._process.kill()
+        self._is_killed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # a ProxyJump is a separate process
 
     def close(self) -> None:
         """End the process. May be called twice, and from another thread."""
         process = self._process
-        if process.stdin is not None and not process.stdin.closed:
-            try:
-                process.stdin.close()
-            except OSError:
-                pass
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
         try:
             process.wait(timeout=CLOSE_S)
         except subprocess.TimeoutExpired:
-            process.kill()
+            self.end()
             process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        process.stdout.close()
 
     def _read(self, deadline_s: float) -> pt.Report:
         """Return the next message; other lines, such as a login shell's output, are skipped."""
         assert self._process.stdout is not None
+        skipped, is_late = 0, threading.Event()
+
+        def give_up() -> None:
+            is_late.set()
+            self.end()
+
+        timer = threading.Timer(max(0.0, deadline_s - time.monotonic()), give_up)
+        timer.start()
+        try:
+            while line := self._process.stdout.readline(MOST_LINE_BYTES):
+                try:
+                    return decode_report(line)
+                except msgspec.MsgspecError:
+                    skipped += len(line)
+                if skipped > MOST_NOISE_BYTES:
+                    self.end()
+        finally:
+            timer.cancel()
+        raise HostError(self._why_ended(is_late=is_late.is_set()))
+
+    def _keep_errors(self) -> None:
         assert self._process.stderr is not None
-        skipped = 0
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            selector.register(self._process.stderr, selectors.EVENT_READ)
-            while True:
-                while (at := self._out.find(b"\n")) >= 0:
-                    line, self._out = self._out[:at], self._out[at + 1 :]
-                    try:
-                        return decode_report(line)
-                    except msgspec.MsgspecError:
-                        skipped += len(line) + 1
-                too_much = skipped > MOST_NOISE_BYTES or len(self._out) > MOST_LINE_BYTES
-                left_s = deadline_s - time.monotonic()
-                if too_much or left_s <= 0 or NOT_INSTALLED.encode() in self._err:
-                    raise HostError(self._why_ended(is_late=left_s <= 0))
-                for key, _ in selector.select(left_s):
-                    data = os.read(key.fd, 65536)
-                    if key.fileobj is self._process.stderr:
-                        self._err = (self._err + data)[-MOST_NOISE_BYTES:]
-                    elif not data:
-                        raise HostError(self._why_ended())
-                    else:
-                        self._out += data
-                    if not data:
-                        selector.unregister(key.fileobj)
+        with self._process.stderr as errors:
+            while data := os.read(errors.fileno(), 65536):
+                self._err = (self._err + data)[-MOST_NOISE_BYTES:]
 
     def _why_ended(self, *, is_late: bool = False) -> Unreachable:
         status = None
-        try:
-            status = self._process.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            pass
-        assert self._process.stderr is not None
-        try:
-            self._err += os.read(self._process.stderr.fileno(), 65536)
-        except (BlockingIOError, ValueError, OSError):
-            pass
+        if not self._is_killed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(timeout=0.5)
+        self._errors.join(0.5)
         output = self._err.decode("utf-8", "replace")
         return why_unreachable(self.host, status, output, self._limit_s if is_late else None)
 

@@ -393,7 +393,6 @@ class JobDriver(Decisions):
                 )
                 for record in attempt.table
             ],
-            memory=attempt.oom.groups(),
             devices=None if report is None else encode(report),
         )
         return str(await evidence_folder.keep(self._folder, number, reason, scene))
@@ -458,7 +457,6 @@ class JobDriver(Decisions):
             steps = attempt.table.most_steps()
             lost = attempt.checkpoints.work_lost(attempt.number, steps, outcome.lived_s)
             cause = failure.with_work_lost(cause, lost)
-        evidence_folder.keep_cause(cause)
         achieved = failure.with_achievements(
             outcome,
             cause.kind,

@@ -142,9 +142,6 @@ class NodeLink:
 
     def _why(self, status: int, stderr: str) -> str:
         if self._placement.by == "slurm":
-            outside = slurm.link_problem(stderr, self._placement.slurm_job or "", self.host)
-            if outside is not None:
-                return outside
             if status < 0:  # ended by `_watch`
                 return f"{self.host} does not respond"
             return slurm.step_problem(stderr) or f"the step ended with status {status}"

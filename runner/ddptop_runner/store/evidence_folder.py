@@ -13,13 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_name
-from ddptop_runner.host.oom import MemoryGroup
-from ddptop_runner.model.snapshot import Cause, RankStacks, encode
+from ddptop_runner.model.snapshot import Cause, RankStacks
 from ddptop_runner.store.logs import log_end
 
 KEEP_TIMEOUT_S = 5.0
@@ -29,7 +25,6 @@ PROC = Path("/proc")
 PROC_FILES = ("cmdline", "status", "wchan", "stack", "io", "limits")
 """Copied for each live rank; only root can read `stack`, the kernel's."""
 SUMMARY = "summary.txt"
-CAUSE = "cause.json"
 
 _GUIDE = {
     "stacks-rank-*.txt": "Python stack of each live rank",
@@ -40,7 +35,6 @@ _GUIDE = {
     "proc-rank-*.txt": "kernel state of each live rank: state, memory, wait channel",
     "flight-rank-*.json": "dump from torch's flight recorder: the collectives each rank entered",
     "devices.json": "last sample from the job's devices",
-    "memory.txt": "limits and usage of the memory cgroups",
     "snapshot.json": "snapshot of the job at that time",
 }
 
@@ -64,7 +58,6 @@ class Scene:
     snapshot: bytes = b""
     """The node snapshot, as JSON."""
     ranks: Sequence[RankFiles] = ()
-    memory: Sequence[MemoryGroup] = ()
     devices: bytes | None = None
     """The device report, as JSON; None without devices."""
     proc: Path = field(default=PROC)
@@ -129,8 +122,6 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
         tail = log_end(folder.log_file(attempt, rank))
         if tail:
             _put(target / f"tail-{owner_name(rank)}.txt", tail)
-    if scene.memory:
-        _put(target / "memory.txt", "".join(map(_memory_in_words, scene.memory)))
     if scene.devices is not None:
         _put(target / "devices.json", scene.devices)
     for files in scene.ranks:
@@ -157,23 +148,6 @@ def summarize(cause: Cause) -> None:
         *found,
     ]
     _put(target / SUMMARY, "\n".join(lines) + "\n")
-
-
-def keep_cause(cause: Cause) -> None:
-    """Write the whole cause to its evidence folder, for later readers."""
-    if cause.evidence is not None and (target := Path(cause.evidence)).is_dir():
-        _put(target / CAUSE, encode(cause))
-
-
-_cause_decoder = msgspec.json.Decoder(Cause)
-
-
-def kept_cause(folder: Path) -> Cause | None:
-    """The cause in an evidence folder; None without one."""
-    try:
-        return bounded.decode_json(_cause_decoder, bounded.read_bytes(folder / CAUSE))
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 def _put(path: Path, content: bytes | str) -> None:
@@ -205,16 +179,3 @@ def _of_proc(process: Path) -> str:
         text = data.replace(b"\0", b" ").decode("utf-8", "replace").rstrip()
         parts.append(f"--- {name} ---\n{text}\n")
     return "".join(parts)
-
-
-def _memory_in_words(group: MemoryGroup) -> str:
-    def of(value: int | None) -> str:
-        return "n/a" if value is None else str(value)
-
-    return (
-        f"{group.path} (cgroup version {group.version})\n"
-        f"  limit_bytes {of(group.limit_bytes)}\n"
-        f"  used_bytes  {of(group.used_bytes)}\n"
-        f"  peak_bytes  {of(group.peak_bytes)}\n"
-        f"  oom_kills   {of(group.kills)}\n"
-    )

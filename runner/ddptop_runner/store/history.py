@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import math
 import operator
 import sqlite3
@@ -31,22 +32,20 @@ from ddptop_runner.store.history_schema import (
     KINDS,
     MOST_SCALARS,
     RANK,
-    SCALAR_NAME,
-    SILENT_COUNT,
     SPREAD,
     TIERS,
     Kind,
     Row,
     ddl,
     device_number,
-    scalar_number,
 )
 
 __all__ = ["HistoryReader", "HistoryWriter", "Series"]
 
 SETBACK_S = 5
 """A clock set back by up to this counts as standing still; by more, buckets start over."""
-PRUNE_EVERY_S = 10
+KEEP_EVERY_S = 10
+"""How often rows are rolled up and pruned: the width of the finest coarser tier."""
 PRUNE_BUCKETS = 60
 """Maximum number of buckets to delete from a table at a time, to keep each tick short."""
 MAX_PENDING_ROWS = 5000
@@ -63,10 +62,10 @@ _INSERT = {
     for kind in KINDS
     for tier in TIERS
 }
-_INSERT_EVENT = (
-    f"INSERT INTO events ({', '.join(EVENT_COLUMNS)})"
-    f" VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"
-)
+_INSERT_EVENT = f"""
+    INSERT INTO events ({", ".join(EVENT_COLUMNS)}, number)
+    VALUES ({", ".join(f":{column}" for column in EVENT_COLUMNS)},
+        CASE WHEN :type != '{SILENT}' THEN (SELECT coalesce(max(number), 0) + 1 FROM events) END)"""
 
 
 def merge_rows(kind: Kind, t: int, rows: Sequence[Row]) -> Row:
@@ -74,6 +73,8 @@ def merge_rows(kind: Kind, t: int, rows: Sequence[Row]) -> Row:
 
     Ignores unknown values; a mean is the mean of the finer rows' means.
     """
+    if len(rows) == 1:
+        return (t, *rows[0][1:])
     columns = iter(zip(*rows, strict=True))
     next(columns)  # t
     merged: list[Any] = [t, next(columns)[0]]
@@ -146,117 +147,18 @@ def job_rows(t: int, attempt: int | None, ranks: Sequence[Row]) -> list[Row]:
     return [(t, 0, attempt, step, bad, low, middle, high, middle)]
 
 
-Completed = dict[str, list[Row]]
-"""By table, rows to be stored."""
-
-
-class RollUp:
-    """The open buckets of one kind, in memory, so that rolling up reads nothing back."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.unsaved = False
-        """Whether the open second has samples that `open_rows` has not returned since the owner
-        cleared this."""
-        self._second: int | None = None
-        self._samples: dict[int, list[Row]] = {}
-        """By subject, the samples of that second."""
-        self._starts: list[int | None] = [None] * len(TIERS)
-        """By tier, the start of its open bucket; unused for the finest."""
-        self._finer: list[dict[int, list[Row]]] = [{} for _ in TIERS]
-        """By tier and subject, the finer rows of its open bucket."""
-
-    def add(self, second: int, rows: Iterable[Row], completed: Completed) -> None:
-        """Add the samples of one moment, and move buckets that are over to `completed`.
-
-        `second` must not decrease between calls, except after `close_all`.
-        """
-        if second != self._second:
-            if self._second is not None:
-                self._close_second(second, completed)
-            self._second = second
-        for row in rows:
-            self._samples.setdefault(row[1], []).append(row)
-            self.unsaved = True
-
-    def open_rows(self) -> list[Row]:
-        """The rows of the present second so far."""
-        return [
-            rows[0] if len(rows) == 1 else merge_rows(self.kind, rows[0][0], rows)
-            for rows in self._samples.values()
-        ]
-
-    def close_all(self, completed: Completed) -> None:
-        """End every open bucket, because the clock was set back; what follows starts over."""
-        self._close_second(None, completed)
-        self._second = None
-
-    def restore(self, level: int, rows: Iterable[Row]) -> None:
-        """Restore stored rows of the tier below `level` to its open bucket (0: the second)."""
-        for row in rows:
-            if level == 0:
-                self._second = row[0]
-                self._samples.setdefault(row[1], []).append(row)
-            else:
-                self._starts[level] = row[0] - row[0] % TIERS[level].width_s
-                self._finer[level].setdefault(row[1], []).append(row)
-
-    def _close_second(self, now: int | None, completed: Completed) -> None:
-        """Carry the second up through the tiers, ending buckets that are over at `now`.
-
-        With None, ends all of them.
-        """
-        rows = self.open_rows()
-        self._samples = {}
-        if self.unsaved:
-            completed.setdefault(self.kind.table(TIERS[0]), []).extend(rows)
-            self.unsaved = False
-        for level in range(1, len(TIERS)):
-            tier, finer = TIERS[level], self._finer[level]
-            if rows:
-                self._starts[level] = rows[0][0] - rows[0][0] % tier.width_s
-                for row in rows:
-                    finer.setdefault(row[1], []).append(row)
-            start = self._starts[level]
-            rows = []
-            if start is None:
-                continue
-            if now is not None and now < start + tier.width_s:
-                return
-            rows = [merge_rows(self.kind, start, group) for group in finer.values()]
-            completed.setdefault(self.kind.table(tier), []).extend(rows)
-            finer.clear()
-            self._starts[level] = None
-
-
 _Reported: TypeAlias = dict[int, tuple[float, int | None]]
 """By rank, a scalar's value and how often it was reported."""
 
 
 class Scalars:
-    """Numbers the scalars of a job by name, and determines which of their values are new."""
+    """Determines which values of a job's scalars are new."""
 
     def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.unsaved: dict[str, int] = {}
-        """Those that the file does not have yet."""
-        self._last: dict[int, tuple[int | None, _Reported, int]] = {}
-        """By number, the last row as (attempt, reported values, time)."""
-        self._awaited: set[int] = set()
+        self._last: dict[str, tuple[int | None, _Reported, int]] = {}
+        """By name, the last row as (attempt, reported values, time)."""
+        self._awaited: set[str] = set()
         """Evaluations that only some ranks had reported at the last call."""
-
-    def restore(self, db: sqlite3.Connection) -> None:
-        """Take the names from a file; those that it lacks are marked as unsaved."""
-        rows = db.execute("SELECT key, value FROM meta").fetchall()
-        stored = {str(v): n for k, v in rows if (n := scalar_number(k)) is not None}
-        before = self.numbers, self.unsaved
-        self.numbers = stored | {
-            name: len(stored) + place
-            for place, name in enumerate(name for name in self.numbers if name not in stored)
-        }
-        self.unsaved = {name: n for name, n in self.numbers.items() if name not in stored}
-        if (self.numbers, self.unsaved) != before:  # another file, which lacks the last rows
-            self._last.clear()
 
     def rows(
         self, t: int, attempt: int | None, ranks: Sequence[RankSample], final: bool = False
@@ -276,26 +178,26 @@ class Scalars:
                     known.setdefault(name, {})[sample.rank] = value, reports
                     steps.setdefault(name, sample.step)
         for name, reported in known.items():
-            if name not in self.numbers:
-                if len(self.numbers) >= MOST_SCALARS or not name.isprintable():
-                    continue
-                self.numbers[name] = self.unsaved[name] = len(self.numbers)
-            number, is_evaluation = self.numbers[name], is_of_evaluation(name)
-            last_attempt, before, at = self._last.get(number, (None, {}, t))
+            if name not in self._last and (
+                len(self._last) >= MOST_SCALARS or not name.isprintable()
+            ):
+                continue
+            is_evaluation = is_of_evaluation(name)
+            last_attempt, before, at = self._last.get(name, (None, {}, t))
             if last_attempt == attempt:
                 same = sum(_is_same(before.get(rank), one) for rank, one in reported.items())
                 if same == len(reported) and (is_evaluation or t - at < SAME_S):
                     counted = {rank: one for rank, one in reported.items() if one[1] is not None}
                     before.update(counted)
                     continue
-                if is_evaluation and same and not final and number not in self._awaited:
-                    self._awaited.add(number)
+                if is_evaluation and same and not final and name not in self._awaited:
+                    self._awaited.add(name)
                     continue
-            self._awaited.discard(number)
-            self._last[number] = attempt, reported, t
+            self._awaited.discard(name)
+            self._last[name] = attempt, reported, t
             values = [value for value, _ in reported.values()]
             mean = math.fsum(values) / len(values)
-            rows.append((t, number, attempt, steps[name], min(values), mean, max(values), mean))
+            rows.append((t, name, attempt, steps[name], min(values), mean, max(values), mean))
         return rows
 
 
@@ -315,7 +217,7 @@ class HistoryWriter:
     """
 
     def __init__(self, path: Path, batch_s: float = 1.0, hosts: Sequence[str] = ()) -> None:
-        """Open or create `path`, and restore the buckets that were open when it was closed.
+        """Open or create `path`.
 
         Args:
             path: the file; its folder must exist.
@@ -335,14 +237,19 @@ class HistoryWriter:
         """The last damaged file that this writer set aside."""
         self._batch_s = batch_s
         self._hosts = tuple(hosts)
-        self._rollups = [RollUp(kind) for kind in KINDS]
         self._scalars = Scalars()
-        self._pending: Completed = {}
+        self._open_second: list[dict[Any, list[Row]]] = [{} for _ in KINDS]
+        """By kind and subject, the samples of the present second."""
+        self._unsaved = False
+        """Whether that second has samples that are not pending."""
+        self._pending: dict[str, list[Row]] = {}
+        """By table, rows to be stored."""
         self._pending_events: list[Event] = []
         self._next_seq = 1
         self._second: int | None = None
         self._written_at: float | None = None
-        self._pruned_at = 0
+        self._kept_at = 0
+        """When rows were last rolled up and pruned, in units of `KEEP_EVERY_S`."""
         self._closed = False
         self._db: sqlite3.Connection | None = None
         self._connect()
@@ -366,19 +273,20 @@ class HistoryWriter:
         """
         unix_s = ts.timestamp() if isinstance(ts, dt.datetime) else float(ts)
         second = int(unix_s)
-        if self._second is not None and second < self._second:
-            if self._second - second <= SETBACK_S:
-                second = self._second
-            else:
-                for rollup in self._rollups:
-                    rollup.close_all(self._pending)
-        self._second = second
+        if self._second is not None and 0 < self._second - second <= SETBACK_S:
+            second = self._second
+        if second != self._second:
+            self._keep_second()
+            self._open_second = [{} for _ in KINDS]
+            self._second = second
         rank_rows = [rank_row(second, attempt, sample) for sample in ranks]
         gpu_rows = [gpu_row(second, attempt, sample, self._hosts) for sample in gpus]
         scalar_rows = self._scalars.rows(second, attempt, ranks, final)
         rows_of = (rank_rows, gpu_rows, scalar_rows, job_rows(second, attempt, rank_rows))
-        for rollup, rows in zip(self._rollups, rows_of, strict=True):
-            rollup.add(second, rows, self._pending)
+        for samples, rows in zip(self._open_second, rows_of, strict=True):
+            for row in rows:
+                samples.setdefault(row[1], []).append(row)
+                self._unsaved = True
         since = None if self._written_at is None else unix_s - self._written_at
         # a tenth allows for the jitter of a 1 Hz clock
         if since is None or since < 0 or since >= 0.9 * self._batch_s:
@@ -411,11 +319,7 @@ class HistoryWriter:
         """Commit everything so far, including the unfinished second."""
         if self._closed:
             return
-        for rollup in self._rollups:
-            if rollup.unsaved:
-                table = rollup.kind.table(TIERS[0])
-                self._pending.setdefault(table, []).extend(rollup.open_rows())
-                rollup.unsaved = False
+        self._keep_second()
         db = self._connect()
         if db is None:
             return
@@ -429,8 +333,15 @@ class HistoryWriter:
         else:
             self._pending.clear()
             self._pending_events.clear()
-            self._scalars.unsaved.clear()
             self.problem = None
+
+    def _keep_second(self) -> None:
+        """Have the rows of the present second so far written."""
+        if self._unsaved:
+            for kind, samples in zip(KINDS, self._open_second, strict=True):
+                rows = self._pending.setdefault(kind.table(TIERS[0]), [])
+                rows += [merge_rows(kind, one[0][0], one) for one in samples.values()]
+            self._unsaved = False
 
     def check(self) -> None:
         """Check whether the file is still a history, like any reader; takes 1 ms.
@@ -516,11 +427,9 @@ class HistoryWriter:
                 for statement in ddl():
                     db.execute(statement)
                 db.execute("COMMIT")
+                self._scalars = Scalars()  # it lacks their last rows
             (stored,) = db.execute("SELECT max(seq) FROM events").fetchone()
             self._renumber(stored or 0)
-            self._scalars.restore(db)
-            if self._second is None:
-                self._restore(db)
         except BaseException:
             db.close()
             raise
@@ -537,40 +446,20 @@ class HistoryWriter:
             self._next_seq += shift
         self._next_seq = max(self._next_seq, stored + 1)
 
-    def _restore(self, db: sqlite3.Connection) -> None:
-        """Fill the open buckets from their stored rows."""
-        self._rollups = [RollUp(kind) for kind in KINDS]
-        for rollup in self._rollups:
-            kind = rollup.kind
-            (last,) = db.execute(f"SELECT max(t) FROM {kind.table(TIERS[0])}").fetchone()
-            if last is None:
-                continue
-            rollup.restore(0, _rows(db, kind, 0, last, last + 1))
-            until = last
-            for level in range(1, len(TIERS)):
-                start = last - last % TIERS[level].width_s
-                rollup.restore(level, _rows(db, kind, level - 1, start, until))
-                until = start
-            self._second = max(self._second or last, last)
-
     def _write(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
         try:
             for table, rows in self._pending.items():
                 db.executemany(_INSERT[table], rows)
-            for name, number in self._scalars.unsaved.items():
-                row = (f"{SCALAR_NAME}{number}", name)
-                db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", row)
             for event in self._pending_events:
                 values = {**msgspec.structs.asdict(event), "ts": event.ts.timestamp()}
                 if event.data is not None:
                     values["data"] = msgspec.json.encode(event.data).decode()
-                db.execute(_INSERT_EVENT, [values[column] for column in EVENT_COLUMNS])
-            if silent := sum(event.type == SILENT for event in self._pending_events):
-                update = "UPDATE meta SET value = value + ? WHERE key = ?"
-                db.execute(update, (silent, SILENT_COUNT))
-            if self._second is not None and abs(self._second - self._pruned_at) >= PRUNE_EVERY_S:
-                self._pruned_at = self._second
+                db.execute(_INSERT_EVENT, values)
+            if self._second is not None and self._second // KEEP_EVERY_S != self._kept_at:
+                self._kept_at = self._second // KEEP_EVERY_S
+                for kind in KINDS:
+                    _roll_up(db, kind, self._second)
                 _prune(db, self._second)
             db.execute("COMMIT")
         except BaseException:
@@ -628,13 +517,24 @@ class HistoryWriter:
                     file.rename(aside.with_name(aside.name + suffix))
 
 
-def _rows(
-    db: sqlite3.Connection, kind: Kind, level: int, since: int, until: int
-) -> list[tuple[object, ...]]:
-    """Rows of a tier with since <= t < until, in order."""
-    columns = ", ".join(kind.columns)
-    query = f"SELECT {columns} FROM {kind.table(TIERS[level])} WHERE t >= ? AND t < ? ORDER BY t"
-    return db.execute(query, (since, until)).fetchall()
+def _roll_up(db: sqlite3.Connection, kind: Kind, now: int) -> None:
+    """Store the rows of coarser buckets that are over, from those of the next finer tier."""
+    for finer, tier in itertools.pairwise(TIERS):
+        columns, table = ", ".join(kind.columns), kind.table(finer)
+        query = f"SELECT max(t) FROM {kind.table(tier)} WHERE t <= ?"  # the clock may be set back
+        (last,) = db.execute(query, (now,)).fetchone()
+        start = 0 if last is None else last + tier.width_s
+        while True:
+            (first,) = db.execute(f"SELECT min(t) FROM {table} WHERE t >= ?", (start,)).fetchone()
+            if first is None or now < (start := first - first % tier.width_s) + tier.width_s:
+                break
+            of: dict[Any, list[Row]] = {}
+            query = f"SELECT {columns} FROM {table} WHERE t >= ? AND t < ? ORDER BY t"
+            for row in db.execute(query, (start, start + tier.width_s)):
+                of.setdefault(row[1], []).append(row)
+            merged = [merge_rows(kind, start, rows) for rows in of.values()]
+            db.executemany(_INSERT[kind.table(tier)], merged)
+            start += tier.width_s
 
 
 def _prune(db: sqlite3.Connection, now: int) -> None:

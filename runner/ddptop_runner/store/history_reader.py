@@ -20,9 +20,8 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import LATEST_UNIX_S, is_time, utc_from_unix
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, OtherSchemaError
-from ddptop_runner.model.snapshot import SILENT, Event
+from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_schema import (
-    COUNT_SILENT,
     EVENT_COLUMNS,
     GPU,
     HISTORY_SCHEMA,
@@ -31,12 +30,10 @@ from ddptop_runner.store.history_schema import (
     RANK,
     SAMPLED,
     SCALAR,
-    SILENT_COUNT,
     SPREAD,
     TIERS,
     Kind,
     Tier,
-    scalar_number,
 )
 
 MOST_CPU_S = 5.0
@@ -193,23 +190,15 @@ class HistoryReader:
     def scalar_series(
         self, since_unix: float, until_unix: float, max_points: int
     ) -> dict[str, Series]:
-        """The job's scalars, in order of first appearance.
+        """The job's scalars by name, in order of their first point.
 
         The arguments and the errors are those of `rank_series`. A value that lasts has a point
         every `history.SAME_S`, one of an evaluation where it was reported. Minimum and maximum
         are over all ranks that report it.
         """
-        with self.open() as db:
-            if db is None:
-                return {}
-            rows = db.execute("SELECT key, value FROM meta").fetchall()
-            names = {
-                number: name
-                for key, name in rows
-                if (number := scalar_number(key)) is not None and name.isprintable()
-            }
-        found = self._series(SCALAR, "value", since_unix, until_unix, max_points) if names else {}
-        return {name: found[number] for number, name in sorted(names.items()) if number in found}
+        found = self._series(SCALAR, "value", since_unix, until_unix, max_points)
+        named = [(one.t[0], name, one) for name, one in found.items() if name.isprintable()]
+        return {name: one for _, name, one in sorted(named, key=lambda one: one[:2])}
 
     def events(
         self, after_seq: int = 0, limit: int | None = None, *, silent: bool = False
@@ -222,25 +211,18 @@ class HistoryReader:
             silent: include events that only change the job's state and are not shown to users.
                 Without them, the others are numbered as if they did not exist.
         """
+        key, columns = "seq" if silent else "number", ", ".join(EVENT_COLUMNS[1:])
+        query = f"SELECT {key}, {columns} FROM events WHERE {key} > ? ORDER BY {key} DESC LIMIT ?"
         with self.open() as db:
             if db is None:
                 return []
-            db.execute("BEGIN")
-            columns = ", ".join(EVENT_COLUMNS)
-            query = f"SELECT {columns} FROM events WHERE seq > ? ORDER BY seq DESC"
-            left_out = 0 if silent else _silent_events(db)
             found: list[Event] = []
             left_bytes = EVENTS_BYTES
-            for seq, *values in db.execute(query, (after_seq,)):
-                if not silent and values[1] == SILENT:
-                    left_out -= 1
-                    continue
-                if seq - left_out <= after_seq or len(found) == limit:
-                    break
-                left_bytes -= sum(len(value) for value in values if isinstance(value, str))
+            for row in db.execute(query, (after_seq, -1 if limit is None else limit)):
+                left_bytes -= sum(len(value) for value in row if isinstance(value, str))
                 if left_bytes < 0:
                     raise sqlite3.DatabaseError("events contain too much text")
-                found.append(_event((seq - left_out, *values)))
+                found.append(_event(row))
             return found[::-1]
 
     def attempt_starts(self) -> list[tuple[int, float]]:
@@ -308,7 +290,7 @@ class HistoryReader:
         until_unix: float,
         max_points: int,
         only: Sequence[int] = (),
-    ) -> dict[int, Series]:
+    ) -> dict[Any, Series]:
         kind.metric(metric)
         with self.open() as db:
             span = _span(db, (kind,)) if db is not None else None
@@ -360,14 +342,7 @@ class HistoryReader:
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
         for suffix in ("", "-wal", "-shm", "-journal"):
             _require_file(self.path.with_name(self.path.name + suffix), held)
-        try:
-            return self._check(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S))
-        except sqlite3.OperationalError:
-            # a read-only copy of a live job's folder: SQLite cannot create the file that WAL mode
-            # needs beside it, but nothing will change while it is read either
-            if os.access(self.path.parent, os.W_OK) or not _is_wal(self.path):
-                raise
-            return self._check(sqlite3.connect(f"{uri}&immutable=1", uri=True))
+        return self._check(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S))
 
     def _check(self, db: sqlite3.Connection) -> sqlite3.Connection | None:
         """`db`; None if its writer has not created the tables yet."""
@@ -460,21 +435,6 @@ def _damaged(path: Path, error: Exception) -> DamagedFileError:
     return DamagedFileError(
         f"{path} is not a valid history ({error})", "move it away to continue without it"
     )
-
-
-def _is_wal(path: Path) -> bool:
-    """Whether the file is in WAL mode, according to its header."""
-    try:
-        with os.fdopen(bounded.open_regular(path), "rb") as file:
-            return file.read(20)[18:20] == b"\x02\x02"
-    except OSError:
-        return False
-
-
-def _silent_events(db: sqlite3.Connection) -> int:
-    """The number of events not shown to users; counted if no writer has."""
-    counted = db.execute(f"SELECT value FROM meta WHERE key = '{SILENT_COUNT}'").fetchone()
-    return int((counted or db.execute(COUNT_SILENT).fetchone())[0])
 
 
 def _event(row: tuple[Any, ...]) -> Event:
@@ -593,7 +553,7 @@ def _columns(kind: Kind, metric: str) -> tuple[str, ...]:
 
 def _series(
     db: sqlite3.Connection, kind: Kind, metric: str, parts: Sequence[_Part], width_s: int
-) -> dict[int, Series]:
+) -> dict[Any, Series]:
     """By subject, its series."""
     low, mean, high, last = _columns(kind, metric)
     step = "NULL" if kind is GPU else "l.step"

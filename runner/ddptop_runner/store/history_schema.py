@@ -16,8 +16,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from ddptop_runner.model.snapshot import SILENT
-
 DEVICES_OF_A_HOST = 1000
 """More than any machine has."""
 
@@ -34,7 +32,7 @@ def device_number(hosts: Sequence[str], host: str | None, index: int) -> int:
     return place * DEVICES_OF_A_HOST + index
 
 
-HISTORY_SCHEMA = 3
+HISTORY_SCHEMA = 4
 """Version of the tables, kept in `meta` under the key `schema`."""
 
 Row = tuple[Any, ...]
@@ -89,6 +87,7 @@ class Kind(msgspec.Struct, frozen=True, dict=True):
     name: Literal["rank", "gpu", "scalar", "job"]
     """Prefix of the tables and name of the subject's column."""
     metrics: tuple[Metric, ...]
+    subject_type: Literal["INTEGER", "TEXT"] = "INTEGER"
 
     def table(self, tier: Tier) -> str:
         """Name of the table of one tier."""
@@ -147,9 +146,8 @@ GPU = Kind(
         Metric("power_w"),
     ),
 )
-SCALAR = Kind("scalar", (Metric("step", "INTEGER", ("last",)), Metric("value")))
-"""What a job reports by name. A row is written when a value is new, so there may be long gaps;
-`meta` has the names, under SCALAR_NAME and the number."""
+SCALAR = Kind("scalar", (Metric("step", "INTEGER", ("last",)), Metric("value")), "TEXT")
+"""What a job reports by name. A row is written when a value is new, so there may be long gaps."""
 JOB = Kind(
     "job",
     (
@@ -163,16 +161,6 @@ highest step. The mean of a coarser bucket is the mean of the medians."""
 SAMPLED = (RANK, GPU)
 """Recorded every second in every history."""
 KINDS = (*SAMPLED, SCALAR, JOB)
-SCALAR_NAME = "scalar "
-
-
-def scalar_number(key: str) -> int | None:
-    """The number in a key of `meta` that names a scalar; None of any other key."""
-    number = key.removeprefix(SCALAR_NAME)
-    is_one = key.startswith(SCALAR_NAME) and number.isascii() and number.isdigit()
-    return int(number) if is_one and len(number) < 6 else None
-
-
 MOST_SCALARS = 64
 """Maximum number of names per job; later ones are ignored."""
 
@@ -180,18 +168,14 @@ _EVENTS_DDL = """
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, type TEXT NOT NULL, attempt INTEGER,
     rank INTEGER, pid INTEGER, exit_code INTEGER, signal TEXT, message TEXT NOT NULL, evidence TEXT,
-    data TEXT
+    data TEXT, number INTEGER UNIQUE
 )"""
+"""`number` counts the events that are shown to users, and is NULL for the others."""
 EVENT_COLUMNS = (
     "seq", "ts", "type", "attempt", "rank", "pid", "exit_code", "signal", "message", "evidence",
     "data",
 )  # fmt: skip
 """`data` is a JSON object."""
-SILENT_COUNT = "silent"
-"""Key in `meta`: the number of events of type `state`, so that a reader of the latest events need
-not count them."""
-COUNT_SILENT = f"SELECT count(*) FROM events WHERE type = '{SILENT}'"
-_BEGIN_SILENT_COUNT = f"INSERT INTO meta VALUES ('{SILENT_COUNT}', ({COUNT_SILENT}))"
 
 
 def ddl() -> Iterator[str]:
@@ -199,7 +183,6 @@ def ddl() -> Iterator[str]:
     yield "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
     yield f"INSERT INTO meta VALUES ('schema', '{HISTORY_SCHEMA}')"
     yield _EVENTS_DDL
-    yield _BEGIN_SILENT_COUNT
     for kind in KINDS:
         for tier in TIERS:
             yield _table_ddl(kind, tier)
@@ -210,8 +193,9 @@ def _table_ddl(kind: Kind, tier: Tier) -> str:
         f"{column} {metric.sql_type}" for metric in kind.metrics for column in metric.columns
     )
     return (
-        f"CREATE TABLE {kind.table(tier)} (t INTEGER NOT NULL, {kind.name} INTEGER NOT"
-        f" NULL, attempt INTEGER, {metrics}, PRIMARY KEY (t, {kind.name})) WITHOUT ROWID"
+        f"CREATE TABLE {kind.table(tier)} (t INTEGER NOT NULL, {kind.name}"
+        f" {kind.subject_type} NOT NULL, attempt INTEGER, {metrics},"
+        f" PRIMARY KEY (t, {kind.name})) WITHOUT ROWID"
     )
 
 

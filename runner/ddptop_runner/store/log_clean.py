@@ -28,20 +28,20 @@ UNSAFE = f"[\x00-\x08\x0b-\x1f{_UNSEEN}\ud800-\udfff]"
 """Never printed as they are: the above, the rest of C0 except tab and newline, and surrogates,
 which stand for bytes that are not UTF-8. A regular expression, which takes 1 ms to compile."""
 
-# A run of printing characters, backspaces, or a CSI sequence that is complete in a chunk is
-# processed at once, everything else character by character. A tab counts as a printing character.
+# What a cleaner processes at once. A tab counts as a printing character. A control sequence without
+# its proper end stops before whatever does not belong to it, and at the latest with the line.
 _STEP = (
     f"(?P<run>[^\x00-\x08\x0a-\x1f{_UNSEEN}]+)"
     "|(?P<back>\x08+)"
-    "|\x1b\\[(?P<parameters>[ -?]*)(?P<final>[@-~])"
+    "|(?P<csi>(?:\x1b\\[|\x9b)(?P<parameters>[ -?]*)(?P<final>[@-~]?))"
+    # DCS, SOS, OSC, PM, and APC continue up to a terminator; ESC \ is one, but also its own step
+    "|(?P<string>(?:\x1b[PX\\]^_]|[\x90\x98\x9d\x9e\x9f])"
+    "[^\n\x07\x18\x1a\x1b\x9c]*(?P<end>[\x07\x18\x1a\x9c]?))"
+    "|(?P<escape>\x1b[ -/]*(?P<last>[0-~]?))"
+    "|(?P<other>.|\n)"
 )
-_STRING_STARTS = frozenset("PX]^_")
-"""After ESC: DCS, SOS, OSC, PM, and APC, which continue up to a terminator."""
-_C1_STRINGS = frozenset("\x90\x98\x9d\x9e\x9f")
-_MAX_PARAMETERS = 16
-
-# states of the cleaner
-_TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE = range(5)
+_MOST_REST = 18
+"""How much of an unfinished control sequence is kept, of which only the start matters."""
 
 
 class LineCleaner:
@@ -57,8 +57,8 @@ class LineCleaner:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._state = _TEXT
-        self._parameters = ""
+        self._rest = ""
+        """The start of a control sequence that the input so far does not end."""
         self._pieces: list[str] = []
         """The present line."""
         self._length = 0
@@ -91,26 +91,24 @@ class LineCleaner:
 
     def _take(self, text: str) -> list[str]:
         lines: list[str] = []
-        position, end = 0, len(text)
-        step_at = re.compile(_STEP).match
-        while position < end:
-            if self._state == _TEXT:
-                if step := step_at(text, position):
-                    position = step.end()
-                    if step.lastgroup == "run":
-                        self._write(step.group())
-                    elif step.lastgroup == "back":
-                        self._cursor = max(0, self._cursor - len(step.group()))
-                        self._redrawn = True
-                    elif step["final"] == "K":
-                        self._erase(step["parameters"])
-                    elif step["final"] == "A":
-                        self._went_up = True
-                    continue
-                self._control(text[position], lines)
-            else:
-                self._sequence(text[position], lines)
-            position += 1
+        text, self._rest = self._rest + text, ""
+        for step in re.compile(_STEP).finditer(text):
+            kind, found = step.lastgroup, step.group()
+            if kind == "run":
+                self._write(found)
+            elif kind == "back":
+                self._cursor = max(0, self._cursor - len(found))
+                self._redrawn = True
+            elif found == "\n":
+                lines += self._end_line()
+            elif found == "\r":
+                self._cursor, self._redrawn = 0, True
+            elif step["final"] == "K":
+                self._erase(step["parameters"])
+            elif step["final"] == "A":
+                self._went_up = True
+            elif kind != "other" and not (step["final"] or step["end"] or step["last"]):
+                self._rest = found[:_MOST_REST] if step.end() == len(text) else ""
         return lines
 
     def _write(self, run: str) -> None:
@@ -135,63 +133,13 @@ class LineCleaner:
                 self._pieces.append(piece[: self._cursor - self._length])
                 self._length = self._cursor
 
-    def _control(self, char: str, lines: list[str]) -> None:
-        if char == "\n":
-            line = self.partial
-            if not self._went_up or line.split() != self._last.split():
-                lines.append(line)
-            self._last, self._went_up = line, False
-            self._pieces, self._length, self._cursor = [], 0, 0
-            self._cut, self._redrawn = 0, False
-        elif char == "\r":
-            self._cursor, self._redrawn = 0, True
-        elif char == "\x1b":
-            self._state = _ESCAPE
-        elif char == "\x9b":
-            self._state, self._parameters = _CSI, ""
-        elif char in _C1_STRINGS:
-            self._state = _STRING
-
-    def _sequence(self, char: str, lines: list[str]) -> None:
-        """Process one character inside a control sequence.
-
-        The end of a line ends every sequence, so that a truncated one costs only the rest of its
-        line.
-        """
-        if char in "\n\x18\x1a":  # CAN and SUB cancel
-            self._state = _TEXT
-            if char == "\n":
-                self._control(char, lines)
-        elif self._state == _STRING:
-            if char in "\x07\x9c":
-                self._state = _TEXT
-            elif char == "\x1b":
-                self._state = _STRING_ESCAPE
-        elif self._state == _STRING_ESCAPE and char == "\\":
-            self._state = _TEXT
-        elif char == "\x1b":
-            self._state = _ESCAPE
-        elif self._state in (_ESCAPE, _STRING_ESCAPE):
-            self._state = _ESCAPE
-            if char == "[":
-                self._state, self._parameters = _CSI, ""
-            elif char in _STRING_STARTS:
-                self._state = _STRING
-            elif not " " <= char <= "/":  # not an intermediate, as in ESC ( B
-                self._state = _TEXT
-                if not "0" <= char <= "~":  # not a sequence after all
-                    lines += self._take(char)
-        elif "@" <= char <= "~":
-            self._state = _TEXT
-            if char == "K":
-                self._erase(self._parameters)
-            elif char == "A":
-                self._went_up = True
-        elif " " <= char <= "?":
-            self._parameters = (self._parameters + char)[:_MAX_PARAMETERS]
-        else:  # not a sequence after all
-            self._state = _TEXT
-            lines += self._take(char)
+    def _end_line(self) -> list[str]:
+        line = self.partial
+        is_repeated = self._went_up and line.split() == self._last.split()
+        self._last, self._went_up = line, False
+        self._pieces, self._length, self._cursor = [], 0, 0
+        self._cut, self._redrawn = 0, False
+        return [] if is_repeated else [line]
 
     def _erase(self, parameters: str) -> None:
         if parameters in ("", "0"):

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -212,37 +210,8 @@ class LogFile:
             position = start
         return low if low > first or count == 1 else 0  # 1: all remaining lines
 
-    def to_next_start(self) -> None:
-        """If the position is inside a line or redraw, move to the start of the next."""
-        position = self.position
-        if position > self.first and self.between(position - 1, position) != b"\n":
-            found = re.search(rb"[\r\n]", self.between(position, position + BLOCK_BYTES))
-            self.position = position if found is None else position + found.end()
-
 
 # -- the end of a log ------------------------------------------------------------------------------
-
-
-def tail_lines(path: Path, count: int, max_bytes: int | None = None) -> Iterator[str]:
-    """Yields the last `count` lines of a log, cleaned; none without a file.
-
-    Args:
-        path: the log.
-        count: number of lines, including an unfinished last one.
-        max_bytes: start no further back than this, at the next line.
-    """
-    try:
-        log = LogFile(path)
-    except FileNotFoundError:
-        return
-    cleaner = LineCleaner()
-    with log:
-        log.seek(log.tail_offset(count, max_bytes))
-        if max_bytes is not None:
-            log.to_next_start()
-        while block := log.read(BLOCK_BYTES):
-            yield from cleaner.feed(block)
-        yield from cleaner.finish()
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -250,8 +219,12 @@ def last_lines(path: Path, count: int) -> list[str]:
 
     Reads only the end of the log. An unfinished last line counts.
     """
-    lines = tail_lines(path, count, MAX_TAIL_BYTES + 4096 * count)
-    return list(deque(lines, maxlen=max(count, 0)))
+    cleaner = LineCleaner()
+    with suppress(OSError), LogFile(path) as log:
+        start = log.tail_offset(count, MAX_TAIL_BYTES + 4096 * count)
+        lines = cleaner.feed(log.between(max(start, log.first), log.end)) + cleaner.finish()
+        return lines[-count:] if count > 0 else []
+    return []
 
 
 def tail_bytes(path: Path, max_bytes: int, before: int | None = None) -> bytes:
@@ -269,21 +242,12 @@ def tail_bytes(path: Path, max_bytes: int, before: int | None = None) -> bytes:
     return b""
 
 
-def log_end(
-    path: Path,
-    kept_bytes: int = END_KEPT_BYTES,
-    before: int | None = None,
-    read_bytes: int = END_READ_BYTES,
-) -> str:
+def log_end(path: Path) -> str:
     """The last lines of a log, cleaned, long enough to hold a traceback; empty without a log.
 
-    Args:
-        path: the log.
-        kept_bytes: approximate size of the result, after shortening long lines.
-        before: an offset to treat as the end of the log, if any.
-        read_bytes: read no more than this.
+    Long lines are shortened.
     """
-    return sanitize(shortened(tail_bytes(path, read_bytes, before), kept_bytes))
+    return sanitize(shortened(tail_bytes(path, END_READ_BYTES), END_KEPT_BYTES))
 
 
 def shortened(data: bytes, kept_bytes: int) -> bytes:

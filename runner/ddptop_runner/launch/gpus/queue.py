@@ -1,8 +1,7 @@
 """Lets a job wait for devices, in its supervisor.
 
-A device is taken once it is free at two consecutive looks, since a job that ends releases memory
-gradually. Among jobs that wait for the same device, the one that has waited longest comes first,
-even if a later job could start at once, so that a job that needs many devices is not starved.
+Among jobs that wait for the same device, the one that has waited longest comes first, even if a
+later job could start at once, so that a job that needs many devices is not starved.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ddptop_runner.devices.words import wanted_in_words
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.launch.gpus import usage
-from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, free_streaks, grant
+from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, grant
 from ddptop_runner.model.events import Queued
 from ddptop_runner.model.snapshot import Alert, GpuSample
 from ddptop_runner.model.spec import DeviceQueue, JobSpec, write_spec
@@ -85,7 +84,6 @@ class QueueWatch:
         known = len(uuids) == len(queue.candidates)
         self._feed = DeviceFeed(uuids if known else None, interval_s=LOOK_S)
         self._looked_at_s: float | None = None
-        self._streaks: dict[str, int] = {}
         self._uses: list[DeviceUse] = []
         self._ahead: list[str] = []
         self._gpus: list[GpuSample] = []
@@ -145,12 +143,11 @@ class QueueWatch:
         self._looked_at_s = report.boottime_s
         self._gpus = labeled(report.gpus, registry.rank_of_pid())
         self._uses = self._look_at(report)
-        self._streaks = free_streaks(self._streaks, self._uses)
         self._ahead = usage.queued_before(self._spec)
         if self._log is not None:
             self._log.emit(Queued(waits_for=self.words))
             self._log = None
-        if self._ahead or grant(self._uses, self._queue.count, self._streaks) is None:
+        if self._ahead or grant(self._uses, self._queue.count) is None:
             return None
         with usage.taking(timeout_s=0) as had, contextlib.suppress(OSError):
             return self._take(report) if had else None  # disk full: retry at the next look
@@ -162,8 +159,7 @@ class QueueWatch:
     def _take(self, report: DeviceReport) -> JobSpec | None:
         """Check the claims of other jobs again under the lock, then take the devices."""
         self._uses = self._look_at(report)
-        free = [use for use in self._uses if not use.busy]
-        devices = grant(free, self._queue.count, self._streaks)
+        devices = grant(self._uses, self._queue.count)
         if devices is None or usage.queued_before(self._spec):
             return None
         by_uuid = self._queue.by_uuid or any(gpu.lost for gpu in report.gpus)

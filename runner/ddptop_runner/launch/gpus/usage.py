@@ -17,7 +17,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 import msgspec
@@ -40,8 +40,6 @@ UNSEEN_SHARE = 0.05
 """Fraction of a device's memory that may be in use without a process that explains it."""
 NEAR_SLOWDOWN_C = 5.0
 """A temperature this close to the slowdown threshold is mentioned."""
-LOOKS_TO_BE_FREE = 2
-"""Number of consecutive looks at which a device must be free before a queued job takes it."""
 _HOLDERS_NAMED = 2
 
 
@@ -183,17 +181,10 @@ def _idleness(use: DeviceUse) -> tuple[bool, bool, int, float, float]:
     return use.gone, use.busy, use.held_bytes if use.busy else 0, util, temperature
 
 
-def free_streaks(before: Mapping[str, int], uses: Sequence[DeviceUse]) -> dict[str, int]:
-    """By `key`, the number of consecutive looks at which a device was free, one look later."""
-    return {key(use.device): 0 if use.busy else before.get(key(use.device), 0) + 1 for use in uses}
-
-
-def grant(uses: Sequence[DeviceUse], count: int, streaks: Mapping[str, int]) -> list[Device] | None:
+def grant(uses: Sequence[DeviceUse], count: int) -> list[Device] | None:
     """The devices that a queued job may take now, in the order of `uses`; None if too few."""
-    free = [use for use in uses if streaks.get(key(use.device), 0) >= LOOKS_TO_BE_FREE]
-    if len(free) < count:
-        return None
-    return [use.device for use in idlest(free, count)]
+    free = [use for use in uses if not use.busy]
+    return None if len(free) < count else [use.device for use in idlest(free, count)]
 
 
 def key(device: Device) -> str:

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from tests.runner.trace_files.test_series import STREAM, event, record, scalar
 
-from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_watch import (
+from ddptop_runner.reading.event_files import (
     MAX_DEPTH,
     READ_BYTES,
-    TraceFiles,
-    TraceWatch,
+    EventFiles,
+    EventWatch,
     find_files,
-    kind_of,
     maker_of,
 )
+from ddptop_runner.reading.text.parser import Reading
 
 EVENTS = "events.out.tfevents.1795264528.host-3.example.4711.0"
 
@@ -36,10 +35,11 @@ def test_files_of_a_job_and_no_others(tmp_path: Path) -> None:
         touch(tmp_path / EVENTS, 2000),
         touch(tmp_path / "runs" / "Nov21" / EVENTS, 2001),
         touch(tmp_path / "my-model" / "runs" / "x" / EVENTS, 2002),
-        touch(tmp_path / "lightning_logs" / "version_3" / "metrics.csv", 2003),
+        touch(tmp_path / "lightning_logs" / "version_3" / EVENTS.partition(".host")[0], 2003),
     ]
     touch(tmp_path / "runs" / "older" / EVENTS, 900)
     touch(tmp_path / "runs" / "events.txt", 2000)
+    touch(tmp_path / "runs" / "events.out.tfevents.tmp", 2000)
     touch(tmp_path / ".hidden" / EVENTS, 2000)
     touch(tmp_path / "a" / "b" / "c" / "d" / "e" / EVENTS, 2000)
     outside = tmp_path.with_name(f"{tmp_path.name}-outside")
@@ -65,12 +65,9 @@ def test_names_of_files() -> None:
     assert maker_of(EVENTS) == ("host-3.example", 4711)
     assert maker_of(f"{EVENTS}.v2") == ("host-3.example", 4711)
     assert maker_of("events.out.tfevents.1795264528.host") == (None, None)
-    assert kind_of("events.out.tfevents.1795264528.host") == "events"
-    assert kind_of("metrics.csv") == "csv"
-    assert kind_of("events.out.tfevents.tmp") is None
 
 
-class Traces(TraceFiles):
+class Traces(EventFiles):
     """Only the readings from files found below a folder."""
 
     def steps(self) -> list[int | None]:
@@ -117,24 +114,6 @@ def test_folder_tells_training_and_validation_apart(tmp_path: Path, traces: Trac
     assert kinds == {("train", "train"), ("validation", "val")}
 
 
-def test_rewritten_table_yields_only_new_rows(tmp_path: Path, traces: Traces) -> None:
-    path = touch(tmp_path / "lightning_logs/version_0/metrics.csv", 2000.0)
-    traces.find()
-    assert traces.read() == []
-    path.write_text("step,train_loss\n1,0.5\n2,0.25\n")
-    assert [(r.step, r.loss) for r in traces.readings()] == [(1, 0.5), (2, 0.25)]
-    path.write_text("")
-    assert traces.read() == []
-    path.write_text("step,train_loss,val_loss\n1,0.5,\n2,0.25,\n2,,0.125\n3,0.125,\n")
-    assert [(r.step, r.loss, r.kind) for r in traces.readings()] == [
-        (2, 0.125, "val"), (3, 0.125, "train"),
-    ]  # fmt: skip
-    fresh = path.with_name("new")  # another run with the same name: another file
-    fresh.write_text("step,train_loss,val_loss\n1,0.75,\n")
-    fresh.rename(path)
-    assert [(r.step, r.loss) for r in traces.readings()] == [(1, 0.75)]
-
-
 def test_pictures_between_losses_are_left_out(tmp_path: Path, traces: Traces) -> None:
     picture = record(bytes(READ_BYTES // 3))
     path = touch(tmp_path / EVENTS, 2000.0, STREAM[0] + picture + STREAM[1])
@@ -151,7 +130,7 @@ def test_pictures_between_losses_are_left_out(tmp_path: Path, traces: Traces) ->
 
 def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
     touch(tmp_path / "logs" / EVENTS, time.time(), b"".join(STREAM))
-    watch = TraceWatch(str(tmp_path), 0.0, read_every_s=0.02)
+    watch = EventWatch(str(tmp_path), 0.0, read_every_s=0.02)
     try:
         taken: list[tuple[int | None, int | None]] = []
 

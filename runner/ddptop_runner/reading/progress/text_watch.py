@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.reading.event_files import EventWatch, rank_of, written_at
 from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
-from ddptop_runner.reading.trace_watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile
 
@@ -178,7 +178,7 @@ class TextWatch:
 
 
 class RankFiles:
-    """Each rank's progress, from the files that a job logs to. Close it.
+    """Each rank's progress, from the event files that a job writes. Close it.
 
     Args:
         folder: is searched for them, with its subfolders.
@@ -187,7 +187,7 @@ class RankFiles:
     """
 
     def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
-        self._watch = TraceWatch(folder, since_s, read_every_s)
+        self._watch = EventWatch(folder, since_s, read_every_s)
         self.ranks: dict[int, TextProgress] = {}
 
     def look(

@@ -18,7 +18,6 @@ from tests.devices.judged import (
     RANKS,
     UNSTEPPED,
     assert_healthy,
-    one_process,
     the,
     with_strays,
 )
@@ -99,50 +98,6 @@ HEALTHY_BESIDE_STRAYS = {
 
 @pytest.mark.parametrize("case", HEALTHY_BESIDE_STRAYS.values(), ids=list(HEALTHY_BESIDE_STRAYS))
 def test_no_stray_context(case):
-    assert_healthy(case)
-
-
-# -- DataParallel ----------------------------------------------------------------------------------
-
-
-def test_data_parallel():
-    finding = the(one_process([30, 20, 20, 20], [60, 55, 50, 52]), "data-parallel")
-    assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (0,), (0, 1, 2, 3))
-    assert finding.message == (
-        "one process (pid 100) uses GPUs 0-3, with 30.0 GiB on GPU 0 and 20.0 GiB on "
-        "each of the others: this looks like torch.nn.DataParallel, which copies the model and "
-        "gathers all outputs on the first GPU at every step; DistributedDataParallel with one "
-        "process per GPU avoids both (--nproc 4)"
-    )
-
-
-def test_data_parallel_on_two_devices():
-    assert the(one_process([30, 20], [80, 70]), "data-parallel").gpus == (0, 1)
-
-
-HEALTHY_BESIDE_DATA_PARALLEL = {
-    "even, as MirroredStrategy": one_process([30, 29, 29, 29], [90, 90, 90, 90]),
-    "stages that take turns": one_process([30, 20], [45, 50]),
-    "stages of different sizes": one_process([40, 10, 20, 30], [90, 90, 90, 90]),
-    "memory is not known": one_process([None, 20, 20], [90, 90, 90]),
-    "utilization is not known": one_process([30, 20, 20], [None, 90, 90]),
-    "a small difference in a small job": one_process([0.9, 0.5, 0.5], [90, 90, 90]),
-    "the others only wait": one_process([30, 20, 20], [95, 40, 0]),
-    "one rank per device, the first fuller": (
-        RANKS,
-        change(GPUS, {0: {"processes": [of_rank(0, 60)]}}),
-    ),
-    "several processes of one rank": (
-        [make_rank(0, gpu=None)],
-        [make_gpu(index, of_rank(0, 30 - index, pid=200 + index)) for index in range(4)],
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "case", HEALTHY_BESIDE_DATA_PARALLEL.values(), ids=list(HEALTHY_BESIDE_DATA_PARALLEL)
-)
-def test_no_data_parallel(case):
     assert_healthy(case)
 
 

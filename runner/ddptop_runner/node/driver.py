@@ -639,7 +639,7 @@ class JobDriver(Decisions):
     def restart(self) -> None:
         """Restart all ranks without charging the budget.
 
-        A pending attempt begins at once. Devices that were set aside are used again if healthy.
+        A pending attempt begins at once. Devices that were set aside are used again unless lost.
 
         Raises:
             ControlError: a restart is not possible.

@@ -10,7 +10,7 @@ from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
 DEVICE = Device(index=2, uuid="GPU-2", name="H100")
-WELL = GpuSample(index=2, uuid="GPU-2", ecc_uncorrected=0, energy_j=100.0, mem_used_bytes=10)
+WELL = GpuSample(index=2, uuid="GPU-2", ecc_uncorrected=0, mem_used_bytes=10)
 
 
 def sample(**changes: object) -> GpuSample:
@@ -31,7 +31,6 @@ def sample(**changes: object) -> GpuSample:
         (sample(xid=[48, 94, 95]), Known(), "XID 48"),
         (sample(xid=[79]), Known(forgiven_xids=[79]), None),
         (sample(xid=[79, 79]), Known(forgiven_xids=[79]), "XID 79"),
-        (sample(), Known(needs_reset="XID 95"), "XID 95"),
     ],
 )
 def test_only_what_came_since_the_launch_makes_a_device_unfit(gpu, known, reason):
@@ -39,33 +38,16 @@ def test_only_what_came_since_the_launch_makes_a_device_unfit(gpu, known, reason
     assert found is None if reason is None else reason in (found or "")
 
 
-def test_a_lost_device_that_is_back_is_offered():
+def test_a_restart_tries_a_device_again_that_is_not_lost():
     book = HealthBook()
-    book.add([sample(lost=True)])
-    book.set_aside(DEVICE, "lost")
-    book.add([sample(xid=[79])])  # the report of its loss is old
-    assert book.is_fit(DEVICE)
+    assert not book.forgive(DEVICE), "it was never sampled"
     book.add([sample(lost=True, xid=[79])])
-    assert not book.is_fit(DEVICE)
-    book.add([sample(xid=[79, 79])])
-    assert book.is_fit(DEVICE)
-
-
-def test_a_device_with_a_fatal_xid_is_fit_only_after_a_reset():
-    book = HealthBook()
-    book.add([sample(xid=[95])])
-    book.set_aside(DEVICE, "XID 95")
-    book.add([sample(xid=[], energy_j=200.0)])  # from a restarted sampler
-    assert not book.is_fit(DEVICE)
-    book.add([sample(xid=[], energy_j=3.0)])
-    assert book.is_fit(DEVICE)
-
-
-def test_device_that_returned_unobserved_is_back():
-    book = HealthBook()
-    book.known["GPU-2"] = Known(needs_reset="lost")
-    book.add([sample()])
-    assert book.is_fit(DEVICE)
+    assert not book.forgive(DEVICE)
+    book.add([sample(xid=[79])])
+    assert book.fault(DEVICE) is not None
+    assert book.forgive(DEVICE) and book.fault(DEVICE) is None
+    book.add([sample(xid=[79, 95])])
+    assert "XID 95" in (book.fault(DEVICE) or "")
 
 
 def test_the_least_memory_in_use_without_processes_is_kept():

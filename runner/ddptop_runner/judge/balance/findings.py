@@ -26,14 +26,6 @@ LARGEST_STRAY = 0.75
 """A stray context holds less than this fraction of the memory that its rank holds on its own
 device; with more, the rank works on both."""
 
-FULLER = 1.2
-"""The first device of a DataParallel holds this many times as much as the others ..."""
-FULLER_BYTES = 512 * 1024**2
-"""... and at least this much more."""
-EVEN = 1.25
-"""Replicas differ by less than this factor."""
-TOGETHER_PERCENT = 110.0
-"""Devices that take turns, like the stages of a model, reach 100 % in total."""
 IDLE_PERCENT = 1.0
 
 
@@ -55,7 +47,6 @@ def find(
     placement = Placement(ranks, gpus, job)
     found = [
         *_stray_contexts(placement),
-        *_data_parallel(placement),
         *(_unused(placement) if given else ()),
         *find_on_devices(placement),
     ]
@@ -95,34 +86,6 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
             )
         )
     return found
-
-
-def _data_parallel(placement: Placement) -> list[Finding]:
-    """A single process that works on several devices and gathers on the first."""
-    if len(placement.ranks) != 1 or not placement.complete:
-        return []
-    rank = placement.ranks[0].rank
-    on = placement.held(rank)
-    pids = {process.pid for device in on for process in device.of_job if process.rank == rank}
-    memory = [used for device in on if (used := device.memory[rank]) is not None]
-    busy = [percent for device in on if (percent := device.gpu.util_percent) is not None]
-    if len(on) < 2 or len(pids) != 1 or len(memory) < len(on) or len(busy) < len(on):
-        return []
-    *rest, most = sorted(memory)
-    usual = middle_of(rest)
-    fuller = most >= FULLER * usual and most - usual >= FULLER_BYTES
-    together = sum(busy) > TOGETHER_PERCENT and min(busy) > IDLE_PERCENT
-    if not (fuller and together and rest[-1] <= EVEN * rest[0]):
-        return []
-    gpus = tuple(device.index for device in on)
-    message = (
-        f"one process (pid {pids.pop()}) uses {name_gpus(gpus)}, with {size(most)} on GPU "
-        f"{on[memory.index(most)].index} and {size(usual)} on each of the others: this looks like "
-        "torch.nn.DataParallel, which copies the model and gathers all outputs on the first GPU at "
-        "every step; DistributedDataParallel with one process per GPU avoids both "
-        f"(--nproc {len(on)})"
-    )
-    return [Finding("data-parallel", "warning", message, (rank,), gpus, hold_s=30.0)]
 
 
 def _unused(placement: Placement) -> list[Finding]:

@@ -27,18 +27,12 @@ from ddptop_runner.model.words import Base
 
 Report = Callable[[], "DeviceReport | None"]
 
-LOST = "lost"
-
 
 class Known(Base, frozen=True, kw_only=True):
     """What was known about a device before the attempt that ended."""
 
     forgiven_xids: list[int] = []
-    """XIDs reported before a reset."""
-    energy_j: float | None = None
-    """Energy counter, which a reset sets back."""
-    needs_reset: str | None = None
-    """Why it must be reset before it is fit again."""
+    """XIDs reported before a user's restart, which tries the device again."""
     idle_bytes: int | None = None
     """The lowest observed memory in use on it, apart from that of listed processes."""
 
@@ -54,9 +48,7 @@ def fault_of(gpu: GpuSample, known: Known) -> str | None:
         known: what was known about it before.
     """
     if gpu.lost:
-        return LOST
-    if known.needs_reset is not None:
-        return known.needs_reset
+        return "lost"
     since = set(Counter(gpu.xid or ()) - Counter(known.forgiven_xids))
     if codes.CONTAINED in since and codes.UNCONTAINED not in since:
         since -= codes.SAME_AS_CONTAINED
@@ -81,46 +73,29 @@ class HealthBook:
     def add(self, gpus: Sequence[GpuSample]) -> None:
         """Fold in fresh samples of the job's devices, including those set aside."""
         for gpu in gpus:
-            key, before = key_of(gpu), self._latest.get(key_of(gpu))
+            key = key_of(gpu)
             self._latest[key] = gpu
             known = self.known.get(key, Known())
-            if not gpu.lost and _was_reset(gpu, before, known):
-                forgiven = list(gpu.xid or ())
-                known = replace(known, forgiven_xids=forgiven, needs_reset=None, energy_j=None)
-            self.known[key] = replace(
-                known,
-                idle_bytes=_idle_bytes(gpu, known.idle_bytes),
-                energy_j=known.energy_j if gpu.energy_j is None else gpu.energy_j,
-            )
+            self.known[key] = replace(known, idle_bytes=_idle_bytes(gpu, known.idle_bytes))
 
     def fault(self, device: Device) -> str | None:
         """What is wrong with a device; None if it is fit or was never sampled."""
         gpu = self._latest.get(key_of(device))
         return None if gpu is None else fault_of(gpu, self.known[key_of(device)])
 
-    def set_aside(self, device: Device, fault: str) -> None:
-        """Mark a device unfit until it is reset or returns to the bus."""
+    def forgive(self, device: Device) -> bool:
+        """Forget a device's XIDs so far; returns whether the driver can reach it."""
+        gpu = self._latest.get(key_of(device))
+        if gpu is None or gpu.lost:
+            return False
         key = key_of(device)
-        self.known[key] = replace(self.known.get(key, Known()), needs_reset=fault)
-
-    def is_fit(self, device: Device) -> bool:
-        """Whether it was sampled and has no known fault."""
-        return key_of(device) in self._latest and self.fault(device) is None
+        self.known[key] = replace(self.known[key], forgiven_xids=list(gpu.xid or ()))
+        return True
 
     def idle_bytes(self) -> Mapping[str, int]:
         """By key, the memory in use on each device without any process."""
         found = {key: known.idle_bytes for key, known in self.known.items()}
         return {key: least for key, least in found.items() if least is not None}
-
-
-def _was_reset(gpu: GpuSample, before: GpuSample | None, known: Known) -> bool:
-    """Whether it returned to the bus, or its counters since the driver was loaded restarted."""
-    if before is not None and before.lost:
-        return True
-    if known.needs_reset == LOST:
-        return True
-    before_j, now_j = known.energy_j, gpu.energy_j
-    return before_j is not None and now_j is not None and now_j < before_j
 
 
 def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
@@ -304,19 +279,18 @@ class JobDevices:
         ):
             self._reported_s = report.boottime_s
             self._health.add(report.gpus)
-        return [self._finding(one, aside) for one in aside]
-
-    def _finding(self, one: SetAside, aside: Sequence[SetAside]) -> Finding:
-        index = one.device.index
-        if self._health.is_fit(one.device):
-            message = (
-                f"{name_of(one.device)} is healthy again: run `ddptop restart {self._spec.job}` "
-                "to use it again"
-            )
-            return Finding(f"healthy-{index}", "info", message, gpus=(index,))
         world = _world_in_words(self._spec, without(self._spec, aside))
-        message = f"{name_of(one.device)} is set aside ({one.reason}); continuing {world}"
-        return Finding(f"set-aside-{index}", "warning", message, gpus=(index,), has_event=True)
+        return [
+            Finding(
+                f"set-aside-{one.device.index}",
+                "warning",
+                f"{name_of(one.device)} is set aside ({one.reason}); continuing {world}; "
+                f"`ddptop restart {self._spec.job}` tries it again",
+                gpus=(one.device.index,),
+                has_event=True,
+            )
+            for one in aside
+        ]
 
     async def choose(
         self,
@@ -355,15 +329,13 @@ class JobDevices:
             )
         if len(new) == len(faults):
             return Choice([], f"{_in_words(new)}: no devices are left to continue on")
-        for one in new:
-            self._health.set_aside(one.device, one.reason)
         after = without(self._spec, [*aside, *new])
         note = f"{_in_words(new)}: set aside; continuing {_world_in_words(before, after)}"
         return Choice(new, notes=(note,))
 
     def fit_again(self, aside: Sequence[SetAside]) -> list[Device]:
-        """Devices that were set aside and are fit now."""
-        return [one.device for one in aside if self._health.is_fit(one.device)]
+        """Devices that were set aside and that a user's restart tries again: those not lost."""
+        return [one.device for one in aside if self._health.forgive(one.device)]
 
     async def wait_for_memory(
         self,

@@ -92,12 +92,7 @@ class NvmlBackend:
 
     @property
     def note(self) -> str | None:
-        """Why devices are missing or incomplete, and the remedy; None if there is no problem."""
-        return "; ".join(filter(None, (self.machine_note, self._lost_note))) or None
-
-    @property
-    def machine_note(self) -> str | None:
-        """`note` without the lost devices, which have their own notes."""
+        """Why devices are missing, and the remedy; a lost device has its own note."""
         driver = f"NVIDIA driver {self.driver or ''}".rstrip()
         found = self._found
         if found.uncounted is not None and not self._gpus:
@@ -112,25 +107,6 @@ class NvmlBackend:
         if not parts and not self._gpus:
             return "no devices requested"
         return "; ".join(parts) or None
-
-    @property
-    def _lost_note(self) -> str:
-        gone = [gpu for gpu in self._gpus if gpu.handle is None]
-        lost = [gpu for gpu in gone if gpu.parent_uuid is None]
-        devices = {gpu.uuid for gpu in lost}
-        parts = [
-            f"{gpu.uuid} lost: see `nvidia-smi -L`"
-            for gpu in gone
-            if gpu.parent_uuid is not None and gpu.parent_uuid not in devices
-        ]
-        if lost:
-            indices = ", ".join(str(gpu.index) for gpu in lost)
-            parts.insert(
-                0,
-                f"GPU{'s' if len(lost) > 1 else ''} {indices} lost: check `dmesg | grep -i xid`,"
-                " then reset or reboot",
-            )
-        return "; ".join(parts)
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
         """The devices now, in PCI order. Metrics whose query is not due keep their last values.

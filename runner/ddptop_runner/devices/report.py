@@ -34,10 +34,8 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     """Source of the metrics: "nvml", or None without devices."""
     driver: str | None = None
     note: str | None = None
-    """Why devices are missing, incomplete, or stale, and how to fix it; None if there is no
-    problem."""
-    machine_note: str | None = None
-    """`note` without the lost devices, which have their own notes."""
+    """Why devices are missing or stale, and how to fix it; None if there is no problem. A lost
+    device has its own note."""
     gpus: list[GpuSample] = []
     sampler_cpu_percent: float | None = None
     """CPU usage of the sampler over the last few seconds; 100 is one core."""

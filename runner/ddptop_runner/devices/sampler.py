@@ -73,7 +73,7 @@ class NoDevices:
     source = None
 
     def __init__(self, note: str | None, driver: str | None = None) -> None:
-        self.note = self.machine_note = note
+        self.note = note
         self.driver = driver
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
@@ -124,7 +124,6 @@ def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = Fals
         source=backend.source,
         driver=backend.driver,
         note=backend.note,
-        machine_note=backend.machine_note,
         gpus=gpus,
         sampler_cpu_percent=cost.mark(now_s, time.process_time()),
     )

@@ -55,9 +55,7 @@ hundred MiB there, so that device runs out of memory first.
 
 Common causes: a rank makes its first CUDA call before torch.cuda.set_device(local_rank), so the
 call goes to cuda:0; torch.load(path) without map_location restores every tensor to the device it
-was saved from (use map_location="cpu"); a data loader worker or a library uses cuda:0.
-
-A rank's own device is the one where it uses the most memory.""",
+was saved from (use map_location="cpu"); a data loader worker or a library uses cuda:0.""",
     "unused-gpu": """\
 None of the job's ranks are using this device, although all of them are running.
 

@@ -50,15 +50,6 @@ def test_each_device_with_stray_contexts_is_a_separate_finding():
     assert [f.id for f in find(ranks, gpus, JOB)] == ["stray-context-0", "stray-context-2"]
 
 
-def test_memory_identifies_a_ranks_device_if_the_order_does_not():
-    ranks = change_all(RANKS, gpu=None)
-    _, gpus = with_strays([1, 2, 3])
-    assert the((ranks, gpus), "stray-context-0").ranks == (1, 2, 3)
-    reversed_order = [make_rank(rank, gpu=rank) for rank in range(2)]
-    gpus = [make_gpu(0, of_rank(1)), make_gpu(1, of_rank(0), of_rank(1, 0.5))]
-    assert the((reversed_order, gpus), "stray-context-1").ranks == (1,)
-
-
 TWO_EACH = [make_gpu(index, of_rank(index // 2, 30 - index)) for index in range(4)]
 
 

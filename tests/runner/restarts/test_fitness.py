@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddptop_runner.judge.restarts.devices import HealthBook, Known, fault_of
+from ddptop_runner.judge.restarts.devices import HealthBook, fault_of
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
@@ -18,23 +18,23 @@ def sample(**changes: object) -> GpuSample:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "known", "reason"),
+    ("gpu", "forgiven", "reason"),
     [
-        (sample(), Known(), None),
-        (sample(lost=True), Known(), "lost"),
-        (sample(xid=[79]), Known(), "XID 79"),
-        (sample(xid=[13, 31, 43, 45, 63]), Known(), None),
-        (sample(xid=[48]), Known(), "XID 48"),
-        *((sample(xid=[code]), Known(), f"XID {code}") for code in (74, 109, 136, 154)),
-        (sample(xid=[44, 63, 94, 154]), Known(), None),
-        (sample(xid=[48, 94]), Known(), None),
-        (sample(xid=[48, 94, 95]), Known(), "XID 48"),
-        (sample(xid=[79]), Known(forgiven_xids=[79]), None),
-        (sample(xid=[79, 79]), Known(forgiven_xids=[79]), "XID 79"),
+        (sample(), [], None),
+        (sample(lost=True), [], "lost"),
+        (sample(xid=[79]), [], "XID 79"),
+        (sample(xid=[13, 31, 43, 45, 63]), [], None),
+        (sample(xid=[48]), [], "XID 48"),
+        *((sample(xid=[code]), [], f"XID {code}") for code in (74, 109, 136, 154)),
+        (sample(xid=[44, 63, 94, 154]), [], None),
+        (sample(xid=[48, 94]), [], None),
+        (sample(xid=[48, 94, 95]), [], "XID 48"),
+        (sample(xid=[79]), [79], None),
+        (sample(xid=[79, 79]), [79], "XID 79"),
     ],
 )
-def test_only_what_came_since_the_launch_makes_a_device_unfit(gpu, known, reason):
-    found = fault_of(gpu, known)
+def test_only_what_came_since_the_launch_makes_a_device_unfit(gpu, forgiven, reason):
+    found = fault_of(gpu, forgiven)
     assert found is None if reason is None else reason in (found or "")
 
 
@@ -55,7 +55,7 @@ def test_the_least_memory_in_use_without_processes_is_kept():
     there = [GpuProcess(pid=7, mem_used_bytes=70)]
     for used, processes in ((100, there), (20, None), (10, there), (None, None), (900, [])):
         book.add([sample(mem_used_bytes=used, processes=processes)])
-    assert book.idle_bytes() == {"GPU-2": 20}
+    assert book.idle_bytes == {"GPU-2": 20}
     book = HealthBook()
     book.add([sample(mem_used_bytes=100, processes=there)])
-    assert book.idle_bytes() == {"GPU-2": 30}
+    assert book.idle_bytes == {"GPU-2": 30}

@@ -50,7 +50,6 @@ def test_or_is_set_aside_where_that_is_allowed_until_a_restart():
     assert [device.index for device in after.devices or []] == [0, 1, 3]
     assert "with 6 ranks on GPUs 0, 1, 3 instead of 8: the global batch is 6/8" in found.notes[0]
     following = JobDevices(job)
-    following.known = devices.known
     (finding,) = following.update(report(2), found.aside)
     assert finding.severity == "warning" and "GPU 2 is set aside (lost)" in finding.message
     assert "`ddptop restart" in finding.message

@@ -15,7 +15,7 @@ from ddptop_runner.base.median import median as middle_of
 from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.rank_devices import is_own, where_mostly
+from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 from ddptop_runner.model.words import ENDED, Severity
 
@@ -160,7 +160,12 @@ class Placement:
         self.seen = any(device.memory for device in self.devices)
         """Whether the driver's pids match the ranks'. If not (another namespace, or nothing on a
         device yet), its processes prove nothing about the job."""
-        self._own = {rank.rank: self._own_device(rank) for rank in self.ranks}
+        self._own = {
+            rank.rank: device
+            for rank in self.ranks
+            for device in self.held(rank.rank)
+            if is_own(rank, device.gpu)
+        }
 
     def held(self, rank: int) -> list[Device]:
         """Devices on which that rank holds memory."""
@@ -185,16 +190,6 @@ class Placement:
         return any(
             device.memory and (device.gpu.util_percent or 0) >= 10 for device in self.devices
         )
-
-    def _own_device(self, rank: RankSample) -> Device | None:
-        held = self.held(rank.rank)
-        if len(held) == 1:
-            return held[0]
-        mostly = where_mostly([(device, device.memory[rank.rank]) for device in held])
-        if mostly is not None:
-            return mostly
-        named = [device for device in held if is_own(rank, device.gpu)]
-        return named[0] if len(named) == 1 else None
 
 
 def _device(gpu: GpuSample, job: str) -> Device:

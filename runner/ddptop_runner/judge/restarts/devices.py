@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
-from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.units import size
@@ -23,21 +22,11 @@ from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.model.events import SetAside
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
-from ddptop_runner.model.words import Base
 
 Report = Callable[[], "DeviceReport | None"]
 
 
-class Known(Base, frozen=True, kw_only=True):
-    """What was known about a device before the attempt that ended."""
-
-    forgiven_xids: list[int] = []
-    """XIDs reported before a user's restart, which tries the device again."""
-    idle_bytes: int | None = None
-    """The lowest observed memory in use on it, apart from that of listed processes."""
-
-
-def fault_of(gpu: GpuSample, known: Known) -> str | None:
+def fault_of(gpu: GpuSample, forgiven_xids: Sequence[int] = ()) -> str | None:
     """Why no attempt can succeed with a device; None if it is fit.
 
     XIDs after which a device must be reset or replaced (`codes.XIDS`) make it unfit, if they came
@@ -45,11 +34,11 @@ def fault_of(gpu: GpuSample, known: Known) -> str | None:
 
     Args:
         gpu: its latest sample.
-        known: what was known about it before.
+        forgiven_xids: reported before a user's restart, which tries the device again.
     """
     if gpu.lost:
         return "lost"
-    since = set(Counter(gpu.xid or ()) - Counter(known.forgiven_xids))
+    since = set(Counter(gpu.xid or ()) - Counter(forgiven_xids))
     if codes.CONTAINED in since and codes.UNCONTAINED not in since:
         since -= codes.SAME_AS_CONTAINED
     for code in sorted(since):
@@ -63,39 +52,37 @@ def key_of(device: Device | GpuSample) -> str:
     return device.uuid or str(device.index)
 
 
-@dataclass
 class HealthBook:
     """Tracks the health of each device of a job across samples."""
 
-    known: dict[str, Known] = field(default_factory=dict)
-    _latest: dict[str, GpuSample] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.idle_bytes: dict[str, int] = {}
+        """By key, the lowest observed memory in use apart from that of listed processes."""
+        self._latest: dict[str, GpuSample] = {}
+        self._forgiven: dict[str, list[int]] = {}
 
     def add(self, gpus: Sequence[GpuSample]) -> None:
         """Fold in fresh samples of the job's devices, including those set aside."""
         for gpu in gpus:
             key = key_of(gpu)
             self._latest[key] = gpu
-            known = self.known.get(key, Known())
-            self.known[key] = replace(known, idle_bytes=_idle_bytes(gpu, known.idle_bytes))
+            idle = _idle_bytes(gpu, self.idle_bytes.get(key))
+            if idle is not None:
+                self.idle_bytes[key] = idle
 
     def fault(self, device: Device) -> str | None:
         """What is wrong with a device; None if it is fit or was never sampled."""
-        gpu = self._latest.get(key_of(device))
-        return None if gpu is None else fault_of(gpu, self.known[key_of(device)])
+        key = key_of(device)
+        gpu = self._latest.get(key)
+        return None if gpu is None else fault_of(gpu, self._forgiven.get(key, ()))
 
     def forgive(self, device: Device) -> bool:
         """Forget a device's XIDs so far; returns whether the driver can reach it."""
         gpu = self._latest.get(key_of(device))
         if gpu is None or gpu.lost:
             return False
-        key = key_of(device)
-        self.known[key] = replace(self.known[key], forgiven_xids=list(gpu.xid or ()))
+        self._forgiven[key_of(device)] = list(gpu.xid or ())
         return True
-
-    def idle_bytes(self) -> Mapping[str, int]:
-        """By key, the memory in use on each device without any process."""
-        found = {key: known.idle_bytes for key, known in self.known.items()}
-        return {key: least for key, least in found.items() if least is not None}
 
 
 def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
@@ -357,21 +344,12 @@ class JobDevices:
         devices = without(self._spec, aside).devices
         if not devices:
             return Waited(0.0)
-        idle = self._health.idle_bytes()
+        idle = self._health.idle_bytes
 
         def held(gpus: Sequence[GpuSample]) -> list[Held]:
             return still_held(gpus, devices, idle, is_ours)
 
         return await wait_until_released(report, held, skip, request)
-
-    @property
-    def known(self) -> dict[str, Known]:
-        """What is known about each device, for the next supervisor."""
-        return self._health.known
-
-    @known.setter
-    def known(self, known: dict[str, Known]) -> None:
-        self._health.known = known
 
 
 def _in_words(failing: Sequence[SetAside]) -> str:

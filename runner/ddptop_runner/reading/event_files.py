@@ -8,7 +8,6 @@ read for training and one for validation.
 from __future__ import annotations
 
 import datetime as dt
-import math
 import os
 import re
 import stat
@@ -30,47 +29,6 @@ FIRST_FIND_S, LAST_FIND_S = 2.0, 300.0
 MAX_WAITING = 8192
 """Readings waiting to be taken; beyond that, the oldest are dropped."""
 _LEAVE_S = 0.2
-
-
-class EventWatch:
-    """Follows one job's files in a thread; no method blocks on them. Close it.
-
-    Args:
-        folder: is searched for files, with its subfolders, now and again.
-        since_s: Unix seconds; files last written before are ignored.
-        read_every_s: pause between reads.
-    """
-
-    def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
-        self._files = EventFiles(folder, since_s)
-        self._read_every_s = read_every_s
-        self._waiting: deque[tuple[EventFile, Reading]] = deque(maxlen=MAX_WAITING)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="event-files", daemon=True)
-        self._thread.start()
-
-    def read(self) -> list[tuple[EventFile, Reading]]:
-        """What was read since the last call, with the file that each reading is from."""
-        taken = []
-        while self._waiting:
-            taken.append(self._waiting.popleft())
-        return taken
-
-    def close(self) -> None:
-        """Stop following, without waiting for a file system that does not answer."""
-        self._stop.set()
-        self._thread.join(_LEAVE_S)
-
-    def _run(self) -> None:
-        pause_s, left_s = FIRST_FIND_S, 0.0
-        while not self._stop.is_set():
-            if left_s <= 0:
-                self._files.find()
-                left_s, pause_s = pause_s, min(2 * pause_s, LAST_FIND_S)
-            self._waiting.extend(self._files.read())
-            left_s -= self._read_every_s
-            self._stop.wait(self._read_every_s)
-        self._files.close()
 
 
 READ_BYTES = 4 << 20
@@ -107,17 +65,50 @@ class _Tail:
 
 
 class EventFiles:
-    """One job's files. Works in the calling thread. Close it."""
+    """One job's files, followed in a thread once started; no method then blocks on them. Close it.
+
+    Args:
+        folder: is searched for files, with its subfolders, now and again.
+        since_s: Unix seconds; files last written before are ignored.
+    """
 
     def __init__(self, folder: str, since_s: float) -> None:
         self._folder = folder
         self._since_s = since_s
         self._tails: dict[str, _Tail] = {}
+        self._waiting: deque[tuple[EventFile, Reading]] = deque(maxlen=MAX_WAITING)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    @property
-    def files(self) -> list[EventFile]:
-        """The files that it follows."""
-        return [tail.file for tail in self._tails.values()]
+    def start(self, read_every_s: float) -> None:
+        """Find and read in a thread, with pauses."""
+        self._thread = threading.Thread(target=self._run, args=(read_every_s,), daemon=True)
+        self._thread.start()
+
+    def taken(self) -> list[tuple[EventFile, Reading]]:
+        """What was read since the last call, with the file that each reading is from."""
+        found = []
+        while self._waiting:
+            found.append(self._waiting.popleft())
+        return found
+
+    def close(self) -> None:
+        """Stop following, without waiting for a file system that does not answer."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_LEAVE_S)
+
+    def _run(self, read_every_s: float) -> None:
+        pause_s, left_s = FIRST_FIND_S, 0.0
+        while not self._stop.is_set():
+            if left_s <= 0:
+                self.find()
+                left_s, pause_s = pause_s, min(2 * pause_s, LAST_FIND_S)
+            self.read()
+            left_s -= read_every_s
+            self._stop.wait(read_every_s)
+        for tail in self._tails.values():
+            tail.close()
 
     def find(self) -> None:
         """Search for files, in addition to those that it follows."""
@@ -128,9 +119,8 @@ class EventFiles:
                 except OSError:
                     continue
 
-    def read(self) -> list[tuple[EventFile, Reading]]:
-        """New readings, with their file."""
-        found = []
+    def read(self) -> None:
+        """Read what is new in the files that it follows."""
         for path, tail in list(self._tails.items()):
             try:
                 readings = tail.read()
@@ -138,18 +128,11 @@ class EventFiles:
                 tail.close()
                 del self._tails[path]
                 continue
-            found += [(tail.file, one) for one in readings if self._is_fresh(one)]
-        return found
+            self._waiting.extend((tail.file, one) for one in readings if self._is_fresh(one))
 
     def _is_fresh(self, reading: Reading) -> bool:
         at_s = reading.written_at_s
         return at_s is None or at_s >= self._since_s - SKEW_S
-
-    def close(self) -> None:
-        """Close all files."""
-        for tail in self._tails.values():
-            tail.close()
-        self._tails.clear()
 
 
 MAX_FILES = 16
@@ -414,7 +397,6 @@ class EventSeries:
         self._is_validation = validation
         self._best: dict[bool, tuple[int, str]] = {}
         """By whether it is a validation's, the weight and tag of the series of the loss."""
-        self._epoch: tuple[int | None, float] | None = None
 
     def read(self, data: bytes) -> tuple[list[Reading], int]:
         """(readings of the complete events, where the next event begins)."""
@@ -436,11 +418,6 @@ class EventSeries:
                 readings.append(
                     Reading(step=step, loss=value, kind=kind, written_at_s=event.written_at_s)
                 )
-            elif tag in ("epoch", "train/epoch") and math.isfinite(value):
-                if self._epoch == (step, value):
-                    continue
-                self._epoch = (step, value)
-                readings.append(Reading(step=step, epoch=value, written_at_s=event.written_at_s))
             else:
                 others.append((tag, value))
         if others and not self._is_validation:  # whose names are those of training

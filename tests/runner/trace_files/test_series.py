@@ -69,8 +69,8 @@ def test_lightnings_logger() -> None:
     found = read(sample("lightning_logs/version_1"))
     steps = range(1, 20, 2)
     assert losses(found) == [(s, None, x) for s, x in zip(steps, LIGHTNING, strict=True)]
-    epochs = [(r.step, r.epoch) for r in found if r.epoch is not None]
-    assert epochs == [(s, float(s > 9)) for s in steps]
+    epochs = [dict(r.scalars)["epoch"] for r in found if "epoch" in dict(r.scalars)]
+    assert sorted(set(epochs)) == [0.0, 1.0]
     assert [x for _, _, x in losses(found, "val")] == [0.19076, 0.12695]
 
 

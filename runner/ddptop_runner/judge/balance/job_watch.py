@@ -25,9 +25,10 @@ from ddptop_runner.judge.balance.imbalance import STRAGGLER, busy_s, median_of_o
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.words import ENDED
 
-SAMPLES = 40
-"""Samples over which times are smoothed, by median: a rank must deviate in half of them."""
-LEAST_SAMPLES = 20
+SAMPLES, LEAST_SAMPLES = 40, 20
+"""Times are smoothed by the median of so many samples: a rank must deviate in half of them."""
+EVERY_S = 2.0
+"""The medians of many ranks take a moment: how often they are computed."""
 HOLD_S = 5.0
 """How long the medians must then deviate."""
 
@@ -37,31 +38,44 @@ class RankMarks:
 
     def __init__(self) -> None:
         self._ids: object = None
-        self._samples: dict[int, deque[RankSample]] = {}
-        self._steps: dict[int, int | None] = {}
+        self._start_over(())
 
-    def update(self, ranks: Sequence[RankSample], attempt: int | None = None) -> list[Finding]:
+    def _start_over(self, ranks: Sequence[RankSample]) -> None:
+        self._samples = {rank.rank: deque[RankSample](maxlen=SAMPLES) for rank in ranks}
+        self._steps: dict[int, int | None] = {}
+        self._judged_s = -EVERY_S
+        self._found: list[Finding] = []
+
+    def update(
+        self, ranks: Sequence[RankSample], now_s: float, attempt: int | None = None
+    ) -> list[Finding]:
         """The finding on the ranks that hold up the others, if there are any.
 
         Args:
             ranks: of the job.
+            now_s: a monotonic clock, in seconds.
             attempt: the job's; everything starts over with a new one.
         """
         living = [rank for rank in seen(ranks) if rank.state not in ENDED]
         ids = attempt, tuple((rank.rank, rank.pid) for rank in living)
         if ids != self._ids:
-            self._ids, self._steps = ids, {}
-            self._samples = {rank.rank: deque(maxlen=SAMPLES) for rank in living}
+            self._ids = ids
+            self._start_over(living)
         steps = {rank.rank: rank.step for rank in living}
-        if all(step is None or self._steps.get(one) != step for one, step in steps.items()):
+        have_stepped = all(
+            step is None or self._steps.get(rank) != step for rank, step in steps.items()
+        )
+        if have_stepped:
             self._steps = steps
             for rank in living:
                 self._samples[rank.rank].append(rank)
-        if any(len(samples) < LEAST_SAMPLES for samples in self._samples.values()):
-            return []
-        smooth = [_smooth(rank, self._samples[rank.rank]) for rank in living]
-        apart = slow(smooth)
-        return [straggler_finding(smooth, apart)] if apart else []
+        is_known = all(len(samples) >= LEAST_SAMPLES for samples in self._samples.values())
+        if have_stepped and is_known and now_s - self._judged_s >= EVERY_S:
+            self._judged_s = now_s
+            smooth = [_smooth(rank, self._samples[rank.rank]) for rank in living]
+            apart = slow(smooth)
+            self._found = [straggler_finding(smooth, apart)] if apart else []
+        return self._found
 
 
 def _smooth(rank: RankSample, samples: Sequence[RankSample]) -> RankSample:
@@ -182,7 +196,7 @@ class JobWatch:
         if snapshot.state in _AT_WORK:
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
-            found += self._marks.update(ranks, snapshot.attempt)
+            found += self._marks.update(ranks, now_s, snapshot.attempt)
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)

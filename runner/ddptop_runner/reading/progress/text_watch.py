@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.reading.event_files import EventWatch, rank_of, written_at
+from ddptop_runner.reading.event_files import EventFiles, rank_of, written_at
 from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store import logs
@@ -187,7 +187,8 @@ class RankFiles:
     """
 
     def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
-        self._watch = EventWatch(folder, since_s, read_every_s)
+        self._files = EventFiles(folder, since_s)
+        self._files.start(read_every_s)
         self.ranks: dict[int, TextProgress] = {}
 
     def look(
@@ -206,7 +207,7 @@ class RankFiles:
         for known in self.ranks.values():
             known.begin_look()
         found = []
-        for file, reading in self._watch.read():
+        for file, reading in self._files.taken():
             if (rank := rank_of(file, pids, others)) is not None:
                 at = written_at(reading, now)
                 self.ranks.setdefault(rank, TextProgress()).add(reading, at)
@@ -215,7 +216,7 @@ class RankFiles:
 
     def close(self) -> None:
         """Close the files; the progress remains."""
-        self._watch.close()
+        self._files.close()
 
 
 def _named(reading: Reading, ranks: Collection[int]) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.reading.event_files import EventFiles, rank_of, written_at
-from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
+from ddptop_runner.reading.progress.from_text import TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile
@@ -90,8 +90,8 @@ class TextWatch:
         self._attempt: int | None = None
         self._streams: dict[int, LogStream] = {}
         self._ranks: dict[int, TextProgress] = {}
-        self._earlier: dict[int, Earlier] = {}
-        """By rank, from earlier attempts."""
+        self._first_epochs: dict[int, int | None] = {}
+        """By rank, the number of its first epoch, as earlier attempts show."""
         self._turn = 0
 
     def of_rank(self, rank: int) -> TextProgress | None:
@@ -116,7 +116,7 @@ class TextWatch:
         if first:
             self.close()
             for rank, known in self._ranks.items():
-                self._earlier[rank] = known.shows
+                self._first_epochs[rank] = known.first_epoch
             self._ranks.clear()
             self._attempt = attempt
         for known in self._ranks.values():
@@ -166,8 +166,8 @@ class TextWatch:
             if len(self._ranks) >= MAX_RANKS:
                 return
             hints = self._hints._replace(resumes=self._hints.resumes or bool(self._attempt))
-            earlier = self._earlier.get(rank, Earlier())
-            known = self._ranks[rank] = TextProgress(hints, is_whole, earlier)
+            first_epoch = self._first_epochs.get(rank)
+            known = self._ranks[rank] = TextProgress(hints, is_whole, first_epoch)
         known.add(reading, at, writer)
 
     def close(self) -> None:

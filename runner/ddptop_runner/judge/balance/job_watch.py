@@ -21,7 +21,7 @@ from ddptop_runner.base.units import is_or_are, name_ranks, step_time
 from ddptop_runner.judge import alerts
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import findings
-from ddptop_runner.judge.balance.imbalance import STRAGGLER, busy_s, median_of_others, seen
+from ddptop_runner.judge.balance.imbalance import busy_s, median_of_others, seen
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.words import ENDED
 
@@ -123,7 +123,7 @@ def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -
     who = f"{name_ranks(numbers)}{where}"
     why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
     message = f"{who} {is_or_are(numbers)} holding up the others: it {why}"
-    return Finding(STRAGGLER, "warning", message, numbers, hold_s=HOLD_S)
+    return Finding("straggler", "warning", message, numbers, hold_s=HOLD_S)
 
 
 def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:

@@ -308,18 +308,14 @@ def from_log(snapshot: NodeSnapshot) -> Line:
     return line(("from the log", "dim")) if sources == {"log"} else ()
 
 
-def cost(
-    viewer_percent: float | None, sampler_percent: float | None, queries_per_s: float | None
-) -> tuple[str, str]:
+def cost(viewer_percent: float | None, sampler_percent: float | None) -> tuple[str, str]:
     """CPU used by ddptop itself, in full and in brief; empty if unknown.
 
-    `ddptop overhead 3.1% CPU, sampler 0.9%, 24 queries/s`, or `ddptop overhead 4.0% CPU` in total.
+    `ddptop overhead 3.1% CPU, sampler 0.9%`, or `ddptop overhead 4.0% CPU` in total.
     """
     if viewer_percent is None:
         return "", ""
     text = f"ddptop overhead {viewer_percent:.1f}% CPU"
     if sampler_percent is not None:
         text += f", sampler {sampler_percent:.1f}%"
-    if queries_per_s is not None:
-        text += f", {queries_per_s:.0f} queries/s"
     return text, f"ddptop overhead {viewer_percent + (sampler_percent or 0.0):.1f}% CPU"

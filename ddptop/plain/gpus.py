@@ -41,7 +41,7 @@ def as_text(report: DeviceReport, width: int | None = None) -> str:
         parts.append(_processes(rows, width))
     notes = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, columns)]
     notes += _process_notes(report.gpus, names)
-    notes += [report.machine_note] if report.machine_note else []
+    notes += [report.note] if report.note else []
     if notes:
         parts.append("\n".join(_wrapped(note, width) for note in notes))
     return "\n\n".join(parts)

@@ -115,7 +115,6 @@ class DeviceSource:
             note=report.note,
             driver=report.driver,
             sampler_cpu_percent=report.sampler_cpu_percent,
-            queries_per_s=report.queries_per_s,
         )
 
     def pause(self) -> None:

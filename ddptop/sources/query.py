@@ -35,8 +35,6 @@ class Devices(msgspec.Struct, frozen=True):
     """Driver version, if this viewer's own sampler reported it."""
     sampler_cpu_percent: float | None = None
     """CPU usage of this viewer's own sampler; None if it has none."""
-    queries_per_s: float | None = None
-    """Driver queries per second of that sampler."""
 
 
 class Look(msgspec.Struct, frozen=True):

@@ -55,19 +55,7 @@ hundred MiB there, so that device runs out of memory first.
 
 Common causes: a rank makes its first CUDA call before torch.cuda.set_device(local_rank), so the
 call goes to cuda:0; torch.load(path) without map_location restores every tensor to the device it
-was saved from (use map_location="cpu"); a data loader worker or a library uses cuda:0.
-
-A rank's own device is the one where it uses the most memory.""",
-    "data-parallel": """\
-One process uses several devices, and the first of them uses more memory than the others, as with
-torch.nn.DataParallel: at every step it copies the model to each device, scatters the batch, gathers
-all outputs on the first device, and computes the loss there. The first device limits the batch
-size, and one Python process drives all devices.
-
-DistributedDataParallel runs one process per device: nothing is copied or gathered, and gradients
-are reduced while the backward pass is still running. Start one rank per GPU (ddptop launch --gpus
-0-3), call torch.cuda.set_device(local_rank) and init_process_group, wrap the model in
-DistributedDataParallel, and pass a DistributedSampler to the data loader.""",
+was saved from (use map_location="cpu"); a data loader worker or a library uses cuda:0.""",
     "unused-gpu": """\
 None of the job's ranks are using this device, although all of them are running.
 
@@ -131,11 +119,7 @@ usually a full disk or a file system that was unmounted.""",
     "set-aside": """\
 A GPU failed, and the job is continuing without it (--allow-shrink) on fewer ranks.
 
-Have the GPU checked, then run `ddptop restart JOB` to use it again.""",
-    "healthy": """\
-A GPU that was set aside is responding again without errors. The job is continuing on fewer ranks.
-
-Run `ddptop restart JOB` to use it again.""",
+Have the GPU checked and reset, then run `ddptop restart JOB` to use it again.""",
     "queued": """\
 The job is waiting for its GPUs to become free and will start automatically. The alert shows who is
 using them; to use busy GPUs, launch with --force.""",

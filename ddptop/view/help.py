@@ -161,10 +161,7 @@ REST: Words = (
     ("after", "time since the attempt started"),
     ("why", "the reason, if known"),
     ("different options", "options that differ between the compared jobs"),
-    (
-        "ddptop overhead",
-        "CPU used by this viewer and by the sampler, and the sampler's driver queries per second",
-    ),
+    ("ddptop overhead", "CPU used by this viewer and by the sampler"),
     ("read-only", "this viewer cannot stop, kill, restart, launch, or remove anything"),
     ("stale", "the job has sent nothing for several seconds; the values shown are the last known"),
     ("n/a", "not available; never shown as 0"),

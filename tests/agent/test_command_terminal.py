@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.agent import command as terminal_module
 from ddptop_runner.agent.command import PUMP_MAIN, Terminal
 from ddptop_runner.agent.link import ExitWatch
 from ddptop_runner.host import procs, tree
@@ -118,26 +117,3 @@ def test_no_pump_is_started_for_a_closed_terminal(tmp_path: Path, watch, wait_un
     terminal.pump_ended(-signal.SIGKILL)
     wait_until(lambda: pumps() == [], what="the pump's end")
     assert terminal._pumps == 1
-
-
-def test_pump_start_is_retried(tmp_path: Path, watch, wait_until, monkeypatch):
-    log = tmp_path / "launcher.log"
-    with log.open("ab") as file:
-        terminal = Terminal(file.fileno(), watch)
-    (first,) = pumps()
-    start, failures = subprocess.Popen, [OSError("no processes are left")]
-
-    def popen(*args, **kwargs):
-        if failures:
-            raise failures.pop()
-        return start(*args, **kwargs)
-
-    monkeypatch.setattr(terminal_module, "START_AGAIN_S", 0.01)
-    monkeypatch.setattr(terminal_module.subprocess, "Popen", popen)
-    os.kill(first, signal.SIGKILL)
-    os.write(terminal.slave, b"before\n")
-    wait_until(lambda: log.read_bytes() == b"before\n", what="the line")
-    assert failures == []
-    terminal.hand_over()
-    wait_until(lambda: pumps() == [], what="the pump's end")
-    terminal.close()

@@ -6,9 +6,7 @@ from tests.devices.jobs import (
     JOB,
     change,
     change_all,
-    make_gpu,
     make_job,
-    make_rank,
     of_rank,
 )
 
@@ -36,15 +34,6 @@ def with_strays(ranks: list[int], gib: float | None = 0.5, on: int = 0) -> Case:
     """Those ranks also use this much memory on that device."""
     strays = [of_rank(rank, gib) for rank in ranks]
     return RANKS, change(GPUS, {on: {"processes": [of_rank(on), *strays]}})
-
-
-def one_process(memory: list[float | None], util: list[float | None]) -> Case:
-    """One rank on several devices."""
-    gpus = [
-        make_gpu(index, of_rank(0, gib), util_percent=percent)
-        for index, (gib, percent) in enumerate(zip(memory, util, strict=True))
-    ]
-    return [make_rank(0, gpu=None)], gpus
 
 
 UNSTEPPED = change_all(RANKS, step=None)

@@ -23,7 +23,6 @@ from tests.devices.judged import (
     UNSTEPPED,
     Case,
     assert_healthy,
-    one_process,
     the,
     with_strays,
 )
@@ -247,7 +246,6 @@ def test_a_healthy_job_has_no_alert_from_its_start_to_its_end(seed):
 def test_every_finding_is_explained():
     cases = [
         with_strays([1]),
-        one_process([30, 20, 20, 20], [60, 55, 50, 52]),
         (RANKS[:3], change(GPUS, {3: {"processes": [], "util_percent": 0.0}})),
         (RANKS, change(GPUS, {3: {"processes": []}})),
         with_gpu(throttle_reasons=["power brake"]),
@@ -269,7 +267,6 @@ def test_every_finding_is_explained():
     ]
     ids += [
         "set-aside",
-        "healthy",
         "queued",
         "stalled",
     ]

@@ -18,7 +18,6 @@ from tests.devices.judged import (
     RANKS,
     UNSTEPPED,
     assert_healthy,
-    one_process,
     the,
     with_strays,
 )
@@ -49,15 +48,6 @@ def test_each_device_with_stray_contexts_is_a_separate_finding():
     ranks, gpus = with_strays([1])
     gpus = change(gpus, {2: {"processes": [of_rank(2), of_rank(3, 0.5)]}})
     assert [f.id for f in find(ranks, gpus, JOB)] == ["stray-context-0", "stray-context-2"]
-
-
-def test_memory_identifies_a_ranks_device_if_the_order_does_not():
-    ranks = change_all(RANKS, gpu=None)
-    _, gpus = with_strays([1, 2, 3])
-    assert the((ranks, gpus), "stray-context-0").ranks == (1, 2, 3)
-    reversed_order = [make_rank(rank, gpu=rank) for rank in range(2)]
-    gpus = [make_gpu(0, of_rank(1)), make_gpu(1, of_rank(0), of_rank(1, 0.5))]
-    assert the((reversed_order, gpus), "stray-context-1").ranks == (1,)
 
 
 TWO_EACH = [make_gpu(index, of_rank(index // 2, 30 - index)) for index in range(4)]
@@ -99,50 +89,6 @@ HEALTHY_BESIDE_STRAYS = {
 
 @pytest.mark.parametrize("case", HEALTHY_BESIDE_STRAYS.values(), ids=list(HEALTHY_BESIDE_STRAYS))
 def test_no_stray_context(case):
-    assert_healthy(case)
-
-
-# -- DataParallel ----------------------------------------------------------------------------------
-
-
-def test_data_parallel():
-    finding = the(one_process([30, 20, 20, 20], [60, 55, 50, 52]), "data-parallel")
-    assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (0,), (0, 1, 2, 3))
-    assert finding.message == (
-        "one process (pid 100) uses GPUs 0-3, with 30.0 GiB on GPU 0 and 20.0 GiB on "
-        "each of the others: this looks like torch.nn.DataParallel, which copies the model and "
-        "gathers all outputs on the first GPU at every step; DistributedDataParallel with one "
-        "process per GPU avoids both (--nproc 4)"
-    )
-
-
-def test_data_parallel_on_two_devices():
-    assert the(one_process([30, 20], [80, 70]), "data-parallel").gpus == (0, 1)
-
-
-HEALTHY_BESIDE_DATA_PARALLEL = {
-    "even, as MirroredStrategy": one_process([30, 29, 29, 29], [90, 90, 90, 90]),
-    "stages that take turns": one_process([30, 20], [45, 50]),
-    "stages of different sizes": one_process([40, 10, 20, 30], [90, 90, 90, 90]),
-    "memory is not known": one_process([None, 20, 20], [90, 90, 90]),
-    "utilization is not known": one_process([30, 20, 20], [None, 90, 90]),
-    "a small difference in a small job": one_process([0.9, 0.5, 0.5], [90, 90, 90]),
-    "the others only wait": one_process([30, 20, 20], [95, 40, 0]),
-    "one rank per device, the first fuller": (
-        RANKS,
-        change(GPUS, {0: {"processes": [of_rank(0, 60)]}}),
-    ),
-    "several processes of one rank": (
-        [make_rank(0, gpu=None)],
-        [make_gpu(index, of_rank(0, 30 - index, pid=200 + index)) for index in range(4)],
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "case", HEALTHY_BESIDE_DATA_PARALLEL.values(), ids=list(HEALTHY_BESIDE_DATA_PARALLEL)
-)
-def test_no_data_parallel(case):
     assert_healthy(case)
 
 

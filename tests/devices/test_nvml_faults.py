@@ -38,7 +38,7 @@ def test_lost_device_is_reported_and_its_handle_not_used_again(make_stub, make_r
     assert all(lost[name] is None for name in FIGURES)
     for kept in ("index", "uuid", "name", "mem_total_bytes"):
         assert lost[kept] == before[kept]
-    assert "GPU 1 lost" in report["note"]
+    assert "lost: it fell off the bus" in lost["note"] and report["note"] is None
     assert calls_after_loss(stub, 1) == {}
     assert 2 <= stub.counts()["nvmlDeviceGetHandleByUUID"] <= 3  # looked up again every 10 s
 

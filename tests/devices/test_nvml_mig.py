@@ -118,7 +118,6 @@ def test_missing_requested_instance_is_reported(stub, make_reader):
     for second in range(1, 12):
         report = reader.report(second)
     assert report["gpus"][0]["lost"] and "no longer exists" in report["gpus"][0]["note"]
-    assert report["note"] == f"{SECOND} lost: see `nvidia-smi -L`"
 
 
 def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
@@ -130,8 +129,6 @@ def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
     for second in range(1, 40):
         gpus = reader.sample(second)
     assert [gpu["lost"] for gpu in gpus] == [False, True, True, True]
-    assert reader.report(39)["note"].startswith("GPU 1 lost: ")
-    assert "MIG" not in reader.report(39)["note"]
     with stub.together():
         for index in (1, 100, 102):
             stub.restore(index)

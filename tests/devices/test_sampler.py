@@ -74,11 +74,11 @@ def test_arguments():
 
 def test_its_own_cost_is_a_mean_over_its_last_seconds():
     cost = Cost()
-    assert cost.mark(100.0, 5.0, 50) is None
-    assert cost.mark(101.0, 5.01, 60) == (pytest.approx(1.0), 10.0)
+    assert cost.mark(100.0, 5.0) is None
+    assert cost.mark(101.0, 5.01) == pytest.approx(1.0)
     for second in range(2, 30):
-        spent = cost.mark(100.0 + second, 5.01 + 0.02 * (second - 1), 60 + 7 * (second - 1))
-    assert spent == (pytest.approx(2.0), pytest.approx(7.0))
+        spent = cost.mark(100.0 + second, 5.01 + 0.02 * (second - 1))
+    assert spent == pytest.approx(2.0)
 
 
 def test_each_report_contains_the_samplers_cost(make_stub):
@@ -88,15 +88,8 @@ def test_each_report_contains_the_samplers_cost(make_stub):
     ) as child:
         reports = [decode_report(child.stdout.readline()) for _ in range(5)]
         child.stdout.close()
-    assert reports[0].sampler_cpu_percent is None and reports[0].queries_per_s is None
+    assert reports[0].sampler_cpu_percent is None
     assert all(0 <= report.sampler_cpu_percent < 50 for report in reports[1:])
-    assert all(2**20 < report.sampler_rss_bytes < 2**27 for report in reports)
-    counted = reports[-1].queries_per_s * (reports[-1].boottime_s - reports[0].boottime_s)
-    calls = [call.function for call in stub.calls()]
-    ticks = [place for place, name in enumerate(calls) if name == "nvmlEventSetWait_v2"]
-    assert len(ticks) >= 5, "more, where it was read late"
-    since = calls[ticks[1] : [*ticks, len(calls)][5]]
-    assert counted == pytest.approx(len(since), abs=0.5)
 
 
 def test_a_tick_has_its_interval(make_stub):

@@ -90,12 +90,14 @@ def test_lost_device_is_set_aside_and_used_again(stub, launch_script, wait_until
     wait_until(lambda: job.events("supervisor_restarted"), what="another supervisor")
     stub.restore(1)
     wait_until(
-        lambda: {alert["id"] for alert in job.status()["alerts"]} == {"healthy-1"},
-        what="the offer of the device",
+        lambda: [gpu["lost"] for gpu in job.status()["gpus"]] == [False] * 3,
+        what="the device that is back",
     )
     status = job.status()
     assert (status["attempt"], status["world_size"], status["set_aside"]) == (1, 2, [1])
-    assert f"run `ddptop restart {job.name}` to use it again" in status["alerts"][0]["message"]
+    (alert,) = status["alerts"]
+    assert alert["id"] == "set-aside-1"
+    assert f"`ddptop restart {job.name}` tries it again" in alert["message"]
     assert job.cli("restart", job.name).returncode == 0
     wait_until(lambda: job.trains(attempt=2), what="three ranks that train again")
     uuids = ",".join(stub.gpu(index).uuid for index in range(3))

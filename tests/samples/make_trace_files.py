@@ -25,7 +25,7 @@ def torch():
 def lightning():
     import lightning as L
     import torch
-    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+    from lightning.pytorch.loggers import TensorBoardLogger
 
     class Model(L.LightningModule):
         def __init__(self):
@@ -52,7 +52,7 @@ def lightning():
         log_every_n_steps=2,
         enable_progress_bar=False,
         enable_checkpointing=False,
-        logger=[CSVLogger("."), TensorBoardLogger(".")],
+        logger=TensorBoardLogger("."),
     )
     trainer.fit(Model(), loader, loader)
 

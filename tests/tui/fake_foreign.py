@@ -325,7 +325,6 @@ class HeldFeed:
             source="nvml",
             gpus=gpus,
             sampler_cpu_percent=0.4,
-            queries_per_s=31.0,
         )
 
     async def start(self) -> None:

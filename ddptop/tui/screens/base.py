@@ -95,8 +95,7 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     def cost(self, look: Look) -> tuple[str, str]:
         """What watching costs, for the key bar: a long and a short text."""
-        devices = look.devices
-        return cost(look.cpu_percent, devices.sampler_cpu_percent, devices.queries_per_s)
+        return cost(look.cpu_percent, look.devices.sampler_cpu_percent)
 
     def show_findings(self, view: AnyJob | None, look: Look) -> None:
         """Show all findings for a job."""

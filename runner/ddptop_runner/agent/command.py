@@ -24,8 +24,6 @@ PUMP_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pump.py")
 LINES, COLUMNS = 40, 120
 MOST_PUMPS = 100
 """Limit for starting pumps, in case they cannot run at all."""
-START_AGAIN_S = 1.0
-"""Wait after a pump could not be started, for lack of processes or memory."""
 
 
 class CommandAgent:
@@ -185,12 +183,7 @@ class Terminal:
     def pump_ended(self, returncode):
         """Start another pump, up to a limit, if one was killed, because it left output behind."""
         if returncode != 0 and self._pumps < MOST_PUMPS:
-            try:
-                self.start_pump()
-            except OSError:
-                timer = threading.Timer(START_AGAIN_S, self.pump_ended, (returncode,))
-                timer.daemon = True
-                timer.start()
+            self.start_pump()
 
     def start_pump(self):
         """Begin to read, unless closed."""

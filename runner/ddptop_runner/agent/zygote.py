@@ -24,7 +24,6 @@ import gc
 import importlib
 import importlib.machinery
 import importlib.util
-import io
 import json
 import mmap
 import os
@@ -63,6 +62,10 @@ NEEDS_COMPILER = re.compile(rb"\boptim\b|DistributedDataParallel")
 """What in torch imports its compiler, which takes as long as torch itself."""
 NEEDS_NO_COMPILER = {"torch", "numpy"}
 """Packages that do not; any other may hold the training loop or import it."""
+
+STANDARD_FDS = 4
+"""Standard input, output, and error, and that of the listing itself. Another one would be closed in
+each rank when its Python object is, whatever has its number by then."""
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35
@@ -201,8 +204,12 @@ def start(command, before, path):
     """
     if is_standard_only(command[2:]):
         return None, None
+    if sys.version_info < (3, 10):
+        return None, "Python is older than 3.10"
     if "torch" in before:
         return None, "torch is imported whenever Python starts"
+    if len(os.listdir("/proc/self/fd")) > STANDARD_FDS:
+        return None, "files are opened whenever Python starts"
     loaded_env = dict(os.environ)
     why_not = import_torch()
     if why_not is not None:
@@ -252,7 +259,6 @@ def serve(channel, command, before, path):
         path: a rank's sys.path, except for its script's folder.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    close_owners(channel)
     only_open(channel.fileno())
     why_not = preload(command, before)
     preloaded = hide_modules(before)
@@ -305,17 +311,6 @@ def fork_each(orders, report):
     except OSError:
         os._exit(1)
     os._exit(0)
-
-
-def close_owners(kept):
-    """Close the agent's sockets and files, so that no rank closes their numbers when it exits."""
-    if len(os.listdir("/proc/self/fd")) == 5:  # the standard ones, this one, the listing's own
-        return  # looking at all objects would copy the memory that they are in
-    for owner in gc.get_objects():
-        if issubclass(type(owner), (socket.socket, io.FileIO)) and owner is not kept:
-            with contextlib.suppress(OSError, ValueError):
-                if owner.fileno() > 2:
-                    owner.close()
 
 
 def only_open(*kept):
@@ -387,7 +382,7 @@ def imported(argv, text):
     modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     own = importable_in(first_folder(argv))
-    standard = getattr(sys, "stdlib_module_names", frozenset()) - {"importlib", "runpy"} - own
+    standard = sys.stdlib_module_names - {"importlib", "runpy"} - own
     return {name.partition(".")[0] for name in modules} - standard
 
 
@@ -531,19 +526,15 @@ def hide_modules(before):
     Returns:
         A Preloaded, not yet in use.
     """
-    standard = getattr(sys, "stdlib_module_names", None)
-    library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     families: dict = {}
     for name in [name for name in sys.modules if name not in before]:  # as imported, for teardown
         top = name.partition(".")[0]
-        file = getattr(sys.modules.get(top), "__file__", None)
-        if standard is not None:
-            is_standard = top in standard
-        else:
-            is_standard = file is None or (file.startswith(library) and "-packages" not in file)
         if top == "ddptop_agent":
             del sys.modules[name]
-        elif not is_standard and getattr(sys.modules.get(top), "__spec__", None) is not None:
+        elif (
+            top not in sys.stdlib_module_names
+            and getattr(sys.modules.get(top), "__spec__", None) is not None
+        ):
             families.setdefault(top, {})[name] = sys.modules[name]
     for family in families.values():
         for name in family:

@@ -32,14 +32,12 @@ from ddptop_runner.devices.nvml_device import (
     Gpu,
     LostError,
     ask,
-    counted,
     identify,
     process_queries,
     read,
     read_fast,
     read_mig_mode,
     read_processes,
-    tally,
 )
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import NOT_SUPPORTED, Why, init_failure, why_not
@@ -93,18 +91,8 @@ class NvmlBackend:
         self.source = "nvml" if self._gpus else None
 
     @property
-    def queries(self) -> int:
-        """The number of calls into the driver that this process has made."""
-        return tally.calls
-
-    @property
     def note(self) -> str | None:
-        """Why devices are missing or incomplete, and the remedy; None if there is no problem."""
-        return "; ".join(filter(None, (self.machine_note, self._lost_note))) or None
-
-    @property
-    def machine_note(self) -> str | None:
-        """`note` without the lost devices, which have their own notes."""
+        """Why devices are missing, and the remedy; a lost device has its own note."""
         driver = f"NVIDIA driver {self.driver or ''}".rstrip()
         found = self._found
         if found.uncounted is not None and not self._gpus:
@@ -119,25 +107,6 @@ class NvmlBackend:
         if not parts and not self._gpus:
             return "no devices requested"
         return "; ".join(parts) or None
-
-    @property
-    def _lost_note(self) -> str:
-        gone = [gpu for gpu in self._gpus if gpu.handle is None]
-        lost = [gpu for gpu in gone if gpu.parent_uuid is None]
-        devices = {gpu.uuid for gpu in lost}
-        parts = [
-            f"{gpu.uuid} lost: see `nvidia-smi -L`"
-            for gpu in gone
-            if gpu.parent_uuid is not None and gpu.parent_uuid not in devices
-        ]
-        if lost:
-            indices = ", ".join(str(gpu.index) for gpu in lost)
-            parts.insert(
-                0,
-                f"GPU{'s' if len(lost) > 1 else ''} {indices} lost: check `dmesg | grep -i xid`,"
-                " then reset or reboot",
-            )
-        return "; ".join(parts)
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
         """The devices now, in PCI order. Metrics whose query is not due keep their last values.
@@ -283,14 +252,14 @@ def _each_process_once(samples: list[GpuSample]) -> list[GpuSample]:
 
 def _start() -> None:
     try:
-        counted(pynvml.nvmlInit)
+        pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise NoDriverError(init_failure(error.value, str(error))) from error
 
 
 def _text(function: Any) -> str | None:
     try:
-        answer = counted(function)
+        answer = function()
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None
     return answer if isinstance(answer, str) else None
@@ -349,7 +318,7 @@ def find(uuids: Collection[str] | None) -> Found:
 def device_count() -> int | Why:
     """How many devices the driver lists, or why it does not report that."""
     try:
-        return int(counted(pynvml.nvmlDeviceGetCount))
+        return int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
         return words.why_not(error.value)
 
@@ -362,9 +331,9 @@ def look_up_again(gpu: Gpu) -> bool:
     """
     try:
         if gpu.uuid is not None:
-            handle = counted(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
         elif not isinstance(count := device_count(), Why) and gpu.index < count:
-            handle = counted(pynvml.nvmlDeviceGetHandleByIndex, gpu.index)
+            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
         else:
             return False
     except pynvml.NVMLError as error:
@@ -392,7 +361,7 @@ def instances(gpu: Gpu) -> list[Gpu]:
     for place in range(0 if isinstance(most, Why) else most):
         try:
             # slots without an instance can come before others, so an error does not end the list
-            handle = counted(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu.handle, place)
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, place)
             instance = Gpu(index=gpu.index, handle=handle, parent_uuid=gpu.uuid or "")
             identify(instance)
         except (pynvml.NVMLError, LostError):
@@ -406,7 +375,7 @@ def _look_up(index: int) -> Gpu | None:
     """The device with this index, lost or not; None if it is not accessible."""
     gpu = Gpu(index=index)
     try:
-        gpu.handle = counted(pynvml.nvmlDeviceGetHandleByIndex, index)
+        gpu.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         identify(gpu)
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
@@ -422,10 +391,10 @@ def _instance(uuid: str) -> Gpu | None:
     if not uuid.startswith("MIG-"):
         return None
     try:
-        handle = counted(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        device = counted(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
-        index = counted(pynvml.nvmlDeviceGetIndex, device)
-        parent_uuid = counted(pynvml.nvmlDeviceGetUUID, device)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        device = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        index = pynvml.nvmlDeviceGetIndex(device)
+        parent_uuid = pynvml.nvmlDeviceGetUUID(device)
         gpu = Gpu(index=index, handle=handle, uuid=uuid, parent_uuid=parent_uuid)
         identify(gpu)
     except (pynvml.NVMLError, LostError):
@@ -468,15 +437,15 @@ class XidWatch:
         reasons: dict[int | None, Why | None] = {}
         lost: list[Any] = []
         try:
-            events = counted(pynvml.nvmlEventSetCreate)
+            events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
             return dict.fromkeys(map(self.address, handles), why_not(error.value)), lost
         for handle in handles:
             reasons[self.address(handle)] = NOT_SUPPORTED
             try:
-                types = counted(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
+                types = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
                 if types & XID:
-                    counted(pynvml.nvmlDeviceRegisterEvents, handle, XID, events)
+                    pynvml.nvmlDeviceRegisterEvents(handle, XID, events)
                     reasons[self.address(handle)] = None
             except pynvml.NVMLError as error:
                 reasons[self.address(handle)] = why_not(error.value)
@@ -491,7 +460,7 @@ class XidWatch:
         reports: list[tuple[int | None, int]] = []
         while self._set is not None and len(reports) < _MOST_EVENTS_PER_TICK:
             try:
-                event = counted(pynvml.nvmlEventSetWait_v2, self._set, 0)
+                event = pynvml.nvmlEventSetWait_v2(self._set, 0)
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
                     self._set, self.why_stopped = None, why_not(error.value)

@@ -297,7 +297,7 @@ def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = No
         try:
             if call is not None:
                 return call(gpu.handle, *query)
-            return counted(function, gpu.handle, *query[1:])
+            return function(gpu.handle, *query[1:])
         except pynvml.NVMLError as error:
             status = error.value
         except UnicodeDecodeError:  # NVML can return bytes that are not valid text
@@ -397,7 +397,6 @@ def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) ->
     if isinstance(answer, Why):
         gpu.put(["processes"], [answer])
         return
-    tally.calls += bool(answer)
     mem_by_pid: dict[int, int | None] = {}
     for process in answer:
         if process.pid:
@@ -456,28 +455,6 @@ def _add(known: int | None, more: int | None) -> int | None:
     return more if known is None else known + (more or 0)
 
 
-class Tally:
-    """Counts this process's calls into the driver."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-
-tally = Tally()
-
-
-def counted(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a pynvml function.
-
-    pynvml asks for the length of a list before the list; `read_processes` counts the second call.
-
-    Raises:
-        pynvml.NVMLError: the driver returned an error.
-    """
-    tally.calls += 1
-    return function(*arguments)
-
-
 def process_samples(handle: Any, since_us: int) -> list[tuple[int, int, int]]:
     """(pid, wall-clock time in µs, SM utilization in percent) of each sample since then.
 
@@ -485,11 +462,10 @@ def process_samples(handle: Any, since_us: int) -> list[tuple[int, int, int]]:
         pynvml.NVMLError: the driver returned an error.
     """
     try:
-        samples = counted(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us)
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError as error:
         # no process ran: pynvml also raises if the driver returns an empty list
         if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
             return []
         raise
-    tally.calls += 1
     return [(sample.pid, int(sample.timeStamp), sample.smUtil) for sample in samples]

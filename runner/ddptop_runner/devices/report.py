@@ -34,17 +34,11 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     """Source of the metrics: "nvml", or None without devices."""
     driver: str | None = None
     note: str | None = None
-    """Why devices are missing, incomplete, or stale, and how to fix it; None if there is no
-    problem."""
-    machine_note: str | None = None
-    """`note` without the lost devices, which have their own notes."""
+    """Why devices are missing or stale, and how to fix it; None if there is no problem. A lost
+    device has its own note."""
     gpus: list[GpuSample] = []
     sampler_cpu_percent: float | None = None
     """CPU usage of the sampler over the last few seconds; 100 is one core."""
-    sampler_rss_bytes: int | None = None
-    """Resident memory of the sampler."""
-    queries_per_s: float | None = None
-    """Driver calls per second over the last few seconds."""
 
 
 def decode_report(line: bytes) -> DeviceReport:
@@ -94,8 +88,6 @@ def stale_report(report: DeviceReport, note: str) -> DeviceReport:
         note=note,
         gpus=gpus,
         sampler_cpu_percent=None,
-        sampler_rss_bytes=None,
-        queries_per_s=None,
     )
 
 
@@ -109,28 +101,29 @@ def crash_note(returncode: int | None, errors: bytes) -> str:
     return f"the device sampler {how}{last}; check `nvidia-smi`"
 
 
-def driver_library_exists() -> bool:
-    """Whether NVML's library can be loaded. Does not query the driver, so it cannot block."""
-    import ctypes  # not every screen shows devices
-
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
-def no_library_report() -> DeviceReport:
-    """The report of a machine where NVML's library is missing or cannot be loaded."""
+def _library_error() -> str | None:
+    """Why NVML's library cannot be loaded. Does not query the driver, so it cannot block."""
     import ctypes  # not every screen shows devices
 
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
-        reason = str(error)
-        if "No such file" not in reason:  # such as an empty file that an image puts there
-            return empty_report(LIBRARY_BROKEN.format(reason=reason))
-    return empty_report(LIBRARY_MISSING)
+        return str(error)
+    return None
+
+
+def driver_library_exists() -> bool:
+    """Whether NVML's library can be loaded."""
+    return _library_error() is None
+
+
+def no_library_report() -> DeviceReport:
+    """The report of a machine where NVML's library is missing or cannot be loaded."""
+    reason = _library_error()
+    if reason is None or "No such file" in reason:
+        return empty_report(LIBRARY_MISSING)
+    # such as an empty file that an image puts there
+    return empty_report(LIBRARY_BROKEN.format(reason=reason))
 
 
 def sampler_command(

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 SHORTEST_INTERVAL_S = 0.1
 STDIN = 0
 REQUESTS_BYTES = 4096
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 COST_OVER_S = 10.0
-"""The sampler's own cost is averaged over this time."""
+"""The sampler's own CPU use is averaged over this time."""
 
 
 class Options(NamedTuple):
@@ -72,10 +71,9 @@ class NoDevices:
     """The back end of a machine without devices."""
 
     source = None
-    queries = 0
 
     def __init__(self, note: str | None, driver: str | None = None) -> None:
-        self.note = self.machine_note = note
+        self.note = note
         self.driver = driver
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
@@ -101,51 +99,33 @@ def open_backend(uuids: Collection[str] | None = None) -> NvmlBackend | NoDevice
 
 
 class Cost:
-    """The sampler's own cost over the last seconds."""
+    """The sampler's own CPU use over the last seconds."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[float, float, int]] = deque()
+        self._marks: deque[tuple[float, float]] = deque()
 
-    def mark(self, now_s: float, cpu_s: float, queries: int) -> tuple[float, float] | None:
-        """(CPU in percent of one core, queries per second) since up to 10 s ago.
-
-        None on the first call. All arguments but the first are totals since the start.
-        """
-        self._marks.append((now_s, cpu_s, queries))
+    def mark(self, now_s: float, cpu_s: float) -> float | None:
+        """CPU in percent of one core since up to 10 s ago; None on the first call."""
+        self._marks.append((now_s, cpu_s))
         while len(self._marks) > 2 and self._marks[1][0] <= now_s - COST_OVER_S:
             self._marks.popleft()
-        then_s, cpu_then_s, queries_then = self._marks[0]
+        then_s, cpu_then_s = self._marks[0]
         span_s = now_s - then_s
-        if span_s <= 0:
-            return None
-        return 100 * (cpu_s - cpu_then_s) / span_s, (queries - queries_then) / span_s
-
-
-def resident_bytes() -> int | None:
-    """Resident memory of this process."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - each tick
-            return int(file.read().split()[1]) * PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return None
+        return round(100 * (cpu_s - cpu_then_s) / span_s, 2) if span_s > 0 else None
 
 
 def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = False) -> DeviceReport:
     """One reading of all devices; `at_once` between two ticks."""
     now_s = boottime_s()
     gpus = backend.sample(now_s, at_once=at_once)
-    spent = cost.mark(now_s, time.process_time(), backend.queries)
     return DeviceReport(
         ts=utc_now(),
         boottime_s=now_s,
         source=backend.source,
         driver=backend.driver,
         note=backend.note,
-        machine_note=backend.machine_note,
         gpus=gpus,
-        sampler_cpu_percent=None if spent is None else round(spent[0], 2),
-        sampler_rss_bytes=resident_bytes(),
-        queries_per_s=None if spent is None else round(spent[1], 2),
+        sampler_cpu_percent=cost.mark(now_s, time.process_time()),
     )
 
 

@@ -15,8 +15,7 @@ from ddptop_runner.job.ranks import RankMemory
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.checkpoints import SaveMemory
-from ddptop_runner.judge.hangs.watch import HangMemory
-from ddptop_runner.judge.restarts.devices import Known
+from ddptop_runner.judge.hangs.verdict import Limits
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import SILENT, Event, NodeSnapshot
 from ddptop_runner.model.words import Base
@@ -144,11 +143,10 @@ class Memory(Base, frozen=True, kw_only=True):
     last_seq: int = 0
     """Of the last event that `state` includes."""
     ranks: RankMemory = RankMemory()
-    hangs: HangMemory = msgspec.field(default_factory=HangMemory)
+    hangs: Limits = msgspec.field(default_factory=Limits)
     saves: SaveMemory = msgspec.field(default_factory=SaveMemory)
     oom_kills: dict[str, int | None] = {}
     """By cgroup, the kernel's count when the attempt began."""
-    devices: dict[str, Known] = {}
     alerts: AlertMemory = AlertMemory()
     nodes: dict[str, NodeMemory] = {}
     """By host."""

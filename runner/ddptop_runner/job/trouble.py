@@ -7,8 +7,14 @@ from typing import Literal
 
 from ddptop_runner.base.clock import utc_from_boottime
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.judge.hangs.verdict import HangReport, HangVerdict, RankProgress, SeenPause
-from ddptop_runner.judge.hangs.watch import HangMemory, HangWatch
+from ddptop_runner.judge.hangs.verdict import (
+    HangReport,
+    HangVerdict,
+    Limits,
+    RankProgress,
+    SeenPause,
+)
+from ddptop_runner.judge.hangs.watch import HangWatch
 from ddptop_runner.judge.losses import BadLoss, LossWatch
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
@@ -46,7 +52,7 @@ class TroubleWatch:
         self.found = self.pause = None
         self._is_suspected = False
 
-    def recall(self, memory: HangMemory) -> None:
+    def recall(self, memory: Limits) -> None:
         """Restore the result of `hangs.remember`; the log has already restored the state."""
         self.hangs.recall(memory)
         self._is_suspected = self._log.state.suspected is not None

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -375,33 +374,19 @@ MOST_ENTRIES = 10_000
 def locate(path: str, inode: int) -> str:
     """The present path of the file or folder with that inode, which was written as `path`.
 
-    It, or its folder, may have been renamed. Returns `path` if it is not found, because it was
-    deleted, moved elsewhere, or cannot be searched for.
+    Searched for in its folder. Returns `path` if it is not found, because it was deleted, moved
+    elsewhere, or cannot be searched for.
     """
     try:
-        if _inode(path) == inode:
+        if os.path.exists(path) and os.stat(path).st_ino == inode:  # noqa: PTH110, PTH116
             return path
-        folder, name = os.path.split(path)
-        if Path(folder).is_dir():
-            with os.scandir(folder) as entries:
-                for entry in itertools.islice(entries, MOST_ENTRIES):
-                    if entry.inode() == inode:
-                        return entry.path
-            return path
-        with os.scandir(os.path.dirname(folder)) as entries:  # noqa: PTH120 - like scandir's paths
+        with os.scandir(os.path.dirname(path)) as entries:  # noqa: PTH120 - like scandir's paths
             for entry in itertools.islice(entries, MOST_ENTRIES):
-                if entry.is_dir() and _inode(inside := f"{entry.path}/{name}") == inode:
-                    return inside
+                if entry.inode() == inode:
+                    return entry.path
     except (OSError, ValueError):
-        return path
+        pass
     return path
-
-
-def _inode(path: str) -> int | None:
-    try:
-        return os.stat(path).st_ino  # noqa: PTH116 - keeps the script's path as it is
-    except OSError:
-        return None
 
 
 class Finder:

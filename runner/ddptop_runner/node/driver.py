@@ -637,7 +637,7 @@ class JobDriver(Decisions):
     def restart(self) -> None:
         """Restart all ranks without charging the budget.
 
-        A pending attempt begins at once. Devices that were set aside are used again if healthy.
+        A pending attempt begins at once. Devices that were set aside are used again unless lost.
 
         Raises:
             ControlError: a restart is not possible.
@@ -667,14 +667,11 @@ class JobDriver(Decisions):
 
     def remember(self) -> Memory:
         """The part of the memory that is known here."""
-        return msgspec.structs.replace(
-            self.attempt.remember(), devices=self.devices.known, head_seq=self.head_seq
-        )
+        return msgspec.structs.replace(self.attempt.remember(), head_seq=self.head_seq)
 
     def recover(self, snapshot: NodeSnapshot, memory: Memory) -> None:
         """Restore from an earlier supervisor's snapshot; the log has already restored the state."""
         self._agent = snapshot.agent
-        self.devices.known = memory.devices
         self.head_seq = max(self.head_seq, memory.head_seq)
         self.attempt.recover(snapshot, memory)
         if self.job.is_over:  # the supervisor died between its last snapshot and its exit

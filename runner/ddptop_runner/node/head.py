@@ -25,8 +25,7 @@ from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
 from ddptop_runner.judge.alerts import stalled
 from ddptop_runner.judge.checkpoints import CheckpointBook, SaveMemory
 from ddptop_runner.judge.hangs.records import hang_cause
-from ddptop_runner.judge.hangs.verdict import HangVerdict
-from ddptop_runner.judge.hangs.watch import HangMemory
+from ddptop_runner.judge.hangs.verdict import HangVerdict, Limits
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -116,7 +115,7 @@ class Head(Decisions):
             self._log.emit(past.event)
         if past.has_continued and past.snapshot is not None:
             self.process.restore_alerts(past)
-            self._trouble.recall(HangMemory())
+            self._trouble.recall(Limits())
             if self.job.is_over:
                 self.ended.set()
             else:

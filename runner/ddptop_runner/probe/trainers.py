@@ -30,41 +30,32 @@ def arm(module, record):
     """Detect an awaited trainer of `module` when it starts to train."""
     name = module.__name__
     if name == "transformers.trainer_callback":
-        _notice(module.CallbackHandler, "on_train_begin", record, _transformers_state, transformers)
-        _read_at(module.CallbackHandler, "on_train_end", record)
+        handler = module.CallbackHandler
+        _before(
+            handler,
+            "on_train_begin",
+            lambda _, args, state, *rest, **more: watch(record, state, transformers),
+        )
+        _before(handler, "on_train_end", lambda *_: record.trainer())
     elif name.endswith(".fit_loop"):
-        _notice(module._FitLoop, "on_run_start", record, _lightning_trainer, lightning)
-        _read_at(module._FitLoop, "on_run_end", record)
+        loop = module._FitLoop
+        _before(loop, "on_run_start", lambda fit, *rest: watch(record, fit.trainer, lightning))
+        _before(loop, "on_run_end", lambda *_: record.trainer())
 
 
-def _read_at(kind, name, record):
-    """Read a trainer once more as it ends: it may be gone before the next datagram is written."""
+def _before(kind, name, act):
+    """Call `act` with a method's arguments before it: as it ends, a trainer may soon be gone."""
     original = getattr(kind, name)
 
     @functools.wraps(original)
-    def end(*args, **kwargs):
+    def method(*args, **kwargs):
         try:
-            record.trainer()
-        except Exception:  # none is watched, or it has another version
-            pass
-        return original(*args, **kwargs)
-
-    setattr(kind, name, end)
-
-
-def _notice(kind, name, record, find, read):
-    """Make `record` use what `find` returns for a method's arguments, read by `read`."""
-    original = getattr(kind, name)
-
-    @functools.wraps(original)
-    def begin(*args, **kwargs):
-        try:
-            watch(record, find(*args, **kwargs), read)
+            act(*args, **kwargs)
         except Exception:  # an unknown version: its progress stays unknown
             pass
         return original(*args, **kwargs)
 
-    setattr(kind, name, begin)
+    setattr(kind, name, method)
 
 
 def watch(record, trainer, read):
@@ -94,14 +85,6 @@ class Progress:
         self.epochs = _count(epochs) or None
         if self.epochs is not None and self.epochs >= sys.maxsize // 2:
             self.epochs = None
-
-
-def _transformers_state(handler, args, state, *rest, **named):
-    return state
-
-
-def _lightning_trainer(loop):
-    return loop.trainer
 
 
 def transformers(state):

@@ -10,9 +10,6 @@ from ddptop_runner.model.diagnose import PythonException, RankExit
 BUG = PythonException("ValueError", "bad", "a.py:1")
 LOST = PythonException("RuntimeError", "gloo: Connection closed by peer [127.0.0.1]:65", "a.py:2")
 WAITED = PythonException("RuntimeError", "Timed out waiting 8000ms for recv operation", "a.py:2")
-BARRIER = PythonException(
-    "RuntimeError", "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms", "a.py:2"
-)
 HTTP = PythonException("ConnectionResetError", "[Errno 104] Connection reset by peer", "a.py:3")
 WATCHDOG = "[Rank 0] Some NCCL operations have failed or timed out.\n"
 
@@ -122,14 +119,6 @@ CASES = {
             end(2, -15, 2, by_us=True, step=5),
         ],
         (1, "missing", 0),
-    ),
-    "the one that the barrier names": (
-        [
-            end(0, 1, 1, BARRIER),
-            end(1, -15, 2, by_us=True, step=4),
-            end(2, -15, 2, by_us=True, step=5),
-        ],
-        (2, "missing", 0),
     ),
     "nothing tells which did not come": (
         [

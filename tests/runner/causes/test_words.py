@@ -12,7 +12,6 @@ from ddptop_runner.judge.causes.error_text import (
     exit_code_in_words,
     known_error,
     last_words,
-    missing_at_barrier,
     signal_in_words,
     victim_of,
     victim_of_text,
@@ -92,18 +91,6 @@ def test_victims(case):
     assert victim_of(PythonException("RuntimeError", "x", None, detail=text), "") == expected
     of_log = NOT_A_VICTIM if expected == MAYBE_LOST else expected
     assert victim_of(None, text) == of_log
-
-
-@pytest.mark.parametrize(
-    ("message", "rank"),
-    [
-        ("[Rank 0]: Rank 12 failed to pass monitoredBarrier in 3000 ms", 12),
-        ("Ranks 1, 2 failed to pass monitoredBarrier in 3000 ms", None),
-        ("bad", None),
-    ],
-)
-def test_who_missed_the_barrier(message, rank):
-    assert missing_at_barrier(PythonException("RuntimeError", message, None)) == rank
 
 
 KNOWN = {

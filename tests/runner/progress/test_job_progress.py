@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.runner.builders import put_exit
+from tests.runner.trace_files import test_series as made
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
@@ -18,9 +20,7 @@ from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.reading.trace_watch import TraceFile, rank_of
-
-HEAD = "epoch,step,train_loss\n"
+from ddptop_runner.reading.event_files import EventFile, rank_of
 
 
 @pytest.fixture
@@ -45,10 +45,15 @@ def samples(progress: JobProgress, table: OwnRanks, attempt: int = 0) -> list[Ra
     return progress.fill([record.sample(boottime_s(), probe=False) for record in table], attempt)
 
 
-def put_metrics(tmp_path: Path, rows: str) -> None:
-    folder = tmp_path / "work" / "lightning_logs" / "version_0"
+def put_events(tmp_path: Path, *steps: tuple[int, dict[str, float]]) -> None:
+    """Events of a writer whose pid is not in the name of its file."""
+    folder = tmp_path / "work" / "runs"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.csv").write_text(HEAD + rows)
+    data = b""
+    for step, values in steps:
+        scalars = [made.scalar(tag, value) for tag, value in values.items()]
+        data += made.record(made.event(step, *scalars, at_s=time.time()))
+    (folder / "events.out.tfevents.1795264528.host").write_bytes(data)
 
 
 def test_the_command_tells_how_many_epochs_there_are(table, tmp_path) -> None:
@@ -64,7 +69,7 @@ def test_the_command_tells_how_many_epochs_there_are(table, tmp_path) -> None:
 
 
 def test_files_are_read_if_nothing_else_has_a_loss(progress, table, tmp_path, wait_until) -> None:
-    put_metrics(tmp_path, "0,9,2.5\n0,19,2.25\n")
+    put_events(tmp_path, (9, {"train_loss": 2.5}), (19, {"train_loss": 2.25}))
     progress.look(table, 0, boottime_s() - 20)
     assert progress._files is None  # not yet: output or probe may follow
     began_s = boottime_s() - 40
@@ -91,7 +96,7 @@ def test_files_are_read_if_nothing_else_has_a_loss(progress, table, tmp_path, wa
 
 
 def test_what_files_tell_of_a_rank_outlasts_it(progress, table, tmp_path, wait_until) -> None:
-    put_metrics(tmp_path, "0,9,2.5\n")
+    put_events(tmp_path, (9, {"train_loss": 2.5}))
     _, other = table
     other.reported = msgspec.structs.replace(other.reported, loss_state="ok", loss=9.5)
 
@@ -110,9 +115,7 @@ def test_what_files_tell_of_a_rank_outlasts_it(progress, table, tmp_path, wait_u
 def test_of_a_job_whose_probes_tell_files_have_only_scalars(
     progress, table, tmp_path, wait_until
 ) -> None:
-    folder = tmp_path / "work" / "lightning_logs" / "version_0"
-    folder.mkdir(parents=True)
-    (folder / "metrics.csv").write_text("epoch,step,train_loss,val_loss,lr\n0,9,2.5,3.5,0.1\n")
+    put_events(tmp_path, (9, {"epoch": 0.0, "train_loss": 2.5, "val_loss": 3.5, "lr": 0.125}))
     for record in table:
         record.reported = msgspec.structs.replace(record.reported, loss_state="ok", loss=9.5)
 
@@ -122,7 +125,7 @@ def test_of_a_job_whose_probes_tell_files_have_only_scalars(
 
     wait_until(found)
     first, _ = samples(progress, table)
-    assert first.metrics == {"validation loss": 3.5, "lr": 0.1, "epoch": 0.0}
+    assert first.metrics == {"validation loss": 3.5, "lr": 0.125, "epoch": 0.0}
     assert (first.loss, first.step) == (9.5, None)
     assert progress.steps(table, 0)[0].printed is None, "what probes count is not mixed with it"
 
@@ -141,7 +144,7 @@ def test_on_a_node_without_rank_0_files_are_read_only_where_a_loss_is_missing(pr
 
 def test_whose_a_file_is() -> None:
     def writer(pid: int | None, host: str | None = procs.host_name()) -> int | None:
-        file = TraceFile("x", "events", 0.0, host=host, pid=pid)
+        file = EventFile("x", 0.0, host=host, pid=pid)
         return rank_of(file, {0: (7, 8), 1: {9}}, others=(88,))
 
     assert (writer(8), writer(9), writer(88), writer(None, None)) == (0, 1, 0, 0)

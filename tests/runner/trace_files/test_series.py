@@ -1,27 +1,24 @@
-"""Event files and tables of real loggers, and the effects of damage."""
+"""Event files of real loggers, and the effects of damage."""
 
 from __future__ import annotations
 
 import math
 import random
 import struct
-import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner.reading import trace_series
+from ddptop_runner.reading.event_files import (
+    MAX_RECORD_BYTES,
+    EventSeries,
+    read_event,
+    split_records,
+)
 from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.reading.trace_series import (
-    MAX_LINE_BYTES,
-    MAX_RECORD_BYTES,
-    CsvSeries,
-    EventSeries,
-    RecordReader,
-)
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"
 
@@ -32,11 +29,13 @@ def sample(folder: str) -> bytes:
 
 
 def read(data: bytes, piece: int | None = None, validation: bool = False) -> list[Reading]:
+    """The readings of a file that grows by so many bytes at a time."""
     series = EventSeries(validation)
-    size = piece or len(data)
-    readings = []
-    for at in range(0, len(data), size):
-        readings += series.feed(data[at : at + size])
+    readings, position = [], 0
+    for size in range(piece or len(data), len(data) + (piece or 1), piece or len(data)):
+        found, used = series.read(data[position:size])
+        readings += found
+        position += used
     return readings
 
 
@@ -66,17 +65,13 @@ def test_the_events_of_every_writer(piece: int | None) -> None:
 LIGHTNING = (0.28961, 0.30054, 0.4885, 0.08433, 0.1808, 0.18184, 0.18361, 0.35294, 0.04656, 0.10955)
 
 
-def test_lightnings_two_loggers_say_the_same() -> None:
-    by_events = read(sample("lightning_logs/version_1"))
-    table = CsvSeries()
-    by_table = table.feed(sample("lightning_logs/version_0"))
+def test_lightnings_logger() -> None:
+    found = read(sample("lightning_logs/version_1"))
     steps = range(1, 20, 2)
-    assert losses(by_events) == [(s, None, x) for s, x in zip(steps, LIGHTNING, strict=True)]
-    assert losses(by_table) == [(s, float(s > 9), x) for s, x in zip(steps, LIGHTNING, strict=True)]
-    told = [(r.step, r.epoch) for r in by_events if r.epoch is not None]
-    assert told == [(s, float(s > 9)) for s in steps]
-    for readings in (by_events, by_table):
-        assert [x for _, _, x in losses(readings, "val")] == [0.19076, 0.12695]
+    assert losses(found) == [(s, None, x) for s, x in zip(steps, LIGHTNING, strict=True)]
+    epochs = [dict(r.scalars)["epoch"] for r in found if "epoch" in dict(r.scalars)]
+    assert sorted(set(epochs)) == [0.0, 1.0]
+    assert [x for _, _, x in losses(found, "val")] == [0.19076, 0.12695]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +134,8 @@ def scalar(tag: str, value: float) -> bytes:
     return field(1, field(1, tag.encode()) + b"\x15" + struct.pack("<f", value))
 
 
-def event(step: int, *values: bytes) -> bytes:
-    return b"\x09" + struct.pack("<d", 1e9) + b"\x10" + varint(step) + field(5, b"".join(values))
+def event(step: int, *values: bytes, at_s: float = 1e9) -> bytes:
+    return b"\x09" + struct.pack("<d", at_s) + b"\x10" + varint(step) + field(5, b"".join(values))
 
 
 def test_scalar_in_a_tensor_is_ignored() -> None:
@@ -155,39 +150,27 @@ STREAM = [record(event(step, scalar("loss", step / 4))) for step in range(20)]
 def test_a_half_written_record_is_awaited() -> None:
     whole = b"".join(STREAM)
     series = EventSeries()
-    cut = len(whole) - 9
-    assert [r.step for r in series.feed(whole[:cut])] == list(range(19))
-    assert series.feed(b"") == []
-    assert [r.step for r in series.feed(whole[cut:])] == [19]
+    found, used = series.read(whole[:-9])
+    assert [r.step for r in found] == list(range(19))
+    assert [r.step for r in series.read(whole[used:])[0]] == [19]
 
 
-def test_a_huge_record_is_not_held() -> None:
+def test_a_huge_record_is_skipped() -> None:
     size = 40 * MAX_RECORD_BYTES
-    length = struct.pack("<Q", size)
     series = EventSeries()
-    assert series.feed(length + bytes(4)) == []
-    tracemalloc.start()
-    try:
-        for _ in range(40):
-            assert series.feed(bytes(MAX_RECORD_BYTES)) == []
-        assert tracemalloc.get_traced_memory()[0] < MAX_RECORD_BYTES
-    finally:
-        tracemalloc.stop()
-    assert [r.step for r in series.feed(bytes(4) + b"".join(STREAM))] == list(range(20))
+    assert series.read(struct.pack("<Q", size) + bytes(4)) == ([], size + 16)
+    assert [r.step for r in series.read(b"".join(STREAM))[0]] == list(range(20))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=400), st.integers(1, 50))
 def test_any_bytes_are_taken_as_events_and_in_any_pieces_alike(noise: bytes, piece: int) -> None:
     data = STREAM[0] + noise + STREAM[1]
-    whole, pieces = RecordReader(), RecordReader()
-    found = [
-        item for at in range(0, len(data), piece) for item in pieces.feed(data[at : at + piece])
-    ]
-    assert found == whole.feed(data)
-    trace_series.read_event(noise)
-    trace_series.read_event(b"loss" + noise)
-    trace_series.read_event(event(1, noise, b"loss"))
+    assert read(data, piece) == read(data)
+    assert split_records(data)[1] > 0
+    read_event(noise)
+    read_event(b"loss" + noise)
+    read_event(event(1, noise, b"loss"))
 
 
 def test_mutated_files_never_raise() -> None:
@@ -198,55 +181,10 @@ def test_mutated_files_never_raise() -> None:
         for _ in range(random_.randrange(1, 8)):
             at = random_.randrange(len(data))
             data[at : at + random_.randrange(3)] = random_.randbytes(random_.randrange(4))
-        EventSeries().feed(bytes(data))
-        CsvSeries().feed(bytes(data))
-        event_data = bytes(data[60:])
-        trace_series.read_event(event_data)
-
-
-# --- tables ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        (b"epoch,step,train_loss\r\n0,9,0.5\r\n", [(9, 0.0, 0.5)]),
-        (b"step,loss,lr\n9,nan,0.1\n", [(9, None, math.nan)]),
-        (b"step,loss\n9,\n", [(9, None, None)]),
-        (b"step,loss\n9,0.5", []),  # not ended yet
-        (b"step,loss\n9\n10,0.5,3\n11,0.25\n", [(11, None, 0.25)]),
-        (b"step,loss\n1e9,0.5\n-1,0.5\n1.5,0.5\n", [(10**9, None, 0.5)] + 2 * [(None, None, 0.5)]),
-        (b"step,loss\nx,y\n", []),
-        (b"step,accuracy\n9,0.5\n", [(9, None, None)]),
-        (b"", []),
-        (b'\0\xff,loss\n,\0\n"\n\n', []),
-    ],
-)
-def test_a_table(table: bytes, expected: list[tuple]) -> None:
-    for piece in (1, 1000):
-        series = CsvSeries()
-        found = [
-            (r.step, r.epoch, r.loss)
-            for at in range(0, len(table), piece)
-            for r in series.feed(table[at : at + piece])
-            if not r.scalars
-        ]
-        assert repr(found) == repr(expected)
+        EventSeries().read(bytes(data))
+        read_event(bytes(data[60:]))
 
 
 def test_what_else_is_logged_is_kept_by_its_name() -> None:
-    table = b"epoch,step,train_loss,lr-Adam,val_acc\n0,9,0.5,0.001,\n0,19,,,0.75\n"
-    assert [r.scalars for r in CsvSeries().feed(table) if r.scalars] == [
-        (("lr-Adam", 0.001),),
-        (("val_acc", 0.75),),
-    ]
     events = record(event(9, scalar("lr-Adam", 0.5))) + record(event(19, scalar("val_acc", 0.75)))
     assert [r.scalars for r in read(events)] == [(("lr-Adam", 0.5),), (("val_acc", 0.75),)]
-
-
-def test_a_table_without_lines_is_let_go() -> None:
-    series = CsvSeries()
-    assert series.feed(b"step,loss\n1,2.5\n") != []
-    for _ in range(3):
-        assert series.feed(b"x" * MAX_LINE_BYTES) == []
-    assert series.feed(b"\n2,2.5\n") == []

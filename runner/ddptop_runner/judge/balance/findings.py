@@ -15,7 +15,7 @@ from ddptop_runner.base.median import median as middle_of
 from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.balance.rank_devices import is_own, where_mostly
+from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, RankSample
 from ddptop_runner.model.words import ENDED, Severity
 
@@ -26,14 +26,6 @@ LARGEST_STRAY = 0.75
 """A stray context holds less than this fraction of the memory that its rank holds on its own
 device; with more, the rank works on both."""
 
-FULLER = 1.2
-"""The first device of a DataParallel holds this many times as much as the others ..."""
-FULLER_BYTES = 512 * 1024**2
-"""... and at least this much more."""
-EVEN = 1.25
-"""Replicas differ by less than this factor."""
-TOGETHER_PERCENT = 110.0
-"""Devices that take turns, like the stages of a model, reach 100 % in total."""
 IDLE_PERCENT = 1.0
 
 
@@ -55,7 +47,6 @@ def find(
     placement = Placement(ranks, gpus, job)
     found = [
         *_stray_contexts(placement),
-        *_data_parallel(placement),
         *(_unused(placement) if given else ()),
         *find_on_devices(placement),
     ]
@@ -95,34 +86,6 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
             )
         )
     return found
-
-
-def _data_parallel(placement: Placement) -> list[Finding]:
-    """A single process that works on several devices and gathers on the first."""
-    if len(placement.ranks) != 1 or not placement.complete:
-        return []
-    rank = placement.ranks[0].rank
-    on = placement.held(rank)
-    pids = {process.pid for device in on for process in device.of_job if process.rank == rank}
-    memory = [used for device in on if (used := device.memory[rank]) is not None]
-    busy = [percent for device in on if (percent := device.gpu.util_percent) is not None]
-    if len(on) < 2 or len(pids) != 1 or len(memory) < len(on) or len(busy) < len(on):
-        return []
-    *rest, most = sorted(memory)
-    usual = middle_of(rest)
-    fuller = most >= FULLER * usual and most - usual >= FULLER_BYTES
-    together = sum(busy) > TOGETHER_PERCENT and min(busy) > IDLE_PERCENT
-    if not (fuller and together and rest[-1] <= EVEN * rest[0]):
-        return []
-    gpus = tuple(device.index for device in on)
-    message = (
-        f"one process (pid {pids.pop()}) uses {name_gpus(gpus)}, with {size(most)} on GPU "
-        f"{on[memory.index(most)].index} and {size(usual)} on each of the others: this looks like "
-        "torch.nn.DataParallel, which copies the model and gathers all outputs on the first GPU at "
-        "every step; DistributedDataParallel with one process per GPU avoids both "
-        f"(--nproc {len(on)})"
-    )
-    return [Finding("data-parallel", "warning", message, (rank,), gpus, hold_s=30.0)]
 
 
 def _unused(placement: Placement) -> list[Finding]:
@@ -197,7 +160,12 @@ class Placement:
         self.seen = any(device.memory for device in self.devices)
         """Whether the driver's pids match the ranks'. If not (another namespace, or nothing on a
         device yet), its processes prove nothing about the job."""
-        self._own = {rank.rank: self._own_device(rank) for rank in self.ranks}
+        self._own = {
+            rank.rank: device
+            for rank in self.ranks
+            for device in self.held(rank.rank)
+            if is_own(rank, device.gpu)
+        }
 
     def held(self, rank: int) -> list[Device]:
         """Devices on which that rank holds memory."""
@@ -222,16 +190,6 @@ class Placement:
         return any(
             device.memory and (device.gpu.util_percent or 0) >= 10 for device in self.devices
         )
-
-    def _own_device(self, rank: RankSample) -> Device | None:
-        held = self.held(rank.rank)
-        if len(held) == 1:
-            return held[0]
-        mostly = where_mostly([(device, device.memory[rank.rank]) for device in held])
-        if mostly is not None:
-            return mostly
-        named = [device for device in held if is_own(rank, device.gpu)]
-        return named[0] if len(named) == 1 else None
 
 
 def _device(gpu: GpuSample, job: str) -> Device:

@@ -2,8 +2,7 @@
 
 Everything that draws, names, or counts a slow rank reads the alert from here (see
 `imbalance.slow_ranks`). Figures are first smoothed, and only while the job takes steps, since an
-evaluation on one rank, a checkpoint, or a compilation looks like trouble and is not. A rank must
-then deviate for `HOLD_S` before it is marked.
+evaluation on one rank, a checkpoint, or a compilation looks like trouble and is not.
 
 Ranks that reduce their gradients together take equally long for a step, since all wait for the
 slowest, so step times identify no rank. The slow rank is the one that spends more time by itself:
@@ -26,26 +25,12 @@ from ddptop_runner.judge.balance.imbalance import busy_s, median_of_others, seen
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.words import ENDED
 
-HOLD_S = 20.0
-"""How long a rank must deviate before it is marked."""
-CLEARS_AFTER_S = 5.0
-"""How long a mark remains after the rank is back, so that borderline figures do not flicker."""
-
-SAMPLES = 20
-"""Samples over which times are smoothed, by median."""
-PAUSE_S, PAUSES = 5.0, 3.0
-"""Each rank takes a step within this many seconds, or this many times its usual step time. Figures
-from longer times without a step are not those of training."""
-
-
-class _Mark(msgspec.Struct):
-    """One rank that holds up the others."""
-
-    excess_s: float
-    """For how many seconds per step, as last seen."""
-    held_s: float = 0.0
-    absent_s: float = 0.0
-    shown: bool = False
+SAMPLES, LEAST_SAMPLES = 40, 20
+"""Times are smoothed by the median of so many samples: a rank must deviate in half of them."""
+EVERY_S = 2.0
+"""The medians of many ranks take a moment: how often they are computed."""
+HOLD_S = 5.0
+"""How long the medians must then deviate."""
 
 
 class RankMarks:
@@ -53,18 +38,18 @@ class RankMarks:
 
     def __init__(self) -> None:
         self._ids: object = None
-        self._start_over()
+        self._start_over(())
 
-    def _start_over(self) -> None:
-        self._samples: dict[int, deque[RankSample]] = defaultdict(lambda: deque(maxlen=SAMPLES))
-        self._marks: dict[int, _Mark] = {}
+    def _start_over(self, ranks: Sequence[RankSample]) -> None:
+        self._samples = {rank.rank: deque[RankSample](maxlen=SAMPLES) for rank in ranks}
         self._steps: dict[int, int | None] = {}
-        self._stepped_s: float | None = None
+        self._judged_s = -EVERY_S
+        self._found: list[Finding] = []
 
     def update(
         self, ranks: Sequence[RankSample], now_s: float, attempt: int | None = None
     ) -> list[Finding]:
-        """The present marks, as findings that have already held long enough.
+        """The finding on the ranks that hold up the others, if there are any.
 
         Args:
             ranks: of the job.
@@ -72,45 +57,25 @@ class RankMarks:
             attempt: the job's; everything starts over with a new one.
         """
         living = [rank for rank in seen(ranks) if rank.state not in ENDED]
-        ids = attempt, tuple(sorted((rank.rank, rank.pid) for rank in living if rank.pid))
+        ids = attempt, tuple((rank.rank, rank.pid) for rank in living)
         if ids != self._ids:
-            self._start_over()
-        self._ids = ids
-        passed_s = self._since_steps_s(living, now_s)
-        if passed_s is not None:
+            self._ids = ids
+            self._start_over(living)
+        steps = {rank.rank: rank.step for rank in living}
+        have_stepped = all(
+            step is None or self._steps.get(rank) != step for rank, step in steps.items()
+        )
+        if have_stepped:
+            self._steps = steps
             for rank in living:
                 self._samples[rank.rank].append(rank)
-        smooth = [_smooth(rank, self._samples[rank.rank]) for rank in living]
-        if passed_s is not None:
-            self._hold(slow(smooth), passed_s)
-        marked = {rank: mark.excess_s for rank, mark in self._marks.items() if mark.shown}
-        return [straggler_finding(smooth, marked)] if marked else []
-
-    def _since_steps_s(self, ranks: Sequence[RankSample], now_s: float) -> float | None:
-        """Seconds since each rank had taken a step before; None until each has taken one again."""
-        steps = {rank.rank: rank.step for rank in ranks}
-        if any(step is not None and self._steps.get(one) == step for one, step in steps.items()):
-            return None
-        gap_s = 0.0 if self._stepped_s is None else now_s - self._stepped_s
-        self._steps, self._stepped_s = steps, now_s
-        usual_s = max((rank.step_time_s or 0.0 for rank in ranks), default=0.0)
-        return gap_s if gap_s <= max(PAUSE_S, PAUSES * usual_s) else 0.0
-
-    def _hold(self, behind: Mapping[int, float], passed_s: float) -> None:
-        """Track how long each rank has held up the others."""
-        for rank, excess_s in behind.items():
-            mark = self._marks.get(rank)
-            if mark is None:
-                mark = self._marks[rank] = _Mark(excess_s)
-            else:
-                mark.held_s += passed_s
-            mark.excess_s, mark.absent_s = excess_s, 0.0
-            mark.shown = mark.shown or mark.held_s >= HOLD_S
-        for rank in self._marks.keys() - behind.keys():
-            mark = self._marks[rank]
-            mark.absent_s += passed_s
-            if not mark.shown or mark.absent_s > CLEARS_AFTER_S:
-                del self._marks[rank]
+        is_known = all(len(samples) >= LEAST_SAMPLES for samples in self._samples.values())
+        if have_stepped and is_known and now_s - self._judged_s >= EVERY_S:
+            self._judged_s = now_s
+            smooth = [_smooth(rank, self._samples[rank.rank]) for rank in living]
+            apart = slow(smooth)
+            self._found = [straggler_finding(smooth, apart)] if apart else []
+        return self._found
 
 
 def _smooth(rank: RankSample, samples: Sequence[RankSample]) -> RankSample:
@@ -158,7 +123,7 @@ def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -
     who = f"{name_ranks(numbers)}{where}"
     why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
     message = f"{who} {is_or_are(numbers)} holding up the others: it {why}"
-    return Finding("straggler", "warning", message, numbers)
+    return Finding("straggler", "warning", message, numbers, hold_s=HOLD_S)
 
 
 def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:

@@ -7,7 +7,6 @@ training scripts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -72,10 +71,7 @@ def own_devices(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[
     return found
 
 
-_Held = TypeVar("_Held")
-
-
-def where_mostly(held: Sequence[tuple[_Held, int | None]]) -> _Held | None:
+def _where_mostly(held: Sequence[tuple[GpuSample, int | None]]) -> GpuSample | None:
     """The device on which a rank works, given the bytes it holds on each.
 
     None if none stands out or a size is unknown.
@@ -117,7 +113,7 @@ def _join_rank(
         if own is None and default is not None and len(ranks) == len(devices):
             own = next((gpu for gpu in held if _same(gpu, default)), None)
         if own is None and len(ranks) > 1:
-            own = where_mostly([(gpu, _memory_of(rank.rank, [gpu], owner)) for gpu in held])
+            own = _where_mostly([(gpu, _memory_of(rank.rank, [gpu], owner)) for gpu in held])
         return msgspec.structs.replace(
             rank,
             gpu=None if own is None else own.index,

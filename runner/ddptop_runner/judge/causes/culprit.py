@@ -21,7 +21,6 @@ from ddptop_runner.judge.causes.error_text import (
     WAITED,
     is_collective_mismatch,
     last_exception,
-    missing_at_barrier,
     victim_of,
 )
 from ddptop_runner.model.diagnose import PythonException, RankExit
@@ -181,10 +180,6 @@ def _missing(first: RankEnd, alive: Sequence[RankEnd]) -> RankEnd | None:
     """The rank that `first` waited for; None if it could be one of several."""
     if first.victim != WAITED:
         return None
-    named = missing_at_barrier(first.raised)
-    for end in alive:
-        if end.rank == named:
-            return end
     paused = [end for end in alive if end.paused]
     if len(paused) == 1:
         return paused[0]

@@ -355,7 +355,6 @@ _LOST = re.compile(
 _MAYBE_LOST = re.compile(
     r"Connection (closed|reset|refused)( by (remote )?peer)?|Broken pipe", re.IGNORECASE
 )
-_BARRIER = re.compile(r"Ranks? (?P<rank>\d+) failed to pass monitoredBarrier")
 
 NOT_A_VICTIM, MAYBE_LOST, LOST, WAITED = range(4)
 """Whether another rank caused an error: no; possibly, as some connection broke; yes, as the
@@ -395,12 +394,6 @@ def unopened_script(tail: str) -> str | None:
     if int(found["number"]) == errno.ENOENT:
         return f"the script does not exist: {found['path']}"
     return f"cannot read the script {found['path']}: {found['why'].strip()}"
-
-
-def missing_at_barrier(exception: PythonException | None) -> int | None:
-    """The rank that did not reach a monitored barrier."""
-    found = None if exception is None else _BARRIER.search(exception.message)
-    return int(found["rank"]) if found else None
 
 
 _REPORT = re.compile(

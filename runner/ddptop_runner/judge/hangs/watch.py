@@ -21,7 +21,6 @@ from ddptop_runner.judge.hangs.verdict import (
     RankProgress,
     SeenPause,
     Standing,
-    Time,
     awaited,
     begins_after_s,
     is_warm,
@@ -261,33 +260,13 @@ class HangWatch:
 
     # -- across supervisors ------------------------------------------------------------------------
 
-    def remember(self) -> HangMemory:
-        """What a restarted supervisor restores."""
-        ranks = {rank: history.saved(self._clock_s) for rank, history in self._ranks.items()}
-        return HangMemory(**msgspec.structs.asdict(self._limits), ranks=ranks)
+    def remember(self) -> Limits:
+        """What a restarted supervisor restores; what its ranks did meanwhile is unknown."""
+        return self._limits
 
-    def recall(self, memory: HangMemory) -> None:
+    def recall(self, limits: Limits) -> None:
         """Restore the result of `remember`."""
-        known = {name: getattr(memory, name) for name in Limits.__struct_fields__}
-        self._limits = Limits(**{**known, "timeout_s": self._limits.timeout_s})
-        for rank, saved in memory.ranks.items():
-            self._ranks[rank] = RankHistory(self._clock_s, saved)
-
-
-class _SavedRank(msgspec.Struct):
-    """One rank's state, saved for the next supervisor."""
-
-    silent_s: Time
-    idle_s: Time
-    stepless_s: Time = 0.0
-    steps: int | None = None
-    completed: dict[str, int] = {}
-
-
-class HangMemory(Limits):
-    """What an earlier supervisor learned and saw of each rank."""
-
-    ranks: dict[int, _SavedRank] = {}
+        self._limits = msgspec.structs.replace(limits, timeout_s=self._limits.timeout_s)
 
 
 def _waits_for_named(standing: Standing, culprits: Culprits) -> bool:
@@ -375,17 +354,13 @@ def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collective
 class RankHistory:
     """One rank's state over an attempt. Times are on the watch's own clock."""
 
-    def __init__(self, now_s: float, saved: _SavedRank | None = None) -> None:
-        """`saved`: by an earlier supervisor."""
-        saved = saved or _SavedRank(0.0, 0.0)
-        self.progress_s = now_s - saved.silent_s
-        self.sign_s = now_s - min(saved.idle_s, saved.silent_s)
-        self.step_s = now_s - max(saved.stepless_s, saved.silent_s)
+    def __init__(self, now_s: float) -> None:
+        self.progress_s = self.sign_s = self.step_s = now_s
         self.doing: Phase | None = None
         self._has_stepped = False
-        self._steps = saved.steps
+        self._steps: int | None = None
         self._stamp_s: float | None = None
-        self._completed = saved.completed
+        self._completed: dict[str, int] = {}
         self._batches: int | None = None
         self._written: int | None = None
         """At its last sign of life."""
@@ -443,10 +418,8 @@ class RankHistory:
             now_s: the watch's clock.
             passed_s: time since the last update, on that clock.
         """
-        changed = (
-            self.doing is not None  # unknown for an earlier supervisor's update
-            and rank.phase != self._phase
-            and (rank.phase in RECOGNIZED or self._phase in RECOGNIZED)
+        changed = rank.phase != self._phase and (
+            rank.phase in RECOGNIZED or self._phase in RECOGNIZED
         )
         took = (
             rank.batches is not None and self._batches is not None and rank.batches > self._batches
@@ -507,14 +480,4 @@ class RankHistory:
             stepless_s=now_s - self.step_s,
             busy=self._is_busy(rank, now_s),
             is_still=self._is_still(rank, now_s),
-        )
-
-    def saved(self, now_s: float) -> _SavedRank:
-        """The state to save for the next supervisor."""
-        return _SavedRank(
-            silent_s=round(now_s - self.progress_s, 2),
-            idle_s=round(now_s - self.sign_s, 2),
-            stepless_s=round(now_s - self.step_s, 2),
-            steps=self._steps,
-            completed=dict(self._completed),
         )

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
-from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.units import size
@@ -23,27 +22,11 @@ from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.model.events import SetAside
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
-from ddptop_runner.model.words import Base
 
 Report = Callable[[], "DeviceReport | None"]
 
-LOST = "lost"
 
-
-class Known(Base, frozen=True, kw_only=True):
-    """What was known about a device before the attempt that ended."""
-
-    forgiven_xids: list[int] = []
-    """XIDs reported before a reset."""
-    energy_j: float | None = None
-    """Energy counter, which a reset sets back."""
-    needs_reset: str | None = None
-    """Why it must be reset before it is fit again."""
-    idle_bytes: int | None = None
-    """The lowest observed memory in use on it, apart from that of listed processes."""
-
-
-def fault_of(gpu: GpuSample, known: Known) -> str | None:
+def fault_of(gpu: GpuSample, forgiven_xids: Sequence[int] = ()) -> str | None:
     """Why no attempt can succeed with a device; None if it is fit.
 
     XIDs after which a device must be reset or replaced (`codes.XIDS`) make it unfit, if they came
@@ -51,13 +34,11 @@ def fault_of(gpu: GpuSample, known: Known) -> str | None:
 
     Args:
         gpu: its latest sample.
-        known: what was known about it before.
+        forgiven_xids: reported before a user's restart, which tries the device again.
     """
     if gpu.lost:
-        return LOST
-    if known.needs_reset is not None:
-        return known.needs_reset
-    since = set(Counter(gpu.xid or ()) - Counter(known.forgiven_xids))
+        return "lost"
+    since = set(Counter(gpu.xid or ()) - Counter(forgiven_xids))
     if codes.CONTAINED in since and codes.UNCONTAINED not in since:
         since -= codes.SAME_AS_CONTAINED
     for code in sorted(since):
@@ -71,56 +52,37 @@ def key_of(device: Device | GpuSample) -> str:
     return device.uuid or str(device.index)
 
 
-@dataclass
 class HealthBook:
     """Tracks the health of each device of a job across samples."""
 
-    known: dict[str, Known] = field(default_factory=dict)
-    _latest: dict[str, GpuSample] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.idle_bytes: dict[str, int] = {}
+        """By key, the lowest observed memory in use apart from that of listed processes."""
+        self._latest: dict[str, GpuSample] = {}
+        self._forgiven: dict[str, list[int]] = {}
 
     def add(self, gpus: Sequence[GpuSample]) -> None:
         """Fold in fresh samples of the job's devices, including those set aside."""
         for gpu in gpus:
-            key, before = key_of(gpu), self._latest.get(key_of(gpu))
+            key = key_of(gpu)
             self._latest[key] = gpu
-            known = self.known.get(key, Known())
-            if not gpu.lost and _was_reset(gpu, before, known):
-                forgiven = list(gpu.xid or ())
-                known = replace(known, forgiven_xids=forgiven, needs_reset=None, energy_j=None)
-            self.known[key] = replace(
-                known,
-                idle_bytes=_idle_bytes(gpu, known.idle_bytes),
-                energy_j=known.energy_j if gpu.energy_j is None else gpu.energy_j,
-            )
+            idle = _idle_bytes(gpu, self.idle_bytes.get(key))
+            if idle is not None:
+                self.idle_bytes[key] = idle
 
     def fault(self, device: Device) -> str | None:
         """What is wrong with a device; None if it is fit or was never sampled."""
-        gpu = self._latest.get(key_of(device))
-        return None if gpu is None else fault_of(gpu, self.known[key_of(device)])
-
-    def set_aside(self, device: Device, fault: str) -> None:
-        """Mark a device unfit until it is reset or returns to the bus."""
         key = key_of(device)
-        self.known[key] = replace(self.known.get(key, Known()), needs_reset=fault)
+        gpu = self._latest.get(key)
+        return None if gpu is None else fault_of(gpu, self._forgiven.get(key, ()))
 
-    def is_fit(self, device: Device) -> bool:
-        """Whether it was sampled and has no known fault."""
-        return key_of(device) in self._latest and self.fault(device) is None
-
-    def idle_bytes(self) -> Mapping[str, int]:
-        """By key, the memory in use on each device without any process."""
-        found = {key: known.idle_bytes for key, known in self.known.items()}
-        return {key: least for key, least in found.items() if least is not None}
-
-
-def _was_reset(gpu: GpuSample, before: GpuSample | None, known: Known) -> bool:
-    """Whether it returned to the bus, or its counters since the driver was loaded restarted."""
-    if before is not None and before.lost:
+    def forgive(self, device: Device) -> bool:
+        """Forget a device's XIDs so far; returns whether the driver can reach it."""
+        gpu = self._latest.get(key_of(device))
+        if gpu is None or gpu.lost:
+            return False
+        self._forgiven[key_of(device)] = list(gpu.xid or ())
         return True
-    if known.needs_reset == LOST:
-        return True
-    before_j, now_j = known.energy_j, gpu.energy_j
-    return before_j is not None and now_j is not None and now_j < before_j
 
 
 def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
@@ -304,19 +266,18 @@ class JobDevices:
         ):
             self._reported_s = report.boottime_s
             self._health.add(report.gpus)
-        return [self._finding(one, aside) for one in aside]
-
-    def _finding(self, one: SetAside, aside: Sequence[SetAside]) -> Finding:
-        index = one.device.index
-        if self._health.is_fit(one.device):
-            message = (
-                f"{name_of(one.device)} is healthy again: run `ddptop restart {self._spec.job}` "
-                "to use it again"
-            )
-            return Finding(f"healthy-{index}", "info", message, gpus=(index,))
         world = _world_in_words(self._spec, without(self._spec, aside))
-        message = f"{name_of(one.device)} is set aside ({one.reason}); continuing {world}"
-        return Finding(f"set-aside-{index}", "warning", message, gpus=(index,), has_event=True)
+        return [
+            Finding(
+                f"set-aside-{one.device.index}",
+                "warning",
+                f"{name_of(one.device)} is set aside ({one.reason}); continuing {world}; "
+                f"`ddptop restart {self._spec.job}` tries it again",
+                gpus=(one.device.index,),
+                has_event=True,
+            )
+            for one in aside
+        ]
 
     async def choose(
         self,
@@ -355,15 +316,13 @@ class JobDevices:
             )
         if len(new) == len(faults):
             return Choice([], f"{_in_words(new)}: no devices are left to continue on")
-        for one in new:
-            self._health.set_aside(one.device, one.reason)
         after = without(self._spec, [*aside, *new])
         note = f"{_in_words(new)}: set aside; continuing {_world_in_words(before, after)}"
         return Choice(new, notes=(note,))
 
     def fit_again(self, aside: Sequence[SetAside]) -> list[Device]:
-        """Devices that were set aside and are fit now."""
-        return [one.device for one in aside if self._health.is_fit(one.device)]
+        """Devices that were set aside and that a user's restart tries again: those not lost."""
+        return [one.device for one in aside if self._health.forgive(one.device)]
 
     async def wait_for_memory(
         self,
@@ -385,21 +344,12 @@ class JobDevices:
         devices = without(self._spec, aside).devices
         if not devices:
             return Waited(0.0)
-        idle = self._health.idle_bytes()
+        idle = self._health.idle_bytes
 
         def held(gpus: Sequence[GpuSample]) -> list[Held]:
             return still_held(gpus, devices, idle, is_ours)
 
         return await wait_until_released(report, held, skip, request)
-
-    @property
-    def known(self) -> dict[str, Known]:
-        """What is known about each device, for the next supervisor."""
-        return self._health.known
-
-    @known.setter
-    def known(self, known: dict[str, Known]) -> None:
-        self._health.known = known
 
 
 def _in_words(failing: Sequence[SetAside]) -> str:

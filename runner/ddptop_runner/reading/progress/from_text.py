@@ -103,12 +103,9 @@ class Counter:
         reading: the first one.
         source: the output that it was read from.
         from_start: whether counting began with this reading.
-        of_run: whether it is known to count the run.
     """
 
-    def __init__(
-        self, reading: Reading, source: int, *, from_start: bool = False, of_run: bool = False
-    ) -> None:
+    def __init__(self, reading: Reading, source: int, *, from_start: bool = False) -> None:
         self.source = source
         self.step = self.first = self.position = reading.step or 0
         """`position`: steps since the first, not affected by starting over."""
@@ -118,9 +115,7 @@ class Counter:
         self.unit: ProgressUnit | None = None
         """None while `total` may be that of an epoch or of the run."""
         self.basis: Basis = "guessed" if reading.open else "stated"
-        if of_run:
-            self.unit, self.basis = "run", "observed"
-        elif reading.counts != "epochs" and not (reading.open and reading.counts == "epoch"):
+        if reading.counts != "epochs" and not (reading.open and reading.counts == "epoch"):
             self.unit = reading.counts
         self.rounds = 0 if from_start else None
         """How often it started over in the run, if no epoch is named; None if unknown."""
@@ -230,15 +225,6 @@ such bars, even after the last step, without saying what they are."""
 MAX_EPOCH = 1e12
 
 
-class Earlier(NamedTuple):
-    """What the output of an earlier attempt showed, if anything."""
-
-    first_epoch: int | None = None
-    """Whether epochs are numbered from 0 or 1."""
-    run_total: int | None = None
-    """The total of a counter that was seen to count the run."""
-
-
 class _Place(NamedTuple):
     """The current epoch."""
 
@@ -248,7 +234,6 @@ class _Place(NamedTuple):
 
 
 _NO_HINTS = CommandHints()
-_NOTHING_EARLIER = Earlier()
 
 
 class TextProgress:
@@ -258,14 +243,14 @@ class TextProgress:
         self,
         hints: CommandHints = _NO_HINTS,
         from_start: bool = False,
-        earlier: Earlier = _NOTHING_EARLIER,
+        first_epoch: int | None = None,
     ) -> None:
         """See the parameters.
 
         Args:
             hints: from the command.
             from_start: whether the output is read from its beginning.
-            earlier: from an earlier attempt.
+            first_epoch: of an earlier attempt.
         """
         self.loss: float | None = None
         self.loss_state: LossState | None = None
@@ -278,7 +263,7 @@ class TextProgress:
         """The step at which the run resumes, according to a line before the first step."""
         self.epoch: float | None = None
         self.epochs: int | None = None
-        self.first_epoch = earlier.first_epoch
+        self.first_epoch = first_epoch
         """The number of the first epoch, 0 or 1; None if unknown."""
         self.scalars: dict[str, float] = {}
         """By name, values other than losses and steps, and the validation loss."""
@@ -290,7 +275,6 @@ class TextProgress:
         self.loss_max: float | None = None
         self._hints = hints
         self._from_start = from_start
-        self._run_total = earlier.run_total
         self._count: Counter | None = None
         self._strangers = 0
         """How many readings in a row were of another counter."""
@@ -353,13 +337,6 @@ class TextProgress:
     def counts_run(self) -> bool:
         """Whether `step` counts the whole run, as far as the log shows."""
         return self._steps is not None and self._unit(self._steps) == "run"
-
-    @property
-    def shows(self) -> Earlier:
-        """What the next attempt may rely on."""
-        known = self._steps
-        observed = known is not None and known.unit == "run" and known.basis == "observed"
-        return Earlier(self.first_epoch, known.total if observed and known else self._run_total)
 
     def begin_look(self) -> None:
         """Restart the range of the loss, which covers the time since the previous look."""
@@ -440,10 +417,9 @@ class TextProgress:
             known = None
         self._strangers = 0
         if known is None:
-            of_run = reading.open and reading.total is not None and reading.total == self._run_total
             begins = self._from_start or (reading.step or 0) <= 1
             known = self._count = Counter(
-                reading, source, from_start=begins and not self._hints.resumes, of_run=of_run
+                reading, source, from_start=begins and not self._hints.resumes
             )
             if at_s is not None:
                 known.at_s = at_s

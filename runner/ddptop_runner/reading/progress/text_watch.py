@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.reading.progress.from_text import Earlier, TextProgress, of_command
+from ddptop_runner.reading.event_files import EventFiles, rank_of, written_at
+from ddptop_runner.reading.progress.from_text import TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
-from ddptop_runner.reading.trace_watch import TraceWatch, rank_of, written_at
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFile
 
@@ -90,8 +90,8 @@ class TextWatch:
         self._attempt: int | None = None
         self._streams: dict[int, LogStream] = {}
         self._ranks: dict[int, TextProgress] = {}
-        self._earlier: dict[int, Earlier] = {}
-        """By rank, from earlier attempts."""
+        self._first_epochs: dict[int, int | None] = {}
+        """By rank, the number of its first epoch, as earlier attempts show."""
         self._turn = 0
 
     def of_rank(self, rank: int) -> TextProgress | None:
@@ -116,7 +116,7 @@ class TextWatch:
         if first:
             self.close()
             for rank, known in self._ranks.items():
-                self._earlier[rank] = known.shows
+                self._first_epochs[rank] = known.first_epoch
             self._ranks.clear()
             self._attempt = attempt
         for known in self._ranks.values():
@@ -166,8 +166,8 @@ class TextWatch:
             if len(self._ranks) >= MAX_RANKS:
                 return
             hints = self._hints._replace(resumes=self._hints.resumes or bool(self._attempt))
-            earlier = self._earlier.get(rank, Earlier())
-            known = self._ranks[rank] = TextProgress(hints, is_whole, earlier)
+            first_epoch = self._first_epochs.get(rank)
+            known = self._ranks[rank] = TextProgress(hints, is_whole, first_epoch)
         known.add(reading, at, writer)
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class TextWatch:
 
 
 class RankFiles:
-    """Each rank's progress, from the files that a job logs to. Close it.
+    """Each rank's progress, from the event files that a job writes. Close it.
 
     Args:
         folder: is searched for them, with its subfolders.
@@ -187,7 +187,8 @@ class RankFiles:
     """
 
     def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
-        self._watch = TraceWatch(folder, since_s, read_every_s)
+        self._files = EventFiles(folder, since_s)
+        self._files.start(read_every_s)
         self.ranks: dict[int, TextProgress] = {}
 
     def look(
@@ -206,7 +207,7 @@ class RankFiles:
         for known in self.ranks.values():
             known.begin_look()
         found = []
-        for file, reading in self._watch.read():
+        for file, reading in self._files.taken():
             if (rank := rank_of(file, pids, others)) is not None:
                 at = written_at(reading, now)
                 self.ranks.setdefault(rank, TextProgress()).add(reading, at)
@@ -215,7 +216,7 @@ class RankFiles:
 
     def close(self) -> None:
         """Close the files; the progress remains."""
-        self._watch.close()
+        self._files.close()
 
 
 def _named(reading: Reading, ranks: Collection[int]) -> int:

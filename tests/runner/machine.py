@@ -323,7 +323,10 @@ class Machine:
         if agent is None:
             unseen = self.agent_exit
             return pt.AgentState(pid=None if unseen is None else unseen.pid)
-        return pt.AgentState(pid=agent.pid, listens=agent.listens)
+        asked = agent.question
+        is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
+        question = asked.question if asked is not None and is_open and agent.listens else None
+        return pt.AgentState(pid=agent.pid, listens=agent.listens, question=question)
 
     def _start_group(self, agent: Agent) -> None:
         assert not self.alive, "two attempts are alive"
@@ -668,7 +671,6 @@ class Machine:
             outcome = self._outcome(attempt) if chance > 0.1 else None
             return pt.AttemptJudged(
                 attempt=attempt,
-                question=order.question,
                 cause=None if outcome is None else CAUSE,
                 outcome=outcome,
                 jitter=chance,
@@ -684,9 +686,9 @@ class Machine:
                 jitter=chance,
             )
         if isinstance(order, pt.WaitForRestart):
-            return pt.RestartDue(attempt=attempt, question=order.question)
+            return pt.RestartDue(attempt=attempt)
         if isinstance(order, pt.ChooseDevices):
-            return self._choose(order, attempt, chance)
+            return self._choose(attempt, chance)
         if isinstance(order, pt.ReplaceAgent):
             self._end_everything()
             return self._made_room(attempt, chance)
@@ -719,7 +721,7 @@ class Machine:
         step = self.random.choice([None, 5, int(self.now_s)])
         return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
 
-    def _choose(self, order: pt.ChooseDevices, attempt: int, chance: float) -> pt.DevicesChosen:
+    def _choose(self, attempt: int, chance: float) -> pt.DevicesChosen:
         aside, refused = [], None
         left = [d for d in DEVICES if d not in [one.device for one in self.state.set_aside]]
         if chance < 0.15 and len(left) > 1:
@@ -728,7 +730,6 @@ class Machine:
             refused = "GPU 0: lost"
         return pt.DevicesChosen(
             attempt=attempt,
-            question=order.question,
             agent=self._agent_state(),
             aside=aside,
             refused=refused,

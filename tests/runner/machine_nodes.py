@@ -789,7 +789,6 @@ class World:
         return pt.DevicesChosen(
             node=node.host,
             attempt=self._known(attempt),
-            question=order.question,
             agent=node.state_of_agent(),
             refused=refused,
         )
@@ -812,7 +811,6 @@ class World:
             outcome = self._outcome(attempt) if chance > 0.1 else None
             return pt.AttemptJudged(
                 attempt=attempt,
-                question=order.question,
                 cause=None if outcome is None else CAUSE,
                 outcome=outcome,
                 jitter=chance,
@@ -826,7 +824,7 @@ class World:
                 jitter=chance,
             )
         if isinstance(order, pt.WaitForRestart):
-            return pt.RestartDue(attempt=attempt, question=order.question)
+            return pt.RestartDue(attempt=attempt)
         if isinstance(order, pt.AwaitNodes):
             return pt.NodesDue(attempt=attempt)
         if isinstance(order, pt.AskCheckpoint):
@@ -849,7 +847,7 @@ class World:
                 node=node.host, attempt=order.attempt, error="it cannot be reached"
             )
         if node.is_there:
-            self._order(pt.ChooseDevices(node=node.host, question=order.question))
+            self._order(pt.ChooseDevices(node=node.host))
             return None
         if node.is_full:
             return pt.PartRefused(

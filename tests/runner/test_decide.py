@@ -137,10 +137,10 @@ def test_only_the_agent_of_this_attempt_makes_room():
 
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():
     state = after(ev.TroubleFound(attempt=0, reason="nan", stops=True), exited(0, 1), exited(1, 1))
-    judged = pt.AttemptJudged(attempt=0, question=4, cause=CAUSE, outcome=OUTCOME, jitter=0.0)
+    judged = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=OUTCOME, jitter=0.0)
     ended = events(state, judged, on_nan="stop")[-1]
     assert isinstance(ended, ev.EndDecided) and ended.requeue is False
-    assert orders(state, judged, on_nan="stop") == [pt.AnswerAgent(question=4, restart=False)]
+    assert orders(state, judged, on_nan="stop") == [pt.Conclude()]
 
 
 def test_a_status_that_is_known_late_is_recorded():

@@ -215,7 +215,7 @@ KILLED = exited(0, -9)
 FAILED = torn_down(0)
 CAUSE = Cause(kind="signal", summary="Rank 0 was killed.")
 UNREACHABLE = pt.LinkBroken(node="n1", why="no route")
-VERDICT = pt.AttemptJudged(attempt=0, question=None, cause=CAUSE, outcome=None, jitter=0.0)
+VERDICT = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=None, jitter=0.0)
 
 
 @pytest.mark.parametrize(
@@ -595,7 +595,7 @@ def test_a_node_that_makes_it_enough_shortens_the_wait_for_the_others() -> None:
     for node in ("n1", "n2"):
         job.take(pt.LinkBroken(node=node, why="no route"), now_s=10.0)
     job.take(pt.RestartAsked(agent=pt.AgentState()), now_s=20.0)
-    due = pt.RestartDue(attempt=0, question=None)
+    due = pt.RestartDue(attempt=0)
     assert job.take(due, now_s=20.0) == [pt.AwaitNodes(seconds=290.0)]
     assert job.take(pt.LinkMade(node="n1"), now_s=30.0) == [pt.WaitForRestart(at_s=None)]
     assert job.take(due, now_s=30.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
@@ -622,7 +622,7 @@ def without_the_third(job: Job, *, starts: bool = True) -> None:
     job.run()
     job.take(pt.LinkBroken(node="n2", why="no route"))
     job.take(pt.RestartAsked(agent=pt.AgentState()))
-    job.take(pt.RestartDue(attempt=0, question=None), SHRINK_AFTER_S)
+    job.take(pt.RestartDue(attempt=0), SHRINK_AFTER_S)
     begun = job.take(pt.NodesDue(attempt=0), 2 * SHRINK_AFTER_S)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1"]
     if starts:
@@ -726,7 +726,7 @@ def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
 def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
     job = Job(count=3, least=2)
     assert refuse(job, 0) == [END_N1, pt.WaitForRestart(at_s=None)]
-    begun = job.take(pt.RestartDue(attempt=0, question=None))
+    begun = job.take(pt.RestartDue(attempt=0))
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
     job.run()
     assert job.state.budget.used == 0 and job.state.nodes["n1"].lost
@@ -735,7 +735,7 @@ def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
     assert job.take(pt.LinkMade(node="n1")) == [END_N1]
     assert job.state.nodes["n1"].why == "No space left on device"
     job.take(pt.RestartAsked(agent=pt.AgentState()))
-    begun = job.take(pt.RestartDue(attempt=1, question=None))
+    begun = job.take(pt.RestartDue(attempt=1))
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1", "n2"]
     assert not job.state.nodes["n1"].lost
 
@@ -746,7 +746,7 @@ def test_a_node_that_cannot_be_done_without_fails_the_job(attempt: int, kind: st
     if attempt:
         job.run()
         job.take(pt.RestartAsked(agent=pt.AgentState()))
-        job.take(pt.RestartDue(attempt=0, question=None))
+        job.take(pt.RestartDue(attempt=0))
     assert refuse(job, attempt) == [pt.EndRanks(grace_s=10.0)]
     ending = job.state.ending
     assert ending is not None and ending.cause is not None and ending.cause.kind == kind
@@ -759,14 +759,14 @@ def test_a_node_that_went_away_unnoticed_costs_one_restart() -> None:
     job.run()
     job.exit(0, 1)
     cause = Cause(kind="exit_code", rank=0, summary="It lost a connection.")
-    judged = pt.AttemptJudged(attempt=0, question=None, cause=cause, outcome=None, jitter=0.0)
+    judged = pt.AttemptJudged(attempt=0, cause=cause, outcome=None, jitter=0.0)
     job.take(judged)
-    begun = job.take(pt.RestartDue(attempt=0, question=None), now_s=5.0)
+    begun = job.take(pt.RestartDue(attempt=0), now_s=5.0)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1", "n2"]
     job.take(pt.LinkBroken(node="n1", why="no response within 15 s"), now_s=18.0)
     unreached = pt.PartRefused(node="n1", attempt=1, error="it cannot be reached")
     assert job.take(unreached, now_s=35.0) == [pt.WaitForRestart(at_s=None)]
-    due = pt.RestartDue(attempt=0, question=None)
+    due = pt.RestartDue(attempt=0)
     assert job.take(due, now_s=35.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
     begun = job.take(pt.NodesDue(attempt=0), now_s=50.0)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
@@ -777,7 +777,7 @@ def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
     job = Job(count=3, least=1)
     refuse(job, 0)
     job.take(pt.LinkBroken(node="n2", why="no route"), now_s=5.0)
-    due = pt.RestartDue(attempt=0, question=None)
+    due = pt.RestartDue(attempt=0)
     assert job.take(due, now_s=6.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
     assert job.take(pt.LinkMade(node="n2"), now_s=7.0) == [pt.WaitForRestart(at_s=None)]
     begun = job.take(due, now_s=7.0)
@@ -788,7 +788,7 @@ def test_late_ranks_do_not_affect_a_pending_restart() -> None:
     job = Job()
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     assert job.take(STARTED) == []
-    orders = job.take(pt.RestartDue(attempt=0, question=None))
+    orders = job.take(pt.RestartDue(attempt=0))
     assert [type(one) for one in orders] == [pt.BeginOn, pt.BeginOn]
 
 

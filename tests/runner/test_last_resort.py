@@ -65,7 +65,7 @@ def test_a_failure_that_cannot_be_judged_is_still_answered(
         left = budget - restarted
         assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
         assert len(told("alert")) == 1
-        assert driver.job.phase == ("restarting" if restarted else "starting")
+        assert driver.job.phase == ("restarting" if restarted else "failed")
         assert (driver.job.ending is None) is restarted
 
     run(scenario)

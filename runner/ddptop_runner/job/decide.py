@@ -284,13 +284,13 @@ def _agent_asked(state: JobState, fact: pt.AgentAsked, now_s: float, spec: JobSp
         ranks = fact.ranks if fact.attempt == state.attempt else []
         return [pt.KeepEvidence(node=node, question=fact.question, ranks=ranks)]
     if fact.kind == "torn_down":
-        if not _is_several(spec):
-            return [pt.JudgeAttempt(question=fact.question)]
         if state.is_over or state.ending is not None:
-            return []  # it is being ended
+            return [pt.AnswerAgent(node=node, question=fact.question, restart=False)]
+        if not _is_several(spec):
+            return [pt.JudgeAttempt()]
         if state.restart is None:
             return _node_failed(state, node, spec)
-        return _begin_on(state, [node], spec, question=fact.question)
+        return _begin_on(state, [node], spec)
     if fact.kind == "group_stopped":
         follows = state.ending is None and not state.needs_new_agent
         leftovers = pt.EndLeftovers(
@@ -405,21 +405,21 @@ def _attempt_judged(
 ) -> Decision:
     """If judged again, as when a supervisor died, continue with the earlier decision."""
     if state.ending is not None or state.is_over:
-        return _end(state, fact.question, now_s, spec)
+        return []
     if fact.attempt != state.attempt or state.node().wanted_agent is not None:
         return []
     if _is_several(spec) and state.restart is not None:
         return []  # requested in the meantime, or decided before
     if state.restart is not None and state.restart.decided:
-        return [pt.WaitForRestart(at_s=state.restart.at_s, question=fact.question)]
+        return [pt.WaitForRestart(at_s=state.restart.at_s)]
     judged = None
     if fact.cause is not None:
         judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
     if state.phase == "stopping":  # its loss was not finite, and the verdict was pending
         ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
         events: Decision = [] if judged is None else [judged]
-        return [*events, ended, *_end(state, fact.question, now_s, spec)]
-    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter, question=fact.question)
+        return [*events, ended, *_end(state, now_s)]
+    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)
 
 
 def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec) -> Decision:
@@ -427,7 +427,7 @@ def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: Job
     if _is_several(spec):
         return _part_not_started(state, fact, now_s, spec)
     if state.ending is not None or state.is_over:
-        return _end(state, None, now_s, spec)
+        return []
     if fact.status is not None and fact.status >= 0:
         ended = _end_decided(state, fact.cause, "no rank could be started", requeue=False)
         return [ended, pt.Conclude()]
@@ -488,7 +488,6 @@ def _restart_or_end(
     spec: JobSpec,
     *,
     jitter: float,
-    question: int | None = None,
     end_ranks: bool = False,
 ) -> Decision:
     """The restart policy's decision on a failure.
@@ -500,7 +499,6 @@ def _restart_or_end(
         now_s: CLOCK_BOOTTIME.
         spec: the job.
         jitter: see `AttemptJudged`.
-        question: the agent's question that will be answered.
         end_ranks: whether ranks are alive and have to be ended.
     """
     events: Decision = [] if judged is None else [judged]
@@ -517,7 +515,7 @@ def _restart_or_end(
         cause = cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
         requeue = None if judged is None or judged.outcome is None else verdict.requeue
         ended = _end_decided(state, cause, verdict.reason, requeue=requeue, end_ranks=end_ranks)
-        return [*events, ended, *_end(state, question, now_s, spec, end_ranks=end_ranks)]
+        return [*events, ended, *_end(state, now_s)]
     at_s = now_s + verdict.delay_s
     decided = ev.RestartDecided(
         attempt=state.attempt,
@@ -528,7 +526,7 @@ def _restart_or_end(
         reason=verdict.reason if judged is not None and judged.outcome is not None else None,
         end_ranks=end_ranks,
     )
-    return [*events, decided, pt.WaitForRestart(at_s=at_s, question=question)]
+    return [*events, decided, pt.WaitForRestart(at_s=at_s)]
 
 
 def _end_decided(
@@ -549,15 +547,9 @@ def _end_decided(
     )
 
 
-def _end(
-    state: JobState, question: int | None, now_s: float, spec: JobSpec, *, end_ranks: bool = False
-) -> Decision:
-    """Without another attempt: let the agent end, or end the ranks or the job."""
-    if question is not None:
-        return [pt.AnswerAgent(question=question, restart=False)]
-    if end_ranks or (_is_several(spec) and not state.is_over):
-        return _end_ranks(state, BAD_END_GRACE_S, now_s)
-    return [] if state.is_over or state.has_living else [pt.Conclude()]
+def _end(state: JobState, now_s: float) -> Decision:
+    """Without another attempt: end the ranks that are alive, and then the job."""
+    return _end_ranks(state, BAD_END_GRACE_S, now_s) if state.has_living else [pt.Conclude()]
 
 
 # -- ranks that are alive and have to be ended -----------------------------------------------------
@@ -594,11 +586,11 @@ def _trouble_judged(
 
 def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSpec) -> Decision:
     if state.ending is not None or state.is_over:
-        return [] if _is_several(spec) else _end(state, fact.question, now_s, spec)
+        return []
     if fact.attempt != state.attempt or state.restart is None:
         return []
     if not _is_several(spec):
-        return [pt.ChooseDevices(question=fact.question)]
+        return [pt.ChooseDevices()]
     if state.restart.nodes:
         return _begin_on(state, state.restart.nodes, spec)
     missing = _missing(state, spec)
@@ -617,15 +609,13 @@ def _devices_chosen(
     state: JobState, fact: pt.DevicesChosen, now_s: float, spec: JobSpec
 ) -> Decision:
     node, agent, life, pending = fact.node, fact.agent, state.node(fact.node), state.restart
-    question = None if agent.pid is None else fact.question  # an exited agent needs no answer
     if state.ending is not None or state.is_over:
-        return [] if _is_several(spec) else _end(state, question, now_s, spec)
+        return []
     # a node that was left out does not know the attempt
     if pending is None or (fact.attempt != state.attempt and not _is_several(spec)):
         return []
     wanted = life.wanted_agent
     if _is_several(spec):
-        question = agent.question
         if node not in pending.nodes:
             return []
         if agent.attempt == pending.next_attempt and agent.pid is not None:
@@ -638,7 +628,7 @@ def _devices_chosen(
     elif wanted is not None:
         return []
     events: Decision = [_noticed(state, node, note) for note in fact.notes]
-    alive = state.has_living_on(node) and question is None
+    alive = state.has_living_on(node) and agent.question is None
     if fact.refused is not None:
         if _is_several(spec):
             refused = pt.PartRefused(
@@ -650,17 +640,17 @@ def _devices_chosen(
             summary = f"{fact.refused}. {cause.summary}"
             cause = replace(cause, kind="gpu", summary=summary)
         ended = _end_decided(state, cause, fact.refused, requeue=True, end_ranks=alive)
-        return [*events, ended, *_end(state, question, now_s, spec, end_ranks=alive)]
+        return [*events, ended, *_end(state, now_s)]
     aside = [*state.set_aside, *fact.aside]
     needs_agent = aside != state.set_aside_before or not _can_go_on(state, pending, fact, spec)
     has_begun = _is_several(spec) and life.begun == pending.next_attempt and not needs_agent
-    if has_begun and question is None and agent.pid is not None:
+    if has_begun and agent.question is None and agent.pid is not None:
         return []  # it is ending the last attempt
     events.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, node=node))
-    if question is not None:
+    if agent.question is not None:
         left = state.restarts_left(spec.max_restarts)
         answer = pt.AnswerAgent(
-            node=node, question=question, restart=not needs_agent, restarts_left=left
+            node=node, question=agent.question, restart=not needs_agent, restarts_left=left
         )
         return [*events, answer]
     if alive:
@@ -756,9 +746,7 @@ def _begin(
     return [chosen, *_begin_on(apply(state, chosen, _ANY_TIME), nodes, spec)]
 
 
-def _begin_on(
-    state: JobState, nodes: Collection[str], spec: JobSpec, *, question: int | None = None
-) -> Decision:
+def _begin_on(state: JobState, nodes: Collection[str], spec: JobSpec) -> Decision:
     pending = state.restart
     assert pending is not None  # nodes begin only what is pending
     return [
@@ -766,7 +754,6 @@ def _begin_on(
             node=name,
             attempt=pending.next_attempt,
             rendezvous=rendezvous(state, pending, name, spec),
-            question=question,
         )
         for name in pending.nodes
         if name in nodes

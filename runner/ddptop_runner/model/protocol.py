@@ -1,9 +1,7 @@
 """All messages between the processes of a job, and between those and viewers.
 
 Facts go up, orders come down. `job.decide` turns a fact into events and orders; `node.driver`
-carries orders out, and reports the result as a fact. An order that leads to a fact passes its
-`question` on: the number of the agent's question that is answered in the end, or None where no
-agent waits.
+carries orders out, and reports the result as a fact.
 
 Each message is one JSON line, or one packet of the guardian's channel: `encode`
 writes it, and `decode` reads one of the messages that may come over a connection.
@@ -193,7 +191,6 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     """Why an attempt failed, from its exits, logs, and evidence."""
 
     attempt: Number
-    question: Number | None
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
@@ -235,14 +232,12 @@ class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
     """The next attempt is due, or nothing waits for it anymore."""
 
     attempt: Number
-    question: Number | None
 
 
 class DevicesChosen(OfNode, frozen=True, kw_only=True, tag="devices_chosen"):
     """On which devices the next attempt can run."""
 
     attempt: Number
-    question: Number | None
     agent: AgentState
     aside: list[SetAside] = []
     """Unfit devices that it runs without."""
@@ -429,8 +424,6 @@ class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
 class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
     """Find out why the attempt failed. Leads to `AttemptJudged`."""
 
-    question: Number | None = None
-
 
 class JudgeStart(OfNode, frozen=True, kw_only=True, tag="judge_start"):
     """Find out why the agent started no rank. Leads to `StartJudged`."""
@@ -451,7 +444,6 @@ class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart")
 
     at_s: float | None
     """CLOCK_BOOTTIME; None: now."""
-    question: Number | None = None
 
 
 class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
@@ -460,8 +452,6 @@ class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
 
 class ChooseDevices(OfNode, frozen=True, kw_only=True, tag="choose_devices"):
     """Find out which devices are fit. Leads to `DevicesChosen`."""
-
-    question: Number | None = None
 
 
 class ReplaceAgent(OfNode, frozen=True, kw_only=True, tag="replace_agent"):
@@ -495,7 +485,6 @@ class BeginOn(OfNode, frozen=True, kw_only=True, tag="begin_on"):
 
     attempt: Number
     rendezvous: Rendezvous
-    question: Number | None = None
 
 
 class KeepEvidenceOnNodes(Message, frozen=True, kw_only=True, tag="keep_evidence_on_nodes"):

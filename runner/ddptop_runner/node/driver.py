@@ -120,10 +120,8 @@ class JobDriver(Decisions):
         self._agent: ProcessId | None = None
         """The process of `agent_pid`, as first seen."""
         self._link: SendToAgent | None = None
-        self._question: int | None = None
-        """The agent's question that awaits an answer; each agent numbers its own."""
         self._asked: pt.AgentAsked | None = None
-        """The same question, until it is answered."""
+        """The agent's question that awaits an answer; each agent numbers its own."""
         self._agent_attempt: int | None = None
         """The attempt that the agent runs or is about to begin."""
         self._agent_status: int | None = None
@@ -216,11 +214,7 @@ class JobDriver(Decisions):
 
     def _carry_out(self, order: pt.Order) -> None:
         if isinstance(order, pt.AnswerAgent):
-            if self._link is not None and order.question == self._question:
-                self._link(order)
-                self._asked = None
-                if order.rendezvous is not None:
-                    self._agent_attempt = (self._agent_attempt or 0) + 1
+            self._answer_agent(order)
         elif isinstance(order, pt.TellAgent):
             if self._link is not None:
                 self._link(order)
@@ -239,14 +233,14 @@ class JobDriver(Decisions):
         if isinstance(order, pt.EndLeftovers):
             return await self._end_leftovers(order)
         if isinstance(order, pt.JudgeAttempt):
-            return await self._judge_attempt(order, attempt)
+            return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeStart):
             cause = failure.never_started(self._folder, order.status)
             return start_judged(order, attempt, cause)
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
-            return await self._choose_devices(order, attempt)
+            return await self._choose_devices(attempt)
         if isinstance(order, pt.ReplaceAgent):
             return await self._make_room(attempt)
         if isinstance(order, pt.EndRanks):
@@ -262,7 +256,7 @@ class JobDriver(Decisions):
         wanted = self.job.node().wanted_agent
         if wanted is not None and hello.pid == wanted.replaces:
             return
-        self._link, self._question, self._asked = send, None, None
+        self._link, self._asked = send, None
         self.agent_pid, self._agent_end_seen = hello.pid, False
         if self._agent_attempt is None:
             self._agent_attempt = hello.attempt
@@ -285,7 +279,7 @@ class JobDriver(Decisions):
             self._log.emit(ev.Noticed(attempt=self.attempt.number, text=words))
             return
         if isinstance(message, pt.AgentAsked):
-            self._question, self._asked = message.question, message
+            self._asked = message
             for worker in message.workers:
                 if worker.returncode is not None and message.attempt == self.attempt.number:
                     self.attempt.exited(worker.pid, worker.returncode, boottime_s())
@@ -313,6 +307,21 @@ class JobDriver(Decisions):
             question=asked.question if asked is not None and is_torn_down else None,
             status=self._agent_status,
         )
+
+    def _answer_agent(self, answer: pt.AnswerAgent) -> None:
+        if self._link is None or self._asked is None or answer.question != self._asked.question:
+            return
+        self._asked = None
+        self._link(answer)
+        if answer.rendezvous is not None:
+            self._agent_attempt = (self._agent_attempt or 0) + 1
+
+    def _refuse_restart(self) -> bool:
+        """Answer an agent that asks whether another attempt follows; returns whether one did."""
+        question = self._agent_state().question
+        if question is not None:
+            self._answer_agent(pt.AnswerAgent(question=question, restart=False))
+        return question is not None
 
     def _interrupt_ranks(self) -> None:
         """Interrupt ranks, because torch's agent would send SIGTERM and wait in vain."""
@@ -398,13 +407,13 @@ class JobDriver(Decisions):
         )
         return str(await evidence_folder.keep(self._folder, number, reason, scene))
 
-    async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
+    async def _judge_attempt(self, attempt: int) -> pt.AttemptJudged:
         await self.processes.end_leftovers(attempt)  # a command's leftovers may train on
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         if self.job.is_decided:
-            return judged(order, attempt, None, None)
+            return judged(attempt, None, None)
         cause, outcome = self._verdict(attempt)
-        return judged(order, attempt, cause, outcome)
+        return judged(attempt, cause, outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause, AttemptOutcome]:
         outcome, cause = failure.judge(
@@ -484,7 +493,7 @@ class JobDriver(Decisions):
 
     # -- the next attempt ------------------------------------------------------------------------
 
-    async def _choose_devices(self, order: pt.ChooseDevices, attempt: int) -> pt.DevicesChosen:
+    async def _choose_devices(self, attempt: int) -> pt.DevicesChosen:
         choice = Choice([])
         try:
             choice = await self.devices.choose(
@@ -497,11 +506,10 @@ class JobDriver(Decisions):
             self._defects.report(error)
         if self._spec.membership is not None:
             await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
-        if order.question is None and self.agent_pid is not None:
+        if self.agent_pid is not None:
             await until(lambda: self._link is not None, RECONNECT_S)
         return pt.DevicesChosen(
             attempt=attempt,
-            question=order.question,
             agent=self._agent_state(),
             aside=choice.aside,
             refused=choice.refused,
@@ -576,6 +584,7 @@ class JobDriver(Decisions):
         await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self._link is not None:
             self._link(pt.TellAgent(order="stopping"))
+        self._refuse_restart()
         had_ranks = bool(table.alive())
         await self._end_group(grace_s)
         leftover_s = min(grace_s, LEFTOVER_GRACE_S)
@@ -594,6 +603,8 @@ class JobDriver(Decisions):
 
     async def _conclude(self) -> pt.NothingLeft:
         """End what is left, and record what is still outstanding."""
+        if self._refuse_restart():
+            await until(lambda: self.agent_pid is None, AGENT_EXIT_S)
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         self.attempt.look_at_checkpoints(at_once=True)

@@ -475,7 +475,7 @@ class Decisions:
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         """The fact that follows an order that failed because of a bug in ddptop."""
         if isinstance(order, pt.JudgeAttempt):
-            return judged(order, attempt, None, None)
+            return judged(attempt, None, None)
         if isinstance(order, pt.JudgeTrouble):  # the ranks are ended regardless
             found = self._trouble.found
             if found is None:
@@ -516,20 +516,12 @@ class Decisions:
             wait.cancel()
         if replaced.is_set():
             return None
-        return pt.RestartDue(attempt=attempt, question=order.question)
+        return pt.RestartDue(attempt=attempt)
 
 
-def judged(
-    order: pt.JudgeAttempt, attempt: int, cause: Cause | None, outcome: AttemptOutcome | None
-) -> pt.AttemptJudged:
+def judged(attempt: int, cause: Cause | None, outcome: AttemptOutcome | None) -> pt.AttemptJudged:
     """The verdict on an attempt."""
-    return pt.AttemptJudged(
-        attempt=attempt,
-        question=order.question,
-        cause=cause,
-        outcome=outcome,
-        jitter=random.random(),
-    )
+    return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome, jitter=random.random())
 
 
 def evidence_kept(order: pt.KeepEvidence, attempt: int) -> pt.EvidenceKept:

@@ -202,7 +202,7 @@ class Head(Decisions):
         if isinstance(order, pt.JudgeAttempt):
             async with self.parts.keeping_evidence:
                 pass
-            return await self._judge_attempt(order, attempt)
+            return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.AwaitNodes):
@@ -232,7 +232,7 @@ class Head(Decisions):
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
 
-    async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
+    async def _judge_attempt(self, attempt: int) -> pt.AttemptJudged:
         name = f"attempt-{attempt}-failure"
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
@@ -244,7 +244,7 @@ class Head(Decisions):
                 self.process.spawn(self._fetcher.take_logs(attempt, [cause.rank]))
             kept = self._folder.evidence_dir / name
             cause = replace(cause, evidence=str(kept) if kept.is_dir() else None)
-        return judged(order, attempt, cause, outcome)
+        return judged(attempt, cause, outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause | None, AttemptOutcome | None]:
         cause, outcome = failure.blame(self.job, self._spec, self.parts.judged)

@@ -420,7 +420,7 @@ class Parts:
             DdptopError: the node refuses.
         """
         if not part.ended:
-            self.send([pt.ChooseDevices(node=order.node, question=order.question)])
+            self.send([pt.ChooseDevices(node=order.node)])
             return
         index = [one.host for one in self._placement.nodes].index(order.node)
         spec = self._spec_of(part.link.node, index)

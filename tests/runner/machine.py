@@ -322,11 +322,15 @@ class Machine:
         agent = self.agent
         if agent is None:
             unseen = self.agent_exit
-            return pt.AgentState(pid=None if unseen is None else unseen.pid)
+            if unseen is None:
+                return pt.AgentState()
+            return pt.AgentState(pid=unseen.pid, attempt=unseen.attempt)
         asked = agent.question
         is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
         question = asked.question if asked is not None and is_open and agent.listens else None
-        return pt.AgentState(pid=agent.pid, listens=agent.listens, question=question)
+        return pt.AgentState(
+            pid=agent.pid, listens=agent.listens, attempt=agent.attempt, question=question
+        )
 
     def _start_group(self, agent: Agent) -> None:
         assert not self.alive, "two attempts are alive"
@@ -375,7 +379,8 @@ class Machine:
 
     def _agent_ends(self, status: int) -> None:
         assert self.agent is not None
-        self.agent_exit = pt.AgentExited(pid=self.agent.pid, status=status)
+        agent = self.agent
+        self.agent_exit = pt.AgentExited(pid=agent.pid, status=status, attempt=agent.attempt)
         self.agent = None
 
     def _see_agent_exit(self) -> None:

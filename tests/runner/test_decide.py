@@ -77,7 +77,9 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
 
 def test_ranks_that_fail_meanwhile_wait_for_the_restart_as_decided():
     state = after(*HANGS, exited(0, 1), exited(1, -15))
-    assert orders(state, pt.AgentExited(pid=7, status=1)) == [pt.WaitForRestart(at_s=18.0)]
+    assert orders(state, pt.AgentExited(pid=7, status=1)) == []
+    fact = pt.SupervisorStarted(agent=pt.AgentState())
+    assert orders(state, fact) == [pt.WaitForRestart(at_s=18.0)]
 
 
 def test_evidence_of_orphans_is_kept_before_any_signal_and_never_after():
@@ -128,11 +130,16 @@ def test_devices_come_back_only_for_an_attempt_that_is_not_prepared(prepared):
     assert hurried.devices_back == ([] if prepared else [lost.device])
 
 
-def test_only_the_agent_of_this_attempt_makes_room():
-    state = after(ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=2))
-    assert orders(state, pt.AgentMadeRoom(attempt=1)) == []
+def test_an_agent_is_started_only_for_an_attempt_that_begins():
+    state = after(
+        ev.RestartRequested(attempt=0, used=0, limit=3),
+        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
+        ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=2),
+    )
     start = pt.StartAgent(attempt=1, restarts_left=2)
     assert orders(state, pt.AgentMadeRoom(attempt=0)) == [start]
+    state = after(ev.NodesChosen(attempt=2, nodes=[HERE], at_s=3.0), state=state)
+    assert orders(state, pt.AgentMadeRoom(attempt=0)) == []
 
 
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():

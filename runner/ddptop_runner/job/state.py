@@ -298,7 +298,9 @@ def placement_of(spec: JobSpec) -> Placement:
 
 
 def hosts_of_ranks(state: JobState, spec: JobSpec, attempt: int | None = None) -> dict[int, str]:
-    """The host of each rank in an attempt, by default the current one, on several nodes."""
+    """The host of each rank in an attempt, by default the current one."""
+    if spec.placement is None:
+        return {rank: life.node for rank, life in state.ranks.items()}
     if attempt is None or attempt == state.attempt:
         members = [name for name, life in state.nodes.items() if life.takes_part]
     else:

@@ -504,10 +504,9 @@ class JobDriver(Decisions):
             )
         except Exception as error:  # the next attempt takes the same devices
             self._defects.report(error)
-        if self._spec.membership is not None:
-            await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
+        await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self.agent_pid is not None:
-            await until(lambda: self._link is not None, RECONNECT_S)
+            await until(self._has_reconnected, RECONNECT_S)
         return pt.DevicesChosen(
             attempt=attempt,
             agent=self._agent_state(),
@@ -515,6 +514,11 @@ class JobDriver(Decisions):
             refused=choice.refused,
             notes=list(choice.notes),
         )
+
+    def _has_reconnected(self) -> bool:
+        """Whether the agent is connected; without living ranks, it has a question."""
+        has_spoken = self._asked is not None or bool(self.attempt.table.alive())
+        return self._link is not None and has_spoken
 
     def _failed_s(self) -> float:
         """CLOCK_BOOTTIME of the attempt's failure, as far as known."""

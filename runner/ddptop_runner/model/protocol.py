@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import random
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -194,7 +195,7 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
-    jitter: float
+    jitter: float = msgspec.field(default_factory=random.random)
     """Random, from 0 to 1: spreads the waits before a restart."""
 
 
@@ -207,7 +208,7 @@ class StartJudged(OfNode, frozen=True, kw_only=True, tag="start_judged"):
     """As in `JudgeStart`."""
     status: Status | None
     cause: Cause
-    jitter: float
+    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
@@ -225,7 +226,7 @@ class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
     cause: Cause
     outcome: AttemptOutcome | None
     """None where ddptop itself failed to judge it."""
-    jitter: float
+    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):

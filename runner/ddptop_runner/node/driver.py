@@ -26,26 +26,16 @@ from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.event_log import EventLog, Memory
 from ddptop_runner.job.processes import LEFTOVER_GRACE_S, JobProcesses, alive
-from ddptop_runner.job.trouble import plain_cause, plain_outcome
-from ddptop_runner.judge.hangs.records import hang_cause
+from ddptop_runner.job.trouble import cause_of, plain_outcome
 from ddptop_runner.judge.hangs.verdict import HangVerdict
-from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.judge.restarts.devices import Choice, JobDevices, Waited
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.alerts import LastResort
-from ddptop_runner.node.engine import (
-    Decisions,
-    evidence_kept,
-    judged,
-    start_judged,
-    trouble_judged,
-    until,
-)
+from ddptop_runner.node.engine import Decisions, evidence_kept, until
 from ddptop_runner.node.server import SendToAgent
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
@@ -236,7 +226,9 @@ class JobDriver(Decisions):
             return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeStart):
             cause = failure.never_started(self._folder, order.status)
-            return start_judged(order, attempt, cause)
+            return pt.StartJudged(
+                attempt=attempt, begins=order.begins, status=order.status, cause=cause
+            )
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
@@ -411,9 +403,9 @@ class JobDriver(Decisions):
         await self.processes.end_leftovers(attempt)  # a command's leftovers may train on
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         if self.job.is_decided:
-            return judged(attempt, None, None)
+            return pt.AttemptJudged(attempt=attempt, cause=None, outcome=None)
         cause, outcome = self._verdict(attempt)
-        return judged(attempt, cause, outcome)
+        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause, AttemptOutcome]:
         outcome, cause = failure.judge(
@@ -439,57 +431,31 @@ class JobDriver(Decisions):
         folder = await self._keep_evidence(order.reason)
         if found is None or self.attempt.number != attempt or self.job.is_decided:
             return None
-        if isinstance(found, HangVerdict):
-            cause = self._hang_cause(found, folder)
-        else:
-            cause = plain_cause(found)
-            words = filter(None, [cause.summary, self._doubt_checkpoint(found)])
-            cause = msgspec.structs.replace(cause, summary=" ".join(words), evidence=folder)
-        steps = self.attempt.table.most_steps()
-        outcome, cause = self._with_achievements(
-            plain_outcome(found, attempt, self._lived_s(), steps), cause
-        )
-        return trouble_judged(order, attempt, cause, outcome)
-
-    def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
         table = self.attempt.table
-        cause = failure.after_hang(hang_cause(found, folder), table)
-        evidence_folder.summarize(cause)
-        return cause
+        cause = cause_of(found, folder, self.attempt.checkpoints.last, attempt)
+        if isinstance(found, HangVerdict):
+            cause = failure.after_hang(cause, table)
+            evidence_folder.summarize(cause)
+        outcome, cause = self._with_achievements(
+            plain_outcome(found, attempt, self._lived_s(), table.most_steps()), cause
+        )
+        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
 
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause
     ) -> tuple[AttemptOutcome, Cause]:
-        """Both, completed with the attempt's steps and checkpoints and the lost work."""
         attempt = self.attempt
         attempt.look_at_checkpoints(at_once=True)
-        if self._spec.membership is None:  # otherwise, another node may have saved
-            steps = attempt.table.most_steps()
-            lost = attempt.checkpoints.work_lost(attempt.number, steps, outcome.lived_s)
-            cause = failure.with_work_lost(cause, lost)
-        evidence_folder.keep_cause(cause)
-        achieved = failure.with_achievements(
+        outcome, cause = failure.with_achievements(
             outcome,
-            cause.kind,
+            cause,
             [record.run_step for record in attempt.table],
-            attempt.checkpoints.last,
+            attempt.checkpoints,
             self.job.first_step_after_s,
+            sees_all_ranks=self._spec.membership is None,
         )
-        return achieved, cause
-
-    def _doubt_checkpoint(self, bad: BadLoss) -> str:
-        """A warning if the last checkpoint was saved after the loss went bad; otherwise, empty."""
-        last = self.attempt.checkpoints.last
-        if last is None or last.attempt != self.attempt.number or None in (last.step, bad.step):
-            return ""
-        if (last.step or 0) < (bad.step or 0):
-            return ""
-        return (
-            f"{last.name}, saved{at_step(last)}, is newer than that step and may also be affected."
-        )
-
-    def _lived_s(self) -> float:
-        return boottime_s() - self.attempt.started_s
+        evidence_folder.keep_cause(cause)
+        return outcome, cause
 
     # -- the next attempt ------------------------------------------------------------------------
 

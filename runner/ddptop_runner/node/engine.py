@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import functools
 import os
-import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ from ddptop_runner.job.trouble import TroubleWatch, plain_cause
 from ddptop_runner.job.view import Samples, devices_for_history, for_history, view
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import (
     Cause,
     Event,
@@ -406,6 +404,11 @@ class Decisions:
         """The job, as requested."""
         raise NotImplementedError
 
+    def _lived_s(self) -> float:
+        """How long the attempt has lived."""
+        since_s = self.job.attempt_started_s
+        return 0.0 if since_s is None else max(0.0, boottime_s() - since_s)
+
     def take(self, fact: pt.Fact) -> None:
         """Decide on a fact: record its events, then carry out its orders.
 
@@ -475,12 +478,14 @@ class Decisions:
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         """The fact that follows an order that failed because of a bug in ddptop."""
         if isinstance(order, pt.JudgeAttempt):
-            return judged(attempt, None, None)
+            return pt.AttemptJudged(attempt=attempt, cause=None, outcome=None)
         if isinstance(order, pt.JudgeTrouble):  # the ranks are ended regardless
             found = self._trouble.found
             if found is None:
                 return None
-            return trouble_judged(order, attempt, plain_cause(found), None)
+            return pt.TroubleJudged(
+                attempt=attempt, reason=order.reason, cause=plain_cause(found), outcome=None
+            )
         if isinstance(order, pt.EndRanks):
             return pt.RanksEnded()
         if isinstance(order, pt.Conclude):
@@ -491,7 +496,9 @@ class Decisions:
             return pt.LeftoversEnded(question=order.question)
         if isinstance(order, pt.JudgeStart):
             cause = Cause(kind="launch", summary="The agent exited before starting any rank.")
-            return start_judged(order, attempt, cause)
+            return pt.StartJudged(
+                attempt=attempt, begins=order.begins, status=order.status, cause=cause
+            )
         if isinstance(order, pt.ReplaceAgent):
             return pt.AgentMadeRoom(attempt=attempt)
         if isinstance(order, pt.KeepEvidenceOnNodes):
@@ -519,35 +526,10 @@ class Decisions:
         return pt.RestartDue(attempt=attempt)
 
 
-def judged(attempt: int, cause: Cause | None, outcome: AttemptOutcome | None) -> pt.AttemptJudged:
-    """The verdict on an attempt."""
-    return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome, jitter=random.random())
-
-
 def evidence_kept(order: pt.KeepEvidence, attempt: int) -> pt.EvidenceKept:
     """The evidence is on disk, or cannot be kept."""
     return pt.EvidenceKept(
         node=order.node, attempt=attempt, question=order.question, ranks=order.ranks
-    )
-
-
-def start_judged(order: pt.JudgeStart, attempt: int, cause: Cause) -> pt.StartJudged:
-    """The verdict on an agent that started no rank."""
-    return pt.StartJudged(
-        attempt=attempt,
-        begins=order.begins,
-        status=order.status,
-        cause=cause,
-        jitter=random.random(),
-    )
-
-
-def trouble_judged(
-    order: pt.JudgeTrouble, attempt: int, cause: Cause, outcome: AttemptOutcome | None
-) -> pt.TroubleJudged:
-    """The verdict on ranks that hang or train on invalid losses."""
-    return pt.TroubleJudged(
-        attempt=attempt, reason=order.reason, cause=cause, outcome=outcome, jitter=random.random()
     )
 
 

@@ -21,10 +21,9 @@ from ddptop_runner.job.decide import Decision, begin_job
 from ddptop_runner.job.event_log import Memory
 from ddptop_runner.job.samples import of_nodes
 from ddptop_runner.job.state import away_for_long, hosts_of_ranks
-from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
+from ddptop_runner.job.trouble import TroubleWatch, cause_of, plain_outcome
 from ddptop_runner.judge.alerts import stalled
 from ddptop_runner.judge.checkpoints import CheckpointBook, SaveMemory
-from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.hangs.watch import HangMemory
 from ddptop_runner.model import events as ev
@@ -37,8 +36,6 @@ from ddptop_runner.node.engine import (
     Decisions,
     JobProcess,
     evidence_kept,
-    judged,
-    trouble_judged,
     until,
 )
 from ddptop_runner.node.fetch import Fetcher
@@ -244,7 +241,7 @@ class Head(Decisions):
                 self.process.spawn(self._fetcher.take_logs(attempt, [cause.rank]))
             kept = self._folder.evidence_dir / name
             cause = replace(cause, evidence=str(kept) if kept.is_dir() else None)
-        return judged(attempt, cause, outcome)
+        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause | None, AttemptOutcome | None]:
         cause, outcome = failure.blame(self.job, self._spec, self.parts.judged)
@@ -263,10 +260,6 @@ class Head(Decisions):
         ranks, judged = self._snapshot().ranks, self.parts.judged
         return failure.achieved_on_nodes(outcome, cause, self.job, ranks, judged, self._checkpoints)
 
-    def _lived_s(self) -> float:
-        since_s = self.job.attempt_started_s
-        return 0.0 if since_s is None else max(0.0, boottime_s() - since_s)
-
     # -- hangs and losses over all nodes -----------------------------------------------------------
 
     def _look_at_progress(self, now_s: float) -> None:
@@ -284,12 +277,10 @@ class Head(Decisions):
         if found is None or self.attempt != attempt:
             return None
         folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{order.reason}")
+        cause = cause_of(found, folder, self._checkpoints.last, attempt)
         if isinstance(found, HangVerdict):
-            now_s = boottime_s()
-            away = away_for_long(self.job, now_s, self._spec)
-            cause = failure.hang_without(away, hang_cause(found, folder))
-        else:
-            cause = replace(plain_cause(found), evidence=folder)
+            away = away_for_long(self.job, boottime_s(), self._spec)
+            cause = failure.hang_without(away, cause)
         parts = self.parts.by_host.values()
         steps = [one.steps for part in parts for one in part.progress if one.steps]
         hosts = hosts_of_ranks(self.job, self._spec)
@@ -298,7 +289,7 @@ class Head(Decisions):
             plain_outcome(found, attempt, self._lived_s(), max(steps, default=None)),
             replace(cause, host=host),
         )
-        return trouble_judged(order, attempt, cause, outcome)
+        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
 
     # -- the next attempt, and the end -------------------------------------------------------------
 

@@ -221,7 +221,7 @@ class Machine:
             life = state.node()
             assert state.restart is None and life.ending_ranks_at_s is None
             assert state.attempt_started_s == event.at_s and life.wanted_agent is None
-            assert not life.prepared and not life.sent
+            assert not life.sent
             assert state.trouble is None and state.first_step_after_s is None
             if not isinstance(event, ev.AttemptOpened):
                 assert state.cause is None
@@ -256,7 +256,8 @@ class Machine:
         elif isinstance(event, ev.RestartSent):
             assert state.restart is not None and state.node().sent
         elif isinstance(event, ev.RestartPrepared):
-            assert state.restart is not None and state.node().prepared
+            assert state.restart is not None
+            assert state.node().begun == state.restart.next_attempt
             assert state.set_aside == [*before.set_aside, *event.aside]
         elif isinstance(event, ev.AgentRequested):
             wanted = state.node().wanted_agent

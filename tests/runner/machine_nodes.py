@@ -473,7 +473,7 @@ class World:
         elif isinstance(event, ev.RestartSent):
             assert state.nodes[event.node].sent
         elif isinstance(event, ev.RestartPrepared):
-            assert state.nodes[event.node].prepared
+            assert state.nodes[event.node].begun == state.restart.next_attempt
         elif isinstance(event, ev.AgentRequested):
             wanted = state.nodes[event.node].wanted_agent
             assert wanted is not None and wanted.attempt == event.next_attempt

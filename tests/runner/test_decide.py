@@ -9,7 +9,7 @@ import pytest
 from tests.runner.builders import make_spec
 
 from ddptop_runner.job.decide import decide
-from ddptop_runner.job.state import JobState
+from ddptop_runner.job.state import JobState, NodeLife
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
@@ -53,7 +53,7 @@ def events(state: JobState, fact: pt.Fact, **spec: object) -> list[ev.JobEvent]:
 
 HANGS = (
     ev.HangJudged(attempt=0, cause=CAUSE, outcome=OUTCOME),
-    ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=9.0, at_s=18.0, end_ranks=True),
+    ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=9.0, at_s=18.0),
 )
 
 
@@ -123,8 +123,8 @@ def test_devices_come_back_only_for_an_attempt_that_is_not_prepared(prepared):
         ev.RestartPrepared(attempt=0, aside=[lost]),
     )
     assert state.restart is not None and state.set_aside == [lost]
-    life = msgspec.structs.replace(state.node(), prepared=prepared)
-    state = msgspec.structs.replace(state, nodes={HERE: life})
+    if not prepared:
+        state = msgspec.structs.replace(state, nodes={HERE: NodeLife(takes_part=True)})
     (hurried,) = events(state, pt.RestartAsked(agent=AGENT, devices_back=[lost.device]))
     assert isinstance(hurried, ev.RestartHurried)
     assert hurried.devices_back == ([] if prepared else [lost.device])

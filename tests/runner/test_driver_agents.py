@@ -81,7 +81,7 @@ def test_an_agent_that_is_being_replaced_is_not_listened_to():
             driver.agent_pid = old.pid
             wanted = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
             nodes = {HERE: NodeLife(takes_part=True, wanted_agent=wanted)}
-            restart = PendingRestart(attempt=0, at=utc_now(), next_attempt=1, nodes=[HERE])
+            restart = PendingRestart(at=utc_now(), next_attempt=1, nodes=[HERE])
             put_state(around, phase="restarting", nodes=nodes, restart=restart)
             around.publish()
             driver, around = begin(around.die())

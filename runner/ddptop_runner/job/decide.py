@@ -106,7 +106,7 @@ def _noticed(state: JobState, node: str, words: str) -> ev.Noticed:
 def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: JobSpec) -> Decision:
     """Repeat orders that may have been lost with a supervisor."""
     life = state.node(fact.node)
-    if state.stop is not None or (state.ending is not None and state.ending.end_ranks):
+    if state.ending is not None:
         return [pt.TellAgent(node=fact.node, order="stopping")]
     is_new = life.wanted_agent is not None  # it begins with that attempt
     if state.restart is not None and life.sent and not is_new:
@@ -172,9 +172,8 @@ def _process_exited(
         approximate=fact.approximate,
         **of_rank,
     )
-    is_late = state.is_decided or state.restart is not None
     # on one machine, the agent and its exit show what follows
-    if is_late or not _is_several(spec) or fact.status is None:
+    if state.is_decided or not _is_several(spec) or fact.status is None:
         return [exited]
     if fact.status != 0 and not exited.by_us and not state.has_failed:
         return [exited, pt.KeepEvidenceOnNodes()]
@@ -235,7 +234,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         return []
     if _is_beginning(state, node, fact.attempt):
         return [pt.JudgeStart(node=node, status=fact.status, begins=fact.attempt)]
-    is_prepared = pending is not None and (life.prepared or life.sent)
+    is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
         return _request_agent(state, node, pt.AgentState(), spec)
     if state.has_living_on(node) and wanted is None:
@@ -376,7 +375,7 @@ def _over(state: JobState, spec: JobSpec) -> set[str]:
 
 
 def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: JobSpec) -> Decision:
-    is_late = fact.attempt != state.attempt or state.is_decided or state.restart is not None
+    is_late = fact.attempt != state.attempt or state.is_decided
     return [] if is_late or state.is_over or not _is_failing(state) else [pt.JudgeAttempt()]
 
 
@@ -460,7 +459,6 @@ def _restart_or_end(
     spec: JobSpec,
     *,
     jitter: float,
-    end_ranks: bool = False,
 ) -> Decision:
     """The restart policy's decision on a failure.
 
@@ -471,7 +469,6 @@ def _restart_or_end(
         now_s: CLOCK_BOOTTIME.
         spec: the job.
         jitter: see `AttemptJudged`.
-        end_ranks: whether ranks are alive and have to be ended.
     """
     events: Decision = [] if judged is None else [judged]
     cause = state.cause if judged is None else judged.cause
@@ -486,7 +483,7 @@ def _restart_or_end(
     if not verdict.restart:
         cause = cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
         requeue = None if judged is None or judged.outcome is None else verdict.requeue
-        ended = _end_decided(state, cause, verdict.reason, requeue=requeue, end_ranks=end_ranks)
+        ended = _end_decided(state, cause, verdict.reason, requeue=requeue)
         return [*events, ended, *_end(state, now_s)]
     at_s = now_s + verdict.delay_s
     decided = ev.RestartDecided(
@@ -496,7 +493,6 @@ def _restart_or_end(
         delay_s=verdict.delay_s,
         at_s=at_s,
         reason=verdict.reason if judged is not None and judged.outcome is not None else None,
-        end_ranks=end_ranks,
     )
     return [*events, decided, pt.WaitForRestart(at_s=at_s)]
 
@@ -507,7 +503,6 @@ def _end_decided(
     reason: str,
     *,
     requeue: bool | None = None,
-    end_ranks: bool = False,
 ) -> ev.EndDecided:
     return ev.EndDecided(
         attempt=state.attempt,
@@ -515,7 +510,6 @@ def _end_decided(
         cause=cause,
         reason=reason,
         requeue=requeue,
-        end_ranks=end_ranks,
     )
 
 
@@ -543,14 +537,14 @@ def _trouble_judged(
 ) -> Decision:
     """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
     same = fact.attempt == state.attempt and fact.reason == state.trouble
-    if not same or state.is_decided or state.restart is not None or state.is_over:
+    if not same or state.is_decided or state.is_over:
         return []
     kind = ev.HangJudged if fact.reason == "hang" else ev.FailureJudged
     judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
     if fact.reason == "nan" and spec.on_nan == "stop":
-        ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False, end_ranks=True)
+        ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
         return [judged, ended, *_end_ranks(state, BAD_END_GRACE_S, now_s)]
-    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter, end_ranks=True)
+    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)
 
 
 # -- the next attempt ------------------------------------------------------------------------------
@@ -601,7 +595,7 @@ def _devices_chosen(
         if cause is not None:
             summary = f"{fact.refused}. {cause.summary}"
             cause = replace(cause, kind="gpu", summary=summary)
-        ended = _end_decided(state, cause, fact.refused, requeue=True, end_ranks=alive)
+        ended = _end_decided(state, cause, fact.refused, requeue=True)
         return [*events, ended, *_end(state, now_s)]
     aside = [*state.set_aside, *fact.aside]
     needs_agent = aside != state.set_aside_before or not _can_go_on(state, pending, fact)
@@ -1042,7 +1036,8 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
     if is_waiting(state) and pending is not None:
         if not pending.counted:
             return []  # already requested
-        is_prepared = any(life.prepared for life in state.nodes.values())
+        lives = state.nodes.values()
+        is_prepared = any(life.begun == pending.next_attempt for life in lives)
         hurried = ev.RestartHurried(
             attempt=state.attempt,
             at_s=now_s,

@@ -843,14 +843,14 @@ class World:
             is_gone = node.is_up and not node.is_there
             return pt.LinkMade(node=node.host, is_there=False) if is_gone else None
         if not node.is_up:
-            return pt.PartRefused(
+            return pt.NodeRefused(
                 node=node.host, attempt=order.attempt, error="it cannot be reached"
             )
         if node.is_there:
             self._order(pt.ChooseDevices(node=node.host))
             return None
         if node.is_full:
-            return pt.PartRefused(
+            return pt.NodeRefused(
                 node=node.host, attempt=order.attempt, error="disk full", answered=True
             )
         node.start(order.attempt, order.rendezvous)

@@ -399,7 +399,7 @@ def _attempt_judged(
 def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec) -> Decision:
     """An agent that exited by itself would do so again; one that was killed is replaced."""
     if _is_several(spec):  # there, an agent also exits by itself if others do not come to meet it
-        return _part_not_started(state, fact, now_s, spec)
+        return _node_not_started(state, fact, now_s, spec)
     if state.ending is not None or state.is_over:
         return []
     if fact.status is not None and fact.status >= 0:
@@ -428,7 +428,7 @@ def _killed_at_start(state: JobState, cause: Cause, lived_s: float) -> AttemptOu
     return AttemptOutcome(state.attempt or 0, lived_s, 0, None, cause.signal, None, kind="signal")
 
 
-def _part_not_started(
+def _node_not_started(
     state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec
 ) -> Decision:
     if state.ending is not None or state.is_over:
@@ -587,10 +587,10 @@ def _devices_chosen(
     alive = state.has_living_on(node) and agent.question is None
     if fact.refused is not None:
         if _is_several(spec):  # the others may go on without it
-            refused = pt.PartRefused(
+            refused = pt.NodeRefused(
                 node=node, attempt=pending.next_attempt, error=fact.refused, answered=True
             )
-            return [*events, *_part_refused(state, refused, now_s, spec)]
+            return [*events, *_node_refused(state, refused, now_s, spec)]
         cause = state.cause
         if cause is not None:
             summary = f"{fact.refused}. {cause.summary}"
@@ -723,7 +723,7 @@ def rendezvous(
     )
 
 
-def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: JobSpec) -> Decision:
+def _node_refused(state: JobState, fact: pt.NodeRefused, now_s: float, spec: JobSpec) -> Decision:
     pending, life = state.restart, state.node(fact.node)
     is_late = pending is None or not pending.nodes or fact.attempt != pending.next_attempt
     if is_late or state.is_over or state.ending is not None:
@@ -1167,7 +1167,7 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Dec
     pt.NodeNoticed: _node_noticed,
     pt.LinkBroken: _link_broken,
     pt.LinkMade: _link_made,
-    pt.PartRefused: _part_refused,
+    pt.NodeRefused: _node_refused,
     pt.VerdictsDue: _verdicts_due,
     pt.NodesDue: _nodes_due,
     pt.CheckpointWaited: _checkpoint_waited,

@@ -318,7 +318,7 @@ class LinkMade(OfNode, frozen=True, kw_only=True, tag="link_made"):
     """Of the last event that it has taken over from the head."""
 
 
-class PartRefused(OfNode, frozen=True, kw_only=True, tag="part_refused"):
+class NodeRefused(OfNode, frozen=True, kw_only=True, tag="node_refused"):
     """A node could not begin an attempt."""
 
     attempt: Number
@@ -370,7 +370,7 @@ Fact: TypeAlias = (
     | NodeNoticed
     | LinkBroken
     | LinkMade
-    | PartRefused
+    | NodeRefused
     | VerdictsDue
     | NodesDue
     | CheckpointWaited

@@ -682,7 +682,15 @@ class Machine:
                 jitter=chance,
             )
         if isinstance(order, pt.JudgeStart):
-            return pt.StartJudged(attempt=attempt, status=order.status, cause=CAUSE, jitter=chance)
+            return pt.StartJudged(
+                attempt=attempt,
+                begins=order.begins,
+                status=order.status,
+                cause=CAUSE,
+                jitter=chance,
+            )
+        if isinstance(order, pt.KeepEvidenceOnNodes):
+            return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.JudgeTrouble):
             return pt.TroubleJudged(
                 attempt=attempt,

@@ -156,3 +156,21 @@ def test_a_status_that_is_known_late_is_recorded():
     (event,) = events(state, known)
     assert after(event, state=state).ranks[0].status == 0
     assert events(after(event, state=state), known) == []
+
+
+def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_for_that():
+    state = after(
+        ev.RestartRequested(attempt=0, used=0, limit=3),
+        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
+        ev.RestartSent(attempt=0),
+        exited(0, -15),
+        exited(1, -15),
+    )
+    judge = pt.JudgeStart(status=-9, begins=1)
+    assert orders(state, pt.AgentExited(pid=7, status=-9, attempt=1)) == [judge]
+    cause = Cause(kind="launch", signal="SIGKILL", summary="The agent was killed.")
+    judged = pt.StartJudged(attempt=0, begins=1, status=-9, cause=cause)
+    assert [type(one) for one in events(state, judged)] == [ev.AttemptOpened, ev.NodeFailed]
+    state = after(*events(state, judged), state=state)
+    assert state.attempt == 1 and state.node().cause == cause
+    assert orders(state, pt.VerdictsDue(attempt=1)) == [pt.JudgeAttempt()]

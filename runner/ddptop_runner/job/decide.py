@@ -232,8 +232,9 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         wanted is not None and fact.pid is not None and fact.pid == wanted.replaces
     ):
         return []
-    if _is_beginning(state, node, fact.attempt):
-        return [pt.JudgeStart(node=node, status=fact.status, begins=fact.attempt)]
+    begins = fact.attempt if wanted is None else wanted.attempt
+    if _is_beginning(state, node, begins):
+        return [pt.JudgeStart(node=node, status=fact.status, begins=begins)]
     is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
         return _request_agent(state, node, pt.AgentState(), spec)
@@ -253,7 +254,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
     if state.ending is not None or began or waits:
         return _after_the_ranks(state, node, spec)
     if life.failed or not life.takes_part:
-        return []  # it begins again with its next order
+        return _node_failed(state, node, spec)
     return [pt.JudgeStart(node=node, status=fact.status)]
 
 
@@ -351,7 +352,7 @@ def _once_settled(state: JobState, node: str, spec: JobSpec) -> Decision:
     over = _over(state, spec)
     if not all(state.node(name).is_settled or name in over for name in others):
         return []
-    if state.has_failed or any(state.node(name).failed for name in others):
+    if _is_failing(state):
         return [pt.JudgeAttempt()]
     is_done = over >= {node, *others}
     return [pt.AwaitNodes(seconds=ENDS_WITHIN_S if is_done else placement_of(spec).node_timeout_s)]
@@ -397,58 +398,40 @@ def _attempt_judged(
 
 
 def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec) -> Decision:
-    """An agent that exited by itself would do so again; one that was killed is replaced."""
-    if _is_several(spec):  # there, an agent also exits by itself if others do not come to meet it
-        return _node_not_started(state, fact, now_s, spec)
     if state.ending is not None or state.is_over:
         return []
-    if fact.status is not None and fact.status >= 0:
+    was_killed = fact.status is None or fact.status < 0
+    # on several nodes, an agent also exits by itself if others do not come to meet it
+    if not (was_killed or _is_several(spec)):
         ended = _end_decided(state, fact.cause, "no rank could be started", requeue=False)
         return [ended, pt.Conclude()]
-    wanted = state.node().wanted_agent
-    if fact.attempt != state.attempt:
+    if _is_beginning(state, fact.node, fact.begins):
+        return _fails_at_start(state, fact.node, fact.cause, now_s, spec, was_killed=was_killed)
+    is_late = state.restart is not None or fact.attempt != state.attempt
+    if is_late or fact.begins is not None or state.has_living_on(fact.node):
         return []
-    if wanted is None and (state.has_living or state.restart is not None):
-        return []
-    events: Decision = []
     since_s = now_s if state.attempt_started_s is None else state.attempt_started_s
-    if wanted is not None:
-        opened = ev.AttemptOpened(attempt=(state.attempt or 0) + 1, at_s=now_s)
-        events, since_s = [opened], now_s
-        state = apply(state, opened, _ANY_TIME)
-    judged = ev.FailureJudged(
-        attempt=state.attempt,
-        cause=fact.cause,
-        outcome=_killed_at_start(state, fact.cause, now_s - since_s),
-    )
-    return [*events, *_restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)]
+    outcome = _killed_at_start(state, fact.cause, now_s - since_s) if was_killed else None
+    return _node_failed(state, fact.node, spec, fact.cause, outcome)
 
 
 def _killed_at_start(state: JobState, cause: Cause, lived_s: float) -> AttemptOutcome:
     return AttemptOutcome(state.attempt or 0, lived_s, 0, None, cause.signal, None, kind="signal")
 
 
-def _node_not_started(
-    state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec
-) -> Decision:
-    if state.ending is not None or state.is_over:
-        return []
-    if _is_beginning(state, fact.node, fact.begins):
-        return _fails_at_start(state, fact.node, fact.cause, now_s, spec)
-    is_late = state.restart is not None or fact.attempt != state.attempt
-    if is_late or fact.begins is not None:
-        return []
-    return _node_failed(state, fact.node, spec, fact.cause)
-
-
 def _fails_at_start(
-    state: JobState, node: str, cause: Cause, now_s: float, spec: JobSpec
+    state: JobState,
+    node: str,
+    cause: Cause,
+    now_s: float,
+    spec: JobSpec,
+    *,
+    was_killed: bool = False,
 ) -> Decision:
-    """The next attempt fails on a node before it has started a rank."""
+    """The next attempt fails on a node before it has started a rank there."""
     opened = ev.AttemptOpened(attempt=_pending(state).next_attempt, at_s=now_s)
     after = apply(state, opened, _ANY_TIME)
-    killed = cause.signal is not None
-    outcome = _killed_at_start(after, cause, 0.0) if killed else None
+    outcome = _killed_at_start(after, cause, 0.0) if was_killed else None
     return [opened, *_node_failed(after, node, spec, cause, outcome)]
 
 

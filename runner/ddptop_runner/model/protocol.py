@@ -431,7 +431,7 @@ class JudgeStart(OfNode, frozen=True, kw_only=True, tag="judge_start"):
 
     status: Status | None
     begins: Number | None = None
-    """The attempt that it was to begin, on several nodes."""
+    """The next attempt, if it was to begin that; None if it was of the current one."""
 
 
 class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):

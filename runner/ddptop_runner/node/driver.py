@@ -222,6 +222,8 @@ class JobDriver(Decisions):
             return await self._keep_evidence_for(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return await self._end_leftovers(order)
+        if isinstance(order, pt.KeepEvidenceOnNodes):
+            return pt.VerdictsDue(attempt=attempt)  # there is no other node
         if isinstance(order, pt.JudgeAttempt):
             return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeStart):
@@ -404,6 +406,9 @@ class JobDriver(Decisions):
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         if self.job.is_decided:
             return pt.AttemptJudged(attempt=attempt, cause=None, outcome=None)
+        life = self.job.node()
+        if life.cause is not None:  # it has failed before it had a rank
+            return pt.AttemptJudged(attempt=attempt, cause=life.cause, outcome=life.outcome)
         cause, outcome = self._verdict(attempt)
         return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome)
 

@@ -152,7 +152,7 @@ class Processes:
         return pids
 
     def described(self) -> list[str]:
-        """A description of what is running there, except for sshd, whose links a test may have cut."""
+        """A description of what is running there, but for sshd, whose link a test may have cut."""
         lines = [(pid, " ".join(_argv(pid))[:160]) for pid in self.pids()]
         return [
             f"{pid} {_role(pid)} {line}" for pid, line in lines if not line.startswith("sshd: ")

@@ -221,7 +221,7 @@ class Machine:
             life = state.node()
             assert state.restart is None and life.ending_ranks_at_s is None
             assert state.attempt_started_s == event.at_s and life.wanted_agent is None
-            assert not life.prepared and not life.sent
+            assert not life.sent
             assert state.trouble is None and state.first_step_after_s is None
             if not isinstance(event, ev.AttemptOpened):
                 assert state.cause is None
@@ -256,7 +256,8 @@ class Machine:
         elif isinstance(event, ev.RestartSent):
             assert state.restart is not None and state.node().sent
         elif isinstance(event, ev.RestartPrepared):
-            assert state.restart is not None and state.node().prepared
+            assert state.restart is not None
+            assert state.node().begun == state.restart.next_attempt
             assert state.set_aside == [*before.set_aside, *event.aside]
         elif isinstance(event, ev.AgentRequested):
             wanted = state.node().wanted_agent
@@ -322,8 +323,15 @@ class Machine:
         agent = self.agent
         if agent is None:
             unseen = self.agent_exit
-            return pt.AgentState(pid=None if unseen is None else unseen.pid)
-        return pt.AgentState(pid=agent.pid, listens=agent.listens)
+            if unseen is None:
+                return pt.AgentState()
+            return pt.AgentState(pid=unseen.pid, attempt=unseen.attempt)
+        asked = agent.question
+        is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
+        question = asked.question if asked is not None and is_open and agent.listens else None
+        return pt.AgentState(
+            pid=agent.pid, listens=agent.listens, attempt=agent.attempt, question=question
+        )
 
     def _start_group(self, agent: Agent) -> None:
         assert not self.alive, "two attempts are alive"
@@ -372,7 +380,8 @@ class Machine:
 
     def _agent_ends(self, status: int) -> None:
         assert self.agent is not None
-        self.agent_exit = pt.AgentExited(pid=self.agent.pid, status=status)
+        agent = self.agent
+        self.agent_exit = pt.AgentExited(pid=agent.pid, status=status, attempt=agent.attempt)
         self.agent = None
 
     def _see_agent_exit(self) -> None:
@@ -668,13 +677,20 @@ class Machine:
             outcome = self._outcome(attempt) if chance > 0.1 else None
             return pt.AttemptJudged(
                 attempt=attempt,
-                question=order.question,
                 cause=None if outcome is None else CAUSE,
                 outcome=outcome,
                 jitter=chance,
             )
         if isinstance(order, pt.JudgeStart):
-            return pt.StartJudged(attempt=attempt, status=order.status, cause=CAUSE, jitter=chance)
+            return pt.StartJudged(
+                attempt=attempt,
+                begins=order.begins,
+                status=order.status,
+                cause=CAUSE,
+                jitter=chance,
+            )
+        if isinstance(order, pt.KeepEvidenceOnNodes):
+            return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.JudgeTrouble):
             return pt.TroubleJudged(
                 attempt=attempt,
@@ -684,9 +700,9 @@ class Machine:
                 jitter=chance,
             )
         if isinstance(order, pt.WaitForRestart):
-            return pt.RestartDue(attempt=attempt, question=order.question)
+            return pt.RestartDue(attempt=attempt)
         if isinstance(order, pt.ChooseDevices):
-            return self._choose(order, attempt, chance)
+            return self._choose(attempt, chance)
         if isinstance(order, pt.ReplaceAgent):
             self._end_everything()
             return self._made_room(attempt, chance)
@@ -719,7 +735,7 @@ class Machine:
         step = self.random.choice([None, 5, int(self.now_s)])
         return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
 
-    def _choose(self, order: pt.ChooseDevices, attempt: int, chance: float) -> pt.DevicesChosen:
+    def _choose(self, attempt: int, chance: float) -> pt.DevicesChosen:
         aside, refused = [], None
         left = [d for d in DEVICES if d not in [one.device for one in self.state.set_aside]]
         if chance < 0.15 and len(left) > 1:
@@ -728,7 +744,6 @@ class Machine:
             refused = "GPU 0: lost"
         return pt.DevicesChosen(
             attempt=attempt,
-            question=order.question,
             agent=self._agent_state(),
             aside=aside,
             refused=refused,

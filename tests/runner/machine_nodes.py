@@ -473,7 +473,7 @@ class World:
         elif isinstance(event, ev.RestartSent):
             assert state.nodes[event.node].sent
         elif isinstance(event, ev.RestartPrepared):
-            assert state.nodes[event.node].prepared
+            assert state.nodes[event.node].begun == state.restart.next_attempt
         elif isinstance(event, ev.AgentRequested):
             wanted = state.nodes[event.node].wanted_agent
             assert wanted is not None and wanted.attempt == event.next_attempt
@@ -789,7 +789,6 @@ class World:
         return pt.DevicesChosen(
             node=node.host,
             attempt=self._known(attempt),
-            question=order.question,
             agent=node.state_of_agent(),
             refused=refused,
         )
@@ -812,7 +811,6 @@ class World:
             outcome = self._outcome(attempt) if chance > 0.1 else None
             return pt.AttemptJudged(
                 attempt=attempt,
-                question=order.question,
                 cause=None if outcome is None else CAUSE,
                 outcome=outcome,
                 jitter=chance,
@@ -826,7 +824,7 @@ class World:
                 jitter=chance,
             )
         if isinstance(order, pt.WaitForRestart):
-            return pt.RestartDue(attempt=attempt, question=order.question)
+            return pt.RestartDue(attempt=attempt)
         if isinstance(order, pt.AwaitNodes):
             return pt.NodesDue(attempt=attempt)
         if isinstance(order, pt.AskCheckpoint):
@@ -845,14 +843,14 @@ class World:
             is_gone = node.is_up and not node.is_there
             return pt.LinkMade(node=node.host, is_there=False) if is_gone else None
         if not node.is_up:
-            return pt.PartRefused(
+            return pt.NodeRefused(
                 node=node.host, attempt=order.attempt, error="it cannot be reached"
             )
         if node.is_there:
-            self._order(pt.ChooseDevices(node=node.host, question=order.question))
+            self._order(pt.ChooseDevices(node=node.host))
             return None
         if node.is_full:
-            return pt.PartRefused(
+            return pt.NodeRefused(
                 node=node.host, attempt=order.attempt, error="disk full", answered=True
             )
         node.start(order.attempt, order.rendezvous)

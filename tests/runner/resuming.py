@@ -155,9 +155,9 @@ def fail(
 ) -> None:
     """The attempt failed for this reason, whether or not the agent asks."""
     if question is not None and driver._link is not None:
-        driver._question = question
+        driver._asked = pt.AgentAsked(kind="torn_down", question=question)
     judged = pt.AttemptJudged(
-        attempt=driver.attempt.number, question=question, cause=CAUSE, outcome=outcome, jitter=0.5
+        attempt=driver.attempt.number, cause=CAUSE, outcome=outcome, jitter=0.5
     )
     driver.take(judged)
 

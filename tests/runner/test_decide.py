@@ -9,7 +9,7 @@ import pytest
 from tests.runner.builders import make_spec
 
 from ddptop_runner.job.decide import decide
-from ddptop_runner.job.state import JobState
+from ddptop_runner.job.state import JobState, NodeLife
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
@@ -53,7 +53,7 @@ def events(state: JobState, fact: pt.Fact, **spec: object) -> list[ev.JobEvent]:
 
 HANGS = (
     ev.HangJudged(attempt=0, cause=CAUSE, outcome=OUTCOME),
-    ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=9.0, at_s=18.0, end_ranks=True),
+    ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=9.0, at_s=18.0),
 )
 
 
@@ -77,7 +77,9 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
 
 def test_ranks_that_fail_meanwhile_wait_for_the_restart_as_decided():
     state = after(*HANGS, exited(0, 1), exited(1, -15))
-    assert orders(state, pt.AgentExited(pid=7, status=1)) == [pt.WaitForRestart(at_s=18.0)]
+    assert orders(state, pt.AgentExited(pid=7, status=1)) == []
+    fact = pt.SupervisorStarted(agent=pt.AgentState())
+    assert orders(state, fact) == [pt.WaitForRestart(at_s=18.0)]
 
 
 def test_evidence_of_orphans_is_kept_before_any_signal_and_never_after():
@@ -121,26 +123,31 @@ def test_devices_come_back_only_for_an_attempt_that_is_not_prepared(prepared):
         ev.RestartPrepared(attempt=0, aside=[lost]),
     )
     assert state.restart is not None and state.set_aside == [lost]
-    life = msgspec.structs.replace(state.node(), prepared=prepared)
-    state = msgspec.structs.replace(state, nodes={HERE: life})
+    if not prepared:
+        state = msgspec.structs.replace(state, nodes={HERE: NodeLife(takes_part=True)})
     (hurried,) = events(state, pt.RestartAsked(agent=AGENT, devices_back=[lost.device]))
     assert isinstance(hurried, ev.RestartHurried)
     assert hurried.devices_back == ([] if prepared else [lost.device])
 
 
-def test_only_the_agent_of_this_attempt_makes_room():
-    state = after(ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=2))
-    assert orders(state, pt.AgentMadeRoom(attempt=1)) == []
+def test_an_agent_is_started_only_for_an_attempt_that_begins():
+    state = after(
+        ev.RestartRequested(attempt=0, used=0, limit=3),
+        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
+        ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=2),
+    )
     start = pt.StartAgent(attempt=1, restarts_left=2)
     assert orders(state, pt.AgentMadeRoom(attempt=0)) == [start]
+    state = after(ev.NodesChosen(attempt=2, nodes=[HERE], at_s=3.0), state=state)
+    assert orders(state, pt.AgentMadeRoom(attempt=0)) == []
 
 
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():
     state = after(ev.TroubleFound(attempt=0, reason="nan", stops=True), exited(0, 1), exited(1, 1))
-    judged = pt.AttemptJudged(attempt=0, question=4, cause=CAUSE, outcome=OUTCOME, jitter=0.0)
+    judged = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=OUTCOME, jitter=0.0)
     ended = events(state, judged, on_nan="stop")[-1]
     assert isinstance(ended, ev.EndDecided) and ended.requeue is False
-    assert orders(state, judged, on_nan="stop") == [pt.AnswerAgent(question=4, restart=False)]
+    assert orders(state, judged, on_nan="stop") == [pt.Conclude()]
 
 
 def test_a_status_that_is_known_late_is_recorded():
@@ -149,3 +156,21 @@ def test_a_status_that_is_known_late_is_recorded():
     (event,) = events(state, known)
     assert after(event, state=state).ranks[0].status == 0
     assert events(after(event, state=state), known) == []
+
+
+def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_for_that():
+    state = after(
+        ev.RestartRequested(attempt=0, used=0, limit=3),
+        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
+        ev.RestartSent(attempt=0),
+        exited(0, -15),
+        exited(1, -15),
+    )
+    judge = pt.JudgeStart(status=-9, begins=1)
+    assert orders(state, pt.AgentExited(pid=7, status=-9, attempt=1)) == [judge]
+    cause = Cause(kind="launch", signal="SIGKILL", summary="The agent was killed.")
+    judged = pt.StartJudged(attempt=0, begins=1, status=-9, cause=cause)
+    assert [type(one) for one in events(state, judged)] == [ev.AttemptOpened, ev.NodeFailed]
+    state = after(*events(state, judged), state=state)
+    assert state.attempt == 1 and state.node().cause == cause
+    assert orders(state, pt.VerdictsDue(attempt=1)) == [pt.JudgeAttempt()]

@@ -31,7 +31,7 @@ from ddptop_runner.node.alerts import LastResort
 from ddptop_runner.node.engine import until
 from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import LinkError, NodeLink
-from ddptop_runner.node.parts import Parts
+from ddptop_runner.node.remote_nodes import RemoteNodes, Reported
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -215,7 +215,7 @@ KILLED = exited(0, -9)
 FAILED = torn_down(0)
 CAUSE = Cause(kind="signal", summary="Rank 0 was killed.")
 UNREACHABLE = pt.LinkBroken(node="n1", why="no route")
-VERDICT = pt.AttemptJudged(attempt=0, question=None, cause=CAUSE, outcome=None, jitter=0.0)
+VERDICT = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=None, jitter=0.0)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_what_a_node_does_that_takes_no_part_changes_nothing() -> None:
         UNREACHABLE,
         VERDICT,
         pt.VerdictsDue(attempt=0),
-        pt.PartRefused(node="n1", attempt=0, error="disk full", answered=True),
+        pt.NodeRefused(node="n1", attempt=0, error="disk full", answered=True),
     ],
     ids=lambda fact: type(fact).__name__,
 )
@@ -337,8 +337,8 @@ def test_a_new_head_continues_what_the_last_one_had_begun(happened: str) -> None
     assert job.state.phase != "hung" and job.state.trouble is None
 
 
-def parts_of(job: Job) -> Parts:
-    """The parts of the job, none of which is reachable yet."""
+def remote_nodes_of(job: Job) -> RemoteNodes:
+    """The nodes of the job, none of which is reachable yet."""
     log: Any = job
     process: Any = SimpleNamespace(
         log=job,
@@ -347,9 +347,9 @@ def parts_of(job: Job) -> Parts:
         events_after=lambda seq: [],
     )
     assert job.spec.placement is not None
-    parts = Parts(job.spec, job.spec.placement, process, job.take)
-    parts.restore(None)
-    return parts
+    remotes = RemoteNodes(job.spec, job.spec.placement, process, job.take)
+    remotes.restore(None)
+    return remotes
 
 
 HERE_NOW = pt.NodeFact(fact=pt.LinkMade(agent=pt.AgentState(pid=7, listens=True, attempt=0)))
@@ -361,33 +361,38 @@ async def test_node_with_a_silent_supervisor_is_unknown_until_it_responds(
 ) -> None:
     job = Job()
     job.run()
-    parts, part = parts_of(job), "n1"
-    near = parts.by_host[part]
+    remotes, part = remote_nodes_of(job), "n1"
+    near = remotes.by_host[part]
     near.ended, near.link.is_up = False, True
     state = pt.NodeState(snapshot=make_snapshot(job.spec))
-    parts.take_report(near.link, HERE_NOW)
-    parts.look_at_silence(near.last_report_s + 14.0)
+    remotes.take_report(near.link, HERE_NOW)
+    remotes.look_at_silence(near.last_report_s + 14.0)
     assert near.is_known and job.state.nodes[part].unknown_since is None
-    parts.look_at_silence(near.last_report_s + 16.0)
+    remotes.look_at_silence(near.last_report_s + 16.0)
     assert not near.is_known and job.state.nodes[part].unknown_since is not None
     assert job.state.nodes[part].why == "its supervisor does not respond"
     asked: list[NodeLink] = []
     monkeypatch.setattr(NodeLink, "follow", lambda link: asked.append(link))
     for _ in range(2):
-        parts.take_report(near.link, state)
+        remotes.take_report(near.link, state)
     assert asked == [near.link], "what it has missed to report is not asked for"
-    parts.take_report(near.link, HERE_NOW)
+    remotes.take_report(near.link, HERE_NOW)
     assert near.is_known and job.state.nodes[part].unknown_since is None
     near.ended = True  # and reports nothing more
-    parts.look_at_silence(near.last_report_s + 16.0)
+    remotes.look_at_silence(near.last_report_s + 16.0)
     assert near.is_known
 
 
 class Deaf(NodeLink):
     """A link that breaks once the node has received the order to start."""
 
-    def __init__(self, parts: Parts, host: str) -> None:
-        self.node, self.seq, self.shift_s, self.is_up = parts.by_host[host].link.node, 0, 0.0, True
+    def __init__(self, remotes: RemoteNodes, host: str) -> None:
+        self.node, self.seq, self.shift_s, self.is_up = (
+            remotes.by_host[host].link.node,
+            0,
+            0.0,
+            True,
+        )
         self.asked: list[Any] = []
 
     async def start(self, *_: Any) -> Any:
@@ -402,10 +407,10 @@ class Deaf(NodeLink):
 def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
     job = Job(count=3)
     without_the_third(job, starts=False)
-    parts = parts_of(job)
-    near = parts.by_host["n0"]
+    remotes = remote_nodes_of(job)
+    near = remotes.by_host["n0"]
     near.ended, near.link.is_up = False, True
-    parts.take_report(near.link, pt.NodeAbsent())
+    remotes.take_report(near.link, pt.NodeAbsent())
     assert near.ended
     assert not job.state.nodes["n0"].failed
 
@@ -413,11 +418,11 @@ def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
 async def test_a_part_that_runs_is_not_started_again_but_chooses_its_devices() -> None:
     job = Job()
     [order, _] = [one for one in job.begun if isinstance(one, pt.BeginOn)]
-    parts = parts_of(job)
-    near = parts.by_host["n0"]
-    near.link = link = Deaf(parts, "n0")
-    near.ended, near.is_reported = False, True
-    assert await parts.begin(order) is None
+    remotes = remote_nodes_of(job)
+    near = remotes.by_host["n0"]
+    near.link = link = Deaf(remotes, "n0")
+    near.ended, near.reported = False, Reported.COMPLETE
+    assert await remotes.begin(order) is None
     await until(lambda: bool(link.asked), 5.0)
     assert link.asked == [pt.Carry(orders=[pt.ChooseDevices(node="n0")], seq=0)]
 
@@ -425,9 +430,9 @@ async def test_a_part_that_runs_is_not_started_again_but_chooses_its_devices() -
 async def test_a_node_takes_over_events_about_itself_and_those_that_it_has_missed() -> None:
     job = Job()
     job.run()
-    parts: Any = parts_of(job)
-    part = parts.by_host["n1"]
-    part.link = link = Deaf(parts, "n1")
+    remotes: Any = remote_nodes_of(job)
+    part = remotes.by_host["n1"]
+    part.link = link = Deaf(remotes, "n1")
     part.ended, link.shift_s = False, 100.0
     started = ev.AttemptStarted(attempt=0, world=2, at_s=101.0)
     exits = [
@@ -435,14 +440,14 @@ async def test_a_node_takes_over_events_about_itself_and_those_that_it_has_misse
         for rank in (0, 1)
     ]
     ending = ev.RanksEnding(attempt=0, at_s=110.0)
-    parts._process.events_after = lambda seq: [started, ev.Noticed(text="n0: hot")][seq:]
-    parts.send([*exits])  # it has not reported yet
+    remotes._process.events_after = lambda seq: [started, ev.Noticed(text="n0: hot")][seq:]
+    remotes.send([*exits])  # it has not reported yet
     asked = pt.AgentAsked(question=3, kind="group_stopped", attempt=0)
-    parts.take_report(link, pt.NodeFact(fact=asked))
+    remotes.take_report(link, pt.NodeFact(fact=asked))
     assert job.facts[-1:] != [replace(asked, node="n1")], "what follows would be lost"
-    parts.take_report(link, HERE_NOW)
+    remotes.take_report(link, HERE_NOW)
     assert [type(one) for one in job.facts[-2:]] == [pt.AgentAsked, pt.LinkMade]
-    parts.send([*exits, ending, pt.InterruptRanks(node="n0"), pt.InterruptRanks(node="n1")])
+    remotes.send([*exits, ending, pt.InterruptRanks(node="n0"), pt.InterruptRanks(node="n1")])
     await until(lambda: len(link.asked) == 1, 5.0)
     (sent,) = link.asked
     assert sent.events == [
@@ -458,8 +463,8 @@ async def test_a_node_that_has_begun_is_not_known_before_it_reports(
 ) -> None:
     job = Job()
     [order, _] = [one for one in job.begun if isinstance(one, pt.BeginOn)]
-    parts = parts_of(job)
-    near = parts.by_host["n0"]
+    remotes = remote_nodes_of(job)
+    near = remotes.by_host["n0"]
     near.link.is_up = True
 
     async def start(*_: Any) -> dict[str, Any]:
@@ -467,46 +472,46 @@ async def test_a_node_that_has_begun_is_not_known_before_it_reports(
 
     monkeypatch.setattr(NodeLink, "start", start)
     assert near.is_known
-    assert await parts.begin(order) is None
+    assert await remotes.begin(order) is None
     assert not near.is_known
-    parts.take_report(near.link, HERE_NOW)
+    remotes.take_report(near.link, HERE_NOW)
     assert near.is_known
-    parts._link_made(near.link)
+    remotes._link_made(near.link)
     assert not near.is_known
 
 
 async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None:
     job = Job()
-    parts = parts_of(job)
-    part, link = parts.by_host["n1"], Deaf(parts, "n1")
+    remotes = remote_nodes_of(job)
+    part, link = remotes.by_host["n1"], Deaf(remotes, "n1")
     part.link = link
     order = next(one for one in job.begun if isinstance(one, pt.BeginOn) and one.node == "n1")
-    beginning = asyncio.create_task(parts.begin(order))
+    beginning = asyncio.create_task(remotes.begin(order))
     await asyncio.sleep(0.1)
     job.take(pt.StopAsked(grace_s=0.0))
-    ending = asyncio.create_task(parts.end_all(0.0))
+    ending = asyncio.create_task(remotes.end_all(0.0))
     await asyncio.sleep(0.1)
     assert not ending.done()
     link.is_up = True
     launched = ev.Launched(attempt=0, target="t.py", nproc=1)
-    parts.take_report(link, pt.NodeEvent(event=replace(as_row(launched), seq=1)))
-    parts.take_report(link, HERE_NOW)
+    remotes.take_report(link, pt.NodeEvent(event=replace(as_row(launched), seq=1)))
+    remotes.take_report(link, HERE_NOW)
     await until(lambda: link.asked == [pt.StopAsked(grace_s=0.0)], 5.0)
     assert link.asked == [pt.StopAsked(grace_s=0.0)]
     ended = ev.JobEnded(attempt=0, state="stopped")
-    parts.take_report(link, pt.NodeEvent(event=replace(as_row(ended), seq=2)))
+    remotes.take_report(link, pt.NodeEvent(event=replace(as_row(ended), seq=2)))
     await asyncio.wait_for(asyncio.gather(beginning, ending), 5.0)
 
 
 async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
     job = Job()
-    parts, asked = parts_of(job), {}
-    for host, part in parts.by_host.items():
-        link = Deaf(parts, host)
+    remotes, asked = remote_nodes_of(job), {}
+    for host, part in remotes.by_host.items():
+        link = Deaf(remotes, host)
         asked[host] = link.asked
-        part.link, part.ended, part.is_reported = link, False, True
-    await parts.by_host["n0"].is_beginning.acquire()
-    ending = asyncio.create_task(parts.end_all(0.0))
+        part.link, part.ended, part.reported = link, False, Reported.COMPLETE
+    await remotes.by_host["n0"].is_beginning.acquire()
+    ending = asyncio.create_task(remotes.end_all(0.0))
     await until(lambda: bool(asked["n1"]), 5.0)
     assert asked == {"n0": [], "n1": [pt.StopAsked(grace_s=0.0)]}
     ending.cancel()
@@ -517,8 +522,8 @@ async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
 def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) -> None:
     loop = VirtualLoop()
     job = Job()
-    parts: Any = parts_of(job)
-    part, under_way, told = parts.by_host["n1"], list[Any](), list[ev.JobEvent]()
+    remotes: Any = remote_nodes_of(job)
+    part, under_way, told = remotes.by_host["n1"], list[Any](), list[ev.JobEvent]()
     part.ended = False
 
     def end() -> None:
@@ -533,10 +538,10 @@ def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) 
 
         return order
 
-    parts.end_all = begin("at the end")
+    remotes.end_all = begin("at the end")
     head: Any = SimpleNamespace(
         attempt=0,
-        parts=parts,
+        nodes=remotes,
         _is_stopped=False,
         _alerts=SimpleNamespace(record_end=lambda: None),
         _fetcher=SimpleNamespace(take_ends=begin("at a fetch")),
@@ -555,12 +560,12 @@ async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
     job = Job()
     job.run()
     job.take(pt.LinkBroken(node="n1", why="no route"), now_s=1.0)
-    parts = parts_of(job)
-    near = parts.by_host["n0"]
+    remotes = remote_nodes_of(job)
+    near = remotes.by_host["n0"]
     near.seen_s, near.link.is_up = now_s, True
     near.snapshot = make_snapshot(job.spec)
     near.progress = [RankProgress(0, alive=True, paused=False, steps=5, since_progress_s=400.0)]
-    found = parts.progress(now_s)
+    found = remotes.progress(now_s)
     assert (found and [one.rank for one in found]) == seen
     hang = Cause(kind="hang", summary="The job hung: rank 0 waits.")
     cause = hang_without(away_for_long(job.state, now_s, job.spec), hang)
@@ -570,23 +575,23 @@ async def test_a_hang_is_looked_for_without_a_node_that_is_away_for_long(
 async def test_no_hang_is_looked_for_before_each_node_has_started_its_ranks() -> None:
     """A killed rank of the previous attempt does not delay the others."""
     job = Job()
-    parts = parts_of(job)
-    for rank, part in enumerate(parts.by_host.values()):
+    remotes = remote_nodes_of(job)
+    for rank, part in enumerate(remotes.by_host.values()):
         part.seen_s, part.link.is_up = 10.0, True
         part.snapshot = make_snapshot(job.spec, attempt=0)
         waits = RankProgress(rank, alive=True, paused=False, steps=0, since_progress_s=9.0)
         part.progress = [waits]
     job.start(0)
-    assert parts.progress(10.0) is None
+    assert remotes.progress(10.0) is None
     job.start(1)
-    far = parts.by_host["n1"]
+    far = remotes.by_host["n1"]
     far.snapshot = make_snapshot(job.spec, attempt=None)
-    assert parts.progress(10.0) is None
+    assert remotes.progress(10.0) is None
     far.snapshot = make_snapshot(job.spec, attempt=0)
-    assert [one.rank for one in parts.progress(10.0) or ()] == [0, 1]
+    assert [one.rank for one in remotes.progress(10.0) or ()] == [0, 1]
     job.finish(1)
-    assert [one.rank for one in parts.progress(90.0) or ()] == []  # rank 0 is not observed now
-    assert [one.rank for one in parts.progress(11.0) or ()] == [0]
+    assert [one.rank for one in remotes.progress(90.0) or ()] == []  # rank 0 is not observed now
+    assert [one.rank for one in remotes.progress(11.0) or ()] == [0]
 
 
 def test_a_node_that_makes_it_enough_shortens_the_wait_for_the_others() -> None:
@@ -595,7 +600,7 @@ def test_a_node_that_makes_it_enough_shortens_the_wait_for_the_others() -> None:
     for node in ("n1", "n2"):
         job.take(pt.LinkBroken(node=node, why="no route"), now_s=10.0)
     job.take(pt.RestartAsked(agent=pt.AgentState()), now_s=20.0)
-    due = pt.RestartDue(attempt=0, question=None)
+    due = pt.RestartDue(attempt=0)
     assert job.take(due, now_s=20.0) == [pt.AwaitNodes(seconds=290.0)]
     assert job.take(pt.LinkMade(node="n1"), now_s=30.0) == [pt.WaitForRestart(at_s=None)]
     assert job.take(due, now_s=30.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
@@ -622,7 +627,7 @@ def without_the_third(job: Job, *, starts: bool = True) -> None:
     job.run()
     job.take(pt.LinkBroken(node="n2", why="no route"))
     job.take(pt.RestartAsked(agent=pt.AgentState()))
-    job.take(pt.RestartDue(attempt=0, question=None), SHRINK_AFTER_S)
+    job.take(pt.RestartDue(attempt=0), SHRINK_AFTER_S)
     begun = job.take(pt.NodesDue(attempt=0), 2 * SHRINK_AFTER_S)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1"]
     if starts:
@@ -720,13 +725,13 @@ END_N1 = pt.EndOn(node="n1", grace_s=0.0)
 def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
     """The orders for a node that could not start."""
     error = "No space left on device"
-    return job.take(pt.PartRefused(node=node, attempt=attempt, error=error, answered=True))
+    return job.take(pt.NodeRefused(node=node, attempt=attempt, error=error, answered=True))
 
 
 def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
     job = Job(count=3, least=2)
     assert refuse(job, 0) == [END_N1, pt.WaitForRestart(at_s=None)]
-    begun = job.take(pt.RestartDue(attempt=0, question=None))
+    begun = job.take(pt.RestartDue(attempt=0))
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
     job.run()
     assert job.state.budget.used == 0 and job.state.nodes["n1"].lost
@@ -735,7 +740,7 @@ def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
     assert job.take(pt.LinkMade(node="n1")) == [END_N1]
     assert job.state.nodes["n1"].why == "No space left on device"
     job.take(pt.RestartAsked(agent=pt.AgentState()))
-    begun = job.take(pt.RestartDue(attempt=1, question=None))
+    begun = job.take(pt.RestartDue(attempt=1))
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1", "n2"]
     assert not job.state.nodes["n1"].lost
 
@@ -746,7 +751,7 @@ def test_a_node_that_cannot_be_done_without_fails_the_job(attempt: int, kind: st
     if attempt:
         job.run()
         job.take(pt.RestartAsked(agent=pt.AgentState()))
-        job.take(pt.RestartDue(attempt=0, question=None))
+        job.take(pt.RestartDue(attempt=0))
     assert refuse(job, attempt) == [pt.EndRanks(grace_s=10.0)]
     ending = job.state.ending
     assert ending is not None and ending.cause is not None and ending.cause.kind == kind
@@ -759,14 +764,14 @@ def test_a_node_that_went_away_unnoticed_costs_one_restart() -> None:
     job.run()
     job.exit(0, 1)
     cause = Cause(kind="exit_code", rank=0, summary="It lost a connection.")
-    judged = pt.AttemptJudged(attempt=0, question=None, cause=cause, outcome=None, jitter=0.0)
+    judged = pt.AttemptJudged(attempt=0, cause=cause, outcome=None, jitter=0.0)
     job.take(judged)
-    begun = job.take(pt.RestartDue(attempt=0, question=None), now_s=5.0)
+    begun = job.take(pt.RestartDue(attempt=0), now_s=5.0)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1", "n2"]
     job.take(pt.LinkBroken(node="n1", why="no response within 15 s"), now_s=18.0)
-    unreached = pt.PartRefused(node="n1", attempt=1, error="it cannot be reached")
+    unreached = pt.NodeRefused(node="n1", attempt=1, error="it cannot be reached")
     assert job.take(unreached, now_s=35.0) == [pt.WaitForRestart(at_s=None)]
-    due = pt.RestartDue(attempt=0, question=None)
+    due = pt.RestartDue(attempt=0)
     assert job.take(due, now_s=35.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
     begun = job.take(pt.NodesDue(attempt=0), now_s=50.0)
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
@@ -777,7 +782,7 @@ def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
     job = Job(count=3, least=1)
     refuse(job, 0)
     job.take(pt.LinkBroken(node="n2", why="no route"), now_s=5.0)
-    due = pt.RestartDue(attempt=0, question=None)
+    due = pt.RestartDue(attempt=0)
     assert job.take(due, now_s=6.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
     assert job.take(pt.LinkMade(node="n2"), now_s=7.0) == [pt.WaitForRestart(at_s=None)]
     begun = job.take(due, now_s=7.0)
@@ -788,7 +793,7 @@ def test_late_ranks_do_not_affect_a_pending_restart() -> None:
     job = Job()
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     assert job.take(STARTED) == []
-    orders = job.take(pt.RestartDue(attempt=0, question=None))
+    orders = job.take(pt.RestartDue(attempt=0))
     assert [type(one) for one in orders] == [pt.BeginOn, pt.BeginOn]
 
 

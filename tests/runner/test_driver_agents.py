@@ -27,8 +27,8 @@ from tests.runner.resuming import (
     told,
 )
 
-from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.job.state import NodeLife, WantedAgent
+from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.job.state import NodeLife, PendingRestart, WantedAgent
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.judge.restarts.devices import Waited
 from ddptop_runner.model import protocol as pt
@@ -81,7 +81,8 @@ def test_an_agent_that_is_being_replaced_is_not_listened_to():
             driver.agent_pid = old.pid
             wanted = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
             nodes = {HERE: NodeLife(takes_part=True, wanted_agent=wanted)}
-            put_state(around, phase="restarting", nodes=nodes)
+            restart = PendingRestart(at=utc_now(), next_attempt=1, nodes=[HERE])
+            put_state(around, phase="restarting", nodes=nodes, restart=restart)
             around.publish()
             driver, around = begin(around.die())
             driver.agent_pid = old.pid

@@ -71,6 +71,8 @@ def test_a_failure_is_counted_once_and_the_rest_of_its_wait_is_waited():
             assert (driver.job.phase, driver.job.budget.used) == ("restarting", 1)
             assert driver.job.restart == pending
             around.publish()
+        driver.agent_pid = AGENT
+        driver.resume()
         sent = connect(driver)
         link = driver._link
         assert link is not None
@@ -98,6 +100,7 @@ def test_what_was_recorded_before_the_snapshot_could_be_written_is_not_recorded_
         assert driver.job.budget.used == 1
         assert (len(told("failure")), len(told("group_restart"))) == (1, 1)
         assert state_of_the_log() == around.log.state
+        around.publish()
         around.die()
 
     run(scenario)

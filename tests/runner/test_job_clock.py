@@ -13,8 +13,8 @@ from ddptop_runner.job import registry
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
 from ddptop_runner.model.protocol import GuardianHello
-from ddptop_runner.node import engine
-from ddptop_runner.node.engine import JobClock, read_past
+from ddptop_runner.node import process
+from ddptop_runner.node.process import JobClock, recover
 
 HOUR = dt.timedelta(hours=1)
 NOW = utc_now()
@@ -23,7 +23,7 @@ HERE = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
 
 def set_wall_clock(monkeypatch, by: dt.timedelta) -> None:
     """As if a user, or NTP, had set it."""
-    for module in (engine, registry):
+    for module in (process, registry):
         monkeypatch.setattr(module, "utc_now", lambda: utc_now() + by)
 
 
@@ -109,7 +109,7 @@ PASTS = {
 @pytest.mark.parametrize(("snapshot", "hello", "expected"), PASTS.values(), ids=list(PASTS))
 def test_what_a_supervisor_finds(ddptop_home, snapshot, hello, expected):
     folder = put_job("train", None if snapshot is None else {**snapshot, "guardian": gone()})
-    past = read_past(folder, GuardianHello(**{**HELLO, **hello}))
+    past = recover(folder, GuardianHello(**{**HELLO, **hello}))
     has_continued, type_, words = expected
     assert past.has_continued is has_continued
     assert (None if past.event is None else past.event.type) == type_

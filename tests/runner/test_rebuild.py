@@ -15,7 +15,7 @@ from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec, write_spec
-from ddptop_runner.node import engine as past
+from ddptop_runner.node import process
 from ddptop_runner.store.history import HistoryWriter
 
 NOW = dt.datetime(2026, 1, 2, 12, tzinfo=dt.timezone.utc)
@@ -111,7 +111,7 @@ def hello(restarts: int, attempt: int) -> pt.GuardianHello:
 def test_restarted_supervisor_continues_from_the_history(folder, content):
     tell(folder, STORY)
     folder.node_file(host_name()).write_bytes(content)
-    found = past.read_past(folder, hello(1, attempt=0))
+    found = process.recover(folder, hello(1, attempt=0))
     assert found.has_continued
     assert (found.snapshot.attempt, found.snapshot.restarts_used) == (1, 1)
     assert found.snapshot.restarts_left == 2
@@ -125,7 +125,7 @@ def test_restarted_supervisor_continues_from_the_history(folder, content):
 def test_restarted_job_reports_its_damaged_snapshot(folder):
     tell(folder, [*STORY, ("stopped", {"attempt": 1})])
     folder.node_file(host_name()).write_bytes(b"{")
-    found = past.read_past(folder, hello(0, attempt=2))
+    found = process.recover(folder, hello(0, attempt=2))
     assert not found.has_continued
     assert found.event.attempt == 2
     assert "damaged" in text(found.event)

@@ -5,7 +5,9 @@ the orders carried out. Their results come back as facts.
 
 A job runs on one or several nodes; one machine is the node `HERE`. A rank that fails ends those of
 its node through its agent, as in torch. Once all nodes of the attempt are settled or cannot be
-reached, there is one verdict on all of them, and one decision on what follows.
+reached, there is one verdict on all of them, and one decision on what follows: the end, or a wait,
+after which the next attempt's nodes are chosen, each of them chooses its devices, and its agent
+goes on or is replaced. `_is_several` marks what only links between nodes make different.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def _is_several(spec: JobSpec) -> bool:
 
 def _members(state: JobState) -> list[str]:
     """The nodes of the attempt."""
-    return [name for name, life in state.nodes.items() if life.takes_part]
+    return [name for name, life in state.nodes.items() if life.takes_part] or [HERE]
 
 
 def _is_failing(state: JobState) -> bool:
@@ -104,7 +106,7 @@ def _noticed(state: JobState, node: str, words: str) -> ev.Noticed:
 def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: JobSpec) -> Decision:
     """Repeat orders that may have been lost with a supervisor."""
     life = state.node(fact.node)
-    if state.stop is not None or (state.ending is not None and state.ending.end_ranks):
+    if state.ending is not None:
         return [pt.TellAgent(node=fact.node, order="stopping")]
     is_new = life.wanted_agent is not None  # it begins with that attempt
     if state.restart is not None and life.sent and not is_new:
@@ -119,43 +121,36 @@ def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: J
         if one.rank is not None and (fact.attempt != state.attempt or one.rank not in state.ranks)
     ]
     is_known = fact.attempt == state.attempt and bool(state.processes)
-    if _is_several(spec):
-        return _part_started(state, fact, ranks, now_s, spec, is_known=is_known)
-    if is_known:  # recorded by an earlier supervisor
+    if is_known and state.node(fact.node).takes_part:
         return ranks
-    launcher = next((one.pid for one in fact.workers if one.rank is None), None)
+    world = len(fact.workers)
+    if _is_several(spec):  # the first group shows that all nodes of the attempt have met
+        if not _is_beginning(state, fact.node, fact.attempt):
+            return []
+        world = sum(one.nproc for one in nodes_named(spec, _pending(state).nodes))
     started = ev.AttemptStarted(
         attempt=fact.attempt,
-        world=len(fact.workers),
-        launcher_pid=launcher,
+        world=world,
+        launcher_pid=next((one.pid for one in fact.workers if one.rank is None), None),
         probed=spec.probe,
         at_s=now_s,
     )
-    return [started, *ranks]
-
-
-def _part_started(
-    state: JobState,
-    fact: pt.GroupStarted,
-    ranks: Decision,
-    now_s: float,
-    spec: JobSpec,
-    *,
-    is_known: bool,
-) -> Decision:
-    """On several nodes, an attempt starts once all of its nodes have met."""
-    pending = state.restart
-    if is_known and state.node(fact.node).takes_part:
-        return ranks
-    if pending is None or state.is_over or state.ending is not None:
-        return []
-    if fact.attempt != pending.next_attempt or fact.node not in pending.nodes:
-        return []
-    world = sum(one.nproc for one in nodes_named(spec, pending.nodes))
-    begun = ev.AttemptStarted(attempt=fact.attempt, world=world, probed=spec.probe, at_s=now_s)
-    after = apply(state, begun, _ANY_TIME)
+    after = apply(state, started, _ANY_TIME)
     back = _take_back(after, now_s, spec)  # came back after the nodes had been chosen
-    return [begun, *ranks, *back]
+    return [started, *ranks, *back]
+
+
+def _is_beginning(state: JobState, node: str, attempt: int | None) -> bool:
+    """Whether a node begins that attempt: it was chosen for it, and the others may not be ready."""
+    pending = state.restart
+    if pending is None or state.ending is not None or state.is_over:
+        return False
+    return attempt == pending.next_attempt and node in pending.nodes
+
+
+def _pending(state: JobState) -> PendingRestart:
+    assert state.restart is not None  # checked by the callers
+    return state.restart
 
 
 def _process_exited(
@@ -177,8 +172,8 @@ def _process_exited(
         approximate=fact.approximate,
         **of_rank,
     )
-    is_late = state.is_decided or state.restart is not None
-    if is_late or not _is_several(spec) or fact.status is None:
+    # on one machine, the agent and its exit show what follows
+    if state.is_decided or not _is_several(spec) or fact.status is None:
         return [exited]
     if fact.status != 0 and not exited.by_us and not state.has_failed:
         return [exited, pt.KeepEvidenceOnNodes()]
@@ -220,20 +215,14 @@ def _after_the_ranks(state: JobState, node: str, spec: JobSpec) -> Decision:
     """What follows once no rank is alive on a node whose agent has exited."""
     if state.is_over or state.has_living_on(node) or state.node(node).wanted_agent is not None:
         return []
+    if state.ending is not None:
+        return []  # its ranks are being ended
     has_finished = bool(state.processes_on(node)) and not _has_failed_on(state, node)
-    if _is_several(spec):
-        if state.ending is not None or state.restart is not None:
-            return []  # its ranks are being ended, or the next attempt begins with a new agent
-        if has_finished and not state.node(node).failed:
-            return _node_finished(state, node, spec)
-        return _node_failed(state, node, spec)
-    if state.ending is not None or has_finished:
-        return [pt.Conclude()]
-    if state.restart is not None and state.restart.decided:
-        return [pt.WaitForRestart(at_s=state.restart.at_s)]
-    if not state.has_failed:
-        return [pt.Conclude()]
-    return [pt.JudgeAttempt()]
+    if state.restart is not None and not (has_finished and _members(state) == [node]):
+        return []  # the next attempt begins with a new agent
+    if has_finished and not state.node(node).failed:
+        return _node_finished(state, node, spec)
+    return _node_failed(state, node, spec)
 
 
 def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: JobSpec) -> Decision:
@@ -243,9 +232,10 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         wanted is not None and fact.pid is not None and fact.pid == wanted.replaces
     ):
         return []
-    if _is_several(spec) and _had_begun_next(state, fact):
-        return [pt.JudgeStart(node=node, status=fact.status, begins=fact.attempt)]
-    is_prepared = pending is not None and (life.prepared or life.sent)
+    begins = fact.attempt if wanted is None else wanted.attempt
+    if _is_beginning(state, node, begins):
+        return [pt.JudgeStart(node=node, status=fact.status, begins=begins)]
+    is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
         return _request_agent(state, node, pt.AgentState(), spec)
     if state.has_living_on(node) and wanted is None:
@@ -260,22 +250,12 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         )
         return [lost, *_orphan_exited(state, pt.OrphanExited(node=node), now_s, spec)]
     began = wanted is None and any(one.exited for one in processes)
-    waits = wanted is None and pending is not None and (pending.decided or _is_several(spec))
-    if state.ending is None and not began and not waits:
-        if _is_several(spec) and (wanted is not None or not life.takes_part or life.failed):
-            return []  # it begins again with its next order
-        return [pt.JudgeStart(node=node, status=fact.status)]
-    if _is_several(spec):
+    waits = wanted is None and pending is not None
+    if state.ending is not None or began or waits:
         return _after_the_ranks(state, node, spec)
-    return [pt.Conclude()] if state.ending is not None else _after_the_ranks(state, node, spec)
-
-
-def _had_begun_next(state: JobState, fact: pt.AgentExited) -> bool:
-    """Whether the agent waited for the other nodes of the next attempt."""
-    pending = state.restart
-    if pending is None or state.ending is not None or fact.node not in pending.nodes:
-        return False
-    return fact.attempt == pending.next_attempt
+    if life.failed or not life.takes_part:
+        return _node_failed(state, node, spec)
+    return [pt.JudgeStart(node=node, status=fact.status)]
 
 
 def _agent_asked(state: JobState, fact: pt.AgentAsked, now_s: float, spec: JobSpec) -> Decision:
@@ -284,13 +264,11 @@ def _agent_asked(state: JobState, fact: pt.AgentAsked, now_s: float, spec: JobSp
         ranks = fact.ranks if fact.attempt == state.attempt else []
         return [pt.KeepEvidence(node=node, question=fact.question, ranks=ranks)]
     if fact.kind == "torn_down":
-        if not _is_several(spec):
-            return [pt.JudgeAttempt(question=fact.question)]
         if state.is_over or state.ending is not None:
-            return []  # it is being ended
+            return [pt.AnswerAgent(node=node, question=fact.question, restart=False)]
         if state.restart is None:
             return _node_failed(state, node, spec)
-        return _begin_on(state, [node], spec, question=fact.question)
+        return _begin_on(state, [node], spec)
     if fact.kind == "group_stopped":
         follows = state.ending is None and not state.needs_new_agent
         leftovers = pt.EndLeftovers(
@@ -323,8 +301,8 @@ def _leftovers_ended(
     if state.stop is not None or state.is_over:
         return []  # the agent is being ended and starts nothing more
     meeting, life, pending = None, state.node(fact.node), state.restart
-    if _is_several(spec) and life.begun is not None:
-        if pending is None or not pending.nodes or life.begun != pending.next_attempt:
+    if life.begun is not None:
+        if pending is None or not _is_beginning(state, fact.node, life.begun):
             return []  # other nodes were chosen; its next order replaces the agent
         meeting = rendezvous(state, pending, fact.node, spec)
     answer = pt.AnswerAgent(node=fact.node, question=fact.question, rendezvous=meeting)
@@ -354,9 +332,11 @@ def _node_failed(
     cause: Cause | None = None,
     outcome: AttemptOutcome | None = None,
 ) -> Decision:
-    """Once no rank is alive on a node of several and it has failed: wait for the others."""
-    if state.node(node).failed or not state.node(node).takes_part:
+    """Once no rank is alive on a node and it has failed: wait for the others."""
+    if not state.node(node).takes_part:
         return []
+    if state.node(node).failed:  # an earlier supervisor may not have finished the verdict
+        return _once_settled(state, node, spec)
     failed = ev.NodeFailed(attempt=state.attempt, node=node, cause=cause, outcome=outcome)
     if not _is_failing(state):
         return [failed, pt.KeepEvidenceOnNodes()]  # it failed before it had a rank
@@ -372,7 +352,7 @@ def _once_settled(state: JobState, node: str, spec: JobSpec) -> Decision:
     over = _over(state, spec)
     if not all(state.node(name).is_settled or name in over for name in others):
         return []
-    if state.has_failed or any(state.node(name).failed for name in others):
+    if _is_failing(state):
         return [pt.JudgeAttempt()]
     is_done = over >= {node, *others}
     return [pt.AwaitNodes(seconds=ENDS_WITHIN_S if is_done else placement_of(spec).node_timeout_s)]
@@ -396,88 +376,62 @@ def _over(state: JobState, spec: JobSpec) -> set[str]:
 
 
 def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: JobSpec) -> Decision:
-    is_late = fact.attempt != state.attempt or state.is_decided or state.restart is not None
+    is_late = fact.attempt != state.attempt or state.is_decided
     return [] if is_late or state.is_over or not _is_failing(state) else [pt.JudgeAttempt()]
 
 
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    """If judged again, as when a supervisor died, continue with the earlier decision."""
-    if state.ending is not None or state.is_over:
-        return _end(state, fact.question, now_s, spec)
-    if fact.attempt != state.attempt or state.node().wanted_agent is not None:
+    if state.ending is not None or state.is_over or fact.attempt != state.attempt:
         return []
-    if _is_several(spec) and state.restart is not None:
+    if state.restart is not None or state.node().wanted_agent is not None:
         return []  # requested in the meantime, or decided before
-    if state.restart is not None and state.restart.decided:
-        return [pt.WaitForRestart(at_s=state.restart.at_s, question=fact.question)]
     judged = None
     if fact.cause is not None:
         judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
     if state.phase == "stopping":  # its loss was not finite, and the verdict was pending
         ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
         events: Decision = [] if judged is None else [judged]
-        return [*events, ended, *_end(state, fact.question, now_s, spec)]
-    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter, question=fact.question)
+        return [*events, ended, *_end(state, now_s)]
+    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)
 
 
 def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec) -> Decision:
-    """An agent that exited by itself would do so again; one that was killed is replaced."""
-    if _is_several(spec):
-        return _part_not_started(state, fact, now_s, spec)
     if state.ending is not None or state.is_over:
-        return _end(state, None, now_s, spec)
-    if fact.status is not None and fact.status >= 0:
+        return []
+    was_killed = fact.status is None or fact.status < 0
+    # on several nodes, an agent also exits by itself if others do not come to meet it
+    if not (was_killed or _is_several(spec)):
         ended = _end_decided(state, fact.cause, "no rank could be started", requeue=False)
         return [ended, pt.Conclude()]
-    wanted = state.node().wanted_agent
-    if fact.attempt != state.attempt or (wanted is None and state.has_living):
+    if _is_beginning(state, fact.node, fact.begins):
+        return _fails_at_start(state, fact.node, fact.cause, now_s, spec, was_killed=was_killed)
+    is_late = state.restart is not None or fact.attempt != state.attempt
+    if is_late or fact.begins is not None or state.has_living_on(fact.node):
         return []
-    if wanted is None and state.restart is not None and state.restart.decided:
-        return [pt.WaitForRestart(at_s=state.restart.at_s)]
-    events: Decision = []
     since_s = now_s if state.attempt_started_s is None else state.attempt_started_s
-    if wanted is not None:
-        opened = ev.AttemptOpened(attempt=(state.attempt or 0) + 1, at_s=now_s)
-        events, since_s = [opened], now_s
-        state = apply(state, opened, _ANY_TIME)
-    judged = ev.FailureJudged(
-        attempt=state.attempt,
-        cause=fact.cause,
-        outcome=_killed_at_start(state, fact.cause, now_s - since_s),
-    )
-    return [*events, *_restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)]
+    outcome = _killed_at_start(state, fact.cause, now_s - since_s) if was_killed else None
+    return _node_failed(state, fact.node, spec, fact.cause, outcome)
 
 
 def _killed_at_start(state: JobState, cause: Cause, lived_s: float) -> AttemptOutcome:
     return AttemptOutcome(state.attempt or 0, lived_s, 0, None, cause.signal, None, kind="signal")
 
 
-def _part_not_started(
-    state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec
-) -> Decision:
-    pending = state.restart
-    if state.ending is not None or state.is_over:
-        return []
-    if fact.begins is None:
-        if pending is not None or fact.attempt != state.attempt:
-            return []
-        return _node_failed(state, fact.node, spec, fact.cause)
-    if pending is None or not pending.nodes or fact.begins != pending.next_attempt:
-        return []
-    return _fails_at_start(state, fact.node, fact.cause, now_s, spec)
-
-
 def _fails_at_start(
-    state: JobState, node: str, cause: Cause, now_s: float, spec: JobSpec
+    state: JobState,
+    node: str,
+    cause: Cause,
+    now_s: float,
+    spec: JobSpec,
+    *,
+    was_killed: bool = False,
 ) -> Decision:
-    """The next attempt fails on a node before it has started a rank."""
-    assert state.restart is not None  # checked by the callers
-    opened = ev.AttemptOpened(attempt=state.restart.next_attempt, at_s=now_s)
+    """The next attempt fails on a node before it has started a rank there."""
+    opened = ev.AttemptOpened(attempt=_pending(state).next_attempt, at_s=now_s)
     after = apply(state, opened, _ANY_TIME)
-    killed = cause.signal is not None
-    outcome = _killed_at_start(after, cause, 0.0) if killed else None
+    outcome = _killed_at_start(after, cause, 0.0) if was_killed else None
     return [opened, *_node_failed(after, node, spec, cause, outcome)]
 
 
@@ -488,8 +442,6 @@ def _restart_or_end(
     spec: JobSpec,
     *,
     jitter: float,
-    question: int | None = None,
-    end_ranks: bool = False,
 ) -> Decision:
     """The restart policy's decision on a failure.
 
@@ -500,8 +452,6 @@ def _restart_or_end(
         now_s: CLOCK_BOOTTIME.
         spec: the job.
         jitter: see `AttemptJudged`.
-        question: the agent's question that will be answered.
-        end_ranks: whether ranks are alive and have to be ended.
     """
     events: Decision = [] if judged is None else [judged]
     cause = state.cause if judged is None else judged.cause
@@ -516,8 +466,8 @@ def _restart_or_end(
     if not verdict.restart:
         cause = cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
         requeue = None if judged is None or judged.outcome is None else verdict.requeue
-        ended = _end_decided(state, cause, verdict.reason, requeue=requeue, end_ranks=end_ranks)
-        return [*events, ended, *_end(state, question, now_s, spec, end_ranks=end_ranks)]
+        ended = _end_decided(state, cause, verdict.reason, requeue=requeue)
+        return [*events, ended, *_end(state, now_s)]
     at_s = now_s + verdict.delay_s
     decided = ev.RestartDecided(
         attempt=state.attempt,
@@ -526,9 +476,8 @@ def _restart_or_end(
         delay_s=verdict.delay_s,
         at_s=at_s,
         reason=verdict.reason if judged is not None and judged.outcome is not None else None,
-        end_ranks=end_ranks,
     )
-    return [*events, decided, pt.WaitForRestart(at_s=at_s, question=question)]
+    return [*events, decided, pt.WaitForRestart(at_s=at_s)]
 
 
 def _end_decided(
@@ -537,7 +486,6 @@ def _end_decided(
     reason: str,
     *,
     requeue: bool | None = None,
-    end_ranks: bool = False,
 ) -> ev.EndDecided:
     return ev.EndDecided(
         attempt=state.attempt,
@@ -545,19 +493,12 @@ def _end_decided(
         cause=cause,
         reason=reason,
         requeue=requeue,
-        end_ranks=end_ranks,
     )
 
 
-def _end(
-    state: JobState, question: int | None, now_s: float, spec: JobSpec, *, end_ranks: bool = False
-) -> Decision:
-    """Without another attempt: let the agent end, or end the ranks or the job."""
-    if question is not None:
-        return [pt.AnswerAgent(question=question, restart=False)]
-    if end_ranks or (_is_several(spec) and not state.is_over):
-        return _end_ranks(state, BAD_END_GRACE_S, now_s)
-    return [] if state.is_over or state.has_living else [pt.Conclude()]
+def _end(state: JobState, now_s: float) -> Decision:
+    """Without another attempt: end the ranks that are alive, and then the job."""
+    return _end_ranks(state, BAD_END_GRACE_S, now_s) if state.has_living else [pt.Conclude()]
 
 
 # -- ranks that are alive and have to be ended -----------------------------------------------------
@@ -579,14 +520,14 @@ def _trouble_judged(
 ) -> Decision:
     """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
     same = fact.attempt == state.attempt and fact.reason == state.trouble
-    if not same or state.is_decided or state.restart is not None or state.is_over:
+    if not same or state.is_decided or state.is_over:
         return []
     kind = ev.HangJudged if fact.reason == "hang" else ev.FailureJudged
     judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
     if fact.reason == "nan" and spec.on_nan == "stop":
-        ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False, end_ranks=True)
+        ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
         return [judged, ended, *_end_ranks(state, BAD_END_GRACE_S, now_s)]
-    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter, end_ranks=True)
+    return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)
 
 
 # -- the next attempt ------------------------------------------------------------------------------
@@ -594,21 +535,19 @@ def _trouble_judged(
 
 def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSpec) -> Decision:
     if state.ending is not None or state.is_over:
-        return [] if _is_several(spec) else _end(state, fact.question, now_s, spec)
+        return []
     if fact.attempt != state.attempt or state.restart is None:
         return []
-    if not _is_several(spec):
-        return [pt.ChooseDevices(question=fact.question)]
     if state.restart.nodes:
         return _begin_on(state, state.restart.nodes, spec)
     missing = _missing(state, spec)
     away = [host for host in missing if not state.node(host).refused]
     if not away:
         return _go_on(state, missing, now_s, spec)
-    timeout_s, waits_s = placement_of(spec).node_timeout_s, SHRINK_AFTER_S
+    waits_s = SHRINK_AFTER_S
     if not _is_enough(missing, spec):
         waits_s = max(waits_s, _left_s(state, away, now_s, spec))
-    waits_s = min(waits_s, timeout_s)
+    waits_s = min(waits_s, placement_of(spec).node_timeout_s)
     awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=waits_s)
     return [awaited, pt.AwaitNodes(seconds=waits_s)]
 
@@ -617,50 +556,40 @@ def _devices_chosen(
     state: JobState, fact: pt.DevicesChosen, now_s: float, spec: JobSpec
 ) -> Decision:
     node, agent, life, pending = fact.node, fact.agent, state.node(fact.node), state.restart
-    question = None if agent.pid is None else fact.question  # an exited agent needs no answer
-    if state.ending is not None or state.is_over:
-        return [] if _is_several(spec) else _end(state, question, now_s, spec)
-    # a node that was left out does not know the attempt
-    if pending is None or (fact.attempt != state.attempt and not _is_several(spec)):
+    if pending is None or not _is_beginning(state, node, pending.next_attempt):
         return []
+    if agent.attempt == pending.next_attempt and agent.pid is not None:
+        return []  # it has begun, and may wait for the others
+    if agent.attempt == pending.next_attempt and agent.status is not None:
+        return [pt.JudgeStart(node=node, status=agent.status, begins=agent.attempt)]
     wanted = life.wanted_agent
-    if _is_several(spec):
-        question = agent.question
-        if node not in pending.nodes:
-            return []
-        if agent.attempt == pending.next_attempt and agent.pid is not None:
-            return []  # it waits for the others
-        if agent.attempt == pending.next_attempt and agent.status is not None:
-            return [pt.JudgeStart(node=node, status=agent.status, begins=agent.attempt)]
-        if wanted is not None and wanted.attempt == pending.next_attempt:
-            is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
-            return [pt.ReplaceAgent(node=node)] if is_unmet else []
-    elif wanted is not None:
-        return []
+    if wanted is not None and wanted.attempt == pending.next_attempt:
+        is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
+        return [pt.ReplaceAgent(node=node)] if is_unmet else []
     events: Decision = [_noticed(state, node, note) for note in fact.notes]
-    alive = state.has_living_on(node) and question is None
+    alive = state.has_living_on(node) and agent.question is None
     if fact.refused is not None:
-        if _is_several(spec):
-            refused = pt.PartRefused(
+        if _is_several(spec):  # the others may go on without it
+            refused = pt.NodeRefused(
                 node=node, attempt=pending.next_attempt, error=fact.refused, answered=True
             )
-            return [*events, *_part_refused(state, refused, now_s, spec)]
+            return [*events, *_node_refused(state, refused, now_s, spec)]
         cause = state.cause
         if cause is not None:
             summary = f"{fact.refused}. {cause.summary}"
             cause = replace(cause, kind="gpu", summary=summary)
-        ended = _end_decided(state, cause, fact.refused, requeue=True, end_ranks=alive)
-        return [*events, ended, *_end(state, question, now_s, spec, end_ranks=alive)]
+        ended = _end_decided(state, cause, fact.refused, requeue=True)
+        return [*events, ended, *_end(state, now_s)]
     aside = [*state.set_aside, *fact.aside]
-    needs_agent = aside != state.set_aside_before or not _can_go_on(state, pending, fact, spec)
-    has_begun = _is_several(spec) and life.begun == pending.next_attempt and not needs_agent
-    if has_begun and question is None and agent.pid is not None:
+    needs_agent = aside != state.set_aside_before or not _can_go_on(state, pending, fact)
+    has_begun = life.begun == pending.next_attempt and not needs_agent
+    if has_begun and agent.question is None and agent.pid is not None:
         return []  # it is ending the last attempt
     events.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, node=node))
-    if question is not None:
+    if agent.question is not None:
         left = state.restarts_left(spec.max_restarts)
         answer = pt.AnswerAgent(
-            node=node, question=question, restart=not needs_agent, restarts_left=left
+            node=node, question=agent.question, restart=not needs_agent, restarts_left=left
         )
         return [*events, answer]
     if alive:
@@ -669,12 +598,8 @@ def _devices_chosen(
     return [*events, *_request_agent(state, node, agent, spec)]
 
 
-def _can_go_on(
-    state: JobState, pending: PendingRestart, fact: pt.DevicesChosen, spec: JobSpec
-) -> bool:
+def _can_go_on(state: JobState, pending: PendingRestart, fact: pt.DevicesChosen) -> bool:
     """Whether the agent can start the next attempt: it counts up by one."""
-    if not _is_several(spec):
-        return True
     number, begun = state.attempt or 0, state.node(fact.node).begun
     is_next = fact.agent.attempt == number and pending.next_attempt == number + 1
     return is_next and begun in (None, pending.next_attempt)
@@ -718,23 +643,16 @@ def _request_agent(state: JobState, node: str, agent: pt.AgentState, spec: JobSp
 def _agent_made_room(
     state: JobState, fact: pt.AgentMadeRoom, now_s: float, spec: JobSpec
 ) -> Decision:
-    wanted, pending = state.node(fact.node).wanted_agent, state.restart
-    if state.ending is not None or state.is_over:
-        return [] if state.is_over or _is_several(spec) else [pt.Conclude()]
+    wanted = state.node(fact.node).wanted_agent
     if wanted is None or wanted.connected:
         return []
-    if fact.attempt != state.attempt and not _is_several(spec):
-        return []
-    meeting = None
-    if _is_several(spec):
-        if pending is None or not pending.nodes or wanted.attempt != pending.next_attempt:
-            return []  # other nodes were chosen
-        meeting = rendezvous(state, pending, fact.node, spec)
+    if not _is_beginning(state, fact.node, wanted.attempt):
+        return []  # other nodes were chosen
     start = pt.StartAgent(
         node=fact.node,
         attempt=wanted.attempt,
         restarts_left=wanted.restarts_left,
-        rendezvous=meeting,
+        rendezvous=rendezvous(state, _pending(state), fact.node, spec),
     )
     return [*_memory_awaited(state, fact), start]
 
@@ -756,25 +674,25 @@ def _begin(
     return [chosen, *_begin_on(apply(state, chosen, _ANY_TIME), nodes, spec)]
 
 
-def _begin_on(
-    state: JobState, nodes: Collection[str], spec: JobSpec, *, question: int | None = None
-) -> Decision:
-    pending = state.restart
-    assert pending is not None  # nodes begin only what is pending
-    return [
-        pt.BeginOn(
-            node=name,
-            attempt=pending.next_attempt,
-            rendezvous=rendezvous(state, pending, name, spec),
-            question=question,
-        )
-        for name in pending.nodes
-        if name in nodes
-    ]
+def _begin_on(state: JobState, nodes: Collection[str], spec: JobSpec) -> Decision:
+    pending, orders = _pending(state), list[pt.Order]()
+    for name in pending.nodes:
+        meeting = rendezvous(state, pending, name, spec)
+        if name not in nodes:
+            continue
+        if meeting is None:  # what supervises the attempt runs already
+            orders.append(pt.ChooseDevices(node=name))
+        else:
+            orders.append(pt.BeginOn(node=name, attempt=pending.next_attempt, rendezvous=meeting))
+    return [*orders]
 
 
-def rendezvous(state: JobState, pending: PendingRestart, node: str, spec: JobSpec) -> Rendezvous:
-    """Where the nodes of a pending attempt meet, for one of them."""
+def rendezvous(
+    state: JobState, pending: PendingRestart, node: str, spec: JobSpec
+) -> Rendezvous | None:
+    """Where the nodes of a pending attempt meet, for one of them; None on one machine."""
+    if not _is_several(spec):
+        return None
     nodes = nodes_named(spec, pending.nodes)
     before = nodes[: [one.host for one in nodes].index(node)]
     return Rendezvous(
@@ -788,7 +706,7 @@ def rendezvous(state: JobState, pending: PendingRestart, node: str, spec: JobSpe
     )
 
 
-def _part_refused(state: JobState, fact: pt.PartRefused, now_s: float, spec: JobSpec) -> Decision:
+def _node_refused(state: JobState, fact: pt.NodeRefused, now_s: float, spec: JobSpec) -> Decision:
     pending, life = state.restart, state.node(fact.node)
     is_late = pending is None or not pending.nodes or fact.attempt != pending.next_attempt
     if is_late or state.is_over or state.ending is not None:
@@ -844,7 +762,7 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
 def _go_on(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> Decision:
     """Continue without these nodes if there are enough others."""
     if _is_enough(missing, spec):
-        nodes = [one.host for one in placement_of(spec).nodes if one.host not in missing]
+        nodes = [name for name in _nodes(spec) if name not in missing]
         pending = state.restart
         number = state.next_attempt if pending is None else pending.next_attempt
         return _begin(state, number, nodes, now_s, spec)
@@ -899,14 +817,18 @@ def _finished(state: JobState) -> Decision:
     return [ev.EndDecided(attempt=state.attempt, state="finished"), pt.Conclude()]
 
 
+def _nodes(spec: JobSpec) -> list[str]:
+    return [HERE] if spec.placement is None else [one.host for one in spec.placement.nodes]
+
+
 def _missing(state: JobState, spec: JobSpec) -> list[str]:
-    lives = {one.host: state.node(one.host) for one in placement_of(spec).nodes}
-    return [host for host, life in lives.items() if life.unknown_since or life.refused]
+    lives = {name: state.node(name) for name in _nodes(spec)}
+    return [name for name, life in lives.items() if life.unknown_since or life.refused]
 
 
 def _is_enough(missing: list[str], spec: JobSpec) -> bool:
-    placement = placement_of(spec)
-    return len(placement.nodes) - len(missing) >= placement.min_nodes
+    least = 1 if spec.placement is None else spec.placement.min_nodes
+    return len(_nodes(spec)) - len(missing) >= least
 
 
 def _left_s(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> float:
@@ -1094,12 +1016,11 @@ def is_waiting(state: JobState) -> bool:
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
     """A pending attempt begins at once, and its cost is refunded."""
     used, pending = state.budget.used, state.restart
-    if _is_several(spec) and state.ending is not None:
-        raise ControlError("the job is ending", "wait until it has ended")
-    if is_waiting(state) and pending is not None and not pending.nodes:
+    if is_waiting(state) and pending is not None:
         if not pending.counted:
             return []  # already requested
-        is_prepared = any(life.prepared for life in state.nodes.values())
+        lives = state.nodes.values()
+        is_prepared = any(life.begun == pending.next_attempt for life in lives)
         hurried = ev.RestartHurried(
             attempt=state.attempt,
             at_s=now_s,
@@ -1110,8 +1031,8 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
         return [hurried, pt.SkipWait()]
     if state.phase not in ("starting", "running", "hung"):
         raise ControlError(f"the job is {state.phase}", "wait until it is running")
-    if not _is_several(spec) and not state.has_living:
-        raise ControlError("the ranks have not started yet", "try again in a moment")
+    if state.ending is not None:
+        raise ControlError("the job is ending", "wait until it has ended")
     asked = ev.RestartRequested(
         attempt=state.attempt,
         used=used,
@@ -1120,10 +1041,14 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
     )
     if _is_several(spec):
         return [asked, pt.WaitForRestart(at_s=None)]
+    if not state.has_living:
+        raise ControlError("the ranks have not started yet", "try again in a moment")
+    # with its devices as they are, so nothing is waited for
+    chosen = ev.NodesChosen(attempt=state.next_attempt, nodes=[HERE], at_s=now_s)
     aside = [one for one in state.set_aside if one.device not in fact.devices_back]
     needs_agent = aside != state.set_aside_before
     again = _restart_ranks(state, HERE, fact.agent, now_s, spec, needs_agent=needs_agent)
-    return [asked, *again]
+    return [asked, chosen, *again]
 
 
 # -- the end, and a new supervisor -----------------------------------------------------------------
@@ -1156,36 +1081,27 @@ def _supervisor_started(
     """Continue what the previous supervisor had begun."""
     if state.is_over or (state.in_queue and state.phase != "stopping"):
         return []
-    if _is_several(spec):
-        return _head_started(state, now_s, spec)
-    if state.phase == "stopping":
-        return _resume_stop(state, now_s)
-    life, pending = state.node(), state.restart
-    wanted = life.wanted_agent
-    if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
-        return [pt.ReplaceAgent()]
-    to_end = pending is not None and (pending.end_ranks or not pending.decided)
-    if pending is not None and to_end and not life.sent and wanted is None:
-        return [pt.WaitForRestart(at_s=pending.at_s)]
-    if state.ending is not None and state.ending.end_ranks:
-        return _end_ranks(state, BAD_END_GRACE_S, now_s)
-    dropped: Decision = []
-    if state.phase == "hung":  # the evidence was still being saved
-        dropped = [ev.TroubleDropped(attempt=state.attempt)]
-    if fact.agent.pid is None and not fact.agent_end_seen:
-        exited = pt.AgentExited(pid=None, status=None)
-        return [*dropped, *_agent_exited(state, exited, now_s, spec)]
-    return dropped
-
-
-def _head_started(state: JobState, now_s: float, spec: JobSpec) -> Decision:
-    """What follows before the nodes report; `LinkMade` resumes what was ordered on each."""
     if state.phase == "stopping":
         return _resume_stop(state, now_s)
     if state.ending is not None:
-        return [pt.EndRanks(grace_s=BAD_END_GRACE_S)]
-    if state.restart is not None:
-        return [pt.WaitForRestart(at_s=state.restart.at_s)]
+        return _end_ranks(state, BAD_END_GRACE_S, now_s)
+    wanted, resumed = state.node().wanted_agent, list[Any]()
+    if state.restart is not None and wanted is None:
+        resumed = [pt.WaitForRestart(at_s=state.restart.at_s)]
+    elif state.phase == "hung":  # the evidence was still being saved
+        resumed = [ev.TroubleDropped(attempt=state.attempt)]
+    if _is_several(spec):  # `LinkMade` resumes what was ordered on each node
+        return resumed or _head_started(state, now_s, spec)
+    if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
+        return [pt.ReplaceAgent()]
+    if fact.agent.pid is None and not fact.agent_end_seen:
+        exited = pt.AgentExited(pid=None, status=None)
+        return [*resumed, *_agent_exited(state, exited, now_s, spec)]
+    return resumed
+
+
+def _head_started(state: JobState, now_s: float, spec: JobSpec) -> Decision:
+    """What follows before the nodes report."""
     if _is_failing(state):
         return [pt.KeepEvidenceOnNodes()]
     members = _members(state)
@@ -1193,8 +1109,6 @@ def _head_started(state: JobState, now_s: float, spec: JobSpec) -> Decision:
         return _finished(state)  # only its end was missing
     if _over(state, spec) >= set(members):
         return [pt.AwaitNodes(seconds=ENDS_WITHIN_S)]
-    if state.phase == "hung":
-        return [ev.TroubleDropped(attempt=state.attempt)]
     if any(life.unknown_since for life in state.nodes.values()):  # a wait for them would be in vain
         return [pt.AwaitNodes(seconds=placement_of(spec).node_timeout_s)]
     return []
@@ -1236,7 +1150,7 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Dec
     pt.NodeNoticed: _node_noticed,
     pt.LinkBroken: _link_broken,
     pt.LinkMade: _link_made,
-    pt.PartRefused: _part_refused,
+    pt.NodeRefused: _node_refused,
     pt.VerdictsDue: _verdicts_due,
     pt.NodesDue: _nodes_due,
     pt.CheckpointWaited: _checkpoint_waited,

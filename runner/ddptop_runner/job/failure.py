@@ -32,14 +32,13 @@ from ddptop_runner.judge.causes.error_text import (
     last_exception,
     unopened_script,
 )
-from ddptop_runner.judge.checkpoints import CheckpointBook, WorkLost
+from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs import records
 from ddptop_runner.model import diagnose, run_step
 from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.protocol import RanksJudged
 from ddptop_runner.model.snapshot import (
     Cause,
-    Checkpoint,
     GpuSample,
     NodeSnapshot,
     RankSample,
@@ -288,39 +287,41 @@ def never_started(folder: RunFolder, returncode: int | None) -> Cause:
 
 def with_achievements(
     outcome: AttemptOutcome,
-    kind: str,
-    global_steps: Iterable[int | None],
-    last: Checkpoint | None,
+    cause: Cause,
+    run_steps: Iterable[int | None],
+    checkpoints: CheckpointBook,
     startup_s: float | None,
-) -> AttemptOutcome:
-    """The outcome, completed with the attempt's progress according to ranks and checkpoints.
+    *,
+    sees_all_ranks: bool = True,
+) -> tuple[AttemptOutcome, Cause]:
+    """Both, completed with the attempt's progress, its checkpoints, and the lost work.
 
     Args:
         outcome: what is known about the end.
-        kind: the cause's kind.
-        global_steps: the steps of the attempt's ranks.
-        last: the last checkpoint of any attempt.
+        cause: the cause.
+        run_steps: the steps of the run that the attempt's ranks have reached.
+        checkpoints: knows when the last one of any attempt was saved.
         startup_s: how long its first step took; None without one.
+        sees_all_ranks: whether no rank on another node may have saved.
     """
-    new_checkpoint = None
+    new_checkpoint, last = None, checkpoints.last
     if last is not None and last.attempt == outcome.attempt:
         new_checkpoint = True
     elif last is not None and outcome.steps is not None:
         new_checkpoint = False  # this job's script is known to save, but did not in this attempt
-    known = [step for step in global_steps if step is not None]
-    return dataclasses.replace(
+    known = [step for step in run_steps if step is not None]
+    achieved = dataclasses.replace(
         outcome,
         new_checkpoint=new_checkpoint,
         checkpoint_step=last.global_step if last is not None and new_checkpoint else None,
         global_step=max(known, default=outcome.global_step),
         startup_s=startup_s,
-        kind=kind if outcome.kind == "unknown" else outcome.kind,
+        kind=cause.kind if outcome.kind == "unknown" else outcome.kind,
     )
-
-
-def with_work_lost(cause: Cause, lost: WorkLost) -> Cause:
-    """The cause with the lost training, in words and numbers."""
-    return msgspec.structs.replace(
+    if not sees_all_ranks:
+        return achieved, cause
+    lost = checkpoints.work_lost(outcome.attempt, outcome.steps, outcome.lived_s)
+    return achieved, msgspec.structs.replace(
         cause,
         summary=" ".join(filter(None, [cause.summary, lost.in_words()])),
         work_lost_steps=lost.steps,
@@ -404,15 +405,13 @@ def achieved_on_nodes(
     lives = [one.outcome for one in judged.values()]
     steps = [one.steps for one in lives if one.steps is not None]
     steps += [one.step for one in ranks if one.step is not None and one.step_source != "log"]
-    outcome = with_achievements(
-        dataclasses.replace(outcome, steps=max(steps, default=outcome.steps)),
-        cause.kind,
-        [*(one.global_step for one in lives), *(one.run_step for one in ranks)],
-        checkpoints.last,
-        job.first_step_after_s,
-    )
     if cause.host and cause.kind not in ("node", "launch"):
         summary = f"On {cause.host}: {cause.summary}"
         cause = msgspec.structs.replace(cause, summary=summary)
-    lost = checkpoints.work_lost(outcome.attempt, outcome.steps, outcome.lived_s)
-    return outcome, with_work_lost(cause, lost)
+    return with_achievements(
+        dataclasses.replace(outcome, steps=max(steps, default=outcome.steps)),
+        cause,
+        [*(one.global_step for one in lives), *(one.run_step for one in ranks)],
+        checkpoints,
+        job.first_step_after_s,
+    )

@@ -64,8 +64,6 @@ class Ending(Base, frozen=True, kw_only=True):
     cause: Cause | None = None
     reason: str | None = None
     requeue: bool | None = None
-    end_ranks: bool = False
-    """Whether ranks are alive and have to be ended."""
 
 
 class WantedAgent(Base, frozen=True, kw_only=True):
@@ -82,17 +80,11 @@ class WantedAgent(Base, frozen=True, kw_only=True):
 class PendingRestart(Base, frozen=True, kw_only=True):
     """The next attempt, decided but not begun."""
 
-    attempt: int
-    """The attempt that it follows."""
     at: dt.datetime
     at_s: float | None = None
     """The same as CLOCK_BOOTTIME."""
-    decided: bool = False
-    """Whether the restart policy decided it after a failure; otherwise, it was requested."""
     counted: bool = False
     """Whether it is charged to the budget."""
-    end_ranks: bool = False
-    """Whether ranks of the old attempt are alive and have to be ended."""
     next_attempt: int = 0
     """The number of the next attempt."""
     nodes: list[str] = []
@@ -131,8 +123,6 @@ class NodeLife(Base, frozen=True, kw_only=True):
     takes_part: bool = False
     """Whether it takes part in the current attempt."""
     wanted_agent: WantedAgent | None = None
-    prepared: bool = False
-    """Whether its devices for the next attempt have been chosen."""
     sent: bool = False
     """Whether its agent was asked to end its ranks and start the next attempt."""
     begun: int | None = None
@@ -221,9 +211,8 @@ class JobState(Base, frozen=True, kw_only=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether there is a verdict on the current attempt and a decision on what follows."""
-        has_restart = self.restart is not None and self.restart.decided
-        return has_restart or self.ending is not None
+        """Whether it is decided what follows the current attempt."""
+        return self.restart is not None or self.ending is not None
 
     @property
     def needs_new_agent(self) -> bool:
@@ -298,7 +287,9 @@ def placement_of(spec: JobSpec) -> Placement:
 
 
 def hosts_of_ranks(state: JobState, spec: JobSpec, attempt: int | None = None) -> dict[int, str]:
-    """The host of each rank in an attempt, by default the current one, on several nodes."""
+    """The host of each rank in an attempt, by default the current one."""
+    if spec.placement is None:
+        return {rank: life.node for rank, life in state.ranks.items()}
     if attempt is None or attempt == state.attempt:
         members = [name for name, life in state.nodes.items() if life.takes_part]
     else:

@@ -279,41 +279,38 @@ def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime)
     if not _is_current(state, event):
         return state
     restart = PendingRestart(
-        attempt=event.attempt or 0,
         at=at + dt.timedelta(seconds=event.delay_s),
         at_s=event.at_s,
-        decided=True,
         counted=True,
-        end_ranks=event.end_ranks,
         next_attempt=state.next_attempt,
     )
     return replace(
         state,
         phase="stopping" if state.phase == "stopping" else "restarting",
         restart=restart,
-        nodes=_unprepared(state.nodes),
+        nodes=_not_sent(state.nodes),
         budget=Budget(used=event.used, limit=event.limit),
         history=dataclasses.replace(state.history, used=event.used),
         policy=event.reason,
     )
 
 
-def _unprepared(nodes: Mapping[str, NodeLife]) -> dict[str, NodeLife]:
-    """The nodes, where nothing is prepared for a restart that has just been decided."""
-    return {name: replace(life, prepared=False, sent=False) for name, life in nodes.items()}
+def _not_sent(nodes: Mapping[str, NodeLife]) -> dict[str, NodeLife]:
+    """The nodes, where no agent has orders for a restart that has just been decided."""
+    return {name: replace(life, sent=False) for name, life in nodes.items()}
 
 
 def _nodes_chosen(state: JobState, event: ev.NodesChosen, at: dt.datetime) -> JobState:
     """The first nodes of a job take part at once; others do when the attempt begins."""
     next_attempt = event.attempt or 0
-    restart = state.restart or PendingRestart(attempt=state.attempt or 0, at=at)
+    restart = state.restart or PendingRestart(at=at)
     restart = replace(restart, next_attempt=next_attempt, nodes=event.nodes, chosen_s=event.at_s)
     new = {
         name: NodeLife(takes_part=not state.nodes)
         for name in event.nodes
         if name not in state.nodes
     }
-    nodes = _unprepared(state.nodes) | new
+    nodes = _not_sent(state.nodes) | new
     return replace(state, restart=restart, nodes=nodes, last_begun=next_attempt)
 
 
@@ -360,8 +357,8 @@ def _restart_asked(
         at_s = event.at_s
     nodes = state.nodes
     if isinstance(event, ev.RestartRequested) or restart is None:
-        restart = PendingRestart(attempt=event.attempt or 0, at=at, next_attempt=state.next_attempt)
-        nodes = _unprepared(nodes)
+        restart = PendingRestart(at=at, next_attempt=state.next_attempt)
+        nodes = _not_sent(nodes)
     if not (isinstance(event, ev.RestartRequested) and (event.node or event.without)):
         nodes = {  # the user may have repaired them
             name: replace(life, refused=False, lost=False, why=None) if life.refused else life
@@ -383,7 +380,7 @@ def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetim
         return state
     begun = state.restart.next_attempt
     state = replace(state, set_aside=[*state.set_aside, *event.aside])
-    return _of_node(state, event.node, prepared=True, begun=begun)
+    return _of_node(state, event.node, begun=begun)
 
 
 def _restart_sent(state: JobState, event: ev.RestartSent, at: dt.datetime) -> JobState:
@@ -417,7 +414,6 @@ def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobS
         cause=event.cause,
         reason=event.reason,
         requeue=event.requeue,
-        end_ranks=event.end_ranks,
     )
     return replace(
         state,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
 from ddptop_runner.base.clock import utc_from_boottime
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import (
     HangReport,
     HangVerdict,
@@ -20,7 +23,8 @@ from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.snapshot import Cause, Pause, RankSample
+from ddptop_runner.model.run_step import at_step
+from ddptop_runner.model.snapshot import Cause, Checkpoint, Pause, RankSample
 from ddptop_runner.model.spec import JobSpec
 
 
@@ -135,6 +139,33 @@ def _stuck(progress: Sequence[RankProgress], stepless_s: float) -> HangVerdict:
     """The verdict on ranks that wait for nodes that are away."""
     ranks = tuple(rank.rank for rank in progress if rank.alive)
     return HangVerdict(ranks, f"no rank has taken a step for {stepless_s:.0f} s")
+
+
+def cause_of(
+    found: HangVerdict | BadLoss, folder: str, last: Checkpoint | None, attempt: int
+) -> Cause:
+    """The cause, from the evidence.
+
+    Args:
+        found: the trouble.
+        folder: contains the evidence.
+        last: the job's last checkpoint.
+        attempt: the attempt's number.
+    """
+    if isinstance(found, HangVerdict):
+        return hang_cause(found, folder)
+    cause = plain_cause(found)
+    words = filter(None, [cause.summary, _doubt(found, last, attempt)])
+    return replace(cause, summary=" ".join(words), evidence=folder)
+
+
+def _doubt(bad: BadLoss, last: Checkpoint | None, attempt: int) -> str:
+    """A warning if the last checkpoint was saved after the loss went bad; otherwise, empty."""
+    if last is None or last.attempt != attempt or last.step is None or bad.step is None:
+        return ""
+    if last.step < bad.step:
+        return ""
+    return f"{last.name}, saved{at_step(last)}, is newer than that step and may also be affected."
 
 
 def plain_cause(found: HangVerdict | BadLoss) -> Cause:

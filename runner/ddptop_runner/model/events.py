@@ -241,8 +241,6 @@ class RestartDecided(EventBase, frozen=True, kw_only=True, tag="restart_decided"
     at_s: float | None = None
     """CLOCK_BOOTTIME of the next attempt."""
     reason: str | None = None
-    end_ranks: bool = False
-    """Whether its ranks live and have to be ended (a hang, a loss gone bad)."""
 
 
 class NodesChosen(EventBase, frozen=True, kw_only=True, tag="nodes_chosen"):
@@ -382,8 +380,6 @@ class EndDecided(EventBase, frozen=True, kw_only=True, tag="end_decided"):
     cause: Cause | None = None
     reason: str | None = None
     requeue: bool | None = None
-    end_ranks: bool = False
-    """Whether ranks live and have to be ended."""
 
 
 class StopRequested(EventBase, frozen=True, kw_only=True, tag="stop_requested"):

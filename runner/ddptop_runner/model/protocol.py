@@ -1,9 +1,7 @@
 """All messages between the processes of a job, and between those and viewers.
 
 Facts go up, orders come down. `job.decide` turns a fact into events and orders; `node.driver`
-carries orders out, and reports the result as a fact. An order that leads to a fact passes its
-`question` on: the number of the agent's question that is answered in the end, or None where no
-agent waits.
+carries orders out, and reports the result as a fact.
 
 Each message is one JSON line, or one packet of the guardian's channel: `encode`
 writes it, and `decode` reads one of the messages that may come over a connection.
@@ -22,6 +20,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import random
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -193,11 +192,10 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     """Why an attempt failed, from its exits, logs, and evidence."""
 
     attempt: Number
-    question: Number | None
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
-    jitter: float
+    jitter: float = msgspec.field(default_factory=random.random)
     """Random, from 0 to 1: spreads the waits before a restart."""
 
 
@@ -210,7 +208,7 @@ class StartJudged(OfNode, frozen=True, kw_only=True, tag="start_judged"):
     """As in `JudgeStart`."""
     status: Status | None
     cause: Cause
-    jitter: float
+    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
@@ -228,21 +226,19 @@ class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
     cause: Cause
     outcome: AttemptOutcome | None
     """None where ddptop itself failed to judge it."""
-    jitter: float
+    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
     """The next attempt is due, or nothing waits for it anymore."""
 
     attempt: Number
-    question: Number | None
 
 
 class DevicesChosen(OfNode, frozen=True, kw_only=True, tag="devices_chosen"):
     """On which devices the next attempt can run."""
 
     attempt: Number
-    question: Number | None
     agent: AgentState
     aside: list[SetAside] = []
     """Unfit devices that it runs without."""
@@ -322,7 +318,7 @@ class LinkMade(OfNode, frozen=True, kw_only=True, tag="link_made"):
     """Of the last event that it has taken over from the head."""
 
 
-class PartRefused(OfNode, frozen=True, kw_only=True, tag="part_refused"):
+class NodeRefused(OfNode, frozen=True, kw_only=True, tag="node_refused"):
     """A node could not begin an attempt."""
 
     attempt: Number
@@ -374,7 +370,7 @@ Fact: TypeAlias = (
     | NodeNoticed
     | LinkBroken
     | LinkMade
-    | PartRefused
+    | NodeRefused
     | VerdictsDue
     | NodesDue
     | CheckpointWaited
@@ -429,15 +425,13 @@ class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
 class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
     """Find out why the attempt failed. Leads to `AttemptJudged`."""
 
-    question: Number | None = None
-
 
 class JudgeStart(OfNode, frozen=True, kw_only=True, tag="judge_start"):
     """Find out why the agent started no rank. Leads to `StartJudged`."""
 
     status: Status | None
     begins: Number | None = None
-    """The attempt that it was to begin, on several nodes."""
+    """The next attempt, if it was to begin that; None if it was of the current one."""
 
 
 class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
@@ -451,7 +445,6 @@ class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart")
 
     at_s: float | None
     """CLOCK_BOOTTIME; None: now."""
-    question: Number | None = None
 
 
 class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
@@ -460,8 +453,6 @@ class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
 
 class ChooseDevices(OfNode, frozen=True, kw_only=True, tag="choose_devices"):
     """Find out which devices are fit. Leads to `DevicesChosen`."""
-
-    question: Number | None = None
 
 
 class ReplaceAgent(OfNode, frozen=True, kw_only=True, tag="replace_agent"):
@@ -495,7 +486,6 @@ class BeginOn(OfNode, frozen=True, kw_only=True, tag="begin_on"):
 
     attempt: Number
     rendezvous: Rendezvous
-    question: Number | None = None
 
 
 class KeepEvidenceOnNodes(Message, frozen=True, kw_only=True, tag="keep_evidence_on_nodes"):

@@ -26,26 +26,16 @@ from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.event_log import EventLog, Memory
 from ddptop_runner.job.processes import LEFTOVER_GRACE_S, JobProcesses, alive
-from ddptop_runner.job.trouble import plain_cause, plain_outcome
-from ddptop_runner.judge.hangs.records import hang_cause
+from ddptop_runner.job.trouble import cause_of, plain_outcome
 from ddptop_runner.judge.hangs.verdict import HangVerdict
-from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.judge.restarts.devices import Choice, JobDevices, Waited
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.alerts import LastResort
-from ddptop_runner.node.engine import (
-    Decisions,
-    evidence_kept,
-    judged,
-    start_judged,
-    trouble_judged,
-    until,
-)
+from ddptop_runner.node.engine import Decisions, evidence_kept, until
 from ddptop_runner.node.server import SendToAgent
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
@@ -120,10 +110,8 @@ class JobDriver(Decisions):
         self._agent: ProcessId | None = None
         """The process of `agent_pid`, as first seen."""
         self._link: SendToAgent | None = None
-        self._question: int | None = None
-        """The agent's question that awaits an answer; each agent numbers its own."""
         self._asked: pt.AgentAsked | None = None
-        """The same question, until it is answered."""
+        """The agent's question that awaits an answer; each agent numbers its own."""
         self._agent_attempt: int | None = None
         """The attempt that the agent runs or is about to begin."""
         self._agent_status: int | None = None
@@ -216,11 +204,7 @@ class JobDriver(Decisions):
 
     def _carry_out(self, order: pt.Order) -> None:
         if isinstance(order, pt.AnswerAgent):
-            if self._link is not None and order.question == self._question:
-                self._link(order)
-                self._asked = None
-                if order.rendezvous is not None:
-                    self._agent_attempt = (self._agent_attempt or 0) + 1
+            self._answer_agent(order)
         elif isinstance(order, pt.TellAgent):
             if self._link is not None:
                 self._link(order)
@@ -238,15 +222,19 @@ class JobDriver(Decisions):
             return await self._keep_evidence_for(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return await self._end_leftovers(order)
+        if isinstance(order, pt.KeepEvidenceOnNodes):
+            return pt.VerdictsDue(attempt=attempt)  # there is no other node
         if isinstance(order, pt.JudgeAttempt):
-            return await self._judge_attempt(order, attempt)
+            return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeStart):
             cause = failure.never_started(self._folder, order.status)
-            return start_judged(order, attempt, cause)
+            return pt.StartJudged(
+                attempt=attempt, begins=order.begins, status=order.status, cause=cause
+            )
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
-            return await self._choose_devices(order, attempt)
+            return await self._choose_devices(attempt)
         if isinstance(order, pt.ReplaceAgent):
             return await self._make_room(attempt)
         if isinstance(order, pt.EndRanks):
@@ -262,7 +250,7 @@ class JobDriver(Decisions):
         wanted = self.job.node().wanted_agent
         if wanted is not None and hello.pid == wanted.replaces:
             return
-        self._link, self._question, self._asked = send, None, None
+        self._link, self._asked = send, None
         self.agent_pid, self._agent_end_seen = hello.pid, False
         if self._agent_attempt is None:
             self._agent_attempt = hello.attempt
@@ -285,7 +273,7 @@ class JobDriver(Decisions):
             self._log.emit(ev.Noticed(attempt=self.attempt.number, text=words))
             return
         if isinstance(message, pt.AgentAsked):
-            self._question, self._asked = message.question, message
+            self._asked = message
             for worker in message.workers:
                 if worker.returncode is not None and message.attempt == self.attempt.number:
                     self.attempt.exited(worker.pid, worker.returncode, boottime_s())
@@ -313,6 +301,21 @@ class JobDriver(Decisions):
             question=asked.question if asked is not None and is_torn_down else None,
             status=self._agent_status,
         )
+
+    def _answer_agent(self, answer: pt.AnswerAgent) -> None:
+        if self._link is None or self._asked is None or answer.question != self._asked.question:
+            return
+        self._asked = None
+        self._link(answer)
+        if answer.rendezvous is not None:
+            self._agent_attempt = (self._agent_attempt or 0) + 1
+
+    def _refuse_restart(self) -> bool:
+        """Answer an agent that asks whether another attempt follows; returns whether one did."""
+        question = self._agent_state().question
+        if question is not None:
+            self._answer_agent(pt.AnswerAgent(question=question, restart=False))
+        return question is not None
 
     def _interrupt_ranks(self) -> None:
         """Interrupt ranks, because torch's agent would send SIGTERM and wait in vain."""
@@ -397,13 +400,16 @@ class JobDriver(Decisions):
         )
         return str(await evidence_folder.keep(self._folder, number, reason, scene))
 
-    async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
+    async def _judge_attempt(self, attempt: int) -> pt.AttemptJudged:
         await self.processes.end_leftovers(attempt)  # a command's leftovers may train on
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         if self.job.is_decided:
-            return judged(order, attempt, None, None)
+            return pt.AttemptJudged(attempt=attempt, cause=None, outcome=None)
+        life = self.job.node()
+        if life.cause is not None:  # it has failed before it had a rank
+            return pt.AttemptJudged(attempt=attempt, cause=life.cause, outcome=life.outcome)
         cause, outcome = self._verdict(attempt)
-        return judged(order, attempt, cause, outcome)
+        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause, AttemptOutcome]:
         outcome, cause = failure.judge(
@@ -429,60 +435,34 @@ class JobDriver(Decisions):
         folder = await self._keep_evidence(order.reason)
         if found is None or self.attempt.number != attempt or self.job.is_decided:
             return None
-        if isinstance(found, HangVerdict):
-            cause = self._hang_cause(found, folder)
-        else:
-            cause = plain_cause(found)
-            words = filter(None, [cause.summary, self._doubt_checkpoint(found)])
-            cause = msgspec.structs.replace(cause, summary=" ".join(words), evidence=folder)
-        steps = self.attempt.table.most_steps()
-        outcome, cause = self._with_achievements(
-            plain_outcome(found, attempt, self._lived_s(), steps), cause
-        )
-        return trouble_judged(order, attempt, cause, outcome)
-
-    def _hang_cause(self, found: HangVerdict, folder: str) -> Cause:
         table = self.attempt.table
-        cause = failure.after_hang(hang_cause(found, folder), table)
-        evidence_folder.summarize(cause)
-        return cause
+        cause = cause_of(found, folder, self.attempt.checkpoints.last, attempt)
+        if isinstance(found, HangVerdict):
+            cause = failure.after_hang(cause, table)
+            evidence_folder.summarize(cause)
+        outcome, cause = self._with_achievements(
+            plain_outcome(found, attempt, self._lived_s(), table.most_steps()), cause
+        )
+        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
 
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause
     ) -> tuple[AttemptOutcome, Cause]:
-        """Both, completed with the attempt's steps and checkpoints and the lost work."""
         attempt = self.attempt
         attempt.look_at_checkpoints(at_once=True)
-        if self._spec.membership is None:  # otherwise, another node may have saved
-            steps = attempt.table.most_steps()
-            lost = attempt.checkpoints.work_lost(attempt.number, steps, outcome.lived_s)
-            cause = failure.with_work_lost(cause, lost)
-        achieved = failure.with_achievements(
+        outcome, cause = failure.with_achievements(
             outcome,
-            cause.kind,
+            cause,
             [record.run_step for record in attempt.table],
-            attempt.checkpoints.last,
+            attempt.checkpoints,
             self.job.first_step_after_s,
+            sees_all_ranks=self._spec.membership is None,
         )
-        return achieved, cause
-
-    def _doubt_checkpoint(self, bad: BadLoss) -> str:
-        """A warning if the last checkpoint was saved after the loss went bad; otherwise, empty."""
-        last = self.attempt.checkpoints.last
-        if last is None or last.attempt != self.attempt.number or None in (last.step, bad.step):
-            return ""
-        if (last.step or 0) < (bad.step or 0):
-            return ""
-        return (
-            f"{last.name}, saved{at_step(last)}, is newer than that step and may also be affected."
-        )
-
-    def _lived_s(self) -> float:
-        return boottime_s() - self.attempt.started_s
+        return outcome, cause
 
     # -- the next attempt ------------------------------------------------------------------------
 
-    async def _choose_devices(self, order: pt.ChooseDevices, attempt: int) -> pt.DevicesChosen:
+    async def _choose_devices(self, attempt: int) -> pt.DevicesChosen:
         choice = Choice([])
         try:
             choice = await self.devices.choose(
@@ -493,18 +473,21 @@ class JobDriver(Decisions):
             )
         except Exception as error:  # the next attempt takes the same devices
             self._defects.report(error)
-        if self._spec.membership is not None:
-            await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
-        if order.question is None and self.agent_pid is not None:
-            await until(lambda: self._link is not None, RECONNECT_S)
+        await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
+        if self.agent_pid is not None:
+            await until(self._has_reconnected, RECONNECT_S)
         return pt.DevicesChosen(
             attempt=attempt,
-            question=order.question,
             agent=self._agent_state(),
             aside=choice.aside,
             refused=choice.refused,
             notes=list(choice.notes),
         )
+
+    def _has_reconnected(self) -> bool:
+        """Whether the agent is connected; without living ranks, it has a question."""
+        has_spoken = self._asked is not None or bool(self.attempt.table.alive())
+        return self._link is not None and has_spoken
 
     def _failed_s(self) -> float:
         """CLOCK_BOOTTIME of the attempt's failure, as far as known."""
@@ -574,6 +557,7 @@ class JobDriver(Decisions):
         await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
         if self._link is not None:
             self._link(pt.TellAgent(order="stopping"))
+        self._refuse_restart()
         had_ranks = bool(table.alive())
         await self._end_group(grace_s)
         leftover_s = min(grace_s, LEFTOVER_GRACE_S)
@@ -592,6 +576,8 @@ class JobDriver(Decisions):
 
     async def _conclude(self) -> pt.NothingLeft:
         """End what is left, and record what is still outstanding."""
+        if self._refuse_restart():
+            await until(lambda: self.agent_pid is None, AGENT_EXIT_S)
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
         await until(lambda: not self.attempt.has_unreported_exits, EXITS_KNOWN_S)
         self.attempt.look_at_checkpoints(at_once=True)

@@ -21,27 +21,19 @@ from ddptop_runner.job.decide import Decision, begin_job
 from ddptop_runner.job.event_log import Memory
 from ddptop_runner.job.samples import of_nodes
 from ddptop_runner.job.state import away_for_long, hosts_of_ranks
-from ddptop_runner.job.trouble import TroubleWatch, plain_cause, plain_outcome
+from ddptop_runner.job.trouble import TroubleWatch, cause_of, plain_outcome
 from ddptop_runner.judge.alerts import stalled
 from ddptop_runner.judge.checkpoints import CheckpointBook, SaveMemory
-from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import HangVerdict, Limits
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.node.engine import (
-    TICK_S,
-    Decisions,
-    JobProcess,
-    evidence_kept,
-    judged,
-    trouble_judged,
-    until,
-)
+from ddptop_runner.node.engine import Decisions, evidence_kept, until
 from ddptop_runner.node.fetch import Fetcher
-from ddptop_runner.node.parts import ENDED_S, EVIDENCE_S, FOR_NODES, Parts
+from ddptop_runner.node.process import TICK_S, JobProcess
+from ddptop_runner.node.remote_nodes import ENDED_S, EVIDENCE_S, FOR_NODES, RemoteNodes
 from ddptop_runner.node.server import ControlServer
 
 PUBLISH_S = 0.05
@@ -68,11 +60,11 @@ class Head(Decisions):
         self.process = process = JobProcess(folder, spec, channel)
         self._alerts, self.defects = process.alerts, process.defects
         self._server = ControlServer(folder.control_socket, self._command)
-        self.parts = Parts(spec, spec.placement, process, self.take)
+        self.nodes = RemoteNodes(spec, spec.placement, process, self.take)
         self._fetcher = Fetcher(
             folder,
-            self.parts.ask,
-            self.parts.clock_offsets,
+            self.nodes.ask,
+            self.nodes.clock_offsets,
             lambda attempt: hosts_of_ranks(self.job, spec, attempt),
         )
         self._checkpoints = CheckpointBook()
@@ -99,22 +91,22 @@ class Head(Decisions):
             await self._server.start()
         self.process.listen(lambda _: None, lambda: None)
         self.publish()
-        for part in self.parts.by_host.values():
-            self.process.spawn(part.link.run())
+        for node in self.nodes.by_host.values():
+            self.process.spawn(node.link.run())
         await self.process.tick_until(self.ended, self._each_second)
         await self._shut_down()
         self.process.send_exit_code()
         return 0
 
     def _greet(self, hello: pt.GuardianHello) -> None:
-        past = self.process.restore(hello)
-        if past.snapshot is not None:
-            self._checkpoints.recall(past.snapshot.checkpoint, SaveMemory())
-        self.parts.restore(None if past.snapshot is None else past.memory.nodes)
-        if past.event is not None:
-            self._log.emit(past.event)
-        if past.has_continued and past.snapshot is not None:
-            self.process.restore_alerts(past)
+        found = self.process.restore(hello)
+        if found.snapshot is not None:
+            self._checkpoints.recall(found.snapshot.checkpoint, SaveMemory())
+        self.nodes.restore(None if found.snapshot is None else found.memory.nodes)
+        if found.event is not None:
+            self._log.emit(found.event)
+        if found.has_continued and found.snapshot is not None:
+            self.process.restore_alerts(found)
             self._trouble.recall(Limits())
             if self.job.is_over:
                 self.ended.set()
@@ -139,20 +131,20 @@ class Head(Decisions):
 
     def _tick(self) -> None:
         now_s = boottime_s()
-        self.parts.look_at_silence(now_s)
+        self.nodes.look_at_silence(now_s)
         self.defects.call(lambda: self._look_at_progress(now_s), None)
         snapshot = self._snapshot()
         self.defects.call(lambda: self._trouble.look_at_losses(snapshot.ranks), None)
         found = [
-            *self.parts.alerts(),
+            *self.nodes.alerts(),
             *stalled(snapshot.pause, has_event=self._trouble.hangs.is_on),
         ]
         self._alerts.look(snapshot, found, now_s)
         self.process.write(snapshot)
         self.process.record(snapshot)
-        self.process.spawn(self.parts.recover_environment())
+        self.process.spawn(self.nodes.recover_environment())
         if (began := snapshot.attempts_began.get(self.attempt)) is not None:
-            self.process.spawn(self.parts.share_began(self.attempt, began))
+            self.process.spawn(self.nodes.share_began(self.attempt, began))
 
     async def _shut_down(self) -> None:
         self.process.stop_listening()
@@ -170,7 +162,7 @@ class Head(Decisions):
             self.publish()
         elif decision and self._publishing is None:  # a thousand ranks start at once
             self._publishing = self._loop.call_later(PUBLISH_S, self.publish)
-        self.parts.send(decision)
+        self.nodes.send(decision)
 
     def _carry_out(self, order: pt.Order) -> None:
         if not isinstance(order, FOR_NODES):  # else, it has been sent
@@ -179,7 +171,7 @@ class Head(Decisions):
     def _follow(self, event: ev.JobEvent) -> None:
         if isinstance(event, ev.AttemptStarted | ev.AttemptOpened):
             self._trouble.begin_attempt()
-            self.parts.begin_attempt()
+            self.nodes.begin_attempt()
         elif isinstance(event, ev.NodesChosen):
             self._skip.clear()
         elif isinstance(event, ev.CheckpointSaved):
@@ -188,20 +180,20 @@ class Head(Decisions):
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.BeginOn):
-            refused = await self.parts.begin(order)
+            refused = await self.nodes.begin(order)
             self.publish()  # `launch` waits for it
             return refused
         if isinstance(order, pt.KeepEvidence):
-            await self.parts.keep_evidence("failure")
+            await self.nodes.keep_evidence("failure")
             return evidence_kept(order, attempt)
         if isinstance(order, pt.KeepEvidenceOnNodes):
             await self._keep_evidence("failure")
-            await until(self.parts.has_all_verdicts, VERDICTS_S)
+            await until(self.nodes.has_all_verdicts, VERDICTS_S)
             return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.JudgeAttempt):
-            async with self.parts.keeping_evidence:
+            async with self.nodes.keeping_evidence:
                 pass
-            return await self._judge_attempt(order, attempt)
+            return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.AwaitNodes):
@@ -211,12 +203,12 @@ class Head(Decisions):
             await self._save_first(attempt)
             return pt.CheckpointWaited(attempt=attempt)
         if isinstance(order, pt.EndOn):
-            part = self.parts.by_host[order.node]
-            async with part.is_beginning:
-                await self.parts.end(part, order.grace_s)
+            node = self.nodes.by_host[order.node]
+            async with node.is_beginning:
+                await self.nodes.end(node, order.grace_s)
             return None
         if isinstance(order, pt.EndRanks):
-            await self.parts.end_all(order.grace_s)
+            await self.nodes.end_all(order.grace_s)
             return pt.RanksEnded()
         if isinstance(order, pt.Conclude):
             return await self._conclude()
@@ -227,15 +219,15 @@ class Head(Decisions):
     async def _keep_evidence(self, reason: pt.EvidenceReason) -> None:
         """Save evidence on each node with living ranks, before any signal, then fetch it."""
         name = f"attempt-{self.attempt}-{reason}"
-        await self.parts.keep_evidence(reason)
+        await self.nodes.keep_evidence(reason)
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
 
-    async def _judge_attempt(self, order: pt.JudgeAttempt, attempt: int) -> pt.AttemptJudged:
+    async def _judge_attempt(self, attempt: int) -> pt.AttemptJudged:
         name = f"attempt-{attempt}-failure"
         with contextlib.suppress(DdptopError):
             await self._fetcher.take_evidence(name, EVIDENCE_S)
-        await self.parts.judge_ranks(attempt)
+        await self.nodes.judge_ranks(attempt)
         nothing: tuple[Cause | None, AttemptOutcome | None] = (None, None)
         cause, outcome = self.defects.call(lambda: self._verdict(attempt), nothing)
         if cause is not None:
@@ -243,10 +235,10 @@ class Head(Decisions):
                 self.process.spawn(self._fetcher.take_logs(attempt, [cause.rank]))
             kept = self._folder.evidence_dir / name
             cause = replace(cause, evidence=str(kept) if kept.is_dir() else None)
-        return judged(order, attempt, cause, outcome)
+        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome)
 
     def _verdict(self, attempt: int) -> tuple[Cause | None, AttemptOutcome | None]:
-        cause, outcome = failure.blame(self.job, self._spec, self.parts.judged)
+        cause, outcome = failure.blame(self.job, self._spec, self.nodes.judged)
         if cause is None:
             return None, outcome
         if outcome is None:
@@ -259,17 +251,13 @@ class Head(Decisions):
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause
     ) -> tuple[AttemptOutcome, Cause]:
-        ranks, judged = self._snapshot().ranks, self.parts.judged
+        ranks, judged = self._snapshot().ranks, self.nodes.judged
         return failure.achieved_on_nodes(outcome, cause, self.job, ranks, judged, self._checkpoints)
-
-    def _lived_s(self) -> float:
-        since_s = self.job.attempt_started_s
-        return 0.0 if since_s is None else max(0.0, boottime_s() - since_s)
 
     # -- hangs and losses over all nodes -----------------------------------------------------------
 
     def _look_at_progress(self, now_s: float) -> None:
-        progress = self.parts.progress(now_s)
+        progress = self.nodes.progress(now_s)
         if progress is None:
             self._trouble.pause = None
         else:
@@ -283,21 +271,19 @@ class Head(Decisions):
         if found is None or self.attempt != attempt:
             return None
         folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{order.reason}")
+        cause = cause_of(found, folder, self._checkpoints.last, attempt)
         if isinstance(found, HangVerdict):
-            now_s = boottime_s()
-            away = away_for_long(self.job, now_s, self._spec)
-            cause = failure.hang_without(away, hang_cause(found, folder))
-        else:
-            cause = replace(plain_cause(found), evidence=folder)
-        parts = self.parts.by_host.values()
-        steps = [one.steps for part in parts for one in part.progress if one.steps]
+            away = away_for_long(self.job, boottime_s(), self._spec)
+            cause = failure.hang_without(away, cause)
+        nodes = self.nodes.by_host.values()
+        steps = [one.steps for node in nodes for one in node.progress if one.steps]
         hosts = hosts_of_ranks(self.job, self._spec)
         host = cause.host if cause.rank is None else hosts.get(cause.rank)
         outcome, cause = self._with_achievements(
             plain_outcome(found, attempt, self._lived_s(), max(steps, default=None)),
             replace(cause, host=host),
         )
-        return trouble_judged(order, attempt, cause, outcome)
+        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
 
     # -- the next attempt, and the end -------------------------------------------------------------
 
@@ -307,23 +293,23 @@ class Head(Decisions):
         return self.job.stop is not None and self._placement.by != "slurm"
 
     async def _conclude(self) -> pt.NothingLeft:
-        async def wait_for_parts() -> None:
-            while self._is_stopped and self.parts.may_run_unseen():  # the order outlives the link
+        async def wait_for_nodes() -> None:
+            while self._is_stopped and self.nodes.may_run_unseen():  # the order outlives the link
                 await asyncio.sleep(TICK_S)
-                await self.parts.end_all(0.0)
+                await self.nodes.end_all(0.0)
             # a node that came back may still write its last lines
             await until(
                 lambda: not any(isinstance(order, pt.EndOn) for order, _ in self._under_way),
                 ENDED_S,
             )
 
-        await self.parts.end_all(0.0)
-        await wait_for_parts()
+        await self.nodes.end_all(0.0)
+        await wait_for_nodes()
         last = self.attempt or 0
         await self._fetcher.take_ends(range(max(0, last - MOST_ATTEMPTS + 1), last + 1))
-        await wait_for_parts()  # more may have come back, or a user may have stopped the job
-        parts = self.parts.by_host.items()
-        left = [host for host, part in parts if part.is_stale or not part.ended]
+        await wait_for_nodes()  # more may have come back, or a user may have stopped the job
+        nodes = self.nodes.by_host.items()
+        left = [host for host, node in nodes if node.is_stale or not node.ended]
         if left:
             text = f"ranks on {' and '.join(left)} could not be ended: the link is broken"
             self._log.emit(ev.Noticed(attempt=self.attempt, text=text))
@@ -352,12 +338,12 @@ class Head(Decisions):
         if rank is not None and rank not in hosts:
             raise ControlError(f"rank {rank} does not exist", f"valid ranks: 0 to {len(hosts) - 1}")
         wanted = set(hosts.values()) if rank is None else {hosts[rank]}
-        answers = await self.parts.ask_each(wanted, pt.GetStacks(rank=rank), pt.Stacks)
+        answers = await self.nodes.ask_each(wanted, pt.GetStacks(rank=rank), pt.Stacks)
         return pt.Stacks(stacks=[one for answer in answers for one in answer.stacks])
 
     async def _ask_to_save(self) -> pt.SaveAsked:
         hosts = set(hosts_of_ranks(self.job, self._spec).values())
-        answers = await self.parts.ask_each(hosts, pt.RequestCheckpoint(), pt.SaveAsked)
+        answers = await self.nodes.ask_each(hosts, pt.RequestCheckpoint(), pt.SaveAsked)
         if not answers:
             raise ControlError(f"no rank is running: the job is {self.job.phase}")
         return replace(
@@ -401,7 +387,7 @@ class Head(Decisions):
         Nodes report only some of the checkpoints of a script that saves often as events; their
         snapshots contain the last.
         """
-        views = self.parts.views()
+        views = self.nodes.views()
         for view in views:
             if view.snapshot is not None:
                 self._checkpoints.learn(view.snapshot.checkpoint)
@@ -412,4 +398,4 @@ class Head(Decisions):
             pause=self._trouble.pause,
             checkpoint=self._checkpoints.last,
         )
-        return self.process.snapshot(self._spec, samples, Memory(nodes=self.parts.memory()))
+        return self.process.snapshot(self._spec, samples, Memory(nodes=self.nodes.memory()))

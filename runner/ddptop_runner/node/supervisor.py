@@ -47,8 +47,8 @@ from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node.driver import JobDriver
-from ddptop_runner.node.engine import JobProcess
 from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.node.process import JobProcess
 from ddptop_runner.node.server import ControlServer, SocketFile
 from ddptop_runner.store.history import HistoryReader
 
@@ -292,23 +292,23 @@ class Supervisor:
 
     def _greet(self, hello: pt.GuardianHello) -> None:
         self._driver.agent_pid = hello.agent_pid
-        past = self._process.restore(hello)
-        if past.snapshot is not None:
-            saves = SaveMemory(saved_at=past.memory.saves.saved_at)
-            self._attempt.checkpoints.recall(past.snapshot.checkpoint, saves)
-            self._attempt.run_steps.recall(past.snapshot, resumed=False)
+        found = self._process.restore(hello)
+        if found.snapshot is not None:
+            saves = SaveMemory(saved_at=found.memory.saves.saved_at)
+            self._attempt.checkpoints.recall(found.snapshot.checkpoint, saves)
+            self._attempt.run_steps.recall(found.snapshot, resumed=False)
             self._attempt.look_at_steps({})
-        if past.snapshot is not None and past.has_continued:
-            self._driver.recover(past.snapshot, past.memory)
-            if past.snapshot.state != "queued":  # the queue raises its alert at each tick
-                self._process.restore_alerts(past)
+        if found.snapshot is not None and found.has_continued:
+            self._driver.recover(found.snapshot, found.memory)
+            if found.snapshot.state != "queued":  # the queue raises its alert at each tick
+                self._process.restore_alerts(found)
             if self._queue is not None:
                 self._queue.skip_event()
-        if past.event is not None:
-            self._log.emit(past.event)
-        if hello.agent_pid is None and not past.has_continued:
+        if found.event is not None:
+            self._log.emit(found.event)
+        if hello.agent_pid is None and not found.has_continued:
             self._log.emit(ev.QueueEntered(attempt=hello.attempt))
-        if not past.has_continued and self._queue is None and hello.agent_pid is not None:
+        if not found.has_continued and self._queue is None and hello.agent_pid is not None:
             self._log.emit(_launched(self._spec, hello.attempt))
         if (
             self._queue is None and self._driver.job.phase == "queued"
@@ -316,7 +316,7 @@ class Supervisor:
             self._leave_queue(self._spec)
         # the ranks' own exits show what they did better than the agent's
         self._take_messages(hello.exits)
-        if past.has_continued:
+        if found.has_continued:
             self._driver.resume()
         if hello.adopted:
             self._orphans.begin(procs.identify(hello.guardian_pid))

@@ -15,8 +15,8 @@ from tests.runner.histories import START, event, rank
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot
-from ddptop_runner.node.engine import JobProcess
 from ddptop_runner.node.keeper import write_end
+from ddptop_runner.node.process import JobProcess
 from ddptop_runner.store import history
 from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryReader, HistoryWriter

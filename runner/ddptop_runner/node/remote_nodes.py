@@ -1,10 +1,11 @@
-"""The parts of a job on its nodes: passes on their facts, and the head's events and orders."""
+"""The head's view of a job's nodes: passes on their facts, and its own events and orders."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import enum
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -27,8 +28,9 @@ from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement
 from ddptop_runner.model.words import HERE, LIVE_STATES
 from ddptop_runner.node.control import R
-from ddptop_runner.node.engine import POLL_S, TICK_S, JobProcess, until
+from ddptop_runner.node.engine import POLL_S, until
 from ddptop_runner.node.links import SILENT_S, LinkError, NodeLink
+from ddptop_runner.node.process import TICK_S, JobProcess
 from ddptop_runner.node.remote import node_job_id
 
 LINK_GRACE_S = 3.0
@@ -65,11 +67,26 @@ COPIED = (
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class Reported(enum.Enum):
+    """What a node has reported about its part of the job over the current link."""
+
+    NOT_DUE = enum.auto()
+    """Nothing, and it cannot have anything of the job yet."""
+    NOTHING = enum.auto()
+    INCOMPLETE = enum.auto()
+    """Only that it runs, so it was asked to repeat its facts."""
+    COMPLETE = enum.auto()
+    """All that has happened."""
+    ABSENT = enum.auto()
+    """That nothing of the job is there."""
+
+
 @dataclasses.dataclass
-class Part:
-    """The head's view of a node's part of the job."""
+class RemoteNode:
+    """One node."""
 
     link: NodeLink
+    reported: Reported = Reported.NOTHING
     ended: bool = True
     """Whether it has no processes."""
     snapshot: NodeSnapshot | None = None
@@ -78,14 +95,6 @@ class Part:
     """CLOCK_BOOTTIME of the snapshot's arrival."""
     last_report_s: float = 0.0
     """The same for the last report of any kind, or for the link."""
-    is_reported: bool = False
-    """Whether the node's state has been reported over the current link."""
-    is_new: bool = False
-    """Whether the node cannot have anything of the job yet, so it is not asked for events."""
-    is_absent: bool = False
-    """Whether it was reported that nothing of the job is there."""
-    is_asked: bool = False
-    """Whether it was asked to repeat its facts."""
     repeated: list[pt.Fact] = dataclasses.field(default_factory=list)
     """Facts that it repeats over a new link, until the last one names what it has missed."""
     outbox: list[pt.Carry] = dataclasses.field(default_factory=list)
@@ -101,7 +110,12 @@ class Part:
     @property
     def is_known(self) -> bool:
         """Whether it is reachable and its state is known."""
-        return self.link.is_up and (self.is_reported or self.is_new)
+        return self.link.is_up and (self.has_reported or self.reported is Reported.NOT_DUE)
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether its state has been reported over the current link."""
+        return self.reported in (Reported.COMPLETE, Reported.ABSENT)
 
     def is_live(self, now_s: float) -> bool:
         """Whether what is known about it is current."""
@@ -113,8 +127,8 @@ class Part:
         return seen if seen is not None and seen.attempt == attempt else None
 
 
-class Parts:
-    """The parts of one job.
+class RemoteNodes:
+    """The nodes of one job.
 
     Args:
         spec: the job.
@@ -134,7 +148,7 @@ class Parts:
         self._process, self._log, self._take = process, process.log, take
         self.judged: dict[str, pt.RanksJudged] = {}
         """By host, how its ranks of this attempt ended."""
-        self.by_host: dict[str, Part] = {}
+        self.by_host: dict[str, RemoteNode] = {}
         self.keeping_evidence = asyncio.Lock()
         """The next attempt must not end processes whose evidence is being saved."""
         self._has_evidence: set[str] = set()
@@ -150,7 +164,7 @@ class Parts:
         return self._log.state.attempt or 0
 
     def restore(self, known: Mapping[str, NodeMemory] | None) -> None:
-        """Create the parts from what an earlier head knew; none is connected yet."""
+        """Create the nodes from what an earlier head knew; none is connected yet."""
         for index, node in enumerate(self._placement.nodes):
             kept = (known or {}).get(node.host) or NodeMemory()
             link = NodeLink(
@@ -162,16 +176,16 @@ class Parts:
                 self._link_made,
                 self._link_broken,
             )
-            part = Part(link, ended=kept.ended)
-            part.is_new = known is None
-            part.is_stale = not part.is_new
-            self.by_host[node.host] = part
+            reported = Reported.NOT_DUE if known is None else Reported.NOTHING
+            self.by_host[node.host] = RemoteNode(
+                link, reported, ended=kept.ended, is_stale=known is not None
+            )
 
     def memory(self) -> dict[str, NodeMemory]:
         """What `restore` needs."""
         return {
-            host: NodeMemory(seq=part.link.seq, ended=part.ended)
-            for host, part in self.by_host.items()
+            host: NodeMemory(seq=node.link.seq, ended=node.ended)
+            for host, node in self.by_host.items()
         }
 
     def begin_attempt(self) -> None:
@@ -188,73 +202,75 @@ class Parts:
         report: pt.NodeEvent | pt.NodeFact | pt.NodeState | pt.NodeAbsent,
     ) -> None:
         """Take in a node's fact, event, or state, or the absence of its part."""
-        part = self.by_host[link.host]
-        part.last_report_s = boottime_s()
+        node = self.by_host[link.host]
+        node.last_report_s = boottime_s()
         if isinstance(report, pt.NodeEvent):
             event = _shifted(ev.of_row(report.event), link.shift_s)
             if isinstance(event, ev.Launched):
-                part.ended = False
+                node.ended = False
             elif isinstance(event, ev.JobEnded):
-                part.ended = True
+                node.ended = True
             else:
                 self._report(pt.NodeNoticed(node=link.host, event=event))
         elif isinstance(report, pt.NodeFact):
-            self._take_fact(part, report.fact)
+            self._take_fact(node, report.fact)
         elif isinstance(report, pt.NodeAbsent):
-            self._report_absent(part)
+            self._report_absent(node)
         else:
-            part.snapshot, part.seen_s = report.snapshot, part.last_report_s
-            part.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
+            node.snapshot, node.seen_s = report.snapshot, node.last_report_s
+            node.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
             if report.snapshot.state not in LIVE_STATES:
-                self._report_absent(part)
-            elif not part.is_reported and not part.is_asked:
-                part.is_asked, part.repeated = True, []  # facts may be lost, as it was silent
+                self._report_absent(node)
+            elif node.reported in (Reported.NOT_DUE, Reported.NOTHING):
+                node.reported, node.repeated = (
+                    Reported.INCOMPLETE,
+                    [],
+                )  # facts may be lost, as it was silent
                 with contextlib.suppress(LinkError):
                     link.follow()
 
-    def _take_fact(self, part: Part, fact: pt.Fact) -> None:
+    def _take_fact(self, node: RemoteNode, fact: pt.Fact) -> None:
         if not isinstance(fact, FACTS):
             return
-        fact = _shifted(replace(fact, node=part.link.host), part.link.shift_s)
+        fact = _shifted(replace(fact, node=node.link.host), node.link.shift_s)
         if isinstance(fact, pt.LinkMade):
-            part.ended = part.is_stale = part.is_asked = part.is_absent = False
-            part.is_reported = True
-            missed = self._copies(self._process.events_after(fact.after_seq), part)
+            node.ended, node.is_stale, node.reported = False, False, Reported.COMPLETE
+            missed = self._copies(self._process.events_after(fact.after_seq), node)
             seq = self._process.history.last_seq
-            part.outbox = [pt.Carry(events=missed, seq=seq)] if missed else []
-            self._flush(part)
-        part.repeated.append(fact)
-        while part.is_reported and part.repeated:
-            self._report(part.repeated.pop(0))
+            node.outbox = [pt.Carry(events=missed, seq=seq)] if missed else []
+            self._flush(node)
+        node.repeated.append(fact)
+        while node.has_reported and node.repeated:
+            self._report(node.repeated.pop(0))
 
-    def _report_absent(self, part: Part) -> None:
-        part.ended, part.is_stale = True, False
-        if not part.is_reported or not part.is_absent:
-            part.is_reported = part.is_absent = True
-            self._report(pt.LinkMade(node=part.link.host, is_there=False))
+    def _report_absent(self, node: RemoteNode) -> None:
+        node.ended, node.is_stale = True, False
+        if node.reported is not Reported.ABSENT:
+            node.reported = Reported.ABSENT
+            self._report(pt.LinkMade(node=node.link.host, is_there=False))
 
     def _link_made(self, link: NodeLink) -> None:
-        part = self.by_host[link.host]
-        part.is_reported = part.is_absent = part.is_asked = False
-        part.repeated, part.last_report_s = [], boottime_s()
-        if part.broken is not None:
-            part.broken.cancel()
-            part.broken = None
+        node = self.by_host[link.host]
+        if node.reported is not Reported.NOT_DUE:
+            node.reported = Reported.NOTHING
+        node.repeated, node.last_report_s = [], boottime_s()
+        if node.broken is not None:
+            node.broken.cancel()
+            node.broken = None
 
     def _link_broken(self, link: NodeLink, why: str) -> None:
-        part = self.by_host[link.host]
-        if part.broken is None:
+        node = self.by_host[link.host]
+        if node.broken is None:
             report = pt.LinkBroken(node=link.host, why=why)
-            part.broken = asyncio.get_running_loop().call_later(
+            node.broken = asyncio.get_running_loop().call_later(
                 LINK_GRACE_S, lambda: self._report(report)
             )
 
     def look_at_silence(self, now_s: float) -> None:
         """Report each node with a working link whose part of the job no longer reports."""
-        for host, part in self.by_host.items():
-            if part.link.is_up and not part.ended and now_s - part.last_report_s > SILENT_S:
-                part.is_reported = part.is_new = False
-                part.repeated = []
+        for host, node in self.by_host.items():
+            if node.link.is_up and not node.ended and now_s - node.last_report_s > SILENT_S:
+                node.reported, node.repeated = Reported.NOTHING, []
                 self._report(pt.LinkBroken(node=host, why="its supervisor does not respond"))
 
     def _report(self, fact: pt.Fact) -> None:
@@ -266,11 +282,11 @@ class Parts:
         return [
             NodeView(
                 host=host,
-                snapshot=part.snapshot_of(attempt),
-                is_live=part.is_live(now_s),
-                clock_offset_s=part.link.clock_offset_s,
+                snapshot=node.snapshot_of(attempt),
+                is_live=node.is_live(now_s),
+                clock_offset_s=node.link.clock_offset_s,
             )
-            for host, part in self.by_host.items()
+            for host, node in self.by_host.items()
         ]
 
     def progress(self, now_s: float) -> list[RankProgress] | None:
@@ -286,11 +302,11 @@ class Parts:
         for host, life in self._log.state.nodes.items():
             if not life.takes_part or host in away or life.ended:
                 continue
-            part = self.by_host[host]
+            node = self.by_host[host]
             has_started = self._log.state.has_started(host)
-            if not (has_started and part.is_live(now_s) and part.snapshot_of(attempt)):
+            if not (has_started and node.is_live(now_s) and node.snapshot_of(attempt)):
                 return None
-            found += part.progress
+            found += node.progress
         return found or None
 
     def alerts(self) -> list[Finding]:
@@ -298,16 +314,16 @@ class Parts:
         now_s = boottime_s()
         return [
             Finding(f"{alert.id}@{host}", alert.severity, f"{host}: {alert.message}", host=host)
-            for host, part in self.by_host.items()
-            if part.snapshot is not None and part.is_live(now_s)
-            for alert in part.snapshot.alerts
+            for host, node in self.by_host.items()
+            if node.snapshot is not None and node.is_live(now_s)
+            for alert in node.snapshot.alerts
         ]
 
     # -- requests to nodes -----------------------------------------------------------------------
 
     def clock_offsets(self) -> dict[str, float]:
         """Each node's wall clock minus the head's, by host."""
-        return {host: part.link.clock_offset_s or 0.0 for host, part in self.by_host.items()}
+        return {host: node.link.clock_offset_s or 0.0 for host, node in self.by_host.items()}
 
     async def ask(self, host: str, request: pt.NodeRequest, kind: type[R]) -> R:
         """Send a request to a node; returns its reply.
@@ -328,19 +344,19 @@ class Parts:
         orders = [one for one in decision if isinstance(one, FOR_NODES)]
         if not events and not orders:
             return
-        for host, part in self.by_host.items():
-            if part.ended or not part.is_reported or not part.link.is_up:
+        for host, node in self.by_host.items():
+            if node.ended or not node.has_reported or not node.link.is_up:
                 continue
-            copies = self._copies(events, part)
+            copies = self._copies(events, node)
             own: list[Any] = [order for order in orders if order.node == host]
             if copies or own:
                 seq = self._process.history.last_seq
-                part.outbox.append(pt.Carry(events=copies, orders=own, seq=seq))
-                self._flush(part)
+                node.outbox.append(pt.Carry(events=copies, orders=own, seq=seq))
+                self._flush(node)
 
-    def _copies(self, events: Sequence[ev.JobEvent], part: Part) -> list[ev.JobEvent]:
+    def _copies(self, events: Sequence[ev.JobEvent], node: RemoteNode) -> list[ev.JobEvent]:
         """A node's copies of events: in these, it is the only one, and times are its own."""
-        host, copies = part.link.host, list[ev.JobEvent]()
+        host, copies = node.link.host, list[ev.JobEvent]()
         for event in events:
             if not isinstance(event, COPIED):
                 continue
@@ -351,45 +367,45 @@ class Parts:
                     continue
                 event = replace(event, first_rank=min(ranks))
             elif not isinstance(event, ev.RestartRequested):
-                node = getattr(event, "node", None)
-                if node not in (None, host):
+                about = getattr(event, "node", None)
+                if about not in (None, host):
                     continue
-                event = event if node is None else replace(event, node=HERE)
-            copies.append(_shifted(event, -part.link.shift_s))
+                event = event if about is None else replace(event, node=HERE)
+            copies.append(_shifted(event, -node.link.shift_s))
         return copies
 
-    def _flush(self, part: Part) -> None:
-        if part.sending is None or part.sending.done():
-            part.sending = asyncio.get_running_loop().create_task(self._send_all(part))
+    def _flush(self, node: RemoteNode) -> None:
+        if node.sending is None or node.sending.done():
+            node.sending = asyncio.get_running_loop().create_task(self._send_all(node))
 
-    async def _send_all(self, part: Part) -> None:
+    async def _send_all(self, node: RemoteNode) -> None:
         """Send what has come up meanwhile at once, in order."""
-        while part.outbox:
-            batch, part.outbox = part.outbox, []
+        while node.outbox:
+            batch, node.outbox = node.outbox, []
             whole = pt.Carry(
                 events=[event for one in batch for event in one.events],
                 orders=[order for one in batch for order in one.orders],
                 seq=batch[-1].seq,
             )
             try:
-                await part.link.ask(whole, pt.Done)
+                await node.link.ask(whole, pt.Done)
             except ControlError:  # its next supervisor or link starts with what is missing
-                part.outbox = []
+                node.outbox = []
 
     async def begin(self, order: pt.BeginOn) -> pt.Fact | None:
         """Begin an attempt on a node, which may be out of reach for a while."""
-        part = self.by_host[order.node]
+        node = self.by_host[order.node]
         deadline_s = boottime_s() + UP_S
         error, answered = "it cannot be reached", False
         while self._is_due(order):
             try:
-                if part.is_known:
-                    async with part.is_beginning:
+                if node.is_known:
+                    async with node.is_beginning:
                         if self._is_due(order):
-                            await self._begin_on(part, order)
+                            await self._begin_on(node, order)
                     return None
             except LinkError as lost:
-                part.is_new, part.is_stale, error = False, True, lost.message
+                node.reported, node.is_stale, error = Reported.NOTHING, True, lost.message
             except DdptopError as refused:
                 error, answered = refused.message, True
                 break
@@ -400,9 +416,9 @@ class Parts:
             await asyncio.sleep(POLL_S)
         else:
             # the attempt may have started with it before all of it was lost
-            is_gone = part.ended and part.is_reported
+            is_gone = node.ended and node.has_reported
             return pt.LinkMade(node=order.node, is_there=False) if is_gone else None
-        return pt.PartRefused(
+        return pt.NodeRefused(
             node=order.node, attempt=order.attempt, error=error, answered=answered
         )
 
@@ -413,19 +429,19 @@ class Parts:
             return False
         return pending.next_attempt == order.attempt
 
-    async def _begin_on(self, part: Part, order: pt.BeginOn) -> None:
+    async def _begin_on(self, node: RemoteNode, order: pt.BeginOn) -> None:
         """Have the node choose its devices, or start its part of the job.
 
         Raises:
             DdptopError: the node refuses.
         """
-        if not part.ended:
-            self.send([pt.ChooseDevices(node=order.node, question=order.question)])
+        if not node.ended:
+            self.send([pt.ChooseDevices(node=order.node)])
             return
         index = [one.host for one in self._placement.nodes].index(order.node)
-        spec = self._spec_of(part.link.node, index)
-        await part.link.start(spec, self._environment(), order.attempt, order.rendezvous)
-        part.ended = part.is_new = part.is_absent = part.is_reported = False
+        spec = self._spec_of(node.link.node, index)
+        await node.link.start(spec, self._environment(), order.attempt, order.rendezvous)
+        node.ended, node.reported = False, Reported.NOTHING
 
     def _spec_of(self, node: NodeSpec, index: int) -> JobSpec:
         """The spec of a node's part of the job; the head judges its ranks."""
@@ -457,14 +473,14 @@ class Parts:
     async def recover_environment(self) -> None:
         """Learn the job's variables that the shell of a new head lacks."""
         wanted = {*self._spec.env_names, *self._spec.env_overrides}
-        for host, part in self.by_host.items():
+        for host, node in self.by_host.items():
             if wanted <= {*self._recovered, *os.environ}:
                 return
-            if part.is_known and not part.ended and host not in self._asked:
+            if node.is_known and not node.ended and host not in self._asked:
                 self._asked.add(host)
                 with contextlib.suppress(DdptopError):
                     self._recovered |= (
-                        await part.link.ask(pt.GetEnvironment(), pt.Environment)
+                        await node.link.ask(pt.GetEnvironment(), pt.Environment)
                     ).env
 
     def _environment(self) -> dict[str, str]:
@@ -475,22 +491,22 @@ class Parts:
             if name != "DDPTOP_JOB_ID"
         }
 
-    async def end(self, part: Part, grace_s: float) -> None:
+    async def end(self, node: RemoteNode, grace_s: float) -> None:
         """End a node's part of the job; returns once it has ended or the node is unreachable."""
         deadline_s = boottime_s() + grace_s + ENDED_S
-        while (part.is_stale or not part.ended) and boottime_s() < deadline_s:
-            if not part.is_known:
-                life = self._log.state.nodes.get(part.link.host)
+        while (node.is_stale or not node.ended) and boottime_s() < deadline_s:
+            if not node.is_known:
+                life = self._log.state.nodes.get(node.link.host)
                 away_s = AWAY_S if life is not None and life.takes_part else 0.0
-                if not await until(lambda: part.is_known, away_s):
+                if not await until(lambda: node.is_known, away_s):
                     return
                 continue
             asked = False
             with contextlib.suppress(ControlError):  # its supervisor may be starting
-                await part.link.ask(pt.StopAsked(grace_s=grace_s), pt.Done, timeout_s=10.0)
+                await node.link.ask(pt.StopAsked(grace_s=grace_s), pt.Done, timeout_s=10.0)
                 asked = True
             wait_s = grace_s + ENDED_S if asked else RETRY_S
-            await until(lambda: part.ended or not part.is_known, wait_s)
+            await until(lambda: node.ended or not node.is_known, wait_s)
 
     def may_run_unseen(self) -> bool:
         """Whether parts may be running on nodes that cannot be reached."""
@@ -498,16 +514,16 @@ class Parts:
         lives, now_s = self._log.state.nodes, boottime_s()
         return any(
             host in lives and lives[host].away_s(now_s) < own_end_s
-            for host, part in self.by_host.items()
-            if (part.is_stale or not part.ended) and not part.is_known
+            for host, node in self.by_host.items()
+            if (node.is_stale or not node.ended) and not node.is_known
         )
 
     async def end_all(self, grace_s: float) -> None:
         """End all nodes' parts of the job; those being asked to begin are ended right after."""
 
-        async def end(part: Part) -> None:
-            await until(lambda: not part.is_beginning.locked(), UP_S)
-            await self.end(part, grace_s)
+        async def end(node: RemoteNode) -> None:
+            await until(lambda: not node.is_beginning.locked(), UP_S)
+            await self.end(node, grace_s)
 
         await asyncio.gather(*map(end, self.by_host.values()))
 
@@ -535,9 +551,9 @@ class Parts:
         now_s = boottime_s()
         hosts = {
             host
-            for host, part in self.by_host.items()
-            if part.is_live(now_s)
-            and (seen := part.snapshot_of(attempt)) is not None
+            for host, node in self.by_host.items()
+            if node.is_live(now_s)
+            and (seen := node.snapshot_of(attempt)) is not None
             and seen.attempts_began.get(attempt) != step
         }
         with contextlib.suppress(ControlError):
@@ -547,36 +563,36 @@ class Parts:
         """Have each node with living ranks save its evidence, once per attempt."""
         async with self.keeping_evidence:
             alive = [
-                part
-                for host, part in self.by_host.items()
-                if not part.ended and part.link.is_up and host not in self._has_evidence
+                node
+                for host, node in self.by_host.items()
+                if not node.ended and node.link.is_up and host not in self._has_evidence
             ]
-            self._has_evidence.update(part.link.host for part in alive)
+            self._has_evidence.update(node.link.host for node in alive)
             request = pt.SaveEvidence(reason=reason)
             answers = await asyncio.gather(
-                *(part.link.ask(request, pt.Done, EVIDENCE_S) for part in alive),
+                *(node.link.ask(request, pt.Done, EVIDENCE_S) for node in alive),
                 return_exceptions=True,
             )
             self._silent |= {
-                part.link.host
-                for part, answer in zip(alive, answers, strict=True)
+                node.link.host
+                for node, answer in zip(alive, answers, strict=True)
                 if isinstance(answer, BaseException)
             }
             self._silent |= {  # a link that has just broken is not reported yet
-                host for host, part in self.by_host.items() if not (part.ended or part.link.is_up)
+                host for host, node in self.by_host.items() if not (node.ended or node.link.is_up)
             }
 
     async def judge_ranks(self, attempt: int) -> None:
         """Ask each node that can be reached how its ranks ended."""
 
-        async def ask(host: str, part: Part) -> None:
-            if part.sending is not None:  # the node has to know of its exits
-                await asyncio.wait([part.sending])
+        async def ask(host: str, node: RemoteNode) -> None:
+            if node.sending is not None:  # the node has to know of its exits
+                await asyncio.wait([node.sending])
             with contextlib.suppress(ControlError):
-                judged = await part.link.ask(
+                judged = await node.link.ask(
                     pt.JudgeRanks(attempt=attempt), pt.RanksJudged, EVIDENCE_S
                 )
-                ends = [_shifted_end(end, part.link.shift_s) for end in judged.ends]
+                ends = [_shifted_end(end, node.link.shift_s) for end in judged.ends]
                 self.judged[host] = replace(judged, ends=ends)
 
         members = self._log.state.nodes.items()

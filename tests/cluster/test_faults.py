@@ -5,6 +5,7 @@ If a test finds that the previous one damaged the job, it starts another.
 
 from __future__ import annotations
 
+import signal
 from itertools import pairwise
 
 import pytest
@@ -149,3 +150,13 @@ def test_stop_leaves_no_processes_on_any_machine(hosts, head, job, wait_until):
     wait_until(lambda: job.status()["state"] == "stopped", 30)
     wait_until(lambda: not any(hosts.hosts[name].pids() for name in BOTH), 20)
     assert head.of("supervisor") == []
+
+
+@pytest.mark.parametrize("verb", [("kill",), ("stop", "--grace", "3")], ids=["kill", "stop"])
+def test_a_stopped_head_does_not_keep_the_other_machines(verb, hosts, head, job, wait_until):
+    head.kill("supervisor", job.name, signal.SIGSTOP)
+    ended = head.cli(verb[0], job.name, *verb[1:])
+    assert ended.returncode == 0, ended.stderr
+    assert "have exited" not in ended.stderr
+    assert job.status()["state"] == "stopped"
+    wait_until(lambda: not any(hosts.hosts[name].pids() for name in BOTH), 20)

@@ -188,6 +188,15 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
     assert processes["shell"].poll() is None
 
 
+@pytest.mark.parametrize("op", ["kill", "stop"])
+def test_a_job_whose_supervisor_never_starts_is_ended_without_it(monkeypatch, processes, guard, op):
+    monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.0)
+    view = read_job(put_job("train", None, created_at=utc_now()))
+    end = commands.kill if op == "kill" else lambda of: commands.stop(of, 0.1)
+    assert "the job's processes have exited" in (end(view) or "")
+    assert guard.wait(5) == processes["rank"].wait(5) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("snapshot", [None, ALIVE], ids=["starting", "started again"])
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_supervisor_that_does_not_listen_yet_is_waited_for(monkeypatch, asked, name, snapshot):

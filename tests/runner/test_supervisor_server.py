@@ -172,6 +172,19 @@ async def test_garbage_is_disconnected_and_the_server_continues(
     assert not caplog.records
 
 
+async def test_an_exiting_supervisor_logs_nothing_about_a_client_without_a_request(
+    server, folder, caplog
+):
+    _, writer = await asyncio.open_unix_connection(folder.control_socket)
+    await asyncio.sleep(0.1)
+    (serving,) = [one for one in asyncio.all_tasks() if "_serve" in str(one.get_coro())]
+    serving.cancel()  # as `asyncio.run` does at its end
+    await asyncio.wait([serving])
+    await asyncio.sleep(0)
+    assert not caplog.records
+    writer.close()
+
+
 async def test_a_socket_left_by_a_killed_supervisor_is_taken_over(folder, agent):
     folder.control_socket.touch()
     server = ControlServer(folder.control_socket, command, agent, nobody_follows)

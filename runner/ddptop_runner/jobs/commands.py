@@ -100,25 +100,40 @@ def _end(view: JobView, grace_s: float, *, is_kill: bool = False) -> str | None:
     try:
         _request(view, pt.StopAsked(grace_s=grace_s), pt.Done)
     except ControlError as error:
-        snapshot = read_job(view.folder).snapshot
-        if snapshot is None or view.on_other_host:
+        if view.on_other_host:
             raise
-        guards = (snapshot.guardian, snapshot.supervisor)
-        living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
+        snapshot, owner = read_job(view.folder).snapshot, _owner(view.folder)
+        if snapshot is None:  # no supervisor has started
+            living = _guards_of(view.folder, owner)
+        else:
+            guards = (snapshot.guardian, snapshot.supervisor)
+            living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
         may_comply = error.code == "silent" and not (
             is_kill or any(procs.state_letter(guard.pid) in ("T", "t") for guard in living)
         )
         if living and may_comply:
             hint = f"to end the job without it: ddptop kill {view.job}"
             raise ControlError(error.message, hint, error.code) from error
-        was_reached, owner = error.code in (None, "ended"), _owner(view.folder)
+        was_reached = error.code in (None, "ended")
         if living and (
             was_reached or not all(_is_guard(one, view.folder, owner) for one in living)
         ):
             raise
         _end_here(living, view.spec.job_id, owner, grace_s)
+        if view.spec.placement is not None and view.spec.placement.by == "ssh":
+            return _end_parts(view, grace_s)
         return f"the supervisor for {view.job} cannot be reached; the job's processes have exited"
     return None
+
+
+def _end_parts(view: JobView, grace_s: float) -> str:
+    """Have a new head end the job on all machines, after its head was killed."""
+    from ddptop_runner.node import adoption  # most jobs have one machine
+
+    wait_for_guards(view)
+    adoption.adopt(read_job(view.folder), os.environ)
+    _request(read_job(view.folder), pt.StopAsked(grace_s=grace_s), pt.Done)
+    return f"the supervisor for {view.job} could not be reached and was replaced"
 
 
 def _end_here(guards: Sequence[ProcessId], job_id: str, owner: int, grace_s: float) -> bool:
@@ -151,13 +166,18 @@ def end_deleted(job: str, grace_s: float) -> bool:
     """
     folder, owner = run_folder(job.partition("@")[0]), os.geteuid()
     guards: dict[str, list[ProcessId]] = {job: []} if "@" in job else {}
-    for process in map(procs.identify, procs.all_pids()):
-        if _is_guard(process, folder, owner):
-            job_id = procs.environ_value(process.pid, "DDPTOP_JOB_ID") or ""
-            guards.setdefault(job_id, []).append(process)
+    for process in _guards_of(folder, owner):
+        job_id = procs.environ_value(process.pid, "DDPTOP_JOB_ID") or ""
+        guards.setdefault(job_id, []).append(process)
     wanted = {job: guards[job]} if "@" in job else guards
     found = [_end_here(theirs, job_id, owner, grace_s) for job_id, theirs in wanted.items()]
     return any(found)
+
+
+def _guards_of(folder: RunFolder, owner: int) -> list[ProcessId]:
+    """All guardians and supervisors that run from this folder."""
+    running = map(procs.identify, procs.all_pids())
+    return [process for process in running if _is_guard(process, folder, owner)]
 
 
 def _is_guard(process: ProcessId, folder: RunFolder, owner: int) -> bool:

@@ -155,6 +155,8 @@ class ControlServer:
                 await self._answer(message, writer)
         except (OSError, ValueError, msgspec.MsgspecError, asyncio.TimeoutError):
             return  # a client that disconnected or does not speak the protocol
+        except asyncio.CancelledError:
+            return  # the supervisor exits; asyncio would log it
         finally:
             writer.close()
 

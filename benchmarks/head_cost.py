@@ -31,9 +31,8 @@ from ddptop_runner.launch import ssh
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
-from ddptop_runner.node import engine
+from ddptop_runner.node import engine, process, remote_nodes
 from ddptop_runner.node import head as head_module
-from ddptop_runner.node import parts as parts_module
 
 ALLOWED_PERCENT = 15.0
 
@@ -164,17 +163,19 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
         for second in range(1, seconds + 1):
             lines = {
                 host: line_of(number, ranks, second)
-                for number, host in enumerate(head.parts.by_host)
+                for number, host in enumerate(head.nodes.by_host)
             }
             now_s = began_s + second
             with (
                 mock.patch.object(head_module, "boottime_s", lambda now_s=now_s: now_s),
-                mock.patch.object(parts_module, "boottime_s", lambda now_s=now_s: now_s),
+                mock.patch.object(remote_nodes, "boottime_s", lambda now_s=now_s: now_s),
                 mock.patch.object(engine, "boottime_s", lambda now_s=now_s: now_s),
+                mock.patch.object(process, "boottime_s", lambda now_s=now_s: now_s),
             ):
                 if second == 1:
-                    for number, (host, part) in enumerate(head.parts.by_host.items()):
-                        part.link.is_up, part.is_reported, part.ended = True, True, False
+                    for number, (host, part) in enumerate(head.nodes.by_host.items()):
+                        part.link.is_up, part.ended = True, False
+                        part.reported = remote_nodes.Reported.COMPLETE
                         workers = [
                             pt.Worker(rank=number * ranks + local, pid=1000 + local)
                             for local in range(ranks)
@@ -185,7 +186,7 @@ async def measure(nodes: int, ranks: int, seconds: int) -> float:
                     size += len(line)
                     report = ssh.decode_report(line)
                     assert isinstance(report, pt.NodeState)
-                    head.parts.take_report(head.parts.by_host[host].link, report)
+                    head.nodes.take_report(head.nodes.by_host[host].link, report)
                 head._tick()
                 times.append(time.process_time() - used_s)
             while True:  # drain what the pane would show

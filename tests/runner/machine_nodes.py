@@ -454,7 +454,10 @@ class World:
             assert state.attempt == event.attempt and state.restart is None and not state.ranks
         elif isinstance(event, ev.RankStarted):
             assert event.node in self.started[state.attempt or 0]
-            assert state.ranks[event.rank].node == event.node and state.has_started(event.node)
+            assert (
+                state.ranks[event.rank].node == event.node
+                and event.node in state.hosts_with_processes
+            )
         elif isinstance(event, ev.NodeFailed):
             assert state.nodes[event.node].failed and state.nodes[event.node].takes_part
         elif isinstance(event, ev.NodeEnded):
@@ -573,7 +576,9 @@ class World:
     def first_step(self) -> None:
         for node in self.nodes.values():
             trains = any(attempt == self.state.attempt for attempt, _ in node.alive.values())
-            if trains and self.state.has_started(node.host):  # else, it does not count steps yet
+            if (
+                trains and node.host in self.state.hosts_with_processes
+            ):  # else, it does not count steps yet
                 event = ev.TrainingStarted(attempt=self.state.attempt, after_s=1.0)
                 self._notices(node, event)
 

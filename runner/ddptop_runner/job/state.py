@@ -250,9 +250,10 @@ class JobState(Base, frozen=True, kw_only=True):
         """The attempt's processes on a node."""
         return [life for life in self.processes if life.node == node]
 
-    def has_started(self, node: str) -> bool:
-        """Whether processes of the attempt were started on a node."""
-        return bool(self.processes_on(node))
+    @property
+    def hosts_with_processes(self) -> set[str]:
+        """The nodes on which processes of the attempt were started."""
+        return {life.node for life in self.processes}
 
     def has_living_on(self, node: str) -> bool:
         """Whether a process of the attempt on a node is not known to have exited."""

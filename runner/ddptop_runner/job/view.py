@@ -196,17 +196,20 @@ def _nodes(
 ) -> list[NodeStatus]:
     if spec.placement is None:
         return []
-    hosts = hosts_of_ranks(state, spec)
+    ranks: dict[str, list[int]] = {}
+    for rank, host in hosts_of_ranks(state, spec).items():
+        ranks.setdefault(host, []).append(rank)
+    started = state.hosts_with_processes
     found = []
     for node in spec.placement.nodes:
         life = state.nodes.get(node.host, NodeLife())
         found.append(
             NodeStatus(
                 host=node.host,
-                state=_part(life, node.host, state),
+                state=_part(life, state, has_started=node.host in started),
                 unknown_since=life.unknown_since,
                 attempt=state.attempt if life.takes_part else None,
-                ranks=[rank for rank, host in hosts.items() if host == node.host],
+                ranks=ranks.get(node.host, []),
                 clock_offset_s=clock_offsets.get(node.host),
                 why=life.why,
             )
@@ -214,7 +217,7 @@ def _nodes(
     return found
 
 
-def _part(life: NodeLife, host: str, state: JobState) -> NodePart:
+def _part(life: NodeLife, state: JobState, *, has_started: bool) -> NodePart:
     if state.phase not in LIVE_STATES:
         return "ended"
     if life.lost:
@@ -227,7 +230,7 @@ def _part(life: NodeLife, host: str, state: JobState) -> NodePart:
         return "ended"
     if life.failed:
         return "held"
-    return "running" if state.has_started(host) else "starting"
+    return "running" if has_started else "starting"
 
 
 # -- the history -----------------------------------------------------------------------------------

@@ -299,12 +299,12 @@ class RemoteNodes:
         found: list[RankProgress] = []
         attempt = self._log.state.attempt
         away = away_for_long(self._log.state, now_s, self._spec)
+        started = self._log.state.hosts_with_processes
         for host, life in self._log.state.nodes.items():
             if not life.takes_part or host in away or life.ended:
                 continue
             node = self.by_host[host]
-            has_started = self._log.state.has_started(host)
-            if not (has_started and node.is_live(now_s) and node.snapshot_of(attempt)):
+            if not (host in started and node.is_live(now_s) and node.snapshot_of(attempt)):
                 return None
             found += node.progress
         return found or None

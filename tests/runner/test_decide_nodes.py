@@ -815,6 +815,32 @@ def test_a_new_head_ends_a_node_that_it_reaches_late_and_never_missed() -> None:
     assert job.take(pt.LinkMade(node="n1", is_there=False), now_s=61.0) == []
 
 
+def test_a_rank_whose_exit_is_reported_before_its_start_has_failed() -> None:
+    job = Job(count=1)
+    job.take(exited(0, status=-9))
+    job.start(0)
+    assert (job.state.restart, job.state.ranks[0].status) == (None, -9)
+    assert job.take(torn_down(0)) == [pt.JudgeAttempt()]
+
+
+def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_chosen_since() -> None:
+    job = Job(count=2)
+    job.run()
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    due = pt.RestartDue(attempt=0)
+    job.take(due)
+    agent = pt.AgentState(pid=7, listens=True, attempt=0)
+    replaced = pt.ReplaceAgent(node="n1")
+    job.take(exited(1, status=1))
+    assert replaced in job.take(pt.DevicesChosen(node="n1", attempt=0, agent=agent))
+    job.take(pt.NodeRefused(node="n0", attempt=1, error="disk full", answered=True))
+    job.take(due)
+    asks = replace(agent, question=1)
+    answers = job.take(pt.DevicesChosen(node="n1", attempt=0, agent=asks))
+    assert [one.restart for one in answers if isinstance(one, pt.AnswerAgent)] == [False]
+    assert job.take(pt.AgentExited(node="n1", pid=7, status=1, attempt=0)) == [replaced]
+
+
 async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
     job, came = Job(), []
     assert job.spec.placement is not None

@@ -120,8 +120,10 @@ def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: J
         for one in fact.workers
         if one.rank is not None and (fact.attempt != state.attempt or one.rank not in state.ranks)
     ]
-    is_known = fact.attempt == state.attempt and bool(state.processes)
-    if is_known and state.node(fact.node).takes_part:
+    has_started = fact.attempt == state.attempt and bool(state.processes)
+    if has_started and _is_beginning(state, fact.node, fact.attempt):
+        has_started = False  # only exits are known
+    if has_started and state.node(fact.node).takes_part:
         return ranks
     world = len(fact.workers)
     if _is_several(spec):  # the first group shows that all nodes of the attempt have met

@@ -98,7 +98,7 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         attempt_started_s=event.at_s,
         first_step_after_s=None,
         world=None,
-        ranks={},
+        ranks={} if is_next else state.ranks,  # exits may be reported before the start
         launcher=None,
         restart=None,
         nodes=_nodes_of_next(state),
@@ -380,7 +380,7 @@ def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetim
         return state
     begun = state.restart.next_attempt
     state = replace(state, set_aside=[*state.set_aside, *event.aside])
-    return _of_node(state, event.node, begun=begun)
+    return _of_node(state, event.node, begun=begun, wanted_agent=None)  # if any, for other nodes
 
 
 def _restart_sent(state: JobState, event: ev.RestartSent, at: dt.datetime) -> JobState:

@@ -244,6 +244,26 @@ def test_what_a_node_does_that_takes_no_part_changes_nothing() -> None:
         assert decide(job.state, late, 41.0, job.spec) == []
 
 
+def test_a_node_reports_its_own_ranks_only() -> None:
+    job = Job()
+    job.start(0)
+    others = [pt.Worker(rank=rank, pid=666) for rank in (0, 1, 10**6)]
+    job.take(pt.GroupStarted(node="n1", attempt=0, workers=others))
+    assert {rank: life.node for rank, life in job.state.ranks.items()} == {0: "n0", 1: "n1"}
+    assert job.state.ranks[0].pid == 100
+    for rank in (0, 10**6):
+        lie = pt.ProcessExited(node="n1", attempt=0, rank=rank, pid=None, status=1, at_s=2.0)
+        assert job.take(lie) == []
+    assert not job.state.has_failed
+
+
+def test_the_first_node_to_report_a_group_reports_its_own_ranks_only() -> None:
+    job = Job()
+    others = [pt.Worker(rank=rank, pid=666) for rank in (0, 1, 10**6)]
+    job.take(pt.GroupStarted(node="n1", attempt=0, workers=others))
+    assert list(job.state.ranks) == [1]
+
+
 @pytest.mark.parametrize(
     "fact",
     [

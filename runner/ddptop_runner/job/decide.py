@@ -115,16 +115,11 @@ def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: J
 
 
 def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: JobSpec) -> Decision:
-    ranks: Decision = [
-        ev.RankStarted(attempt=fact.attempt, rank=one.rank, pid=one.pid, node=fact.node)
-        for one in fact.workers
-        if one.rank is not None and (fact.attempt != state.attempt or one.rank not in state.ranks)
-    ]
     has_started = fact.attempt == state.attempt and bool(state.processes)
     if has_started and _is_beginning(state, fact.node, fact.attempt):
         has_started = False  # only exits are known
     if has_started and state.node(fact.node).takes_part:
-        return ranks
+        return _ranks_started(state, fact, spec)
     world = len(fact.workers)
     if _is_several(spec):  # the first group shows that all nodes of the attempt have met
         if not _is_beginning(state, fact.node, fact.attempt):
@@ -139,7 +134,19 @@ def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: J
     )
     after = apply(state, started, _ANY_TIME)
     back = _take_back(after, now_s, spec)  # came back after the nodes had been chosen
-    return [started, *ranks, *back]
+    return [started, *_ranks_started(after, fact, spec), *back]
+
+
+def _ranks_started(state: JobState, fact: pt.GroupStarted, spec: JobSpec) -> Decision:
+    """The new ranks of a group, unless they are not the node's."""
+    hosts = hosts_of_ranks(state, spec) if _is_several(spec) else None
+    return [
+        ev.RankStarted(attempt=fact.attempt, rank=one.rank, pid=one.pid, node=fact.node)
+        for one in fact.workers
+        if one.rank is not None
+        and one.rank not in state.ranks
+        and (hosts is None or hosts.get(one.rank) == fact.node)
+    ]
 
 
 def _is_beginning(state: JobState, node: str, attempt: int | None) -> bool:
@@ -163,6 +170,10 @@ def _process_exited(
     life = state.launcher if fact.rank is None else state.ranks.get(fact.rank)
     if life is not None and life.pid == fact.pid and life.exited and life.status is not None:
         return []
+    if _is_several(spec) and (
+        fact.rank is None or hosts_of_ranks(state, spec).get(fact.rank) != fact.node
+    ):
+        return []  # not a rank of that node
     kind = ev.LauncherExited if fact.rank is None else ev.RankExited
     of_rank: dict[str, Any] = {} if fact.rank is None else {"rank": fact.rank, "node": fact.node}
     exited = kind(

@@ -169,9 +169,9 @@ class JobState(Base, frozen=True, kw_only=True):
     """The same as CLOCK_BOOTTIME."""
     first_step_after_s: float | None = None
     world: int | None = None
+    """Number of processes that the agent started; None before that."""
     first_rank: int = 0
     """On one of several nodes, its first."""
-    """Number of processes that the agent started; None before that."""
     ranks: dict[int, RankLife] = {}
     launcher: RankLife | None = None
     budget: Budget = Budget()

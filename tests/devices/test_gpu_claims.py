@@ -6,12 +6,13 @@ import datetime as dt
 import os
 import threading
 
+import pytest
 from tests.runner.builders import gone, put_job
 
+from ddptop_runner.base import files
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import members_dir, runs_dir
 from ddptop_runner.host import procs
-from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.usage import claims, queued_before, taking, uses
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
@@ -108,9 +109,11 @@ def test_file_system_without_locks_blocks_nothing(ddptop_home, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(usage.fcntl, "flock", no_locks)
+    monkeypatch.setattr(files.fcntl, "flock", no_locks)
     with taking(timeout_s=0) as had:
         assert had
+    with pytest.raises(OSError, match="No locks"):  # not "another process holds it"
+        files.lock(runs_dir() / "lock")
 
 
 def test_the_lock_is_no_job(ddptop_home):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ddptop_runner.host import procs
-from ddptop_runner.host.exits import DeathWatch
+from ddptop_runner.host.exits import ProcessWatch
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 async def test_deaths_that_were_all_seen_late_keep_their_order(sleepers):
-    watch = DeathWatch()
+    watch = ProcessWatch(lambda *_: None)
     for process in sleepers:
-        watch.watch(process.pid)
+        watch.watch(procs.identify(process.pid))
     order = [4, 1, 5, 0, 3, 2]
     for number in order:  # nothing is checked in between: the loop does not run
         kill(sleepers[number])
@@ -46,10 +46,10 @@ async def test_deaths_that_were_all_seen_late_keep_their_order(sleepers):
 
 
 async def test_what_is_gone_or_living_has_no_time(sleepers):
-    watch = DeathWatch()
-    watch.watch(sleepers[0].pid)
-    watch.watch(sleepers[0].pid)
-    watch.watch(2**22 + 1)  # above any PID
+    watch = ProcessWatch(lambda *_: None)
+    watch.watch(procs.identify(sleepers[0].pid))
+    watch.watch(procs.identify(sleepers[0].pid))
+    watch.watch(procs.identify(2**22 + 1))  # above any PID
     open_before = len(os.listdir("/proc/self/fd"))
     await asyncio.sleep(0)
     assert watch.died_at_s(sleepers[0].pid) is None
@@ -59,6 +59,6 @@ async def test_what_is_gone_or_living_has_no_time(sleepers):
 
 
 def test_without_an_event_loop_nothing_is_watched(sleepers):
-    watch = DeathWatch()
-    watch.watch(sleepers[0].pid)
+    watch = ProcessWatch(lambda *_: None)
+    watch.watch(procs.identify(sleepers[0].pid))
     assert watch.died_at_s(sleepers[0].pid) is None

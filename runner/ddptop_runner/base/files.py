@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 from ddptop_runner.base import bounded
+
+LOCK_POLL_S = 0.02
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -37,19 +40,31 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def lock(path: Path) -> int | None:
-    """Hold an exclusive flock for the life of this process; None if another process holds it.
+def lock(path: Path, timeout_s: float = 0.0) -> int | None:
+    """Hold an exclusive flock until the descriptor is closed; None if another process holds it.
+
+    Args:
+        path: the lock file.
+        timeout_s: how long to wait for the other process; 0 tries once.
 
     Raises:
-        OSError: as in `bounded.open_lock`.
+        OSError: as in `bounded.open_lock`, or the file system has no locks.
     """
     fd = bounded.open_lock(path)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                os.close(fd)
+                return None
+            time.sleep(LOCK_POLL_S)
+        except OSError:
+            os.close(fd)
+            raise
+        else:
+            return fd
 
 
 def is_private_folder(path: str | os.PathLike[str]) -> bool:

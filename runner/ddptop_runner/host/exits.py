@@ -2,7 +2,7 @@
 
 The guardian reaps its own descendants, but an agent may be stopped or dead, and waitpid returns
 several dead children in order of their start. A pidfd becomes readable when its process dies, and
-the kernel returns ready descriptors in that order, from which `DeathWatch` takes the times.
+the kernel returns ready descriptors in that order, from which `ProcessWatch` takes the times.
 
 After the guardian is killed, nothing reaps the agent and the ranks, and `OrphanWatch` reports their
 exits. Their status is in /proc until init reaps them. Otherwise it is unknown, which never counts
@@ -14,53 +14,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import ProcessId
-
-
-class DeathWatch:
-    """Records the times at which processes of this machine die. Does nothing without pidfds."""
-
-    def __init__(self) -> None:
-        self._died_at_s: dict[int, float] = {}
-        self._fds: dict[int, int] = {}
-
-    def watch(self, pid: int) -> None:
-        """Watch a process, not its threads, from now on, in the running event loop."""
-        if pid in self._fds:
-            return
-        try:
-            loop = asyncio.get_running_loop()
-            fd = os.pidfd_open(pid)
-        except (AttributeError, OSError, RuntimeError):  # not Linux, already gone, or no loop
-            return
-        self._died_at_s.pop(pid, None)
-        self._fds[pid] = fd
-        loop.add_reader(fd, self._died, loop, pid)
-
-    def died_at_s(self, pid: int) -> float | None:
-        """CLOCK_BOOTTIME of the process's death; None if unknown."""
-        return self._died_at_s.get(pid)
-
-    def close(self) -> None:
-        """Stop watching and discard the times."""
-        for pid in list(self._fds):
-            self._drop(asyncio.get_running_loop(), pid)
-        self._died_at_s.clear()
-
-    def _died(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
-        self._died_at_s[pid] = boottime_s()
-        self._drop(loop, pid)
-
-    def _drop(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
-        fd = self._fds.pop(pid)
-        loop.remove_reader(fd)
-        os.close(fd)
-
 
 POLL_S = 0.1
 
@@ -82,7 +40,7 @@ def status_of_zombie(pid: int) -> int | None:
 
 
 class ProcessWatch:
-    """Reports once that a watched process has exited. Needs a running event loop.
+    """Reports once that a watched process has exited. Does nothing without a running event loop.
 
     Args:
         on_exit: called with the process and its return code, None if it is unknown.
@@ -90,38 +48,44 @@ class ProcessWatch:
 
     def __init__(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
-        self._loop = asyncio.get_running_loop()
         self._watched: dict[ProcessId, int | None] = {}
+        self._died_at_s: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, process: ProcessId) -> None:
         """Watch a process from now on; if it is already gone, it is reported at once."""
         if process in self._watched:
             return
-        pidfd = _open(process)
-        self._watched[process] = pidfd
-        if pidfd is not None:
-            self._loop.add_reader(pidfd, self._ended, process, pidfd)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
             return
-        self._spawn(self._poll(process))
+        self._died_at_s.pop(process.pid, None)
+        pidfd = self._watched[process] = _open(process)
+        if pidfd is not None:
+            loop.add_reader(pidfd, self._ended, loop, process, pidfd)
+            return
+        task = loop.create_task(self._poll(process))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def died_at_s(self, pid: int) -> float | None:
+        """CLOCK_BOOTTIME of the process's death; None if unknown."""
+        return self._died_at_s.get(pid)
 
     def close(self) -> None:
         """Stop watching."""
         for pidfd in self._watched.values():
             if pidfd is not None:
-                self._loop.remove_reader(pidfd)
+                asyncio.get_running_loop().remove_reader(pidfd)
                 os.close(pidfd)
         self._watched.clear()
         for task in self._tasks:
             task.cancel()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _ended(self, process: ProcessId, pidfd: int) -> None:
-        self._loop.remove_reader(pidfd)
+    def _ended(self, loop: asyncio.AbstractEventLoop, process: ProcessId, pidfd: int) -> None:
+        self._died_at_s[process.pid] = boottime_s()
+        loop.remove_reader(pidfd)
         os.close(pidfd)
         self._watched[process] = None
         self._on_exit(process, status_of_zombie(process.pid))

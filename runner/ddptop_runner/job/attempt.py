@@ -16,7 +16,7 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError, DamagedFileError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.host import procs
-from ddptop_runner.host.exits import DeathWatch, ProcessWatch
+from ddptop_runner.host.exits import ProcessWatch
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.event_log import EventLog, Memory, read_memory
@@ -93,8 +93,7 @@ class Attempt:
         """Called when a rank of a command fails by itself."""
         self.on_new_ranks: Callable[[], None] = lambda: None
         """Called when ranks of a command are discovered."""
-        self._deaths = DeathWatch()
-        self._exits: ProcessWatch | None = None
+        self._exits = ProcessWatch(self._rank_exited)
         self._save_asked: pt.SaveAsked | None = None
         self._loaded = Loaded()
         self.began_elsewhere: tuple[int, int] | None = None
@@ -144,8 +143,7 @@ class Attempt:
             rank = LAUNCHER if worker.rank is None else worker.rank
             known = self.table.get(rank)
             if known is None or known.process is None:
-                self.table.started(rank, worker.local_rank, worker.pid)
-                self._deaths.watch(worker.pid)
+                self._watch(self.table.started(rank, worker.local_rank, worker.pid))
         early, self._early = self._early, deque(maxlen=EARLY_MESSAGES)
         for message in early:
             self.receive(message)
@@ -174,7 +172,7 @@ class Attempt:
     def _report_exit(
         self, record: RankRecord, pid: int, status: int | None, at_s: float, *, approximate: bool
     ) -> None:
-        died_at_s = self._deaths.died_at_s(pid)
+        died_at_s = self._exits.died_at_s(pid)
         self._take(
             pt.ProcessExited(
                 attempt=self.number,
@@ -188,11 +186,10 @@ class Attempt:
 
     def _rank_exited(self, process: ProcessId, status: int | None) -> None:
         """Handle the exit of a command's rank, which no agent reports."""
-        record = self.table.rank_of_pid(process.pid)
-        if record is None or record.process != process:
+        record, launcher = self.table.rank_of_pid(process.pid), self.table.launcher
+        if record is None or record.process != process or launcher is None:
             return
-        launcher = self.table.launcher
-        if status is None and launcher is not None and launcher.pid == process.pid:
+        if status is None and launcher.pid == process.pid:
             return  # the command's own process, whose status the agent reports
         self._report_exit(record, process.pid, status, boottime_s(), approximate=True)
         well = status == 0 or (status is None and record.leaving)
@@ -232,12 +229,8 @@ class Attempt:
             self._publish()
 
     def _watch(self, record: RankRecord) -> None:
-        if record.process is None:
-            return
-        self._deaths.watch(record.process.pid)
-        if self._exits is None:
-            self._exits = ProcessWatch(self._rank_exited)
-        self._exits.watch(record.process)
+        if record.process is not None:
+            self._exits.watch(record.process)
 
     def look_at_progress(self, now_s: float) -> None:
         """Notice when the group runs, and judge hangs."""
@@ -392,9 +385,7 @@ class Attempt:
             if record is not None and record.pid is None and life.pid is not None:
                 self.table.started(number, number, life.pid)
         for record in self.table.everyone():
-            if record.process is not None and record.alive and procs.is_alive(record.process):
-                self._deaths.watch(record.process.pid)
-            if record.alive and self.table.launcher not in (None, record):
+            if record.alive:
                 self._watch(record)
         self.run_steps.recall(snapshot, resumed=self._is_resumed)
         self.look_at_steps({})

@@ -48,9 +48,7 @@ def starting(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[bool]:
         folder: the job's run folder.
         timeout_s: how long to wait for the right.
     """
-    deadline_s = time.monotonic() + timeout_s
-    while (held := lock(folder.start_lock)) is None and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+    held = lock(folder.start_lock, timeout_s)
     try:
         yield held is not None
     finally:
@@ -100,11 +98,8 @@ def hand_over(folder: RunFolder, spec: JobSpec, given: handover.Handover) -> Non
 
 def _let_former_go(folder: RunFolder) -> None:
     """Wait for the ended job's guardian and supervisor to exit, because their locks are needed."""
-    deadline_s = time.monotonic() + FORMER_EXIT_S
     for path in (folder.guardian_lock, folder.supervisor_lock):
-        while (held := lock(path)) is None and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-        if held is not None:
+        if (held := lock(path, FORMER_EXIT_S)) is not None:
             os.close(held)
 
 

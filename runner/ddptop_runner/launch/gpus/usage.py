@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import errno
-import fcntl
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 import msgspec
 
-from ddptop_runner.base import bounded
+from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
 from ddptop_runner.devices.owners import labeled
@@ -226,7 +223,6 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
 
 LOCK_NAME = f".gpus.{procs.host_name()}.lock"
 """Named after the host, so that machines that share a state folder do not block each other."""
-POLL_S = 0.02
 
 
 def _holders_here() -> list[JobView]:
@@ -334,22 +330,12 @@ def taking(timeout_s: float = 10.0, name: str = LOCK_NAME) -> Iterator[bool]:
     """
     try:
         runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)  # a node may not have it yet
-        fd = bounded.open_lock(runs_dir() / name)
+        held = lock(runs_dir() / name, timeout_s)
     except OSError:  # neither a full disk nor another user's lock may block a job forever
         yield True
         return
-    deadline_s = time.monotonic() + timeout_s
     try:
-        while not (had := _locked(fd)) and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
-        yield had
+        yield held is not None
     finally:
-        os.close(fd)
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-    return True
+        if held is not None:
+            os.close(held)

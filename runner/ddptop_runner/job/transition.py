@@ -98,7 +98,7 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         attempt_started_s=event.at_s,
         first_step_after_s=None,
         world=None,
-        ranks={} if is_next else state.ranks,  # exits may be reported before the start
+        ranks={},
         launcher=None,
         restart=None,
         nodes=_nodes_of_next(state),
@@ -147,6 +147,7 @@ def _attempt_started(state: JobState, event: ev.AttemptStarted, at: dt.datetime)
         nodes={name: replace(life, begun=None) for name, life in opened.nodes.items()},
         phase="stopping" if state.phase == "stopping" else phase,
         world=event.world,
+        ranks=state.ranks if event.attempt == state.attempt else {},  # exits, if reported before
         first_rank=event.first_rank,
         launcher=launcher,
         cause=None,

@@ -13,6 +13,7 @@ from ddptop_runner.jobs.slurm_queue import find
 
 AWAY_S = 15.0
 """How much longer than the grace period to wait for a machine that cannot be reached."""
+ENDED_DELETED = "ended; its run folder had been deleted"
 END_ALLOWANCE_S = 60.0
 """Time after the grace period for evidence and leftover processes; after it, a process is stuck in
 the kernel."""
@@ -27,14 +28,16 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
         save: request a checkpoint first; without one, the job is not stopped.
         timeout_s: how long to wait for the checkpoint; None: as `ddptop checkpoint`.
     """
+    deleted = None
     try:
-        found = find(job)
+        view = adopt_if_unguarded(find(job))
     except NoSuchJobError:
-        if save or not commands.end_deleted(job, grace_s):
-            raise
-        info(f"ddptop: {job} ended; its run folder had been deleted")
-        return 0
-    view = adopt_if_unguarded(found)
+        if (deleted := commands.restored(job)) is None:
+            if save or not commands.end_deleted(job, grace_s):
+                raise
+            info(f"ddptop: {job} {ENDED_DELETED}")
+            return 0
+        view = deleted
     if save and not _saved(view, timeout_s):
         return 0
     notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
@@ -50,7 +53,14 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
             )
 
     ended = commands.wait_until_ended(view, grace_s + END_ALLOWANCE_S, look)
+    if deleted is not None:
+        commands.remove_damaged(ended.folder)
+        info(f"ddptop: {ended.job} {ENDED_DELETED}")
+        return 0
     info(f"ddptop: {ended.job} {ended.state}")
+    if (part := view.spec.membership) is not None:
+        how = f"to end the job, run `ddptop stop {part.job}` on {part.head}"
+        info(f"ddptop: its head may start it again; {how}")
     return 0
 
 

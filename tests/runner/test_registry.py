@@ -15,7 +15,7 @@ from tests.runner.builders import LONG_AGO, gone, make_snapshot, make_spec, put_
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, OtherSchemaError, UsageError
 from ddptop_runner.base.files import write_atomic
-from ddptop_runner.base.paths import run_folder, runs_dir
+from ddptop_runner.base.paths import members_dir, run_folder, runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import all_jobs, is_recent, read_all, read_job, resolve
@@ -71,6 +71,15 @@ def test_resolve_refuses(three_jobs, name, error, words):
     with pytest.raises(error) as caught:
         resolve(name)
     assert words in str(caught.value)
+
+
+def test_parts_of_the_same_name_are_told_apart_by_id():
+    members_dir().mkdir(parents=True)
+    for job_id in ("a@1.0", "a@2.0"):
+        put_job("a", ALIVE, job_id=job_id).path.rename(members_dir() / job_id)
+    with pytest.raises(UsageError, match=r"'a' is ambiguous: a@1.0, a@2.0; use one of these IDs"):
+        resolve("a")
+    assert resolve("a@2.0").spec.job_id == "a@2.0"
 
 
 def test_without_a_name_nothing_is_guessed():

@@ -500,6 +500,9 @@ def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda vie
         matches = [view for view in led_elsewhere(jobs) if name in (view.job, view.spec.job_id)]
     if len(matches) == 1:
         return as_seen(matches[0])
+    if len({view.job for view in matches}) == 1:  # parts of jobs of several heads
+        ids = ", ".join(sorted(view.spec.job_id for view in matches))
+        raise UsageError(f"{name!r} is ambiguous: {ids}", "use one of these IDs")
     if matches:
         raise UsageError(f"{name!r} is ambiguous: {_names(matches)}", "use a longer prefix")
     raise NoSuchJobError(f"no job named {name!r}", "list jobs with `ddptop ls --all`")

@@ -9,12 +9,11 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -30,8 +29,9 @@ from ddptop_runner.base.errors import (
 )
 from ddptop_runner.base.files import belongs
 from ddptop_runner.base.paths import RunFolder, run_folder
-from ddptop_runner.base.start import own_command, own_words
+from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
+from ddptop_runner.job.processes import agent_processes
 from ddptop_runner.job.registry import (
     START_ALLOWANCE_S,
     JobView,
@@ -46,6 +46,7 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import ProcessId, RankStacks
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.node import control
+from ddptop_runner.node.ending import end_here, guards_of, is_guard, is_stopped, restore_folder
 from ddptop_runner.store.log_clean import one_line
 
 POLL_S = 0.1
@@ -54,6 +55,8 @@ SUPERVISOR_START_S = START_ALLOWANCE_S
 """How long to wait for a supervisor that is starting or restarting."""
 REPEATABLE = pt.StopAsked | pt.GetStacks
 """Requests that may be sent again if the connection broke before the answer."""
+RESTORED_S = 5.0
+"""A supervisor writes its files again within a second."""
 DELETE_TRIES = 20
 STEP_S = 30.0
 """How long a step of Slurm may take to start."""
@@ -104,22 +107,18 @@ def _end(view: JobView, grace_s: float, *, is_kill: bool = False) -> str | None:
             raise
         snapshot, owner = read_job(view.folder).snapshot, _owner(view.folder)
         if snapshot is None:  # no supervisor has started
-            living = _guards_of(view.folder, owner)
+            living = guards_of(view.folder, owner)
         else:
             guards = (snapshot.guardian, snapshot.supervisor)
             living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
-        may_comply = error.code == "silent" and not (
-            is_kill or any(procs.state_letter(guard.pid) in ("T", "t") for guard in living)
-        )
+        may_comply = error.code == "silent" and not (is_kill or any(map(is_stopped, living)))
         if living and may_comply:
             hint = f"to end the job without it: ddptop kill {view.job}"
             raise ControlError(error.message, hint, error.code) from error
         was_reached = error.code in (None, "ended")
-        if living and (
-            was_reached or not all(_is_guard(one, view.folder, owner) for one in living)
-        ):
+        if living and (was_reached or not all(is_guard(one, view.folder, owner) for one in living)):
             raise
-        _end_here(living, view.spec.job_id, owner, grace_s)
+        end_here(living, view.spec.job_id, owner, grace_s)
         if view.spec.placement is not None and view.spec.placement.by == "ssh":
             return _end_parts(view, grace_s)
         return f"the supervisor for {view.job} cannot be reached; the job's processes have exited"
@@ -136,29 +135,29 @@ def _end_parts(view: JobView, grace_s: float) -> str:
     return f"the supervisor for {view.job} could not be reached and was replaced"
 
 
-def _end_here(guards: Sequence[ProcessId], job_id: str, owner: int, grace_s: float) -> bool:
-    """End a job without its guardian and supervisor; returns whether there was a process."""
-    import asyncio  # takes 50 ms, which `wait` and `rm` can do without
+def restored(job: str) -> JobView | None:
+    """A job whose run folder was deleted while it ran, after its supervisor has restored that.
 
-    from ddptop_runner.host import stopping, tree
-    from ddptop_runner.job.processes import agent_processes, alive, rank_processes
-
-    below = [pid for guard in guards for pid in tree.descendants_of(guard.pid)]
-    known = [procs.identify(pid) for pid in below]
-
-    def find() -> list[ProcessId]:
-        ranks = rank_processes(job_id, owner)
-        return [*alive(known), *ranks, *agent_processes(job_id, owner)]
-
-    found = bool(guards or find())
-    for guard in guards:  # the guardian first: it would restart the supervisor
-        procs.signal_process(guard, signal.SIGKILL)
-    asyncio.run(stopping.end(find, grace_s))
-    return found
+    None if there is no such job, or its supervisor does not respond.
+    """
+    folder = run_folder(job.partition("@")[0])
+    if not restore_folder(folder):
+        return None
+    deadline_s = time.monotonic() + RESTORED_S
+    while not folder.spec_file.exists():
+        if time.monotonic() >= deadline_s:
+            _delete(folder)
+            return None
+        time.sleep(POLL_S)
+    view = read_job(folder)
+    return view if job in (view.job, view.spec.job_id) else None
 
 
 def end_deleted(job: str, grace_s: float) -> bool:
     """End a job whose run folder was deleted while it ran; returns whether there was one.
+
+    Raises:
+        DdptopError: only its head was here, and could not be asked to end the ranks.
 
     Args:
         job: its name or its ID, `name@nonce`, which tells it from a later job of that name.
@@ -166,28 +165,19 @@ def end_deleted(job: str, grace_s: float) -> bool:
     """
     folder, owner = run_folder(job.partition("@")[0]), os.geteuid()
     guards: dict[str, list[ProcessId]] = {job: []} if "@" in job else {}
-    for process in _guards_of(folder, owner):
+    for process in guards_of(folder, owner):
         job_id = procs.environ_value(process.pid, "DDPTOP_JOB_ID") or ""
         guards.setdefault(job_id, []).append(process)
     wanted = {job: guards[job]} if "@" in job else guards
-    found = [_end_here(theirs, job_id, owner, grace_s) for job_id, theirs in wanted.items()]
+    heads = [job_id for job_id, theirs in wanted.items() if theirs and not agent_processes(job_id)]
+    found = [end_here(theirs, job_id, owner, grace_s) for job_id, theirs in wanted.items()]
+    if heads:
+        raise DdptopError(
+            f"{job} may still run on its hosts: its run folder was deleted, and its supervisor did"
+            " not respond",
+            f"on each of them, run `ddptop kill {job}`",
+        )
     return any(found)
-
-
-def _guards_of(folder: RunFolder, owner: int) -> list[ProcessId]:
-    """All guardians and supervisors that run from this folder."""
-    running = map(procs.identify, procs.all_pids())
-    return [process for process in running if _is_guard(process, folder, owner)]
-
-
-def _is_guard(process: ProcessId, folder: RunFolder, owner: int) -> bool:
-    """Whether a process is this job's guardian or supervisor, running as the job's owner."""
-    words = own_words(procs.argv(process.pid))[:2]
-    return (
-        words in (["guardian", str(folder.path)], ["supervisor", str(folder.path)])
-        and procs.uid_of(process.pid) == owner
-        and procs.is_alive(process)
-    )
 
 
 def _owner(folder: RunFolder) -> int:

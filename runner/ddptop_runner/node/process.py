@@ -36,7 +36,7 @@ from ddptop_runner.model.snapshot import (
     decode_snapshot,
     encode,
 )
-from ddptop_runner.model.spec import JobSpec, read_spec
+from ddptop_runner.model.spec import JobSpec, read_spec, write_spec
 from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.node.alerts import JobAlerts, LastResort
 from ddptop_runner.node.guardian import PACKET_BYTES
@@ -59,7 +59,7 @@ class JobProcess:
     """
 
     def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
-        self._folder = folder
+        self._folder, self._spec = folder, spec
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._seq = 0
@@ -217,9 +217,12 @@ class JobProcess:
         )
 
     def write(self, snapshot: NodeSnapshot) -> NodeSnapshot:
-        """Write a snapshot with the current alerts; returns it."""
+        """Write a snapshot with the current alerts, and the spec if it was deleted; returns it."""
         whole = replace(snapshot, alerts=self.alerts.now)
         self.snapshot_file.write(encode(whole))  # if it fails, the next tick retries
+        if not self._folder.spec_file.exists():
+            with contextlib.suppress(OSError):  # without the run folder
+                write_spec(self._folder, self._spec)
         return whole
 
     def record(self, snapshot: NodeSnapshot, final: bool = False) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import sqlite3
 import stat
@@ -45,6 +46,7 @@ from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
 from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.node import adoption, control, fetch
+from ddptop_runner.node.ending import end_here, guards_of, is_stopped, restore_folder
 from ddptop_runner.node.guardian_start import start_guardian
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.version import __version__
@@ -62,6 +64,8 @@ YIELD_S = 20.0
 KEPT_S = 14 * 86400.0
 """How long a node keeps an ended job's files, counted from its last output."""
 REQUEST_S = 60.0
+STOP_S = 3.0
+"""Time for a supervisor to accept an order to stop."""
 UNSENT_BYTES = 1 << 20
 HEAD_SILENT_S = 30.0
 """A following head pings every 5 s; if its host is gone, it may never close the link."""
@@ -130,7 +134,7 @@ def _make_folders(folder: RunFolder) -> None:
         raise ControlError(
             f"refusing to start anything from {folder.path}, which {belongs(status)}"
         )
-    if not _until(lambda: not is_locked(folder) or _last_state(folder) is not None):
+    if not _until(lambda: not _lives(folder) or _last_state(folder) is not None):
         raise ControlError("the node's part of the job is already running")
     if local_dir_reason(folder):
         create_local_dir(folder)
@@ -164,12 +168,18 @@ def _delete(folder: RunFolder) -> None:
     shutil.rmtree(folder.path)
 
 
+def _lives(folder: RunFolder) -> bool:
+    """Whether a part has a guardian or supervisor, even if its run folder was deleted."""
+    return is_locked(folder) or bool(guards_of(folder, os.geteuid()))
+
+
 def adopt(folder: RunFolder) -> None:
-    """Start another guardian for a part of a job that needs one.
+    """Start another guardian for a part of a job that needs one, and restore its run folder.
 
     Raises:
         DdptopError: it does not come up.
     """
+    restore_folder(folder)
     if (view := _without_guardian(folder)) is not None:
         adoption.adopt(view, os.environ)
 
@@ -215,20 +225,35 @@ def forget(job_id: str) -> None:
     folder = member_folder(job_id)
     if not bounded.is_file_name(job_id):
         raise ControlError("not the ID of a node's part of a job")
+    owner = os.geteuid()
+    end_here(guards_of(folder, owner), job_id, owner, 0.0)  # the job may have ended without it
     try:
         status = folder.path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != owner:
         raise ControlError(f"not deleting {folder.path}, which {belongs(status)}")
-    if is_locked(folder):  # the job has ended without it
-        with contextlib.suppress(ControlError):
-            control.request(folder, pt.StopAsked(grace_s=0.0), pt.Done)
-        if not _until(lambda: not is_locked(folder)):
-            raise ControlError(
-                "the node's part of the job is still running", f"ddptop kill {job_id} ends it there"
-            )
+    if is_locked(folder):  # on another machine
+        raise ControlError(
+            "the node's part of the job is still running", f"ddptop kill {job_id} ends it there"
+        )
     _delete(folder)
+
+
+def stop(folder: RunFolder, order: pt.StopAsked) -> pt.Reply:
+    """Have the part's supervisor end it.
+
+    Guards that are paused are killed: the head repeats the order for the next supervisor.
+
+    Raises:
+        ControlError: the supervisor does not answer.
+    """
+    try:
+        return control.exchange(folder, order, STOP_S)
+    except ControlError:
+        guards = guards_of(folder, os.geteuid())
+        procs.signal_all(filter(is_stopped, guards), signal.SIGKILL)
+        raise
 
 
 # -- the link --------------------------------------------------------------------------------------
@@ -325,6 +350,8 @@ class Remote:
             return fetch.read_new(self._folder, request)
         if isinstance(request, pt.GetEnvironment):
             return pt.Environment(env=adoption.launch_variables(read_job(self._folder)))
+        if isinstance(request, pt.StopAsked):
+            return stop(self._folder, request)
         return control.exchange(self._folder, request, REQUEST_S)
 
     async def _follow(self, folder: RunFolder) -> None:
@@ -346,7 +373,8 @@ class Remote:
             now_s = boottime_s()
             absent_since_s = absent_since_s or now_s
             if now_s - absent_since_s > ABSENT_AFTER_S and not (lives or _is_adopted(folder)):
-                self.send(pt.NodeAbsent())
+                if not _lives(folder):
+                    self.send(pt.NodeAbsent())
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
 

@@ -38,6 +38,8 @@ LINK_GRACE_S = 3.0
 UP_S = 30.0
 """An attempt cannot begin if one of its nodes is not reached within this time."""
 EVIDENCE_S = 10.0
+EACH_S = 8.0
+"""A user's command waits for 10 s."""
 RETRY_S = 0.5
 AWAY_S = 10.0
 """How long to wait for an unreachable node whose ranks have to end."""
@@ -495,10 +497,10 @@ class RemoteNodes:
         """End a node's part of the job; returns once it has ended or the node is unreachable."""
         deadline_s = boottime_s() + grace_s + ENDED_S
         while (node.is_stale or not node.ended) and boottime_s() < deadline_s:
-            if not node.is_known:
+            if not node.link.is_up:
                 life = self._log.state.nodes.get(node.link.host)
                 away_s = AWAY_S if life is not None and life.takes_part else 0.0
-                if not await until(lambda: node.is_known, away_s):
+                if not await until(lambda: node.link.is_up, away_s):
                     return
                 continue
             asked = False
@@ -506,7 +508,7 @@ class RemoteNodes:
                 await node.link.ask(pt.StopAsked(grace_s=grace_s), pt.Done, timeout_s=10.0)
                 asked = True
             wait_s = grace_s + ENDED_S if asked else RETRY_S
-            await until(lambda: node.ended or not node.is_known, wait_s)
+            await until(lambda: node.ended or not node.link.is_up, wait_s)
 
     def may_run_unseen(self) -> bool:
         """Whether parts may be running on nodes that cannot be reached."""
@@ -534,7 +536,7 @@ class RemoteNodes:
             ControlError: no node answered.
         """
         found = await asyncio.gather(
-            *(self.ask(host, request, kind) for host in sorted(hosts)),
+            *(self.by_host[host].link.ask(request, kind, EACH_S) for host in sorted(hosts)),
             return_exceptions=True,
         )
         answers = [one for one in found if not isinstance(one, BaseException)]

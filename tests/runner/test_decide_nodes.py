@@ -31,7 +31,7 @@ from ddptop_runner.node.alerts import LastResort
 from ddptop_runner.node.engine import until
 from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import LinkError, NodeLink
-from ddptop_runner.node.remote_nodes import RemoteNodes, Reported
+from ddptop_runner.node.remote_nodes import MOST_REPEATED, RemoteNodes, Reported
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -433,6 +433,22 @@ def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
     remotes.take_report(near.link, pt.NodeAbsent())
     assert near.ended
     assert not job.state.nodes["n0"].failed
+
+
+async def test_a_node_that_repeats_facts_without_end_fills_no_memory() -> None:
+    job = Job()
+    job.run()
+    remotes: Any = remote_nodes_of(job)
+    node, reads = remotes.by_host["n1"], list[int]()
+    node.link = Deaf(remotes, "n1")
+    remotes._process.events_after = lambda seq: reads.append(seq) or []
+    connected = pt.NodeFact(fact=pt.AgentConnected(pid=7))
+    for _ in range(MOST_REPEATED + 9):
+        remotes.take_report(node.link, connected)
+    assert len(node.repeated) == MOST_REPEATED
+    for _ in range(9):
+        remotes.take_report(node.link, HERE_NOW)
+    assert reads == [0] and not node.repeated
 
 
 async def test_a_part_that_runs_is_not_started_again_but_chooses_its_devices() -> None:

@@ -45,6 +45,8 @@ AWAY_S = 10.0
 """How long to wait for an unreachable node whose ranks have to end."""
 ENDED_S = 60.0
 """Time for a node's part to end, in addition to its ranks' grace period."""
+MOST_REPEATED = 4096
+"""Facts that are kept until a node has repeated all; more are not a node's."""
 ORPHANED_S = 120.0
 """A part without contact ends within this time after the orphan timeout."""
 FOR_NODES = (
@@ -224,15 +226,18 @@ class RemoteNodes:
             if report.snapshot.state not in LIVE_STATES:
                 self._report_absent(node)
             elif node.reported in (Reported.NOT_DUE, Reported.NOTHING):
-                node.reported, node.repeated = (
-                    Reported.INCOMPLETE,
-                    [],
-                )  # facts may be lost, as it was silent
+                # facts may be lost, as it was silent
+                node.reported, node.repeated = Reported.INCOMPLETE, []
                 with contextlib.suppress(LinkError):
                     link.follow()
 
     def _take_fact(self, node: RemoteNode, fact: pt.Fact) -> None:
         if not isinstance(fact, FACTS):
+            return
+        if isinstance(fact, pt.LinkMade):
+            if node.reported is Reported.COMPLETE:
+                return  # each one costs a read of the history
+        elif len(node.repeated) >= MOST_REPEATED:
             return
         fact = _shifted(replace(fact, node=node.link.host), node.link.shift_s)
         if isinstance(fact, pt.LinkMade):

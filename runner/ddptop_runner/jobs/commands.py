@@ -57,7 +57,7 @@ REPEATABLE = pt.StopAsked | pt.GetStacks
 """Requests that may be sent again if the connection broke before the answer."""
 RESTORED_S = 5.0
 """A supervisor writes its files again within a second."""
-DELETE_TRIES = 20
+DELETE_TRIES = 1000
 STEP_S = 30.0
 """How long a step of Slurm may take to start."""
 FORGET_S = 15.0

@@ -548,7 +548,9 @@ def test_zygote_that_fails_while_forking_leaves_no_rank(tmp_path: Path, when: st
 
 
 def test_ranks_are_forked_together(package: Path, tmp_path: Path) -> None:
-    (package / "number.py").write_text("import os, torch; print(os.environ['RANK'], os.getppid())")
+    (package / "number.py").write_text(
+        "import os, torch\nos.write(1, f\"{os.environ['RANK']} {os.getppid()}\\n\".encode())"
+    )
     with agent_for(["number.py"], package) as agent:
         answer = agent.rank(tmp_path / "log", together=5)
     lines = (tmp_path / "log").read_text().splitlines()[1:]

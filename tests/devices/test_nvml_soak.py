@@ -11,14 +11,14 @@ from tests.nvml_stub import GIB, StubGpu, StubProcess
 
 READER = """
 import sys
+import psutil
 from ddptop_runner.devices.sampler import open_backend
 from ddptop_runner.model.snapshot import encode
-from ddptop_runner.devices.sampler import resident_bytes
-backend = open_backend()
+this, backend = psutil.Process(), open_backend()
 for line in sys.stdin:
     lost = sum(gpu.lost for gpu in backend.sample(float(line)))
     encode(backend.note)
-    print(resident_bytes(), lost, flush=True)
+    print(this.memory_info().rss, lost, flush=True)
 """
 MIB = 2**20
 

@@ -31,7 +31,6 @@ from ddptop_runner.base.files import belongs
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
-from ddptop_runner.job.processes import agent_processes
 from ddptop_runner.job.registry import (
     START_ALLOWANCE_S,
     JobView,
@@ -156,13 +155,15 @@ def restored(job: str) -> JobView | None:
 def end_deleted(job: str, grace_s: float) -> bool:
     """End a job whose run folder was deleted while it ran; returns whether there was one.
 
-    Raises:
-        DdptopError: only its head was here, and could not be asked to end the ranks.
-
     Args:
         job: its name or its ID, `name@nonce`, which tells it from a later job of that name.
         grace_s: as for `stop`; 0 kills at once.
+
+    Raises:
+        DdptopError: only its head was here, and could not be asked to end the ranks.
     """
+    from ddptop_runner.job.processes import agent_processes  # not needed for the first frame
+
     folder, owner = run_folder(job.partition("@")[0]), os.geteuid()
     guards: dict[str, list[ProcessId]] = {job: []} if "@" in job else {}
     for process in guards_of(folder, owner):

@@ -64,8 +64,7 @@ _INSERT = {
 }
 _INSERT_EVENT = f"""
     INSERT INTO events ({", ".join(EVENT_COLUMNS)}, number)
-    VALUES ({", ".join(f":{column}" for column in EVENT_COLUMNS)},
-        CASE WHEN :type != '{SILENT}' THEN (SELECT coalesce(max(number), 0) + 1 FROM events) END)"""
+    VALUES ({", ".join(f":{column}" for column in EVENT_COLUMNS)}, :number)"""
 
 
 def merge_rows(kind: Kind, t: int, rows: Sequence[Row]) -> Row:
@@ -250,6 +249,8 @@ class HistoryWriter:
         self._written_at: float | None = None
         self._kept_at = 0
         """When rows were last rolled up and pruned, in units of `KEEP_EVERY_S`."""
+        self._number = 0
+        """The number of the last event that is shown; it continues in a new file."""
         self._closed = False
         self._db: sqlite3.Connection | None = None
         self._connect()
@@ -428,8 +429,9 @@ class HistoryWriter:
                     db.execute(statement)
                 db.execute("COMMIT")
                 self._scalars = Scalars()  # it lacks their last rows
-            (stored,) = db.execute("SELECT max(seq) FROM events").fetchone()
+            stored, number = db.execute("SELECT max(seq), max(number) FROM events").fetchone()
             self._renumber(stored or 0)
+            self._number = max(self._number, number or 0)
         except BaseException:
             db.close()
             raise
@@ -448,11 +450,15 @@ class HistoryWriter:
 
     def _write(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
+        number = self._number
         try:
             for table, rows in self._pending.items():
                 db.executemany(_INSERT[table], rows)
             for event in self._pending_events:
                 values = {**msgspec.structs.asdict(event), "ts": event.ts.timestamp()}
+                is_shown = event.type != SILENT
+                number += is_shown
+                values["number"] = number if is_shown else None
                 if event.data is not None:
                     values["data"] = msgspec.json.encode(event.data).decode()
                 db.execute(_INSERT_EVENT, values)
@@ -462,6 +468,7 @@ class HistoryWriter:
                     _roll_up(db, kind, self._second)
                 _prune(db, self._second)
             db.execute("COMMIT")
+            self._number = number
         except BaseException:
             if db.in_transaction:
                 with contextlib.suppress(sqlite3.Error):

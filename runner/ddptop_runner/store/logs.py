@@ -220,11 +220,12 @@ def last_lines(path: Path, count: int) -> list[str]:
     Reads only the end of the log. An unfinished last line counts.
     """
     cleaner = LineCleaner()
+    lines: list[str] = []
     with suppress(OSError), LogFile(path) as log:
-        start = log.tail_offset(count, MAX_TAIL_BYTES + 4096 * count)
-        lines = cleaner.feed(log.between(max(start, log.first), log.end)) + cleaner.finish()
-        return lines[-count:] if count > 0 else []
-    return []
+        log.seek(log.tail_offset(count, MAX_TAIL_BYTES + 4096 * count))
+        while block := log.read(BLOCK_BYTES):
+            lines += cleaner.feed(block)
+    return [*lines, *cleaner.finish()][-count:] if count > 0 else []
 
 
 def tail_bytes(path: Path, max_bytes: int, before: int | None = None) -> bytes:

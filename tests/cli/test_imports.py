@@ -122,3 +122,14 @@ def test_a_job_waits_for_little_before_it_starts(ddptop_home, tmp_path, name):
     loaded = set(answer.stderr.splitlines()[-1].split(","))
     assert "ddptop_runner.jobs.launch" in loaded
     assert loaded & {"asyncio", "hashlib", "logging", "sqlite3"} == set()
+
+
+def test_an_early_exit_waits_for_what_is_being_imported() -> None:
+    """Python crashes if it exits while a thread imports a C extension."""
+    script = (
+        "import atexit, sys; from ddptop_runner.host import tmux; tmux.import_early();"
+        "server = 'ddptop_runner.host.tmux_server';"
+        "atexit.register(lambda: print(hasattr(sys.modules.get(server), 'shell_words')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\n")

@@ -117,6 +117,9 @@ def program_problem() -> str | None:
 
 
 def import_early() -> None:
-    """Import `tmux_server` in a thread, while the caller does something else."""
+    """Import `tmux_server` in a thread, while the caller does something else.
+
+    Python waits for the thread: an exit during the import of a C extension may crash.
+    """
     name = "ddptop_runner.host.tmux_server"
-    threading.Thread(target=importlib.import_module, args=(name,), daemon=True).start()
+    threading.Thread(target=importlib.import_module, args=(name,)).start()

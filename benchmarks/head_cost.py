@@ -34,7 +34,7 @@ from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, write_spec
 from ddptop_runner.node import engine, process, remote_nodes
 from ddptop_runner.node import head as head_module
 
-ALLOWED_PERCENT = 15.0
+ALLOWED_PERCENT = 12.0
 
 
 def spec_of(nodes: int, ranks: int, folder: Path) -> JobSpec:

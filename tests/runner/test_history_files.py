@@ -101,8 +101,7 @@ def test_a_file_that_is_no_history_is_set_aside(path):
         with pytest.raises(DamagedFileError, match=r"history\.db is not a valid history"):
             HistoryReader(path).events()
         writer = HistoryWriter(path)
-        assert writer.damaged_file == path.with_name(f"history.db.damaged-{number}")
-        assert writer.damaged_file.read_bytes() == content
+        assert path.with_name(f"history.db.damaged-{number}").read_bytes() == content
         assert writer.event(event()).seq == 1
         writer.close(final=True)
         assert writer.problem is None
@@ -115,7 +114,7 @@ def test_another_programs_database_is_no_history(path):
     db.close()
     with pytest.raises(DamagedFileError, match="not a valid history"):
         HistoryReader(path).span()
-    assert HistoryWriter(path).damaged_file is not None
+    assert HistoryWriter(path).lost_history is not None
 
 
 def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
@@ -127,7 +126,7 @@ def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
     with pytest.raises(DamagedFileError):
         HistoryReader(path).events()
     writer = HistoryWriter(path)
-    assert writer.damaged_file is not None and writer.damaged_file.exists()
+    assert path.with_name("history.db.damaged-1").exists()
     writer.add(START + 1000, 0, [rank(loss=3.0)], [])
     writer.close()
     assert HistoryReader(path).rank_series("loss", 0, START + 2000, 10)[0].last == [3.0]
@@ -143,8 +142,35 @@ def test_damage_while_writing_starts_a_new_file_and_event_numbers_continue(path)
     assert writer.event(event("hang")).seq == 4
     assert writer.event(event("failure")).seq == 5
     writer.close()
-    assert writer.damaged_file is not None
+    assert writer.lost_history is not None
     assert [(e.seq, e.type) for e in HistoryReader(path).events()] == [(4, "hang"), (5, "failure")]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE rank_1s SET loss_mean = 'x'",
+        "UPDATE rank_1s SET rss_bytes_mean = 9e999",
+        "INSERT INTO events (ts, type, message, number) VALUES (0, 'hang', '', 'x')",
+    ],
+)
+def test_values_of_unexpected_types_cost_no_sample_of_now(path, harm):
+    write_losses(path, dict.fromkeys(range(15), 1.0))
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute(harm)
+    writer = HistoryWriter(path)
+    for offset in (30, 31):
+        writer.add(START + offset, 0, [rank(loss=3.0)], [])
+    writer.close()
+    assert writer.lost_history is not None
+    assert HistoryReader(path).rank_series("loss", 0, START + 40, 10)[0].last == [3.0, 3.0]
+
+
+def test_a_scalar_whose_name_is_not_text_is_omitted(path):
+    write_losses(path, {0: 1.0})
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("INSERT INTO scalar_1s (t, scalar, value_mean) VALUES (?, x'00', 1)", (START,))
+    assert HistoryReader(path).scalar_series(0, START + 40, 10) == {}
 
 
 def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):

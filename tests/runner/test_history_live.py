@@ -110,7 +110,7 @@ def test_killed_writer_loses_nothing_it_reported_and_can_be_replaced(path):
     assert span is not None and span[1] >= START + second
 
     again = HistoryWriter(path)
-    assert again.damaged_file is None
+    assert again.lost_history is None
     first_new = span[1] + 1
     for t in range(first_new, first_new + 700):
         rank = RankSample(rank=0, local_rank=0, host="node", loss=float(t - START))

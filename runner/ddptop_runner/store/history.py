@@ -232,8 +232,6 @@ class HistoryWriter:
         self.lost_history: str | None = None
         """Why this writer last started a new file."""
         self._gap: tuple[float, float] | None = None
-        self.damaged_file: Path | None = None
-        """The last damaged file that this writer set aside."""
         self._batch_s = batch_s
         self._hosts = tuple(hosts)
         self._scalars = Scalars()
@@ -430,6 +428,8 @@ class HistoryWriter:
                 db.execute("COMMIT")
                 self._scalars = Scalars()  # it lacks their last rows
             stored, number = db.execute("SELECT max(seq), max(number) FROM events").fetchone()
+            if not isinstance(number, (int, type(None))):
+                raise sqlite3.DatabaseError("the number of an event is not an integer")
             self._renumber(stored or 0)
             self._number = max(self._number, number or 0)
         except BaseException:
@@ -464,9 +464,12 @@ class HistoryWriter:
                 db.execute(_INSERT_EVENT, values)
             if self._second is not None and self._second // KEEP_EVERY_S != self._kept_at:
                 self._kept_at = self._second // KEEP_EVERY_S
-                for kind in KINDS:
-                    _roll_up(db, kind, self._second)
-                _prune(db, self._second)
+                try:
+                    for kind in KINDS:
+                        _roll_up(db, kind, self._second)
+                    _prune(db, self._second)
+                except (ArithmeticError, TypeError, ValueError) as error:
+                    raise sqlite3.DatabaseError("values of unexpected types") from error
             db.execute("COMMIT")
             self._number = number
         except BaseException:
@@ -516,7 +519,7 @@ class HistoryWriter:
         """Rename the damaged file, with its WAL, so that a new one can take its place."""
         self._disconnect()
         with contextlib.suppress(OSError):
-            self.damaged_file = aside = set_aside(self.path)
+            aside = set_aside(self.path)
             self.lost_history = f"{self.path.name} was damaged and set aside as {aside.name}"
             for suffix in ("-wal", "-shm"):
                 file = self.path.with_name(self.path.name + suffix)

@@ -197,7 +197,11 @@ class HistoryReader:
         are over all ranks that report it.
         """
         found = self._series(SCALAR, "value", since_unix, until_unix, max_points)
-        named = [(one.t[0], name, one) for name, one in found.items() if name.isprintable()]
+        named = [
+            (one.t[0], name, one)
+            for name, one in found.items()
+            if isinstance(name, str) and name.isprintable()
+        ]
         return {name: one for _, name, one in sorted(named, key=lambda one: one[:2])}
 
     def events(

@@ -282,6 +282,8 @@ _SUMMARY_VALUE = 1
 _VALUE_TAG, _VALUE_SIMPLE = 1, 2
 MAX_VALUES = 4096
 """In one event."""
+MAX_TAG_BYTES = 256
+"""Series with a longer name are not read."""
 
 Value = int | bytes
 
@@ -354,7 +356,7 @@ def _scalar(data: bytes) -> tuple[str, float] | None:
     for field, wire, value in _fields(data):
         if isinstance(value, int):
             continue
-        if field == _VALUE_TAG and wire == _BYTES:
+        if field == _VALUE_TAG and wire == _BYTES and len(value) <= MAX_TAG_BYTES:
             tag = value.decode("utf-8", "replace")
         elif field == _VALUE_SIMPLE and wire == _FIXED32:
             number = _FLOAT.unpack(value)[0]

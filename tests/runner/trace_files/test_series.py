@@ -188,3 +188,8 @@ def test_mutated_files_never_raise() -> None:
 def test_what_else_is_logged_is_kept_by_its_name() -> None:
     events = record(event(9, scalar("lr-Adam", 0.5))) + record(event(19, scalar("val_acc", 0.75)))
     assert [r.scalars for r in read(events)] == [(("lr-Adam", 0.5),), (("val_acc", 0.75),)]
+
+
+def test_an_endless_tag_is_not_kept() -> None:
+    assert read(record(event(1, scalar("x" * 1000, 0.5), scalar("loss" * 1000, 0.5)))) == []
+    assert read(record(event(1, scalar("x" * 64, 0.5)))) != []

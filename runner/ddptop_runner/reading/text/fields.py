@@ -28,7 +28,6 @@ _OF_TAGS = frozenset({b"loss", b"inner", b"dataloader", b"idx", b"0", b"vs", b"i
 _PARTS = re.compile(rb"[_/.\-]")
 _TAG_PARTS = re.compile(rb"[_/.\-\s:|]+")
 _FOLDER_PARTS = re.compile(rb"[^a-z]+")
-MAX_TAG_CHARS = 96
 
 
 class Name(NamedTuple):
@@ -65,8 +64,6 @@ def of_tag(tag: str) -> Name | None:
 
     None if it is neither a training nor a validation loss.
     """
-    if len(tag) > MAX_TAG_CHARS:
-        return None
     lower = tag.lower().encode("utf-8", "replace")
     parts = set(_TAG_PARTS.split(lower))
     if b"loss" not in parts:  # trainLoss

@@ -31,6 +31,12 @@ def stub(make_stub):
     return make_stub([*whole, instance(FIRST, 0, whole[1]), instance(SECOND, 2, whole[1])])
 
 
+def lose_second_device(stub):
+    with stub.together():
+        for index in (1, 100, 102):
+            stub.lose(index)
+
+
 def test_all_devices_come_with_their_instances(stub, make_reader):
     gpus = make_reader(stub).sample(0)
     parent = stub.gpu(1).uuid
@@ -123,9 +129,7 @@ def test_missing_requested_instance_is_reported(stub, make_reader):
 def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
     reader = make_reader(stub)
     reader.sample(0)
-    with stub.together():
-        for index in (1, 100, 102):
-            stub.lose(index)
+    lose_second_device(stub)
     for second in range(1, 40):
         gpus = reader.sample(second)
     assert [gpu["lost"] for gpu in gpus] == [False, True, True, True]
@@ -141,9 +145,7 @@ def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
 def test_instances_that_changed_while_their_device_was_lost_are_found(stub, make_reader):
     reader = make_reader(stub)
     reader.sample(0)
-    with stub.together():
-        for index in (1, 100, 102):
-            stub.lose(index)
+    lose_second_device(stub)
     for second in range(1, 12):
         reader.sample(second)
     stub.gpus = [gpu for gpu in stub.gpus if gpu.uuid not in (FIRST, SECOND)]

@@ -85,10 +85,10 @@ def test_who_may_not_know_believes_no_0(parent, monkeypatch):
     assert end_of(process, lambda: let_it_finish(parent)) is None  # it was 0, which cannot be known
 
 
-def test_what_proc_shows_is_believed(parent):
-    process = grandchild_of(parent)
-    # if read before the parent has reaped it
-    assert end_of(process, lambda: let_it_finish(parent)) in (0, None)
+def test_the_status_of_one_that_is_not_reaped_yet_is_known():
+    argv = [sys.executable, "-S", "-c", "input(); raise SystemExit(7)"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as child:
+        assert end_of(procs.identify(child.pid), lambda: let_it_finish(child)) == 7
 
 
 def test_without_pidfds_it_is_seen_all_the_same(parent, monkeypatch):

@@ -182,7 +182,6 @@ def _process_exited(
         status=fact.status,
         at_s=fact.at_s,
         by_us=was_ended(state, fact),
-        approximate=fact.approximate,
         **of_rank,
     )
     # on one machine, the agent and its exit show what follows

@@ -26,8 +26,6 @@ class RankLife(Base, frozen=True, kw_only=True):
     """CLOCK_BOOTTIME of its exit."""
     by_us: bool = False
     """Whether ddptop or torch's agent had begun to end it."""
-    approximate: bool = False
-    """Whether `at_s` may be late."""
     hung: bool = False
     node: str = HERE
 

@@ -134,8 +134,6 @@ class ProcessExited(OfNode, frozen=True, kw_only=True, tag="process_exited"):
     """As in subprocess; None if it could not be collected."""
     at_s: float
     """CLOCK_BOOTTIME."""
-    approximate: bool = False
-    """Whether that time may be late."""
 
 
 class OrphanExited(OfNode, frozen=True, kw_only=True, tag="orphan_exited"):

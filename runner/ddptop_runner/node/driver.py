@@ -351,7 +351,7 @@ class JobDriver(Decisions):
             self._note_dead_ranks(status)
             attempt = self._agent_state().attempt
             self.take(pt.AgentExited(pid=pid, status=status, attempt=attempt))
-        elif self.attempt.exited(pid, status, at_s, approximate=True) and self.agent_pid is None:
+        elif self.attempt.exited(pid, status, at_s) and self.agent_pid is None:
             self.take(pt.OrphanExited())
 
     def _note_dead_ranks(self, agent_status: int | None) -> None:
@@ -360,7 +360,7 @@ class JobDriver(Decisions):
         for record in self.attempt.table.alive():
             if record.process is not None and not procs.is_alive(record.process):
                 known = 0 if finished else self._seen_exits.get(record.process.pid)
-                self.attempt.exited(record.process.pid, known, boottime_s(), approximate=True)
+                self.attempt.exited(record.process.pid, known, boottime_s())
 
     # -- evidence and causes ---------------------------------------------------------------------
 

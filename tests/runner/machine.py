@@ -721,13 +721,12 @@ class Machine(Simulation):
                 begins=order.begins,
                 status=order.status,
                 cause=CAUSE,
-                jitter=chance,
             )
         if isinstance(order, pt.ChooseDevices):
-            return self._choose(attempt, chance)
+            return self._choose(chance)
         if isinstance(order, pt.ReplaceAgent):
             self._end_everything()
-            return self._made_room(attempt, chance)
+            return self._made_room(chance)
         self._end_everything()
         if isinstance(order, pt.EndRanks):
             self._see_agent_exit()
@@ -749,11 +748,11 @@ class Machine(Simulation):
         found = "GPU 0 still has memory in use" if chance < 0.1 else None
         return pt.LeftoversEnded(question=question, waited_s=9.0, found=found, is_problem=True)
 
-    def _made_room(self, attempt: int, chance: float) -> pt.AgentMadeRoom:
+    def _made_room(self, chance: float) -> pt.AgentMadeRoom:
         found = "waited 9 s" if chance < 0.1 else None
-        return pt.AgentMadeRoom(attempt=attempt, waited_s=9.0, found=found)
+        return pt.AgentMadeRoom(waited_s=9.0, found=found)
 
-    def _choose(self, attempt: int, chance: float) -> pt.DevicesChosen:
+    def _choose(self, chance: float) -> pt.DevicesChosen:
         aside, refused = [], None
         left = [d for d in DEVICES if d not in [one.device for one in self.state.set_aside]]
         if chance < 0.15 and len(left) > 1:
@@ -761,7 +760,6 @@ class Machine(Simulation):
         elif chance < 0.2:
             refused = "GPU 0: lost"
         return pt.DevicesChosen(
-            attempt=attempt,
             agent=self._agent_state(),
             aside=aside,
             refused=refused,

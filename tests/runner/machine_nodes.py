@@ -719,25 +719,19 @@ class World(Simulation):
                 begins=order.begins,
                 status=order.status,
                 cause=cause,
-                jitter=chance,
             )
         if isinstance(order, pt.ReplaceAgent):
             node.ends_all()
             node.report_exits()
             node.agent_exit = None
-            return pt.AgentMadeRoom(node=node.host, attempt=self._known(attempt))
+            return pt.AgentMadeRoom(node=node.host)
         assert isinstance(order, pt.ChooseDevices), order
         refused = "GPU 0: lost" if node.is_full else None
         return pt.DevicesChosen(
             node=node.host,
-            attempt=self._known(attempt),
             agent=node.state_of_agent(),
             refused=refused,
         )
-
-    def _known(self, attempt: int) -> int:
-        """The attempt as a node knows it that may have been left out of the last ones."""
-        return self.random.choice([attempt, max(0, attempt - 1)])
 
     def _fact_of(self, order: Any, attempt: int, given_s: float) -> pt.Fact | None:
         chance = self.random.random()

@@ -137,9 +137,9 @@ def test_an_agent_is_started_only_for_an_attempt_that_begins():
         ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=2),
     )
     start = pt.StartAgent(attempt=1, restarts_left=2)
-    assert orders(state, pt.AgentMadeRoom(attempt=0)) == [start]
+    assert orders(state, pt.AgentMadeRoom()) == [start]
     state = after(ev.NodesChosen(attempt=2, nodes=[HERE], at_s=3.0), state=state)
-    assert orders(state, pt.AgentMadeRoom(attempt=0)) == []
+    assert orders(state, pt.AgentMadeRoom()) == []
 
 
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():

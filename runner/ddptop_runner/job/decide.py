@@ -395,10 +395,8 @@ def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: Job
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    if state.ending is not None or state.is_over or fact.attempt != state.attempt:
+    if state.is_decided or state.is_over or fact.attempt != state.attempt:
         return []
-    if state.restart is not None or state.node().wanted_agent is not None:
-        return []  # requested in the meantime, or decided before
     judged = None
     if fact.cause is not None:
         judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)

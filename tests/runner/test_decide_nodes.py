@@ -680,6 +680,13 @@ def test_a_node_is_not_taken_back_while_one_that_cannot_be_reached_may_train_on(
     assert job.take(pt.LinkMade(node="n0"), 901.0) == [pt.WaitForRestart(at_s=None)]
 
 
+def test_a_node_that_returns_while_the_others_meet_is_taken_back_once_they_have() -> None:
+    job = Job(count=3)
+    without_the_third(job, starts=False)
+    assert job.take(pt.LinkMade(node="n2"), 60.0) == [END_N2]
+    assert job.start(0) == [pt.WaitForRestart(at_s=None)]
+
+
 def test_a_node_is_taken_back_once_all_others_are_away_for_long() -> None:
     job = Job(count=3)
     without_the_third(job)

@@ -27,6 +27,8 @@ NODE_TIMEOUT_S = 40.0
 ORPHAN_TIMEOUT_S = 600.0
 JOIN_S = 60.0
 """How long the agents of an attempt wait for each other."""
+LOST = 0.03
+"""How often a link breaks while an order to the agent is on its way."""
 UP_S = 30.0
 """How long to try to begin an attempt on a node that cannot be reached."""
 ON_NODE = (
@@ -373,7 +375,10 @@ class World(Simulation):
         if isinstance(order, ON_NODE) and not self.nodes[order.node].is_up:
             return
         if isinstance(order, pt.AnswerAgent | pt.TellAgent | pt.StartAgent):
-            self.nodes[order.node].carry_out(order)
+            if self.random.random() < LOST:
+                self._break(self.nodes[order.node])
+            else:
+                self.nodes[order.node].carry_out(order)
         elif isinstance(order, pt.SkipWait):
             self._skip_wait()
         elif isinstance(order, pt.WaitForRestart):

@@ -772,6 +772,14 @@ def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
     return job.take(pt.NodeRefused(node=node, attempt=attempt, error=error, answered=True))
 
 
+def test_nodes_that_refuse_one_after_the_other_leave_too_few() -> None:
+    job = Job(count=3, least=2)
+    refuse(job, 0)
+    begun = job.take(pt.RestartDue(attempt=0))
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
+    assert refuse(job, 1, "n2") == [pt.EndRanks(grace_s=10.0)]
+
+
 def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
     job = Job(count=3, least=2)
     assert refuse(job, 0) == [END_N1, pt.WaitForRestart(at_s=None)]
@@ -883,6 +891,18 @@ def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_cho
     answers = job.take(pt.DevicesChosen(node="n1", agent=asks))
     assert [one.restart for one in answers if isinstance(one, pt.AnswerAgent)] == [False]
     assert job.take(pt.AgentExited(node="n1", pid=7, status=1, attempt=0)) == [replaced]
+
+
+def test_an_order_to_restart_is_repeated_if_the_link_broke_since() -> None:
+    job = Job(count=2)
+    job.run()
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    job.take(pt.RestartDue(attempt=0))
+    agent = pt.AgentState(pid=7, listens=True, attempt=0)
+    again = pt.TellAgent(node="n1", order="restart_group", restarts_left=3)
+    assert again in job.take(pt.DevicesChosen(node="n1", agent=agent))
+    job.take(pt.LinkBroken(node="n1", why="no route"))
+    assert again in job.take(pt.LinkMade(node="n1", agent=agent))
 
 
 async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:

@@ -56,7 +56,6 @@ def put_exit(record: RankRecord, end: RankExit) -> None:
         status=end.returncode,
         at_s=end.at_boottime_s,
         by_us=end.ended_by_us,
-        approximate=end.approximate,
     )
     record.job = lambda: JobState(ranks={record.rank: life}, launcher=life)
 

@@ -16,7 +16,7 @@ import msgspec
 from tests.runner.builders import make_spec
 
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.job.decide import decide
+from ddptop_runner.job.decide import Decision, decide
 from ddptop_runner.job.event_log import EventLog, Memory
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.state import JobState
@@ -25,7 +25,8 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
-from ddptop_runner.model.spec import Device
+from ddptop_runner.model.spec import Device, JobSpec
+from ddptop_runner.node.engine import evidence_kept
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 CAUSE = Cause(kind="signal", rank=0, signal="SIGKILL", summary="Rank 0 was killed.")
@@ -113,12 +114,118 @@ class Agent:
             self.answer = order
 
 
-class Machine:
+class Simulation:
+    """What a simulated job on one node and one on several have in common."""
+
+    spec: JobSpec
+
+    def __init__(self, seed: int, now_s: float) -> None:
+        self.random = random.Random(seed)
+        self.now_s = now_s
+        self.rows = Rows()
+        self.log = self._new_log()
+        self.todo: list[Any] = []
+        """Orders, with their attempts."""
+        self.stale = Memory(state=self.log.state)
+        self.has_stopped = self.lost_log = False
+
+    def _new_log(self) -> EventLog:
+        history: Any = self.rows
+        return EventLog(history, lambda line: None)
+
+    @property
+    def state(self) -> JobState:
+        return self.log.state
+
+    def _record(self, event: ev.JobEvent) -> None:
+        raise NotImplementedError
+
+    def _order(self, order: Any) -> None:
+        raise NotImplementedError
+
+    def take(self, fact: pt.Fact) -> None:
+        """Like `Decisions.take`."""
+        fact = msgspec.json.decode(msgspec.json.encode(fact), type=pt.Fact)
+        self._carry(decide(self.state, fact, self.now_s, self.spec))
+
+    def _carry(self, decision: Decision) -> None:
+        for event in decision:
+            if isinstance(event, ev.EventBase):
+                self._record(event)
+        for order in decision:
+            if isinstance(order, pt.Message):
+                self._order(msgspec.json.decode(msgspec.json.encode(order), type=pt.Order))
+
+    def _skip_wait(self) -> None:
+        self.todo = [
+            (msgspec.structs.replace(one, at_s=self.now_s), *rest)
+            if isinstance(one, pt.WaitForRestart)
+            else (one, *rest)
+            for one, *rest in self.todo
+        ]
+
+    def snapshot_is_published(self) -> None:
+        self.stale = self.log.memory()
+
+    def _restarts(self) -> None:
+        """The next supervisor; a full disk has lost the end of the log."""
+        before, memory = self.state, self.log.memory()
+        if not self.rows.pending and self.random.random() < 0.5:
+            memory = self.stale  # the last one died before it could publish
+        self._restore(self._snapshot(memory))
+        assert self.state == before, "the next supervisor knows another state"
+        if self.lost_log:
+            self.rows.folded = self.state
+        self.stale = self.log.memory()
+        self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
+
+    def _restore(self, snapshot: NodeSnapshot | None = None) -> None:
+        self.lost_log |= bool(self.rows.pending)
+        last_stored = self.rows.kept[-1].seq if self.rows.kept else 0
+        self.rows.pending, self.rows.last_seq, self.todo = [], last_stored, []
+        self.log = self._new_log()
+        self.log.restore(self.rows.kept, snapshot)
+
+    def _snapshot(self, memory: Memory) -> NodeSnapshot:
+        return NodeSnapshot(
+            job="train",
+            job_id="train@1",
+            host="h",
+            seq=1,
+            ts=EPOCH,
+            state="running",
+            started_at=EPOCH,
+            memory=msgspec.json.decode(msgspec.json.encode(memory)),
+        )
+
+    def _verdict_of(self, order: pt.Order, attempt: int, chance: float) -> pt.Fact | None:
+        """The result of an order that changes nothing on a host."""
+        if isinstance(order, pt.KeepEvidence):
+            return evidence_kept(order, attempt)
+        if isinstance(order, pt.KeepEvidenceOnNodes):
+            return pt.VerdictsDue(attempt=attempt)
+        if isinstance(order, pt.WaitForRestart):
+            return pt.RestartDue(attempt=attempt)
+        if not isinstance(order, pt.JudgeAttempt | pt.JudgeTrouble):
+            return None
+        outcome = self._outcome(attempt) if chance > 0.1 else None
+        if isinstance(order, pt.JudgeTrouble):
+            return pt.TroubleJudged(
+                attempt=attempt, reason=order.reason, cause=CAUSE, outcome=outcome, jitter=chance
+            )
+        cause = None if outcome is None else CAUSE
+        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome, jitter=chance)
+
+    def _outcome(self, attempt: int) -> AttemptOutcome:
+        step = self.random.choice([None, 5, int(self.now_s)])
+        return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
+
+
+class Machine(Simulation):
     """One job on one host, step by step."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.now_s = 100.0
+        super().__init__(seed, now_s=100.0)
         self.limit = self.random.randint(0, MOST_RESTARTS)
         self.is_command = self.random.random() < 0.2
         self.spec = make_spec(
@@ -129,8 +236,6 @@ class Machine:
             on_nan=self.random.choice(["restart", "stop"]),
             allow_shrink=True,
         )
-        self.rows = Rows()
-        self.log = self._new_log()
         self.alive: dict[int, tuple[int, int]] = {}
         """(attempt, rank) by pid."""
         self.told: list[pt.ProcessExited] = []
@@ -141,10 +246,6 @@ class Machine:
         """Of an agent that exited, before anybody saw it."""
         self.pids = 10
         self.questions = 0
-        self.todo: list[tuple[pt.Order, int]] = []
-        self.stale = Memory(state=self.log.state)
-        self.has_stopped = False
-        self.lost_log = False
         if self.random.random() < 0.2:
             first = self.random.choice([ev.QueueEntered(), ev.Queued(waits_for="GPU 0")])
             self._record(msgspec.structs.replace(first, attempt=0))
@@ -156,26 +257,7 @@ class Machine:
         self._record(launched)
         self._start_agent(attempt)
 
-    def _new_log(self) -> EventLog:
-        history: Any = self.rows
-        return EventLog(history, lambda line: None)
-
-    @property
-    def state(self) -> JobState:
-        return self.log.state
-
     # -- the driver ------------------------------------------------------------------------------
-
-    def take(self, fact: pt.Fact) -> None:
-        """Like `JobDriver.take`."""
-        fact = msgspec.json.decode(msgspec.json.encode(fact), type=pt.Fact)
-        decision = decide(self.state, fact, self.now_s, self.spec)
-        for event in decision:
-            if isinstance(event, ev.EventBase):
-                self._record(event)
-        for order in decision:
-            if isinstance(order, pt.Message):
-                self._order(msgspec.json.decode(msgspec.json.encode(order), type=pt.Order))
 
     def _order(self, order: pt.Order) -> None:
         agent = self.agent
@@ -183,15 +265,7 @@ class Machine:
             if agent is not None and agent.listens:
                 agent.receive(order)
         elif isinstance(order, pt.SkipWait):
-            self.todo = [
-                (
-                    msgspec.structs.replace(one, at_s=self.now_s)
-                    if isinstance(one, pt.WaitForRestart)
-                    else one,
-                    attempt,
-                )
-                for one, attempt in self.todo
-            ]
+            self._skip_wait()
         elif isinstance(order, pt.StartAgent):
             self._start_agent(order.attempt)
         elif isinstance(order, pt.WaitForRestart):
@@ -580,21 +654,8 @@ class Machine:
         self.rows.is_full = False
 
     def supervisor_dies(self) -> None:
-        """Everything it was doing is lost; a full disk has lost the end of the log."""
-        before = self.state
-        memory = self.log.memory()
-        if not self.rows.pending and self.random.random() < 0.5:
-            memory = self.stale  # it died before it could publish
-        self.lost_log |= bool(self.rows.pending)
-        last_stored = self.rows.kept[-1].seq if self.rows.kept else 0
-        self.rows.pending, self.rows.last_seq, self.todo = [], last_stored, []
-        self.log = self._new_log()
-        self.log.restore(self.rows.kept, self._snapshot(memory))
-        assert self.state == before, "the next supervisor knows another state"
-        if self.lost_log:
-            self.rows.folded = self.state
-        self.stale = self.log.memory()
-        self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
+        """Everything it was doing is lost."""
+        self._restarts()
         if self.agent is not None:
             self.agent.listens = False
             if self.random.random() < 0.5:
@@ -605,37 +666,18 @@ class Machine:
             self._report_exits()
         self.take(pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=is_seen))
 
-    def _snapshot(self, memory: Memory) -> NodeSnapshot:
-        return NodeSnapshot(
-            job="train",
-            job_id="train@1",
-            host="h",
-            seq=1,
-            ts=EPOCH,
-            state="running",
-            started_at=EPOCH,
-            memory=msgspec.json.decode(msgspec.json.encode(memory)),
-        )
-
     def machine_reboots(self) -> None:
         """Everything dies at once; later, the job is started again."""
         if self.random.random() < 0.7:
             return
         self.alive, self.untold, self.agent, self.agent_exit = {}, [], None, None
-        last_stored = self.rows.kept[-1].seq if self.rows.kept else 0
-        self.lost_log |= bool(self.rows.pending)
-        self.rows.pending, self.rows.last_seq, self.todo = [], last_stored, []
-        self.log = self._new_log()
-        self.log.restore(self.rows.kept)
+        self._restore()
         self.rows.folded = self.state
         attempt = 1 + max([self.state.attempt or 0, *(one.attempt for one in self.told)])
         if not self.state.is_over:
             self._record(ev.JobLost(attempt=self.state.attempt, rebooted=True))
         self.has_stopped = False
         self._launch(attempt)
-        self.stale = self.log.memory()
-
-    def snapshot_is_published(self) -> None:
         self.stale = self.log.memory()
 
     def order_is_done(self) -> None:
@@ -653,7 +695,7 @@ class Machine:
         *(order_is_done, agent_acts, agent_connects) * 8,
         *(trouble_is_found, someone_restarts, agent_dies, agent_exit_is_seen) * 2,
         *(rank_appears, rank_appears, disk_is_full, disk_has_room, something_is_noted),
-        *(supervisor_dies, snapshot_is_published, disk_has_room) * 2,
+        *(supervisor_dies, Simulation.snapshot_is_published, disk_has_room) * 2,
         *(someone_stops, machine_reboots, queue_moves),
     )
 
@@ -666,46 +708,25 @@ class Machine:
 
     def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         chance = self.random.random()
-        if isinstance(order, pt.KeepEvidence):
-            return pt.EvidenceKept(attempt=attempt, question=order.question, ranks=order.ranks)
+        if isinstance(order, pt.JudgeAttempt) and self.is_command:
+            self._end_orphans()
+        if (fact := self._verdict_of(order, attempt, chance)) is not None:
+            return fact
         if isinstance(order, pt.EndLeftovers):
             self._end_orphans()
             return self._waited(order.question, chance)
-        if isinstance(order, pt.JudgeAttempt):
-            if self.is_command:
-                self._end_orphans()
-            outcome = self._outcome(attempt) if chance > 0.1 else None
-            return pt.AttemptJudged(
-                attempt=attempt,
-                cause=None if outcome is None else CAUSE,
-                outcome=outcome,
-                jitter=chance,
-            )
         if isinstance(order, pt.JudgeStart):
             return pt.StartJudged(
                 attempt=attempt,
                 begins=order.begins,
                 status=order.status,
                 cause=CAUSE,
-                jitter=chance,
             )
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)
-        if isinstance(order, pt.JudgeTrouble):
-            return pt.TroubleJudged(
-                attempt=attempt,
-                reason=order.reason,
-                cause=CAUSE,
-                outcome=self._outcome(attempt) if chance > 0.1 else None,
-                jitter=chance,
-            )
-        if isinstance(order, pt.WaitForRestart):
-            return pt.RestartDue(attempt=attempt)
         if isinstance(order, pt.ChooseDevices):
-            return self._choose(attempt, chance)
+            return self._choose(chance)
         if isinstance(order, pt.ReplaceAgent):
             self._end_everything()
-            return self._made_room(attempt, chance)
+            return self._made_room(chance)
         self._end_everything()
         if isinstance(order, pt.EndRanks):
             self._see_agent_exit()
@@ -727,15 +748,11 @@ class Machine:
         found = "GPU 0 still has memory in use" if chance < 0.1 else None
         return pt.LeftoversEnded(question=question, waited_s=9.0, found=found, is_problem=True)
 
-    def _made_room(self, attempt: int, chance: float) -> pt.AgentMadeRoom:
+    def _made_room(self, chance: float) -> pt.AgentMadeRoom:
         found = "waited 9 s" if chance < 0.1 else None
-        return pt.AgentMadeRoom(attempt=attempt, waited_s=9.0, found=found)
+        return pt.AgentMadeRoom(waited_s=9.0, found=found)
 
-    def _outcome(self, attempt: int) -> AttemptOutcome:
-        step = self.random.choice([None, 5, int(self.now_s)])
-        return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
-
-    def _choose(self, attempt: int, chance: float) -> pt.DevicesChosen:
+    def _choose(self, chance: float) -> pt.DevicesChosen:
         aside, refused = [], None
         left = [d for d in DEVICES if d not in [one.device for one in self.state.set_aside]]
         if chance < 0.15 and len(left) > 1:
@@ -743,7 +760,6 @@ class Machine:
         elif chance < 0.2:
             refused = "GPU 0: lost"
         return pt.DevicesChosen(
-            attempt=attempt,
             agent=self._agent_state(),
             aside=aside,
             refused=refused,

@@ -7,30 +7,28 @@ it reports all that it knows.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from tests.runner.builders import make_spec
-from tests.runner.machine import CAUSE, EPOCH, LEADS_TO, Rows
+from tests.runner.machine import CAUSE, EPOCH, LEADS_TO, MOST_RESTARTS, Simulation
 
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.job.decide import begin_job, decide
-from ddptop_runner.job.event_log import EventLog, Memory
+from ddptop_runner.job.decide import begin_job
 from ddptop_runner.job.state import JobState, hosts_of_ranks
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
+from ddptop_runner.model.snapshot import Checkpoint
 from ddptop_runner.model.spec import NodeSpec, Placement, Rendezvous
 
-MOST_RESTARTS = 3
 NODE_TIMEOUT_S = 40.0
 ORPHAN_TIMEOUT_S = 600.0
 JOIN_S = 60.0
 """How long the agents of an attempt wait for each other."""
+LOST = 0.03
+"""How often a link breaks while an order to the agent is on its way."""
 UP_S = 30.0
 """How long to try to begin an attempt on a node that cannot be reached."""
 ON_NODE = (
@@ -315,12 +313,14 @@ class Node:
             self.agent_ends(1)
 
 
-class World:
+class World(Simulation):
     """One job on several nodes, with a head that can be killed."""
 
+    todo: list[tuple[Any, int, float]]
+    """Orders, with their attempts and when they were given."""
+
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.now_s = 1000.0
+        super().__init__(seed, now_s=1000.0)
         count = self.random.randint(1, 3)
         self.limit = self.random.randint(0, MOST_RESTARTS)
         specs = [
@@ -351,12 +351,7 @@ class World:
         self.started: dict[int, set[str]] = {}
         """By attempt, the nodes on which its ranks were started."""
         self.nodes = {one.host: Node(self, one) for one in specs}
-        self.rows = Rows()
-        self.log = self._new_log()
-        self.todo: list[tuple[pt.Order, int, float]] = []
-        """Orders, with their attempts and when they were given."""
-        self.stale = Memory(state=self.log.state)
-        self.has_stopped = self.has_asked = self.lost_log = False
+        self.has_asked = False
         self.can_lose = True
         """Whether a node may be lost at last."""
         self.fates: dict[str, str] = {}
@@ -369,53 +364,26 @@ class World:
         self._record(ev.Launched(attempt=0, target="train.py", nproc=2, at_s=self.now_s))
         self._carry(begin_job(0, self.now_s, self.spec))
 
-    def _new_log(self) -> EventLog:
-        history: Any = self.rows
-        return EventLog(history, lambda line: None)
-
-    @property
-    def state(self) -> JobState:
-        return self.log.state
-
     def pid(self) -> int:
         self._pids += 1
         return self._pids
 
     # -- the head --------------------------------------------------------------------------------
 
-    def take(self, fact: pt.Fact) -> None:
-        fact = msgspec.json.decode(msgspec.json.encode(fact), type=pt.Fact)
-        self._carry(decide(self.state, fact, self.now_s, self.spec))
-
-    def _carry(self, decision: list[Any]) -> None:
-        for event in decision:
-            if isinstance(event, ev.EventBase):
-                self._record(event)
-        for order in decision:
-            if isinstance(order, pt.Message):
-                self._order(msgspec.json.decode(msgspec.json.encode(order), type=pt.Order))
-
     def _order(self, order: Any) -> None:
         attempt = self.state.attempt or 0
         if isinstance(order, ON_NODE) and not self.nodes[order.node].is_up:
             return
-        if isinstance(order, pt.AnswerAgent | pt.TellAgent):
-            self.nodes[order.node].carry_out(order)
+        if isinstance(order, pt.AnswerAgent | pt.TellAgent | pt.StartAgent):
+            if self.random.random() < LOST:
+                self._break(self.nodes[order.node])
+            else:
+                self.nodes[order.node].carry_out(order)
         elif isinstance(order, pt.SkipWait):
-            self.todo = [
-                (
-                    msgspec.structs.replace(one, at_s=self.now_s)
-                    if isinstance(one, pt.WaitForRestart)
-                    else one,
-                    *rest,
-                )
-                for one, *rest in self.todo
-            ]
+            self._skip_wait()
         elif isinstance(order, pt.WaitForRestart):
             self.todo = [one for one in self.todo if not isinstance(one[0], pt.WaitForRestart)]
             self.todo.append((order, attempt, self.now_s))
-        elif isinstance(order, pt.StartAgent):
-            self.nodes[order.node].carry_out(order)
         elif isinstance(order, pt.InterruptRanks):
             pass
         elif (order, attempt) not in [one[:2] for one in self.todo]:
@@ -695,41 +663,14 @@ class World:
             self.has_stopped = True
             self.take(pt.StopAsked(grace_s=self.random.choice((0.0, 5.0))))
 
-    def snapshot_is_published(self) -> None:
-        self.stale = self.log.memory()
-
     def head_dies(self) -> None:
-        before, memory = self.state, self.log.memory()
-        if not self.rows.pending and self.random.random() < 0.5:
-            memory = self.stale
-        self.lost_log |= bool(self.rows.pending)
-        last_stored = self.rows.kept[-1].seq if self.rows.kept else 0
         for node in self.nodes.values():
             self._break(node)
             node.is_reported = True  # the next head tries to reach it
-        self.rows.pending, self.rows.last_seq, self.todo = [], last_stored, []
-        self.log = self._new_log()
-        self.log.restore(self.rows.kept, self._snapshot(memory))
-        assert self.state == before, "the next head knows another state"
-        if self.lost_log:
-            self.rows.folded = self.state
-        self.stale = self.log.memory()
-        self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
+        self._restarts()
         self.take(pt.SupervisorStarted(agent=pt.AgentState()))
         for node in self.nodes.values():
             node.is_reported = False
-
-    def _snapshot(self, memory: Memory) -> NodeSnapshot:
-        return NodeSnapshot(
-            job="train",
-            job_id="train@1",
-            host="h",
-            seq=1,
-            ts=EPOCH,
-            state="running",
-            started_at=EPOCH,
-            memory=msgspec.json.decode(msgspec.json.encode(memory)),
-        )
 
     def order_is_done(self) -> None:
         ready = [one for one in self.todo if self._is_ready(one[0], one[2])]
@@ -751,7 +692,8 @@ class World:
         *(order_is_done, agent_acts, agent_connects) * 12,
         *(link_breaks, break_is_reported, links_return, link_is_made, link_is_made),
         *(nodes_supervisor_dies, node_dies, disk_fills, heads_disk_fills, head_dies),
-        *(agent_dies, trouble_is_found, node_tells, ranks_finish, snapshot_is_published),
+        *(agent_dies, trouble_is_found, node_tells, ranks_finish),
+        Simulation.snapshot_is_published,
         *(someone_restarts, someone_stops, orphans_end),
     )
 
@@ -782,54 +724,26 @@ class World:
                 begins=order.begins,
                 status=order.status,
                 cause=cause,
-                jitter=chance,
             )
         if isinstance(order, pt.ReplaceAgent):
             node.ends_all()
             node.report_exits()
             node.agent_exit = None
-            return pt.AgentMadeRoom(node=node.host, attempt=self._known(attempt))
+            return pt.AgentMadeRoom(node=node.host)
         assert isinstance(order, pt.ChooseDevices), order
         refused = "GPU 0: lost" if node.is_full else None
         return pt.DevicesChosen(
             node=node.host,
-            attempt=self._known(attempt),
             agent=node.state_of_agent(),
             refused=refused,
         )
-
-    def _known(self, attempt: int) -> int:
-        """The attempt as a node knows it that may have been left out of the last ones."""
-        return self.random.choice([attempt, max(0, attempt - 1)])
 
     def _fact_of(self, order: Any, attempt: int, given_s: float) -> pt.Fact | None:
         chance = self.random.random()
         if isinstance(order, pt.BeginOn):
             return self._begin(order, attempt)
-        if isinstance(order, pt.KeepEvidence):
-            return pt.EvidenceKept(
-                node=order.node, attempt=attempt, question=order.question, ranks=order.ranks
-            )
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)
-        if isinstance(order, pt.JudgeAttempt):
-            outcome = self._outcome(attempt) if chance > 0.1 else None
-            return pt.AttemptJudged(
-                attempt=attempt,
-                cause=None if outcome is None else CAUSE,
-                outcome=outcome,
-                jitter=chance,
-            )
-        if isinstance(order, pt.JudgeTrouble):
-            return pt.TroubleJudged(
-                attempt=attempt,
-                reason=order.reason,
-                cause=CAUSE,
-                outcome=self._outcome(attempt) if chance > 0.1 else None,
-                jitter=chance,
-            )
-        if isinstance(order, pt.WaitForRestart):
-            return pt.RestartDue(attempt=attempt)
+        if (fact := self._verdict_of(order, attempt, chance)) is not None:
+            return fact
         if isinstance(order, pt.AwaitNodes):
             return pt.NodesDue(attempt=attempt)
         if isinstance(order, pt.AskCheckpoint):
@@ -860,10 +774,6 @@ class World:
             )
         node.start(order.attempt, order.rendezvous)
         return None
-
-    def _outcome(self, attempt: int) -> AttemptOutcome:
-        step = self.random.choice([None, 5, int(self.now_s)])
-        return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
 
     # -- what always holds -----------------------------------------------------------------------
 

@@ -130,6 +130,33 @@ def test_devices_come_back_only_for_an_attempt_that_is_not_prepared(prepared):
     assert hurried.devices_back == ([] if prepared else [lost.device])
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_device_that_comes_back_takes_a_new_agent(comes_back):
+    lost = ev.SetAside(device=Device(index=1, uuid="GPU-1"), reason="lost")
+    state = after(
+        ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=9.0, at_s=18.0),
+        ev.RestartPrepared(attempt=0, aside=[lost]),
+        ev.AttemptStarted(attempt=1, world=1, at_s=20.0),
+        ev.RankStarted(attempt=1, rank=0, pid=20),
+    )
+    back = [lost.device] if comes_back else []
+    follows = orders(state, pt.RestartAsked(agent=AGENT, devices_back=back))
+    again = pt.TellAgent(order="restart_group", restarts_left=2)
+    assert follows == [pt.InterruptRanks(), pt.ReplaceAgent() if comes_back else again]
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_an_agent_that_goes_on_to_the_next_attempt_is_not_asked_again(attempt):
+    sent = [ev.RestartSent(attempt=0)] if attempt == 0 else []  # it is ending its ranks
+    state = after(
+        ev.RestartRequested(attempt=0, used=0, limit=3),
+        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
+        *sent,
+    )
+    agent = pt.AgentState(pid=7, listens=True, attempt=attempt)
+    assert decide(state, pt.DevicesChosen(agent=agent), 9.0, make_spec()) == []
+
+
 def test_an_agent_is_started_only_for_an_attempt_that_begins():
     state = after(
         ev.RestartRequested(attempt=0, used=0, limit=3),
@@ -137,9 +164,9 @@ def test_an_agent_is_started_only_for_an_attempt_that_begins():
         ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=2),
     )
     start = pt.StartAgent(attempt=1, restarts_left=2)
-    assert orders(state, pt.AgentMadeRoom(attempt=0)) == [start]
+    assert orders(state, pt.AgentMadeRoom()) == [start]
     state = after(ev.NodesChosen(attempt=2, nodes=[HERE], at_s=3.0), state=state)
-    assert orders(state, pt.AgentMadeRoom(attempt=0)) == []
+    assert orders(state, pt.AgentMadeRoom()) == []
 
 
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():

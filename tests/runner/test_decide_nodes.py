@@ -147,7 +147,7 @@ def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:
     start = job.take(pt.AgentExited(node="n0", pid=7, status=-9, attempt=0))
     assert start == [pt.JudgeStart(node="n0", status=-9, begins=0)]
     cause = Cause(kind="signal", summary="The agent was killed.")
-    judged = pt.StartJudged(node="n0", attempt=0, begins=0, status=-9, cause=cause, jitter=0.0)
+    judged = pt.StartJudged(node="n0", attempt=0, begins=0, status=-9, cause=cause)
     assert job.take(judged) == [pt.KeepEvidenceOnNodes()]
     assert pt.JudgeAttempt() in job.take(pt.VerdictsDue(attempt=0))
 
@@ -364,7 +364,7 @@ def remote_nodes_of(job: Job) -> RemoteNodes:
         log=job,
         defects=LastResort(log),
         history=SimpleNamespace(last_seq=0),
-        events_after=lambda seq: [],
+        rows_after=lambda seq: [],
     )
     assert job.spec.placement is not None
     remotes = RemoteNodes(job.spec, job.spec.placement, process, job.take)
@@ -441,7 +441,7 @@ async def test_a_node_that_repeats_facts_without_end_fills_no_memory() -> None:
     remotes: Any = remote_nodes_of(job)
     node, reads = remotes.by_host["n1"], list[int]()
     node.link = Deaf(remotes, "n1")
-    remotes._process.events_after = lambda seq: reads.append(seq) or []
+    remotes._process.rows_after = lambda seq: reads.append(seq) or []
     connected = pt.NodeFact(fact=pt.AgentConnected(pid=7))
     for _ in range(MOST_REPEATED + 9):
         remotes.take_report(node.link, connected)
@@ -476,7 +476,8 @@ async def test_a_node_takes_over_events_about_itself_and_those_that_it_has_misse
         for rank in (0, 1)
     ]
     ending = ev.RanksEnding(attempt=0, at_s=110.0)
-    remotes._process.events_after = lambda seq: [started, ev.Noticed(text="n0: hot")][seq:]
+    rows = [as_row(one) for one in (started, ev.Noticed(text="n0: hot"))]
+    remotes._process.rows_after = lambda seq: rows[seq:]
     remotes.send([*exits])  # it has not reported yet
     asked = pt.AgentAsked(question=3, kind="group_stopped", attempt=0)
     remotes.take_report(link, pt.NodeFact(fact=asked))
@@ -679,6 +680,13 @@ def test_a_node_is_not_taken_back_while_one_that_cannot_be_reached_may_train_on(
     assert job.take(pt.LinkMade(node="n0"), 901.0) == [pt.WaitForRestart(at_s=None)]
 
 
+def test_a_node_that_returns_while_the_others_meet_is_taken_back_once_they_have() -> None:
+    job = Job(count=3)
+    without_the_third(job, starts=False)
+    assert job.take(pt.LinkMade(node="n2"), 60.0) == [END_N2]
+    assert job.start(0) == [pt.WaitForRestart(at_s=None)]
+
+
 def test_a_node_is_taken_back_once_all_others_are_away_for_long() -> None:
     job = Job(count=3)
     without_the_third(job)
@@ -762,6 +770,14 @@ def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
     """The orders for a node that could not start."""
     error = "No space left on device"
     return job.take(pt.NodeRefused(node=node, attempt=attempt, error=error, answered=True))
+
+
+def test_nodes_that_refuse_one_after_the_other_leave_too_few() -> None:
+    job = Job(count=3, least=2)
+    refuse(job, 0)
+    begun = job.take(pt.RestartDue(attempt=0))
+    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
+    assert refuse(job, 1, "n2") == [pt.EndRanks(grace_s=10.0)]
 
 
 def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
@@ -868,13 +884,25 @@ def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_cho
     agent = pt.AgentState(pid=7, listens=True, attempt=0)
     replaced = pt.ReplaceAgent(node="n1")
     job.take(exited(1, status=1))
-    assert replaced in job.take(pt.DevicesChosen(node="n1", attempt=0, agent=agent))
+    assert replaced in job.take(pt.DevicesChosen(node="n1", agent=agent))
     job.take(pt.NodeRefused(node="n0", attempt=1, error="disk full", answered=True))
     job.take(due)
     asks = replace(agent, question=1)
-    answers = job.take(pt.DevicesChosen(node="n1", attempt=0, agent=asks))
+    answers = job.take(pt.DevicesChosen(node="n1", agent=asks))
     assert [one.restart for one in answers if isinstance(one, pt.AnswerAgent)] == [False]
     assert job.take(pt.AgentExited(node="n1", pid=7, status=1, attempt=0)) == [replaced]
+
+
+def test_an_order_to_restart_is_repeated_if_the_link_broke_since() -> None:
+    job = Job(count=2)
+    job.run()
+    job.take(pt.RestartAsked(agent=pt.AgentState()))
+    job.take(pt.RestartDue(attempt=0))
+    agent = pt.AgentState(pid=7, listens=True, attempt=0)
+    again = pt.TellAgent(node="n1", order="restart_group", restarts_left=3)
+    assert again in job.take(pt.DevicesChosen(node="n1", agent=agent))
+    job.take(pt.LinkBroken(node="n1", why="no route"))
+    assert again in job.take(pt.LinkMade(node="n1", agent=agent))
 
 
 async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:

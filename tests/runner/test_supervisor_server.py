@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import stat
@@ -22,6 +23,7 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.node import control
 from ddptop_runner.node import server as supervisor_server
+from ddptop_runner.node.process import JobProcess
 from ddptop_runner.node.server import ControlServer, SendToAgent
 from ddptop_runner.node.supervisor import Supervisor
 from ddptop_runner.store.history import HistoryWriter
@@ -258,9 +260,11 @@ def test_a_head_gets_what_a_full_disk_has_not_taken(tmp_path: Path) -> None:
     history.event(row)
     log = EventLog(history, lambda line: None)
     sent: list[dict[str, Any]] = []
+    folder = SimpleNamespace(history_db=tmp_path / "history.db")
+    process: Any = SimpleNamespace(_folder=folder, history=history)
+    process.rows_after = functools.partial(JobProcess.rows_after, process)
     supervisor: Any = SimpleNamespace(
-        _folder=SimpleNamespace(history_db=tmp_path / "history.db"),
-        _process=SimpleNamespace(history=history),
+        _process=process,
         _log=log,
         _followers=[],
         _spec=make_spec(),

@@ -150,28 +150,23 @@ class Attempt:
 
     # -- exits -----------------------------------------------------------------------------------
 
-    def exited(
-        self, pid: int, status: int | None, at_s: float, *, approximate: bool = False
-    ) -> bool:
+    def exited(self, pid: int, status: int | None, at_s: float) -> bool:
         """Handle a process's exit; returns whether the process belongs to the attempt.
 
         Args:
             pid: the process.
             status: as in subprocess; None if no process could collect it.
             at_s: CLOCK_BOOTTIME at which the exit was seen.
-            approximate: whether that may be late.
         """
         record, twin = self.table.of_pid(pid), self.table.rank_of_pid(pid)
         if record is None:
             return False
-        self._report_exit(record, pid, status, at_s, approximate=approximate)
+        self._report_exit(record, pid, status, at_s)
         if twin is not record and twin is not None and twin.alive:  # a launcher that is a rank
-            self._report_exit(twin, pid, status, at_s, approximate=approximate)
+            self._report_exit(twin, pid, status, at_s)
         return True
 
-    def _report_exit(
-        self, record: RankRecord, pid: int, status: int | None, at_s: float, *, approximate: bool
-    ) -> None:
+    def _report_exit(self, record: RankRecord, pid: int, status: int | None, at_s: float) -> None:
         died_at_s = self._exits.died_at_s(pid)
         self._take(
             pt.ProcessExited(
@@ -180,7 +175,6 @@ class Attempt:
                 pid=pid,
                 status=status,
                 at_s=min(at_s, died_at_s or at_s),
-                approximate=died_at_s is None and approximate,
             )
         )
 
@@ -191,7 +185,7 @@ class Attempt:
             return
         if status is None and launcher.pid == process.pid:
             return  # the command's own process, whose status the agent reports
-        self._report_exit(record, process.pid, status, boottime_s(), approximate=True)
+        self._report_exit(record, process.pid, status, boottime_s())
         well = status == 0 or (status is None and record.leaving)
         if (
             not well and self.job.node().ending_ranks_at_s is None

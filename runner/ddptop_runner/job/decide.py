@@ -115,14 +115,14 @@ def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: J
 
 
 def _group_started(state: JobState, fact: pt.GroupStarted, now_s: float, spec: JobSpec) -> Decision:
-    has_started = fact.attempt == state.attempt and bool(state.processes)
-    if has_started and _is_beginning(state, fact.node, fact.attempt):
-        has_started = False  # only exits are known
+    is_beginning = _is_beginning(state, fact.node, fact.attempt)
+    # of a node that is beginning, at most exits are known
+    has_started = fact.attempt == state.attempt and bool(state.processes) and not is_beginning
     if has_started and state.node(fact.node).takes_part:
         return _ranks_started(state, fact, spec)
     world = len(fact.workers)
     if _is_several(spec):  # the first group shows that all nodes of the attempt have met
-        if not _is_beginning(state, fact.node, fact.attempt):
+        if not is_beginning:
             return []
         world = sum(one.nproc for one in nodes_named(spec, _pending(state).nodes))
     started = ev.AttemptStarted(
@@ -181,8 +181,7 @@ def _process_exited(
         pid=fact.pid,
         status=fact.status,
         at_s=fact.at_s,
-        by_us=was_ended(state, fact),
-        approximate=fact.approximate,
+        by_us=_was_ended(state, fact),
         **of_rank,
     )
     # on one machine, the agent and its exit show what follows
@@ -196,7 +195,7 @@ def _process_exited(
     return [exited]
 
 
-def was_ended(state: JobState, fact: pt.ProcessExited) -> bool:
+def _was_ended(state: JobState, fact: pt.ProcessExited) -> bool:
     """Whether ddptop or torch's agent had begun to end the process by then.
 
     The agent may find a rank dead before its time of death is known.
@@ -317,7 +316,7 @@ def _leftovers_ended(
     if life.begun is not None:
         if pending is None or not _is_beginning(state, fact.node, life.begun):
             return []  # other nodes were chosen; its next order replaces the agent
-        meeting = rendezvous(state, pending, fact.node, spec)
+        meeting = _rendezvous(pending, fact.node, spec)
     answer = pt.AnswerAgent(node=fact.node, question=fact.question, rendezvous=meeting)
     return [*_memory_awaited(state, fact), answer]
 
@@ -396,10 +395,8 @@ def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: Job
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    if state.ending is not None or state.is_over or fact.attempt != state.attempt:
+    if state.is_decided or state.is_over or fact.attempt != state.attempt:
         return []
-    if state.restart is not None or state.node().wanted_agent is not None:
-        return []  # requested in the meantime, or decided before
     judged = None
     if fact.cause is not None:
         judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
@@ -641,11 +638,9 @@ def _restart_group(state: JobState, node: str, spec: JobSpec) -> pt.TellAgent:
 
 
 def _request_agent(state: JobState, node: str, agent: pt.AgentState, spec: JobSpec) -> Decision:
-    pending = state.restart
-    next_attempt = (state.attempt or 0) + 1 if pending is None else pending.next_attempt
     requested = ev.AgentRequested(
         attempt=state.attempt,
-        next_attempt=next_attempt,
+        next_attempt=_pending(state).next_attempt,
         restarts_left=state.restarts_left(spec.max_restarts),
         replaces=agent.pid,
         node=node,
@@ -665,7 +660,7 @@ def _agent_made_room(
         node=fact.node,
         attempt=wanted.attempt,
         restarts_left=wanted.restarts_left,
-        rendezvous=rendezvous(state, _pending(state), fact.node, spec),
+        rendezvous=_rendezvous(_pending(state), fact.node, spec),
     )
     return [*_memory_awaited(state, fact), start]
 
@@ -690,9 +685,9 @@ def _begin(
 def _begin_on(state: JobState, nodes: Collection[str], spec: JobSpec) -> Decision:
     pending, orders = _pending(state), list[pt.Order]()
     for name in pending.nodes:
-        meeting = rendezvous(state, pending, name, spec)
         if name not in nodes:
             continue
+        meeting = _rendezvous(pending, name, spec)
         if meeting is None:  # what supervises the attempt runs already
             orders.append(pt.ChooseDevices(node=name))
         else:
@@ -700,9 +695,7 @@ def _begin_on(state: JobState, nodes: Collection[str], spec: JobSpec) -> Decisio
     return [*orders]
 
 
-def rendezvous(
-    state: JobState, pending: PendingRestart, node: str, spec: JobSpec
-) -> Rendezvous | None:
+def _rendezvous(pending: PendingRestart, node: str, spec: JobSpec) -> Rendezvous | None:
     """Where the nodes of a pending attempt meet, for one of them; None on one machine."""
     if not _is_several(spec):
         return None
@@ -754,8 +747,7 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) 
     if state.ending is not None or state.is_over or fact.attempt != state.attempt:
         return []
     if pending is None:
-        again = _take_back(state, now_s, spec, but="")
-        return again or _end_without(state, now_s, spec)
+        return _take_back(state, now_s, spec) or _end_without(state, now_s, spec)
     if pending.nodes or (pending.at_s is not None and now_s < pending.at_s):
         return []
     missing = _missing(state, spec)
@@ -776,9 +768,7 @@ def _go_on(state: JobState, missing: list[str], now_s: float, spec: JobSpec) -> 
     """Continue without these nodes if there are enough others."""
     if _is_enough(missing, spec):
         nodes = [name for name in _nodes(spec) if name not in missing]
-        pending = state.restart
-        number = state.next_attempt if pending is None else pending.next_attempt
-        return _begin(state, number, nodes, now_s, spec)
+        return _begin(state, _pending(state).next_attempt, nodes, now_s, spec)
     cause = Cause(kind="node", summary=f"{', '.join(missing)} did not come back.", host=missing[0])
     if state.cause is not None:
         cause = replace(cause, summary=f"{cause.summary} {state.cause.summary}")
@@ -1020,16 +1010,10 @@ def _end_ranks(state: JobState, grace_s: float, now_s: float) -> Decision:
     return [ending, pt.EndRanks(grace_s=grace_s)]
 
 
-def is_waiting(state: JobState) -> bool:
-    """Whether the next attempt is decided and waits for its time."""
-    pending = state.restart
-    return state.phase == "restarting" and pending is not None and pending.at_s is not None
-
-
 def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: JobSpec) -> Decision:
     """A pending attempt begins at once, and its cost is refunded."""
     used, pending = state.budget.used, state.restart
-    if is_waiting(state) and pending is not None:
+    if state.phase == "restarting" and pending is not None and pending.at_s is not None:
         if not pending.counted:
             return []  # already requested
         lives = state.nodes.values()
@@ -1058,9 +1042,9 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
         raise ControlError("the ranks have not started yet", "try again in a moment")
     # with its devices as they are, so nothing is waited for
     chosen = ev.NodesChosen(attempt=state.next_attempt, nodes=[HERE], at_s=now_s)
-    aside = [one for one in state.set_aside if one.device not in fact.devices_back]
-    needs_agent = aside != state.set_aside_before
-    again = _restart_ranks(state, HERE, fact.agent, now_s, spec, needs_agent=needs_agent)
+    after = apply(apply(state, asked, _ANY_TIME), chosen, _ANY_TIME)
+    needs_agent = after.needs_new_agent
+    again = _restart_ranks(after, HERE, fact.agent, now_s, spec, needs_agent=needs_agent)
     return [asked, chosen, *again]
 
 
@@ -1118,7 +1102,7 @@ def _head_started(state: JobState, now_s: float, spec: JobSpec) -> Decision:
     if _is_failing(state):
         return [pt.KeepEvidenceOnNodes()]
     members = _members(state)
-    if members and all(state.node(name).ended for name in members):
+    if all(state.node(name).ended for name in members):
         return _finished(state)  # only its end was missing
     if _over(state, spec) >= set(members):
         return [pt.AwaitNodes(seconds=ENDS_WITHIN_S)]

@@ -104,7 +104,6 @@ class RankRecord:
             life.status,
             life.at_s or 0.0,
             ended_by_us=life.by_us,
-            approximate=life.approximate,
         )
 
     @property

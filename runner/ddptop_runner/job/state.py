@@ -26,8 +26,6 @@ class RankLife(Base, frozen=True, kw_only=True):
     """CLOCK_BOOTTIME of its exit."""
     by_us: bool = False
     """Whether ddptop or torch's agent had begun to end it."""
-    approximate: bool = False
-    """Whether `at_s` may be late."""
     hung: bool = False
     node: str = HERE
 
@@ -300,7 +298,8 @@ def hosts_of_ranks(state: JobState, spec: JobSpec, attempt: int | None = None) -
 
 def nodes_named(spec: JobSpec, names: Collection[str]) -> list[NodeSpec]:
     """Those of a job's nodes, in its order."""
-    return [one for one in placement_of(spec).nodes if one.host in names]
+    wanted = set(names)
+    return [one for one in placement_of(spec).nodes if one.host in wanted]
 
 
 def away_for_long(state: JobState, now_s: float, spec: JobSpec) -> list[str]:

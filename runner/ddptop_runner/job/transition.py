@@ -218,7 +218,6 @@ def _exited(life: RankLife, event: ev.RankExited | ev.LauncherExited) -> RankLif
         status=event.status,
         at_s=event.at_s,
         by_us=event.by_us,
-        approximate=event.approximate,
     )
 
 

@@ -65,8 +65,6 @@ class RankExit:
     at_boottime_s: float
     ended_by_us: bool = False
     """Whether ddptop or torch's agent had already begun to end this rank."""
-    approximate: bool = False
-    """Whether the time may be late by a poll's pause: the kernel gave no pidfd."""
 
     @property
     def failed(self) -> bool:

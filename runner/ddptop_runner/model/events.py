@@ -154,8 +154,6 @@ class RankExited(EventBase, frozen=True, kw_only=True, tag="rank_exited"):
     """CLOCK_BOOTTIME."""
     by_us: bool = False
     """Whether ddptop or torch's agent had begun to end it."""
-    approximate: bool = False
-    """Whether the time may be late: the kernel did not report it."""
     node: str = HERE
 
 
@@ -168,7 +166,6 @@ class LauncherExited(EventBase, frozen=True, kw_only=True, tag="launcher_exited"
     status: int | None
     at_s: float | None = None
     by_us: bool = False
-    approximate: bool = False
 
 
 class HangSuspected(EventBase, frozen=True, kw_only=True, tag="hang_suspected"):

@@ -134,8 +134,6 @@ class ProcessExited(OfNode, frozen=True, kw_only=True, tag="process_exited"):
     """As in subprocess; None if it could not be collected."""
     at_s: float
     """CLOCK_BOOTTIME."""
-    approximate: bool = False
-    """Whether that time may be late."""
 
 
 class OrphanExited(OfNode, frozen=True, kw_only=True, tag="orphan_exited"):
@@ -208,7 +206,6 @@ class StartJudged(OfNode, frozen=True, kw_only=True, tag="start_judged"):
     """As in `JudgeStart`."""
     status: Status | None
     cause: Cause
-    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
@@ -238,7 +235,6 @@ class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
 class DevicesChosen(OfNode, frozen=True, kw_only=True, tag="devices_chosen"):
     """On which devices the next attempt can run."""
 
-    attempt: Number
     agent: AgentState
     aside: list[SetAside] = []
     """Unfit devices that it runs without."""
@@ -254,8 +250,6 @@ class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
 class AgentMadeRoom(OfNode, frozen=True, kw_only=True, tag="agent_made_room"):
     """The old agent and all of its ranks are gone."""
 
-    attempt: Number
-    """The one that they were of."""
     waited_s: float = 0.0
     found: str | None = None
     is_problem: bool = False

@@ -234,9 +234,9 @@ class JobDriver(Decisions):
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
-            return await self._choose_devices(attempt)
+            return await self._choose_devices()
         if isinstance(order, pt.ReplaceAgent):
-            return await self._make_room(attempt)
+            return await self._make_room()
         if isinstance(order, pt.EndRanks):
             return await self._end_ranks(order.grace_s)
         if isinstance(order, pt.Conclude):
@@ -351,7 +351,7 @@ class JobDriver(Decisions):
             self._note_dead_ranks(status)
             attempt = self._agent_state().attempt
             self.take(pt.AgentExited(pid=pid, status=status, attempt=attempt))
-        elif self.attempt.exited(pid, status, at_s, approximate=True) and self.agent_pid is None:
+        elif self.attempt.exited(pid, status, at_s) and self.agent_pid is None:
             self.take(pt.OrphanExited())
 
     def _note_dead_ranks(self, agent_status: int | None) -> None:
@@ -360,7 +360,7 @@ class JobDriver(Decisions):
         for record in self.attempt.table.alive():
             if record.process is not None and not procs.is_alive(record.process):
                 known = 0 if finished else self._seen_exits.get(record.process.pid)
-                self.attempt.exited(record.process.pid, known, boottime_s(), approximate=True)
+                self.attempt.exited(record.process.pid, known, boottime_s())
 
     # -- evidence and causes ---------------------------------------------------------------------
 
@@ -462,7 +462,7 @@ class JobDriver(Decisions):
 
     # -- the next attempt ------------------------------------------------------------------------
 
-    async def _choose_devices(self, attempt: int) -> pt.DevicesChosen:
+    async def _choose_devices(self) -> pt.DevicesChosen:
         choice = Choice([])
         try:
             choice = await self.devices.choose(
@@ -477,7 +477,6 @@ class JobDriver(Decisions):
         if self.agent_pid is not None:
             await until(self._has_reconnected, RECONNECT_S)
         return pt.DevicesChosen(
-            attempt=attempt,
             agent=self._agent_state(),
             aside=choice.aside,
             refused=choice.refused,
@@ -494,13 +493,12 @@ class JobDriver(Decisions):
         exits = [one.at_s for one in self.job.processes if one.exited and one.at_s is not None]
         return max(exits, default=boottime_s())
 
-    async def _make_room(self, attempt: int) -> pt.AgentMadeRoom:
+    async def _make_room(self) -> pt.AgentMadeRoom:
         """End the old agent and everything that it started; its exit is expected."""
         self._link = self.agent_pid = self._asked = None
         await self.processes.end_leftovers(self.attempt.number, with_agent=True)
         waited = await self._wait_for_memory()
         return pt.AgentMadeRoom(
-            attempt=attempt,
             waited_s=waited.seconds,
             found=waited.in_words(),
             is_problem=bool(waited.left),

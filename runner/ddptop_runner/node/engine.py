@@ -156,7 +156,7 @@ class Decisions:
                 attempt=attempt, begins=order.begins, status=order.status, cause=cause
             )
         if isinstance(order, pt.ReplaceAgent):
-            return pt.AgentMadeRoom(attempt=attempt)
+            return pt.AgentMadeRoom()
         if isinstance(order, pt.KeepEvidenceOnNodes):
             return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.AskCheckpoint):

@@ -113,12 +113,12 @@ class JobProcess:
         self.record(snapshot, final=True)
         await write_end(self._folder, snapshot, self.history, self.snapshot_file)
 
-    def events_after(self, seq: int) -> list[ev.JobEvent]:
+    def rows_after(self, seq: int) -> list[Event]:
         """The events of the log after that number."""
         rows = HistoryReader(self._folder.history_db).events(silent=True, after_seq=seq)
         last = max((row.seq for row in rows), default=seq)
         unsaved = [row for row in self.history.unsaved_events if row.seq > last]
-        return [ev.of_row(row) for row in [*rows, *unsaved]]
+        return [*rows, *unsaved]
 
     # -- tasks -----------------------------------------------------------------------------------
 

@@ -242,7 +242,8 @@ class RemoteNodes:
         fact = _shifted(replace(fact, node=node.link.host), node.link.shift_s)
         if isinstance(fact, pt.LinkMade):
             node.ended, node.is_stale, node.reported = False, False, Reported.COMPLETE
-            missed = self._copies(self._process.events_after(fact.after_seq), node)
+            rows = self._process.rows_after(fact.after_seq)
+            missed = self._copies([ev.of_row(row) for row in rows], node)
             seq = self._process.history.last_seq
             node.outbox = [pt.Carry(events=missed, seq=seq)] if missed else []
             self._flush(node)

@@ -48,11 +48,9 @@ from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.keeper import RunFolderKeeper
-from ddptop_runner.node.process import JobProcess
+from ddptop_runner.node.process import TICK_S, JobProcess
 from ddptop_runner.node.server import ControlServer, SocketFile
-from ddptop_runner.store.history import HistoryReader
 
-TICK_S = 1.0
 DATAGRAM_BYTES = 8192
 ORPHAN_GRACE_S = 30.0
 NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
@@ -341,9 +339,7 @@ class Supervisor:
             if kind in REPORTED or isinstance(ev.of_row(row), NOTICES):
                 send(pt.line(pt.NodeEvent(event=row)))
 
-        rows = HistoryReader(self._folder.history_db).events(silent=True, after_seq=after_seq)
-        unsaved = [row for row in self._process.history.unsaved_events if row.seq > after_seq]
-        for row in [*rows, *unsaved]:
+        for row in self._process.rows_after(after_seq):
             send_event(row)
         self._log.watchers.append(send_event)
         self._followers.append(send)

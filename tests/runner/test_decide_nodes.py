@@ -867,6 +867,17 @@ def test_a_new_head_ends_a_node_that_it_reaches_late_and_never_missed() -> None:
     assert job.take(pt.LinkMade(node="n1", is_there=False), now_s=61.0) == []
 
 
+def test_a_stop_for_a_bad_loss_has_a_cause_even_if_the_failure_could_not_be_judged() -> None:
+    job = Job(count=1)
+    job.spec = replace(job.spec, on_nan="stop")
+    job.run()
+    job.state = replace(job.state, phase="running")
+    job.take(pt.TroubleFound(reason="nan"))
+    job.take(exited(0, status=-9))
+    job.take(pt.AttemptJudged(attempt=0, cause=None, outcome=None, jitter=0.0))
+    assert job.state.ending is not None and job.state.ending.cause is not None
+
+
 def test_a_rank_whose_exit_is_reported_before_its_start_has_failed() -> None:
     job = Job(count=1)
     job.take(exited(0, status=-9))

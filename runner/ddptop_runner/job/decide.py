@@ -401,7 +401,7 @@ def _attempt_judged(
     if fact.cause is not None:
         judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
     if state.phase == "stopping":  # its loss was not finite, and the verdict was pending
-        ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
+        ended = _end_for_loss(state, fact.cause)
         events: Decision = [] if judged is None else [judged]
         return [*events, ended, *_end(state, now_s)]
     return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)
@@ -506,6 +506,12 @@ def _end_decided(
     )
 
 
+def _end_for_loss(state: JobState, cause: Cause | None) -> ev.EndDecided:
+    """The end that `--on-nan stop` decides; no cause is known if ddptop failed to judge."""
+    cause = cause or Cause(kind="nan", summary="The loss was not finite.")
+    return _end_decided(state, cause, NOT_FINITE, requeue=False)
+
+
 def _end(state: JobState, now_s: float) -> Decision:
     """Without another attempt: end the ranks that are alive, and then the job."""
     return _end_ranks(state, BAD_END_GRACE_S, now_s) if state.has_living else [pt.Conclude()]
@@ -535,7 +541,7 @@ def _trouble_judged(
     kind = ev.HangJudged if fact.reason == "hang" else ev.FailureJudged
     judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
     if fact.reason == "nan" and spec.on_nan == "stop":
-        ended = _end_decided(state, fact.cause, NOT_FINITE, requeue=False)
+        ended = _end_for_loss(state, fact.cause)
         return [judged, ended, *_end_ranks(state, BAD_END_GRACE_S, now_s)]
     return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)
 
@@ -1118,8 +1124,7 @@ def _resume_stop(state: JobState, now_s: float) -> Decision:
     ends = _end_ranks(state, left_s, now_s)
     if state.ending is not None:
         return ends
-    cause = state.cause or Cause(kind="nan", summary="The loss was not finite.")
-    return [_end_decided(state, cause, NOT_FINITE, requeue=False), *ends]
+    return [_end_for_loss(state, state.cause), *ends]
 
 
 _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Decision]] = {

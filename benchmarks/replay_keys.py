@@ -19,10 +19,9 @@ import time
 from pathlib import Path
 
 from common import Screen, cpu_s_of_tree
+from ddptop.job.series import ChartData, Machine
 from ddptop.sources.query import Look, Query
 from ddptop.sources.replay import ReplayAnswer, ReplaySource
-from ddptop.view.series import ChartData
-from ddptop.view.shown import Machine
 from feed import JOB, Feed
 
 from ddptop_runner.base.clock import utc_now

@@ -23,8 +23,8 @@ from pathlib import Path
 from ddptop.charts.figures import Curve, FigureOptions, FiguresData, draw_figures
 from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.split import SplitData, SplitOptions, draw_split
-from ddptop.charts.view import View
-from ddptop.view.series import ChartData, Points
+from ddptop.charts.window import View
+from ddptop.job.series import ChartData, Points
 
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_schema import ddl

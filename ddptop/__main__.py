@@ -41,7 +41,7 @@ def _run() -> int:
         status = _run_directly(sys.argv[1:])
         return _run_click() if status is None else status
     except DdptopError as error:
-        from ddptop.plain.output import info
+        from ddptop.output import info
 
         info(f"ddptop: {error}")
         return error.exit_code
@@ -94,7 +94,7 @@ def _run_click() -> int:
     import click
 
     from ddptop.cli import cli
-    from ddptop.plain.output import info
+    from ddptop.output import info
 
     gc.enable()
     try:

@@ -23,7 +23,7 @@ from ddptop.cli_screens import (
     serve,
     watch,
 )
-from ddptop.plain.output import is_terminal
+from ddptop.output import is_terminal
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.version import __version__
 
@@ -383,11 +383,11 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
 )
 def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
     """Stop a job and wait for its last process to exit."""
-    from ddptop.commands.stop import run
+    from ddptop.commands.control import run_stop
 
     if timeout is not None and not save:
         raise UsageError("--timeout requires --save", "add --save, or use --grace")
-    return run(job, grace, save=save, timeout_s=timeout)
+    return run_stop(job, grace, save=save, timeout_s=timeout)
 
 
 @cli.command(cls=JobChange, epilog="Example: ddptop checkpoint bert")
@@ -404,18 +404,18 @@ def checkpoint(job: str | None, timeout: float | None) -> int:
     Creates the file named by DDPTOP_CHECKPOINT_FILE and sends SIGUSR1 or SIGUSR2 to ranks that
     handle it. Never terminates a process.
     """
-    from ddptop.commands.checkpoint import run
+    from ddptop.commands.control import run_checkpoint
 
-    return run(job, timeout)
+    return run_checkpoint(job, timeout)
 
 
 @cli.command(cls=JobChange, epilog="Example: ddptop kill bert")
 @click.argument("job", shell_complete=complete_job)
 def kill(job: str) -> int:
     """Kill all processes of a job immediately (SIGKILL)."""
-    from ddptop.commands.stop import run
+    from ddptop.commands.control import run_stop
 
-    return run(job, 0.0)
+    return run_stop(job, 0.0)
 
 
 @cli.command(cls=JobChange, epilog="Example: ddptop restart bert --wait-gpus")
@@ -424,9 +424,9 @@ def kill(job: str) -> int:
 @click.option("--force", is_flag=True, help="relaunch an ended job even if its GPUs are busy")
 def restart(job: str, wait_gpus: bool, force: bool) -> int:
     """Restart all ranks of a live job, or relaunch an ended one."""
-    from ddptop.commands.restart import run
+    from ddptop.commands.control import run_restart
 
-    return run(job, force, wait_gpus)
+    return run_restart(job, force, wait_gpus)
 
 
 @cli.command(epilog="Example: ddptop wait bert && ./evaluate.sh")
@@ -438,9 +438,9 @@ def wait(job: str | None, timeout: float | None) -> int:
     Exit status: 0 finished, 1 failed, 4 stopped, 5 lost, 93 failed and not worth requeueing,
     124 timed out.
     """
-    from ddptop.commands.wait import run
+    from ddptop.commands.control import run_wait
 
-    return run(job, timeout)
+    return run_wait(job, timeout)
 
 
 @cli.command(cls=JobChange, epilog="Example: ddptop rm bert-1 bert-2")
@@ -452,9 +452,9 @@ def wait(job: str | None, timeout: float | None) -> int:
 )
 def rm(jobs: tuple[str, ...], force: bool) -> int:
     """Delete ended jobs with their logs and history."""
-    from ddptop.commands.rm import run
+    from ddptop.commands.control import run_rm
 
-    return run(jobs, force)
+    return run_rm(jobs, force)
 
 
 @cli.command(short_help="Print the stack of every rank.", epilog="Example: ddptop stacks bert -r 1")
@@ -464,9 +464,9 @@ def rm(jobs: tuple[str, ...], force: bool) -> int:
 )
 def stacks(job: str | None, rank: int | None) -> int:
     """Print the stack of every rank, or the saved stacks of an ended job."""
-    from ddptop.commands.stacks import run
+    from ddptop.commands.story import run_stacks
 
-    return run(job, rank)
+    return run_stacks(job, rank)
 
 
 @cli.command(epilog="Example: watch ddptop gpus")
@@ -483,11 +483,11 @@ def gpus(as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="print JSON, one event per line")
 def events(job: str | None, as_json: bool) -> int:
     """Print a job's events in order."""
-    from ddptop.commands.events import run
+    from ddptop.commands.story import run_events
     from ddptop.commands.unguarded import adopt_if_unguarded
     from ddptop_runner.jobs.slurm_queue import find
 
-    return run(adopt_if_unguarded(find(job)).folder, as_json)
+    return run_events(adopt_if_unguarded(find(job)).folder, as_json)
 
 
 @cli.command(epilog="Example: ddptop story bert")
@@ -495,9 +495,9 @@ def events(job: str | None, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 def story(job: str | None, as_json: bool) -> int:
     """Show how each attempt of a job ended, why, and what to do."""
-    from ddptop.commands.story import run
+    from ddptop.commands.story import run_story
 
-    return run(job, as_json)
+    return run_story(job, as_json)
 
 
 @cli.command(epilog="Example: ddptop doctor")
@@ -510,11 +510,11 @@ def doctor(as_json: bool, python: str | None, hosts: str | None, hostfile: str |
 
     With --hosts, check those machines, and whether they can train together.
     """
-    from ddptop.commands.doctor import run, run_hosts
+    from ddptop.commands.doctor import run_doctor, run_hosts
 
     if hosts is not None or hostfile is not None:
         return run_hosts(as_json, python, hosts, hostfile)
-    return run(as_json, python)
+    return run_doctor(as_json, python)
 
 
 @cli.command(
@@ -528,9 +528,9 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     It is installed in its own environment in ~/.local/share/ddptop, without torch. Machines where
     the job's environment contains ddptop do not need it.
     """
-    from ddptop.commands.setup_host import run
+    from ddptop.commands.doctor import run_setup_host
 
-    return run(hosts, python)
+    return run_setup_host(hosts, python)
 
 
 @cli.command(
@@ -571,9 +571,9 @@ def ps(show_ranks: bool, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 def keys(as_json: bool) -> int:
     """List all keyboard shortcuts and any errors in the [keys] section of config.toml."""
-    from ddptop.commands.keys import run
+    from ddptop.commands.keys import run_keys
 
-    return run(as_json)
+    return run_keys(as_json)
 
 
 @cli.command(epilog='Example: eval "$(ddptop completion bash)"')
@@ -584,9 +584,9 @@ def completion(shell: str) -> int:
     Add the line below to ~/.bashrc, or its zsh equivalent to ~/.zshrc. For fish, write the output
     to ~/.config/fish/completions/ddptop.fish.
     """
-    from ddptop.commands.completion import run
+    from ddptop.commands.completion import run_completion
 
-    return run(cli, shell)
+    return run_completion(cli, shell)
 
 
 for verb in (attach, compare, replay, serve, watch):

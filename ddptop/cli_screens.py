@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddptop.plain.output import is_terminal
+from ddptop.output import is_terminal
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -113,7 +113,7 @@ def watch(target: str, readonly: bool, ascii_only: bool | None) -> int:
     With slurm:ID, show what runs on the first node of that Slurm job, or on NODE.
     """
     if target.startswith("slurm:"):
-        from ddptop.commands.watch_slurm import run_there
+        from ddptop.commands.watch import run_there
 
         return run_there(target, readonly=readonly, ascii_only=ascii_only, terminal=is_terminal())
     from ddptop.commands.watch import run

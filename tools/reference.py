@@ -19,9 +19,9 @@ import msgspec
 from ddptop.cli import SECTIONS, cli
 from ddptop.commands.keys import KeyReport, key_lines
 from ddptop.draw.events import EVENT_MEANINGS
-from ddptop.tui.prefs.keymap import KeyMap
-from ddptop.view.contract import ComparisonReport, StoryReport
-from ddptop.view.keys import with_keys
+from ddptop.job.keys import with_keys
+from ddptop.job.report import ComparisonReport, StoryReport
+from ddptop.tui.keymap import KeyMap
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus

@@ -6,13 +6,14 @@ its color.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.charts import scale
+from ddptop.charts.axis import Reading, Scale, value_label
 from ddptop.charts.braille import DOTS_Y, Canvas
 from ddptop.charts.frame import (
     Chart,
@@ -28,13 +29,14 @@ from ddptop.charts.frame import (
     tick_rows,
     value_range,
 )
-from ddptop.charts.reading import Reading
 from ddptop.charts.smooth import smoothed_columns
-from ddptop.charts.view import View
-from ddptop.view.keys import key
-from ddptop.view.series import Columns, Frame, Points, bin_points
-from ddptop.view.text import Line, join, line
+from ddptop.charts.window import View
+from ddptop.job.compare import LETTERS, LOSS, Run, Sample
+from ddptop.job.keys import key
+from ddptop.job.series import Columns, DeviceHistory, Frame, Points, bin_points
+from ddptop.style import Line, join, line
 from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
+from ddptop_runner.model.snapshot import GpuSample
 
 CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
 """Styles of one plot's curves, in order."""
@@ -107,10 +109,10 @@ def _tick_form(unit: str) -> Callable[[float, float], str]:
     if unit == "s":
         return lambda value, _: step_time(value) if value else "0"
     if unit == "%":
-        return lambda value, step: f"{scale.value_label(value, step)}%"
+        return lambda value, step: f"{value_label(value, step)}%"
     if unit in ("W", "°C"):
-        return lambda value, step: f"{scale.value_label(value, step)} {unit}"
-    return scale.value_label
+        return lambda value, step: f"{value_label(value, step)} {unit}"
+    return value_label
 
 
 def units_of(data: FiguresData) -> tuple[str, ...]:
@@ -159,7 +161,7 @@ def _plots(units: Sequence[str], first: int, rows: int) -> list[tuple[str, int]]
     return [(unit, each + (place < more)) for place, unit in enumerate(chosen)]
 
 
-def _axis(drawn: Sequence[_Drawn], rows: int, logarithmic: bool) -> scale.Scale:
+def _axis(drawn: Sequence[_Drawn], rows: int, logarithmic: bool) -> Scale:
     """The value axis of one plot."""
     values = [
         value
@@ -179,7 +181,7 @@ def _axis(drawn: Sequence[_Drawn], rows: int, logarithmic: bool) -> scale.Scale:
             low = min(least)
         if most and values and max(values) <= max(most):
             high = max(most)
-    return scale.Scale(low, max(high, low + 1e-12), rows * DOTS_Y, logarithmic)
+    return Scale(low, max(high, low + 1e-12), rows * DOTS_Y, logarithmic)
 
 
 def draw_figures(data: FiguresData, options: FigureOptions, width: int, height: int) -> Chart:
@@ -246,3 +248,174 @@ def _read(found: Reading, drawn: dict[str, list[_Drawn]]) -> None:
     for unit, curves in drawn.items():
         for one in curves:
             found.value(one.curve.name, one.raw, one.columns, one.style, form_of(unit))
+
+
+MAX_PAUSE_S = 15.0
+NOTHING = Points([], [], [], [])
+
+
+def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
+    """Utilization, memory, power against its limit, and temperature.
+
+    Figures that the driver does not report have no curve.
+    """
+    known = history.figures
+    memory = _share(known.get("memory", NOTHING), gpu.mem_total_bytes)
+    curves = (
+        Curve("util", known.get("util", NOTHING), "%", 0.0, 100.0, band=True),
+        Curve("memory", memory, "%", 0.0, 100.0),
+        Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w, band=True),
+        Curve("temperature", known.get("temperature", NOTHING), "°C"),
+    )
+    recorded = tuple(curve for curve in curves if curve.points.t)
+    first = history.until if history.first is None else history.first
+    return FiguresData(
+        recorded,
+        since=history.since,
+        until=history.until,
+        window_s=history.until - history.since,
+        marks=history.marks,
+        watched=True,
+        whole=(min(first, history.until - 1), history.until),
+        empty="no history yet: recording starts now",
+    )
+
+
+def _share(points: Points, total: int | None) -> Points:
+    """Bytes as a percentage of `total`; empty if that is unknown."""
+    if not total:
+        return NOTHING
+    low, mean, high = (
+        [None if value is None else 100 * value / total for value in values]
+        for values in (points.low, points.mean, points.high)
+    )
+    return Points(points.t, low, mean, high)
+
+
+def pause_s(span_s: float | None, history: DeviceHistory, cells: int) -> float:
+    """How long the chart can stay unchanged: until it would differ by one column."""
+    shown_s = history.until - (history.first or history.since) if span_s is None else span_s
+    return min(MAX_PAUSE_S, max(0.9, shown_s / max(1, 2 * cells)))
+
+
+def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> Sequence[Curve]:
+    """A device's load, memory, and power, each with its limit at the top."""
+    most = {
+        "util": ("GPU", "%", 100.0),
+        "memory": ("GPU mem", "bytes", device.mem_total_bytes),
+        "power": ("power", "W", device.power_limit_w),
+    }
+    return [
+        Curve(title, figures[name], unit, least=0.0, most=None if top is None else float(top))
+        for name, (title, unit, top) in most.items()
+        if name in figures
+    ]
+
+
+STYLES = ("median", "strong", "ok", "warn")
+"""Styles of the jobs' curves, in order, with colors that color-blind people can distinguish."""
+
+
+def name_of(place: int, run: Run) -> str:
+    """`A lin-lr1e-2`."""
+    return f"{LETTERS[place]} {run.job}"
+
+
+def _points(samples: Sequence[Sample], places: Sequence[float]) -> Points:
+    kept = [(at, one) for at, one in zip(places, samples, strict=True) if one.loss is not None]
+    losses = [one.loss for _, one in kept]
+    return Points(
+        t=[at for at, _ in kept],
+        low=losses,
+        mean=losses,
+        high=losses,
+        not_finite=[at for at, one in zip(places, samples, strict=True) if one.is_bad],
+    )
+
+
+def _empty(runs: Sequence[Run], what: str) -> str:
+    if trouble := next((run.trouble for run in runs if run.trouble), None):
+        return trouble
+    names = " and ".join(run.job for run in runs)
+    if what != LOSS:
+        return f"no {what} found for {names}"
+    return f"no loss found for {names}; ddptop reads it from the probe, ddptop.report, or the log"
+
+
+def unit_of(what: str) -> str:
+    """The unit of a scalar: only losses are formatted as such, so that an epoch is `6`."""
+    return "loss" if "loss" in what.lower() else ""
+
+
+def _curves(
+    runs: Sequence[Run], points: Sequence[Points], marks: Sequence[tuple[float, str]], what: str
+) -> tuple[Curve, ...]:
+    """One curve per job, interrupted only by that job's restarts."""
+    return tuple(
+        Curve(
+            name=name_of(place, run),
+            points=points[place],
+            unit=unit_of(what),
+            style=STYLES[place],
+            cuts=[at for at, label in marks if label[0] == LETTERS[place]],
+        )
+        for place, run in enumerate(runs)
+    )
+
+
+def by_time_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData:
+    """The losses, or the scalar `what`, by seconds since each job's start."""
+    samples = [run.curve_by(what).samples for run in runs]
+    points = [_points(mine, [one.at_s for one in mine]) for mine in samples]
+    ends = [mine[-1].at_s for mine in (*samples, *(run.curve.samples for run in runs)) if mine]
+    marks = tuple(
+        (at, _mark(place, attempt))
+        for place, run in enumerate(runs)
+        for attempt, at in run.attempts
+        if attempt
+    )
+    return FiguresData(
+        curves=_curves(runs, points, marks, what),
+        since=0.0,
+        until=max([1.0, *ends]),
+        marks=marks,
+        ended=True,
+        empty=_empty(runs, what),
+    )
+
+
+def by_step_data(runs: Sequence[Run], what: str = LOSS) -> FiguresData | None:
+    """The losses, or the scalar `what`, by step; None if any job's steps are unknown."""
+    samples = [run.curve.by_step for run in runs]
+    if not all(samples):
+        return None
+    shown = samples if what == LOSS else [run.curve_by(what).by_step for run in runs]
+    points = [_points(mine, [float(one.step or 0) for one in mine]) for mine in shown]
+    marks = tuple(
+        (float(one.step or 0), _mark(place, one.attempt))
+        for place, mine in enumerate(samples)
+        for before, one in itertools.pairwise(mine)
+        if one.attempt and one.attempt != before.attempt
+    )
+    return FiguresData(
+        curves=_curves(runs, points, marks, what),
+        since=0.0,
+        until=max(1.0, *(float(mine[-1].step or 0) for mine in (*samples, *shown) if mine)),
+        marks=marks,
+        ended=True,
+        by_step=True,
+        empty=_empty(runs, what),
+    )
+
+
+def _mark(place: int, attempt: int | None) -> str:
+    """The label of a restart: `A↻2` where job A's attempt 2 begins."""
+    return f"{LETTERS[place]}↻{attempt}"
+
+
+def without_steps(runs: Sequence[Run]) -> str:
+    """One sentence on why the losses cannot be drawn by step."""
+    names = " and ".join(
+        name_of(place, run) for place, run in enumerate(runs) if not run.curve.by_step
+    )
+    return f"by step: n/a (steps are unknown for {names or 'these jobs'})"

@@ -12,14 +12,21 @@ from typing import Protocol
 
 import msgspec
 
-from ddptop.charts import scale
-from ddptop.charts.axis import axis_line, axis_words
+from ddptop.charts.axis import (
+    Reading,
+    Scale,
+    axis_line,
+    axis_words,
+    log_ticks,
+    reading,
+    value_label,
+    value_ticks,
+)
 from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
-from ddptop.charts.reading import Reading, reading
-from ddptop.charts.view import Area, View, visible
-from ddptop.view.series import Columns, Frame
-from ddptop.view.text import Line, Span, cells_of, line, wrap
-from ddptop.view.text import width as cells_in
+from ddptop.charts.window import Area, View, visible
+from ddptop.job.series import Columns, Frame
+from ddptop.style import Line, Span, cells_of, line, wrap
+from ddptop.style import width as cells_in
 
 _CLIP_FACTOR = 4.0
 """Values this many spreads above the 98th percentile are drawn at the top edge."""
@@ -55,9 +62,9 @@ FAR_APART = 3
 
 
 def tick_rows(
-    axis: scale.Scale,
+    axis: Scale,
     rows: int,
-    label: Callable[[float, float], str] = scale.value_label,
+    label: Callable[[float, float], str] = value_label,
     unit: float = 1.0,
 ) -> dict[int, str]:
     """Labels of the value axis by row from the top.
@@ -74,20 +81,20 @@ def tick_rows(
         return rows - 1 - axis.dot(value) // DOTS_Y
 
     if axis.logarithmic:
-        return {row_of(v): f"{v:.3g}" for v in scale.log_ticks(axis.low, axis.high, most)}
+        return {row_of(v): f"{v:.3g}" for v in log_ticks(axis.low, axis.high, most)}
     values, step = _even_ticks(axis, most, unit, row_of)
     return {row_of(value): label(value, step) for value in values}
 
 
 def _even_ticks(
-    axis: scale.Scale, most: int, unit: float, row_of: Callable[[float], int]
+    axis: Scale, most: int, unit: float, row_of: Callable[[float], int]
 ) -> tuple[list[float], float]:
     """Round values evenly spaced in rows that cover as much of the axis as possible.
 
     All are multiples of the step that is returned with them.
     """
     low, high = axis.low / unit, axis.high / unit
-    fine = [scale.value_ticks(low, high, number) for number in (*range(most, 1, -1), 2 * most)]
+    fine = [value_ticks(low, high, number) for number in (*range(most, 1, -1), 2 * most)]
     best, chosen = (False, 0), (list[float](), axis.high - axis.low)
     for values in fine:
         step = (values[1] - values[0]) * unit if len(values) > 1 else chosen[1]
@@ -115,7 +122,7 @@ class Plane(msgspec.Struct, frozen=True):
     """A canvas, the value axis that places dots on it, and columns that no curve crosses."""
 
     canvas: Canvas
-    axis: scale.Scale
+    axis: Scale
     breaks: Collection[int] = ()
 
     def curve(self, columns: Columns, layer: int, pattern: tuple[int, int] = (1, 0)) -> None:

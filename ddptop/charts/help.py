@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from ddptop.charts.figures import FiguresData
-from ddptop.charts.loss import ChartOptions
-from ddptop.charts.rates import LOSS, THROUGHPUT
+from ddptop.charts.loss import LOSS, THROUGHPUT, ChartOptions
 from ddptop.charts.split import SplitData
-from ddptop.view.keys import key, with_keys
-from ddptop.view.series import ChartData
+from ddptop.job.keys import key, with_keys
+from ddptop.job.series import ChartData
 
 _MARKS = (
     "┊",

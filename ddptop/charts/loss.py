@@ -14,10 +14,9 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.charts import scale
+from ddptop.charts.axis import Reading, Scale
 from ddptop.charts.braille import Canvas
-from ddptop.charts.compared import unit_of
-from ddptop.charts.figures import form_of
+from ddptop.charts.figures import form_of, unit_of
 from ddptop.charts.frame import (
     MARKER,
     Chart,
@@ -33,11 +32,10 @@ from ddptop.charts.frame import (
     tick_rows,
     value_range,
 )
-from ddptop.charts.reading import Reading
 from ddptop.charts.smooth import smoothed_columns
-from ddptop.charts.view import View
-from ddptop.view.series import ChartData, Columns, Points, across, bin_points, ratios
-from ddptop.view.text import Line
+from ddptop.charts.window import View
+from ddptop.job.series import ChartData, Columns, Points, across, bin_points, ratios
+from ddptop.style import Line
 from ddptop_runner.base.units import deviation, name_ranks, rate
 from ddptop_runner.model.words import is_validation_loss
 
@@ -326,7 +324,7 @@ def _paint(sheet: Sheet, plot: LossPlot, options: ChartOptions, name: str) -> Pa
         drawn = raw if smooth is plot else _below(smooth, high)
     if name == "throughput" and not logarithmic:
         low = 0.0
-    plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
+    plane = Plane(canvas, Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     overlay = Overlay()
     named = _draw(plane, overlay, drawn, raw, options)
     ends = name_ends(plane, named) if sheet.names else {}
@@ -430,3 +428,82 @@ def _note(plot: LossPlot, options: ChartOptions, peak: str | None, *, legend: bo
     for style, (name, columns) in zip(VALIDATIONS, plot.validations.items(), strict=False):
         spans += [(f"  {MARKER if _is_rare(columns) else '━'} ", style), (name, "dim")]
     return tuple(spans)
+
+
+LOSS, THROUGHPUT = "loss", "throughput"
+OVER_S = 10.0
+"""Time over which steps are counted; over one second, a single step would matter too much."""
+_SOON = 3
+"""Number of samples after which a younger attempt has a rate."""
+
+
+def names_of(data: ChartData) -> tuple[str, ...]:
+    """Names of everything that the chart can show, the loss first."""
+    return (LOSS, THROUGHPUT, *data.scalars)
+
+
+def shown_as(data: ChartData, name: str) -> ChartData:
+    """The chart with the curve of that name instead of losses."""
+    if name == LOSS:
+        return data
+    if data.stepped is not None:
+        data = replace(data, stepped=shown_as(data.stepped, name))
+    if name == THROUGHPUT:
+        return throughput(data)
+    points = data.scalars.get(name)
+    return replace(
+        data,
+        name=name,
+        series={} if points is None else {0: points},
+        scalars={},
+        middle=None,
+        odd=(),
+        apart={},
+        empty=f"no {name} yet",
+    )
+
+
+def throughput(data: ChartData) -> ChartData:
+    """The chart with steps per second instead of losses."""
+    return replace(
+        data,
+        scalars={},
+        name=THROUGHPUT,
+        series={rank: rates(points) for rank, points in data.series.items()},
+        middle=None if data.middle is None else rates(data.middle),
+        odd=(),
+        apart={},
+        empty="no throughput yet; it needs a loss with step numbers",
+    )
+
+
+def rates(points: Points) -> Points:
+    """Steps per second up to each sample; restarts at a new attempt or when steps go back."""
+    known = [
+        (t, step, attempt, place)
+        for place, (t, step, attempt) in enumerate(
+            zip(points.t, points.step, points.attempt or [None] * len(points.t), strict=False)
+        )
+        if step is not None
+    ]
+    kept: list[int] = []
+    found: list[float] = []
+    first = before = 0
+    for now, (t, step, attempt, place) in enumerate(known):
+        if now and (attempt != known[now - 1][2] or step < known[now - 1][1]):
+            first = before = now
+        while before + 1 < now and t - known[before + 1][0] >= OVER_S:
+            before += 1
+        if now - first < _SOON and t - known[before][0] < OVER_S:
+            continue
+        kept.append(place)
+        found.append((step - known[before][1]) / (t - known[before][0]))
+    return Points(
+        t=[points.t[place] for place in kept],
+        low=found,
+        mean=found,
+        high=found,
+        step=[points.step[place] for place in kept],
+        attempt=[points.attempt[place] for place in kept] if points.attempt else (),
+        bucket_s=points.bucket_s,
+    )

@@ -1,4 +1,4 @@
-"""Smooths curves by an exponential moving average. Pure."""
+"""Prepares curves: smooths them, and puts those of several jobs on one axis. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from ddptop.view.series import Columns
+from ddptop.job.series import Columns
 
 WEIGHTS: tuple[float, ...] = (0.0, 0.6, 0.9, 0.97)
 """Selectable weights of the average so far at each value; 0 for no smoothing."""

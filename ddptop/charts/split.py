@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ddptop.charts import scale
+from ddptop.charts.axis import Reading, Scale
 from ddptop.charts.braille import DOTS_Y
 from ddptop.charts.frame import Chart, Painted, Plot, Sheet, draw, tick_rows
-from ddptop.charts.reading import Reading
-from ddptop.charts.view import View
-from ddptop.view.series import Frame
-from ddptop.view.text import Line, join, line
+from ddptop.charts.window import View
+from ddptop.job.series import Frame
+from ddptop.style import Line, join, line
 from ddptop_runner.base.units import NOT_AVAILABLE, step_time
 
 
@@ -119,7 +118,7 @@ def _bridged(found: list[Stack | None], times: Sequence[float], apart: float) ->
     return filled
 
 
-def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[tuple[str, int]]:
+def _column(stack: Stack, axis: Scale, rows: int, shares: bool) -> list[tuple[str, int]]:
     """One column's stack from the bottom up; each cell shows the part that fills most of it."""
     per_row = (axis.high - axis.low) / rows
     factor = 1 / stack.total if shares and stack.total > 0 else 1.0
@@ -187,7 +186,7 @@ def _paint(sheet: Sheet, data: SplitData, options: SplitOptions) -> Painted:
     usual = totals[int(0.98 * (len(totals) - 1))]
     top = min(totals[-1], 3 * usual) if usual > 0 else totals[-1]
     rows = sheet.rows
-    axis = scale.Scale(0.0, 1.0 if options.shares else max(top * 1.05, 1e-9), rows * DOTS_Y)
+    axis = Scale(0.0, 1.0 if options.shares else max(top * 1.05, 1e-9), rows * DOTS_Y)
     labels = tick_rows(axis, rows, _share_label if options.shares else _time_label)
     bridged = _bridged(found, data.t, (sheet.until - sheet.since) / sheet.cells)
     columns = [[] if one is None else _column(one, axis, rows, options.shares) for one in bridged]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ddptop.charts.view import View, visible
-from ddptop.view.series import AttemptSteps, ChartData, Points
+from ddptop.charts.window import View, visible
+from ddptop.job.series import AttemptSteps, ChartData, Points
 
 _ROOM_S = 2.0
 """Seconds to read beyond both edges of the view, so that nothing is missing there."""

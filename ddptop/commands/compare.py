@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.plain.output import put_json
-from ddptop.view.compare import LETTERS, companions
+from ddptop.job.compare import LETTERS, companions
+from ddptop.output import put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
 
@@ -62,9 +62,9 @@ def run(
 
 
 def _print(views: list[JobView]) -> int:
+    from ddptop.job.compare import compare
+    from ddptop.job.report import report
     from ddptop.sources.compare import read_run
-    from ddptop.view.compare import compare
-    from ddptop.view.contract import report
 
     if len(views) == 1:
         others = companions(all_jobs(), views[0].job)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.plain.output import put
-
 if TYPE_CHECKING:
     import click
+
+from ddptop.output import put
 
 COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
 """Set by click's completion scripts; click derives the same name from the program name."""
 
 
-def run(command: click.Command, shell: str) -> int:
+def run_completion(command: click.Command, shell: str) -> int:
     """Print the script for a command line."""
     from click.shell_completion import get_completion_class
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
-from ddptop.commands.wait import exit_status
-from ddptop.plain.output import info, put
-from ddptop.view.progress import step_text
-from ddptop.view.rank_words import loss_text
+from ddptop.job.progress import step_text
+from ddptop.job.ranks import loss_text
+from ddptop.job.status import exit_status
+from ddptop.output import info, put
 from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import JobView, read_job

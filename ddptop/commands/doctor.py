@@ -1,16 +1,21 @@
-"""`ddptop doctor`: check this machine for long training runs, and suggest remedies."""
+"""`ddptop doctor` and `setup-host`: check and prepare machines for long training runs."""
 
 from __future__ import annotations
 
 import os
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ddptop.plain.output import put, put_json
-from ddptop_runner.base.errors import UsageError
+from ddptop.output import info, put, put_json
+from ddptop_runner.base import interpreters
+from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import config_file
 from ddptop_runner.launch.doctor import Check, Place, Report, Status, examine
+from ddptop_runner.launch.request import parse_hosts, require_distinct
+from ddptop_runner.launch.setup_host import install, payload
+from ddptop_runner.version import __version__
 
 MARKS: dict[Status, str] = {
     "ok": "ok",
@@ -22,7 +27,7 @@ COLORS: dict[Status, str] = {"ok": "32", "warning": "33", "error": "31", "unknow
 TEXT_WIDTH = 100
 
 
-def run(as_json: bool, python: str | None) -> int:
+def run_doctor(as_json: bool, python: str | None) -> int:
     """Print all checks; return 1 if any is an error, otherwise 0."""
     try:
         folder = Path.cwd()
@@ -72,7 +77,7 @@ def settings_check() -> Check | None:
     if not file.exists():
         return None
     from ddptop.tui.preferences import preferences_of
-    from ddptop.tui.prefs.settings import read_settings
+    from ddptop.tui.settings import read_settings
 
     problems = list(preferences_of(read_settings()).problems)
     return Check(
@@ -121,3 +126,27 @@ def _summary(checks: list[Check]) -> str:
         have = "has a warning" if others == 1 else "have warnings"
         return f"Jobs can run; {others} of {len(checks)} checks {have}."
     return f"All {len(checks)} checks passed."
+
+
+def run_setup_host(hosts: tuple[str, ...], python: str | None) -> int:
+    """Install on all hosts in parallel; return 1 if it failed on any, otherwise 0."""
+    names = [one.host for text in hosts for one in parse_hosts(text, "setup-host")]
+    require_distinct(parse_hosts(",".join(names), "setup-host"), "setup-host")
+    interpreter = python if python is not None else interpreters.choose(None, os.environ)
+    data = payload()
+
+    def attempt(host: str) -> str | DdptopError:
+        try:
+            return install(host, interpreter, data)
+        except DdptopError as error:
+            return error
+
+    failed = False
+    with ThreadPoolExecutor(max_workers=len(names)) as pool:
+        for host, done in zip(names, pool.map(attempt, names), strict=True):
+            if isinstance(done, DdptopError):
+                failed = True
+                info(f"ddptop: {done}")
+            else:
+                put(f"{host}: ddptop {__version__} installed in {done}")
+    return 1 if failed else 0

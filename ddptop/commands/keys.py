@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from ddptop.plain.output import put, put_json
+from ddptop.output import put, put_json
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action
+from ddptop.tui.keymap import KeyMap
 from ddptop.tui.preferences import preferences_of
-from ddptop.tui.prefs.keymap import KeyMap
-from ddptop.tui.prefs.settings import read_settings
+from ddptop.tui.settings import read_settings
 from ddptop_runner.base.paths import config_file
 from ddptop_runner.model.words import Base
+
+if TYPE_CHECKING:
+    pass
 
 ANYWHERE = "every screen"
 
@@ -42,7 +46,7 @@ class KeyReport(Base, frozen=True, kw_only=True):
     """Errors in the settings of the interface."""
 
 
-def run(as_json: bool) -> int:
+def run_keys(as_json: bool) -> int:
     """Print the actions; return 1 if any setting is invalid, otherwise 0."""
     preferences = preferences_of(read_settings())
     report = KeyReport(

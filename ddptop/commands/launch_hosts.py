@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ddptop.plain.output import info
+from ddptop.output import info
 from ddptop_runner.jobs import launch_hosts
 from ddptop_runner.launch.device_check import Findings
 from ddptop_runner.launch.readiness import Judged, table

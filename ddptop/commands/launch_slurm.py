@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ddptop.commands.launch import become_attach, describe
-from ddptop.plain.output import info, is_terminal, put
+from ddptop.output import info, is_terminal, put
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.job.registry import is_there

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Literal
 
-from ddptop.plain.output import info
+from ddptop.output import info
 from ddptop_runner.base import units
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from ddptop.commands.unguarded import guard
-from ddptop.plain.output import columns, info, put_clipped, put_json, table
+from ddptop.output import columns, count, info, put_clipped, put_json, table
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.units import NOT_AVAILABLE, duration, local_time
 from ddptop_runner.job.registry import is_recent, led_elsewhere, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
 from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
@@ -33,8 +34,8 @@ def run(show_all: bool, as_json: bool) -> int:
         guard(views)
         return 0
     if views:
-        from ddptop.view.ending import plain_status
-        from ddptop.view.figures.jobs import PlainJob, plain_table  # not needed for JSON
+        from ddptop.job.figures.jobs import PlainJob, plain_table  # not needed for JSON
+        from ddptop.job.status import plain_status
 
         now = utc_now()
         rows = [PlainJob(job_row(view), now, status=plain_status(view, now)) for view in views]
@@ -53,8 +54,29 @@ def _waiting(slurm: Sequence[SlurmJob]) -> str:
     """The Slurm jobs that no row shows, as a table; empty if there are none."""
     if not slurm:
         return ""
-    from ddptop.plain.slurm import queue_table
-    from ddptop.view.listed import others
+    from ddptop.job.status import others
 
     waiting = others(slurm)
     return queue_table(waiting) if waiting else ""
+
+
+HEADERS = ("SLURM", "NAME", "STATE", "NODES", "PARTITION", "STARTS", "TIME LEFT", "REASON")
+
+
+def queue_table(queue: Sequence[SlurmJob]) -> str:
+    """One row per Slurm job."""
+    return table(HEADERS, [_cells(one) for one in queue], right=(3, 6))
+
+
+def _cells(one: SlurmJob) -> list[str]:
+    starts = one.started_at or one.start_estimate
+    return [
+        one.id,
+        one.name,
+        one.state.lower(),
+        count(one.nodes),
+        one.partition or NOT_AVAILABLE,
+        local_time(starts),
+        duration(one.time_left_s),
+        one.reason or "-",
+    ]

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from ddptop.plain.output import count, info, put, put_json, table
+from ddptop.output import count, info, put, put_json, table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.units import span
 from ddptop_runner.devices.report import sample_once
@@ -55,7 +55,7 @@ def run(as_json: bool, show_ranks: bool) -> int:
     else:
         info(NONE_FOUND)
     for view in led_elsewhere(all_jobs()):
-        from ddptop.view.ending import plain_status  # for nodes of a job only
+        from ddptop.job.status import plain_status  # for nodes of a job only
 
         info(f"ddptop: not listed: {view.job}, {plain_status(view, utc_now())}; see `ddptop ls`")
     if found.unreadable:
@@ -85,7 +85,7 @@ def as_text(
     show_ranks: bool,
 ) -> str:
     """Return aligned columns, with each job's ranks and notes below."""
-    from ddptop.view.figures.jobs import PlainJob, plain_table  # 20 ms, not needed for JSON
+    from ddptop.job.figures.jobs import PlainJob, plain_table  # 20 ms, not needed for JSON
 
     held = {job.name: {uuid for rank in job.ranks for uuid in rank.devices} for job in census.jobs}
     now = utc_now()

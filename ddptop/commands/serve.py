@@ -9,7 +9,7 @@ import importlib.util
 import signal
 import sys
 
-from ddptop.plain.output import put
+from ddptop.output import put
 from ddptop.serve.doors import is_loopback, new_token
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.host import procs

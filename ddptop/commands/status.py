@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from ddptop.commands.unguarded import adopt_if_unguarded
-from ddptop.plain.output import count, put_folded, put_json, table
-from ddptop.view import words
-from ddptop.view.ending import loss_remark
-from ddptop.view.figures.ranks import plain_table
-from ddptop.view.host_words import has_several, node_in_words
-from ddptop.view.need import is_stale
-from ddptop.view.progress import in_words
-from ddptop.view.rank_words import (
+from ddptop.job.figures.ranks import plain_table
+from ddptop.job.hosts import has_several, node_in_words
+from ddptop.job.progress import in_words
+from ddptop.job.ranks import (
     counts_own,
     launcher_in_words,
     parts_in_words,
     replicas_in_words,
     source_in_words,
 )
+from ddptop.job.status import UNGUARDED, loss_remark, pause_in_words, pause_why
+from ddptop.job.urgency import is_stale
+from ddptop.output import count, put_folded, put_json, table
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.units import (
@@ -74,7 +73,7 @@ def describe(view: JobView, status: JobStatus) -> str:
             f" or ddptop rm {view.job} to delete it"
         )
     if view.is_live and status.guarded is False:
-        lines.append(f"  {words.UNGUARDED}; the ranks are still running")
+        lines.append(f"  {UNGUARDED}; the ranks are still running")
     if is_stale(view):
         lines.append(f"  stale: the values below are {duration(status.snapshot_age_s)} old")
     if status.cause is not None:
@@ -139,8 +138,8 @@ def _state(view: JobView, status: JobStatus) -> str:
         return f"{status.state} ({remark})"
     if pause is None or status.state == "hung":
         return status.state
-    why = words.pause_why(pause, view.read_at)
-    return f"{words.pause_in_words(pause, view.read_at)}{f' ({why})' if why else ''}"
+    why = pause_why(pause, view.read_at)
+    return f"{pause_in_words(pause, view.read_at)}{f' ({why})' if why else ''}"
 
 
 def _launcher(launcher: LauncherSample) -> str:

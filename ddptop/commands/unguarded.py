@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from ddptop.plain.output import info
+from ddptop.output import info
 from ddptop_runner.job.registry import JobView, read_job
 
 TRY_AGAIN_S = 30.0

@@ -6,10 +6,8 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddptop.charts.compared import name_of, unit_of
-from ddptop.charts.figures import form_of
-from ddptop.view import words
-from ddptop.view.compare import (
+from ddptop.charts.figures import form_of, name_of, unit_of
+from ddptop.job.compare import (
     LETTERS,
     LOSS,
     NOTABLE,
@@ -19,8 +17,9 @@ from ddptop.view.compare import (
     names_of,
     options_of,
 )
-from ddptop.view.progress import progress_of, step_text
-from ddptop.view.text import Span
+from ddptop.job.progress import progress_of, step_text
+from ddptop.job.status import job_state
+from ddptop.style import Span
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.model import run_step
@@ -215,7 +214,7 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
             "state",
             "state",
             "what the job is doing now, or how it ended",
-            (words.job_state(run.view.state) for run in runs),
+            (job_state(run.view.state) for run in runs),
         ),
         row(
             "elapsed",
@@ -318,7 +317,7 @@ def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str,
     return {
         "letter": (letter, "strong"),
         "job": (view.job, ""),
-        "state": words.job_state(view.state),
+        "state": job_state(view.state),
         "step": (
             units.count(step) + "*" * (run is not None and run.counts == "attempt"),
             "" if step is not None else "dim",

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.view import words
-from ddptop.view.text import Span
+from ddptop.job.status import event_style, event_words
+from ddptop.style import Span
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Event
 
 
 def event_row(event: Event) -> dict[str, Span]:
     """An event's cells by column, with times in this machine's time zone."""
-    style = words.event_style(event)
+    style = event_style(event)
     local = event.ts.astimezone()
     return {
         "time": (f"{local:%H:%M:%S}", "dim"),
         "day": (f"{local:%b %d}", "dim"),
-        "type": (words.event_words(event.type), style),
+        "type": (event_words(event.type), style),
         "rank": ("" if event.rank is None else str(event.rank), ""),
         "message": (event.message, style),
     }
@@ -54,7 +54,7 @@ class FoldedEvents(msgspec.Struct, frozen=True):
     @property
     def style(self) -> str:
         """The style of its most urgent event."""
-        styles = [words.event_style(event) for event in self.events]
+        styles = [event_style(event) for event in self.events]
         return next((style for style in styles if style != "dim"), "dim")
 
     @property
@@ -148,7 +148,7 @@ def folded_row(folded: FoldedEvents, start: dt.datetime | None) -> Mapping[str, 
         "offset": (offset(folded.at, start), "dim"),
         "mark": (mark, style),
         "time": (f"{local:%H:%M:%S}", "dim"),
-        "type": (words.event_words(folded.type), style),
+        "type": (event_words(folded.type), style),
         "rank": (units.ranks(folded.ranks) if folded.ranks else "", ""),
         "message": (" ".join(folded.message.split()), style if style in ("bad", "warn") else ""),
     }
@@ -159,7 +159,7 @@ def folded_sections(folded: FoldedEvents, start: dt.datetime | None) -> list[tup
     return [
         (
             f"{event.ts.astimezone():%a %Y-%m-%d %H:%M:%S}  {offset(event.ts, start)}  "
-            f"{words.event_words(event.type)}",
+            f"{event_words(event.type)}",
             _details(event),
         )
         for event in folded.events

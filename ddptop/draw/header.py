@@ -5,14 +5,22 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.draw.launched import common_parts
-from ddptop.view import words
-from ddptop.view.ending import loss_remark
-from ddptop.view.host_words import hosts_in_words, hosts_of
-from ddptop.view.jobs import elapsed_s, median_loss, restarts_text, steps_per_s
-from ddptop.view.learning import LossTrend, bad_loss, trend_words, whose_loss
-from ddptop.view.progress import LEAST_BAR, label, no_bar_words, progress_of, step_text
-from ddptop.view.text import Line, bar, clip, field, fill, fit, join, line, spread, width
+from ddptop.job.hosts import hosts_in_words, hosts_of
+from ddptop.job.loss_trend import LossTrend, bad_loss, trend_words, whose_loss
+from ddptop.job.progress import (
+    LEAST_BAR,
+    elapsed_s,
+    label,
+    median_loss,
+    no_bar_words,
+    progress_of,
+    restarts_text,
+    step_text,
+    steps_per_s,
+)
+from ddptop.job.ranks import common_parts
+from ddptop.job.status import age_words, guard_words, job_state, loss_remark, pause_state, pause_why
+from ddptop.style import Line, bar, clip, field, fill, fit, join, line, spread, width
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.judge.balance.imbalance import seen
@@ -41,7 +49,7 @@ def header_lines(
     most: int = 4,
 ) -> list[Line]:
     """Three rows, or four if facts need their own row and `most` allows it."""
-    snapshot, state = view.snapshot, words.job_state(view.state)
+    snapshot, state = view.snapshot, job_state(view.state)
     if snapshot is None:
         text = "no snapshot yet: launching processes"
         if not view.is_live:
@@ -96,9 +104,12 @@ def _alive(
 ) -> tuple[Line, bool]:
     """(state and pace with the facts at the right, whether the facts need their own row)."""
     pause = pause_of(view)
-    parts = [line(words.job_state(view.state))]
+    parts = [line(job_state(view.state))]
     if pause is not None and view.state != "hung":
-        parts = [line(words.pause_state(pause, now)), line((words.pause_why(pause, now), "strong"))]
+        parts = [
+            line(pause_state(pause, now)),
+            line((pause_why(pause, now), "strong")),
+        ]
     elif view.is_live:
         if (pace := steps_per_s(snapshot.ranks)) is not None:
             parts.append(line((units.rate(pace), "strong")))
@@ -131,11 +142,11 @@ def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
 def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
     """Facts that rarely change, worst first: stale values, guard, attempt, restarts, host."""
     parts: list[Line] = []
-    stale = words.age_words(view)
+    stale = age_words(view)
     if stale:
         parts.append(line((f"▲ {stale}", "warn")))
     known = view.guarded is not None or view.on_other_host
-    guard = words.guard_words(view.guarded, view.is_live) if known else ()
+    guard = guard_words(view.guarded, view.is_live) if known else ()
     warned = bool(guard) and guard[0][1] == "warn"
     if warned:
         parts.append(guard)
@@ -178,7 +189,7 @@ def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells:
         "waiting for Slurm to start it again" if in_slurm else "not started: waiting for free GPUs"
     )
     return [
-        fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
+        fit(join([line(" ", job_state("queued")), waited], "   "), cells),
         line(" ", (why, "dim")),
         fit(line(" ", *fill(facts[1:], cells - 1)), cells),
     ]

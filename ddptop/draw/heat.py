@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.view import words
-from ddptop.view.figures.ranks import FIGURES, NOTHING, Map, figure, shown
-from ddptop.view.keys import key as key_of
-from ddptop.view.odd import CALM, severity
-from ddptop.view.rank_words import counts_own, memory_share
-from ddptop.view.text import Line, Span, field, line, width
+from ddptop.job.figures.ranks import FIGURES, NOTHING, Map, figure, shown
+from ddptop.job.keys import key as key_of
+from ddptop.job.outliers import severity
+from ddptop.job.ranks import CALM, counts_own, memory_share
+from ddptop.job.status import rank_state
+from ddptop.style import Line, Span, field, line, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import GpuSample, RankSample
@@ -88,7 +88,7 @@ def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
 def _state_cell(rank: RankSample) -> Span:
     if rank.state == "unknown":
         return UNKNOWN
-    text, style = words.rank_state(rank.state)
+    text, style = rank_state(rank.state)
     return text[0], style
 
 
@@ -148,7 +148,7 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
         failing = [rank for rank in ranks if rank.state not in CALM]
         failing.sort(key=lambda rank: -severity(rank, NOTHING, True))
         return [
-            Worst(rank.rank, *words.rank_state(rank.state, rank.exit_code, rank.signal))
+            Worst(rank.rank, *rank_state(rank.state, rank.exit_code, rank.signal))
             for rank in failing[:most]
         ]
     figure = _BY_KEY[key]

@@ -6,10 +6,10 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 
-from ddptop.view import words
-from ddptop.view.keys import key
-from ddptop.view.shown import Machine
-from ddptop.view.text import Line, bar, clip, fit, line, spread, width, wrap
+from ddptop.job.keys import key
+from ddptop.job.series import Machine
+from ddptop.job.status import job_state, severity
+from ddptop.style import Line, bar, clip, fit, line, spread, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Alert, Cause, RankSample
 
@@ -52,7 +52,7 @@ def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int
 
 
 def _alert(alert: Alert, now: dt.datetime, cells: int, rows: int) -> list[Line]:
-    symbol, style = words.severity(alert.severity)
+    symbol, style = severity(alert.severity)
     lasted = f"for {units.brief_duration((now - alert.since).total_seconds())}"
     if alert.severity == "info":
         lasted = ""
@@ -65,7 +65,7 @@ def cause_lines(
     state: str, cause: Cause, last_lines: Sequence[str], cells: int, rows: int, now: str = ""
 ) -> list[Line]:
     """Why the job ended, the last output of the rank that failed first, and what to do `now`."""
-    symbol, style = words.job_state(state)
+    symbol, style = job_state(state)
     head = line((f"{symbol[0]} ", style), (who_first(cause), "strong"))
     lines = [head]
     summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from ddptop.draw.panels import pointing_only
-from ddptop.view import words
-from ddptop.view.attempts import Attempt
-from ddptop.view.keys import key
-from ddptop.view.shown import Tail
-from ddptop.view.text import Line, Span, clip, fit, line, wrap
+from ddptop.job.attempts import Attempt
+from ddptop.job.keys import key
+from ddptop.job.series import Tail
+from ddptop.job.status import job_state
+from ddptop.style import Line, Span, clip, fit, line, wrap
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.model.snapshot import Cause
@@ -81,7 +81,7 @@ def _place(cause: Cause) -> str:
 def how_it_ended(attempt: Attempt, state: JobState) -> Span:
     """`✗ ValueError at train.py:81`; for a live attempt, the job's state."""
     if attempt.ending == "lives":
-        return words.job_state(state)
+        return job_state(state)
     if attempt.ending != "failed":
         return _ENDINGS[attempt.ending]
     if attempt.cause is None:

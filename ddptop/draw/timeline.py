@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from ddptop.charts import scale
-from ddptop.view.course import GLYPHS, MEANINGS, Course, Mark, neighbor
-from ddptop.view.text import Line, Span, fill, fit, line, rule, spread, width
+from ddptop.charts.axis import time_step_s
+from ddptop.job.timeline import GLYPHS, MEANINGS, Course, Mark, neighbor
+from ddptop.style import Line, Span, fill, fit, line, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 
 SPEEDS = (1, 10, 60, 600)
@@ -170,7 +170,7 @@ def clock_line(course: Course, position: Position, cells: int) -> Line:
 
 def _ticks(course: Course, inside: int) -> list[tuple[float, str]]:
     """Labels for the two ends, then for round times of day between them."""
-    step_s = scale.time_step_s(course.span_s, max(1, inside // TICK_CELLS))
+    step_s = time_step_s(course.span_s, max(1, inside // TICK_CELLS))
     style = "%d %b" if step_s >= 86400 else "%H:%M" if step_s >= 60 else "%H:%M:%S"
     offset = _local(course.first).utcoffset()
     shift = 0.0 if offset is None else offset.total_seconds()

@@ -10,7 +10,7 @@ import msgspec
 from rich.cells import get_character_cell_size
 
 from ddptop.logs.messages import Level, LogRow
-from ddptop.view.text import ELLIPSIS, Line, Span, cells_of, pad
+from ddptop.style import ELLIPSIS, Line, Span, cells_of, pad
 
 if TYPE_CHECKING:
     from ddptop.logs.search import LogPattern

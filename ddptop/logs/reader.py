@@ -27,7 +27,7 @@ from ddptop.logs.messages import (
     SearchMoved,
 )
 from ddptop.logs.search import LogPattern
-from ddptop.logs.tails import FedLines, RankTails, search_rows
+from ddptop.logs.tail import FedLines, RankTails, search_rows
 from ddptop.logs.window import FileLog, Page
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder

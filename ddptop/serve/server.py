@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
-from ddptop.plain.output import info
+from ddptop.output import info
 from ddptop.serve.doors import REFUSED, may_enter
 from ddptop_runner.base.start import own_command
 

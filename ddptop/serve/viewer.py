@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # must not be passed on to jobs launched from here
     from ddptop.tui.app import app_with
-    from ddptop.tui.prefs.settings import read_settings
+    from ddptop.tui.settings import read_settings
 
     settings = read_settings()
     letters = "utf-8" if settings.interface.ascii else None

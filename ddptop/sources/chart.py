@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.view.series import AttemptSteps, ChartData, Frame, Points
+from ddptop.job.series import AttemptSteps, ChartData, Frame, Points
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.median import median
 from ddptop_runner.job.registry import JobView

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual.message import Message
 
+from ddptop.job.series import Machine
+from ddptop.job.status import sorted_jobs
 from ddptop.logs.messages import CollectorFailed
 from ddptop.sources.chart import stamp
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.devices import DeviceSource
-from ddptop.sources.machine import read_machine
-from ddptop.sources.overview import SlurmSource
+from ddptop.sources.overview import SlurmSource, read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query, Sources
-from ddptop.view.listed import sorted_jobs
-from ddptop.view.shown import Machine
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.paths import RunFolder, runs_dir

@@ -11,10 +11,9 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from ddptop.job.figures.devices import HISTORY
+from ddptop.job.series import DeviceHistory, Points
 from ddptop.sources.query import Look
-from ddptop.view.figures.devices import HISTORY
-from ddptop.view.series import Points
-from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.devices import codes
 from ddptop_runner.job.registry import JobView

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ddptop.job.series import DeviceHistory
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.query import Answer, Devices, Look, Query, Sources
-from ddptop.view.shown import DeviceHistory
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.report import (
     DeviceReport,

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ddptop.logs.messages import LogKey, LogRead
-from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
-from ddptop.sources.job import TREND_EVERY_S
-from ddptop.view.learning import (
+from ddptop.job.loss_trend import (
     POINTS,
     SHARE,
     LossTrend,
+    Recent,
     last_tenth,
     medians,
     stretch_s,
     trend,
 )
-from ddptop.view.series import ChartData, Points
-from ddptop.view.shown import Recent
+from ddptop.job.series import ChartData, Points
+from ddptop.logs.messages import LogKey, LogRead
+from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
+from ddptop.sources.job import TREND_EVERY_S
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census, ForeignView, Unreadable

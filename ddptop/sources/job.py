@@ -8,12 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from ddptop.job.attempts import in_order
+from ddptop.job.loss_trend import POINTS, SPARK_S, Recent, medians, stretch_s, trend
+from ddptop.job.series import ChartData, Points
 from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, history_stamps, points_of
 from ddptop.sources.query import Answer, Look, Query, Sources
-from ddptop.view.attempts import in_order
-from ddptop.view.learning import POINTS, medians, stretch_s, trend
-from ddptop.view.series import ChartData, Points
-from ddptop.view.shown import SPARK_S, Recent
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignView

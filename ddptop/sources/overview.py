@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from ddptop.job import loss_trend
+from ddptop.job.loss_trend import LossTrend
+from ddptop.job.series import ChartData, DeviceHistory, Machine
+from ddptop.job.status import others
 from ddptop.sources.chart import ChartQuery, at_new_steps, points_of
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.job import chart_of
 from ddptop.sources.query import Answer, Look, Query, Sources
-from ddptop.view import learning
-from ddptop.view.learning import LossTrend
-from ddptop.view.listed import others
-from ddptop.view.series import ChartData
-from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.slurm_queue import INTERVAL_S, Queue, as_queued, read_queue, with_jobs
 from ddptop_runner.launch.slurm import SlurmJob
@@ -97,14 +97,14 @@ class TrendSource:
         if view.snapshot is None or len(view.snapshot.ranks) > MOST_RANKS:
             return None
         run_s = (view.read_at - view.snapshot.started_at).total_seconds()
-        since = now_s - learning.stretch_s(run_s)
+        since = now_s - loss_trend.stretch_s(run_s)
         reader = HistoryReader(view.folder.history_db)
         try:
-            series = reader.rank_series("loss", since, now_s, learning.POINTS)
+            series = reader.rank_series("loss", since, now_s, loss_trend.POINTS)
         except DdptopError:
             return None
         points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
-        return learning.trend(learning.medians(points))
+        return loss_trend.trend(loss_trend.medians(points))
 
 
 class SlurmSource:
@@ -135,3 +135,56 @@ class SlurmSource:
 
     def _ask(self) -> None:
         self._queue = read_queue()
+
+
+CPU_SPAN_S = 0.5
+"""Shortest interval over which the kernel's ticks give a usable figure."""
+
+
+class CpuMeter:
+    """CPU usage of this host between polls at least `CPU_SPAN_S` apart."""
+
+    def __init__(self) -> None:
+        self._looked_at_s: float | None = None
+        self._times_s = (0.0, 0.0)
+        self._percent: float | None = None
+
+    def percent(self, now_s: float) -> float | None:
+        """Percent of all cores; None on the first call, and unchanged if called again too soon.
+
+        Args:
+            now_s: a monotonic clock, in seconds.
+        """
+        if self._looked_at_s is None or now_s - self._looked_at_s >= CPU_SPAN_S:
+            (busy_s, total_s), self._times_s = self._times_s, _busy_and_total_s()
+            passed_s = self._times_s[1] - total_s
+            if self._looked_at_s is not None and passed_s > 0:
+                self._percent = min(100.0, max(0.0, 100 * (self._times_s[0] - busy_s) / passed_s))
+            self._looked_at_s = now_s
+        return self._percent
+
+
+def _busy_and_total_s() -> tuple[float, float]:
+    """CPU time of all cores since the host booted; a guest's time is included in the user's."""
+    import psutil  # the first frame does without
+
+    times = psutil.cpu_times()
+    total_s = sum(times) - times.guest - times.guest_nice
+    return total_s - times.idle - times.iowait, total_s
+
+
+_cpu = CpuMeter()
+
+
+def read_machine() -> Machine:
+    """Read CPU usage since the last call, and memory."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return Machine(
+        host=procs.host_name(),
+        cpu_percent=_cpu.percent(time.monotonic()),
+        cores=psutil.cpu_count(),
+        memory_used_bytes=memory.total - memory.available,
+        memory_total_bytes=memory.total,
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from textual.message import Message
 
-from ddptop.view.shown import Machine
+from ddptop.job.series import Machine
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model.snapshot import GpuSample
 

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import asdict
 
-from ddptop.charts.devices import device_curves
-from ddptop.charts.figures import Curve, FiguresData
+from ddptop.charts.figures import Curve, FiguresData, device_curves
 from ddptop.charts.split import SplitData
+from ddptop.job.ranks import device_of
+from ddptop.job.series import ChartData, DeviceHistory, Frame, Points
 from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.job import chart_of, deviations_of
 from ddptop.sources.query import Answer, Look, Query, Sources
-from ddptop.view.rank_words import device_of
-from ddptop.view.series import ChartData, Frame, Points
-from ddptop.view.shown import DeviceHistory
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import RankDeviation

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from ddptop.job.series import ChartData, chart_until
+from ddptop.job.timeline import Course, marks_of, opening
 from ddptop.sources.job import EVENTS_SHOWN, JobAnswer, JobDetail, JobQuery, chart_of
 from ddptop.sources.query import Look, Sources
-from ddptop.view.course import Course, marks_of, opening
-from ddptop.view.series import ChartData, chart_until
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.moment import Moment, MomentReader

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ddptop.job.attempts import FAILURES, Attempt, attempts_of, in_order
+from ddptop.job.series import Tail
 from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
-from ddptop.view.attempts import FAILURES, Attempt, attempts_of, in_order
-from ddptop.view.shown import Tail
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import JobView

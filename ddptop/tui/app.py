@@ -19,22 +19,21 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.geometry import Size
 
+from ddptop.job.keys import key, use
+from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
-from ddptop.sources.machine import read_machine
+from ddptop.sources.overview import read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query
 from ddptop.tui import messages, operations
 from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
+from ddptop.tui.keymap import KeyMap
 from ddptop.tui.preferences import Filters, Preferences, greeting, kept, preferences_of
-from ddptop.tui.prefs.keymap import KeyMap
-from ddptop.tui.prefs.memory import recall, remember
-from ddptop.tui.prefs.settings import Settings
-from ddptop.tui.prefs.theme import OWN, STRONG
 from ddptop.tui.process import HangUp, give_back, go_on_with_garbage
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.settings import Settings, recall, remember
 from ddptop.tui.textual_gaps import QuietApp, forget_drawn
-from ddptop.view.keys import key, use
-from ddptop.view.shown import Machine
+from ddptop.tui.themes import OWN, STRONG
 from ddptop_runner.base.clock import utc_now
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ddptop.job.keys import key
+from ddptop.job.ranks import launcher_in_words
 from ddptop.tui import messages
-from ddptop.view.keys import key
-from ddptop.view.rank_words import launcher_in_words
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.foreign.types import ForeignView
@@ -233,7 +233,7 @@ def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
     def answered(yes: bool | None) -> None:
         if yes:
             if operation.plan is not None:
-                from ddptop.draw.foreign import stopping_words
+                from ddptop.draw.launchers import stopping_words
 
                 app.collector.stopping(view.job, stopping_words(operation.plan, utc_now()))
                 app.collector.ask()
@@ -290,19 +290,24 @@ def show_stacks(app: DdptopApp, view: AnyJob) -> None:
     own = not isinstance(view, ForeignView)
     if own and view.is_live and app.refuses("signaling ranks to read their stacks"):
         return
-    from ddptop.sources import stacks
+    from ddptop.sources import evidence
 
-    _read_into(app, f"stacks for {view.job}", stacks.hint(view), lambda: stacks.read(view))
+    _read_into(
+        app,
+        f"stacks for {view.job}",
+        evidence.stacks_hint(view),
+        lambda: evidence.read_stacks(view),
+    )
 
 
 def show_evidence(app: DdptopApp, view: AnyJob, attempt: int | None) -> None:
     """Show the evidence saved at the last failure or hang."""
     if isinstance(view, JobView):
-        from ddptop.sources import evidence_pages
+        from ddptop.sources import evidence
 
         hint = "saved before any signal was sent; esc closes"
         _read_into(
-            app, f"evidence for {view.job}", hint, lambda: evidence_pages.read(view, attempt)
+            app, f"evidence for {view.job}", hint, lambda: evidence.read_evidence(view, attempt)
         )
 
 

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from ddptop.tui import messages
 from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
-from ddptop.tui.prefs.keymap import keys_in_use
+from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import ChartWidget

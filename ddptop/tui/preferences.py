@@ -1,7 +1,4 @@
-"""The user's keys, colors, glyphs, and remembered choices.
-
-`Preferences()` has the defaults; with it, nothing is read or written.
-"""
+"""The user's keys, colors, glyphs, and remembered choices."""
 
 from __future__ import annotations
 
@@ -14,14 +11,15 @@ from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
 
-from ddptop.tui.prefs.ascii import Translator, drawable
-from ddptop.tui.prefs.keymap import KeyMap, check_keys
-from ddptop.tui.prefs.memory import Memory
-from ddptop.tui.prefs.settings import Interface, Settings
-from ddptop.tui.prefs.theme import DARK, OWN, chosen_theme, own_themes
+from ddptop.tui.ascii import Translator, drawable
+from ddptop.tui.keymap import KeyMap, check_keys
+from ddptop.tui.settings import Interface, Memory, Settings
+from ddptop.tui.themes import DARK, OWN, chosen_theme, own_themes
 
 NOTHING = Memory()
+
 PLAIN = Interface()
+
 DEFAULT_KEYS = KeyMap()
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ddptop.commands import events
+from ddptop.commands import story
 from tests.cli.test_logs_events import put_spec, write
 
 from ddptop_runner.base.errors import DamagedFileError
@@ -70,7 +70,7 @@ TOLD = [
 
 def test_the_story_is_told_in_local_time_with_the_day_when_it_changes(folder, capsys, in_paris):
     make_events(folder, TOLD)
-    assert events.run(folder, False) == 0
+    assert story.run_events(folder, False) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Sun 2026-03-01",
         "  23:59:58                       launched train.py",
@@ -83,7 +83,7 @@ def test_the_story_is_told_in_local_time_with_the_day_when_it_changes(folder, ca
 
 def test_events_as_json_have_every_key_one_event_per_line(folder, capsys):
     make_events(folder, TOLD)
-    assert events.run(folder, True) == 0
+    assert story.run_events(folder, True) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert printed[1] == {
         "schema": 1,
@@ -105,7 +105,7 @@ def test_events_as_json_have_every_key_one_event_per_line(folder, capsys):
 
 def test_a_job_without_a_history_has_no_events(folder, capsys):
     for json_output in (False, True):
-        assert events.run(folder, json_output) == 0
+        assert story.run_events(folder, json_output) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -113,7 +113,7 @@ def test_a_damaged_history_is_an_error_and_no_output(folder, capsys):
     folder.path.mkdir(parents=True)
     (folder.path / "history.db").write_bytes(b"garbage" * 1000)
     with pytest.raises(DamagedFileError, match=r"history\.db is not a valid history"):
-        events.run(folder, True)
+        story.run_events(folder, True)
     assert capsys.readouterr().out == ""
 
 

@@ -21,8 +21,8 @@ NOT_LIGHT = {
 """Modules that `ls`, `status`, and `gpus` do not import: each costs 1 to 10 ms of CPU, out of 60.
 """
 UNSEEN = {
-    "ls": {"ddptop.view.attention", "ddptop.view.figures.ranks", "ddptop.view.words"},
-    "status": {"ddptop.view.attention", "ddptop.view.figures.jobs"},
+    "ls": {"ddptop.job.figures.ranks"},
+    "status": {"ddptop.job.figures.jobs"},
     "gpus": {"ddptop_runner.job.registry", "ddptop_runner.judge"},  # without a driver
 }
 """Modules of ddptop that make nothing that these verbs print."""

@@ -22,7 +22,7 @@ def test_every_action_of_every_screen_is_listed(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.write_text('[keys]\n"job.stop" = ["X", "ctrl+x"]\n"job.kill" = ""\n')
-    assert keys.run(True) == 0
+    assert keys.run_keys(True) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["problems"] == [] and report["file"] == str(settings)
     listed = {(line["screen"], line["id"]) for line in report["keys"]}
@@ -33,7 +33,7 @@ def test_every_action_of_every_screen_is_listed(
     stop = next(line for line in report["keys"] if line["id"] == "job.stop")
     assert (stop["keys"], stop["default_keys"]) == (["X", "ctrl+x"], ["s"])
     assert stop["help"].startswith("send SIGTERM")
-    assert keys.run(False) == 0
+    assert keys.run_keys(False) == 0
     text = capsys.readouterr().out
     assert all(f"\n{place}\n" in f"\n{text}" for place in (*ALL, keys.ANYWHERE))
     assert "X ctrl+x" in text and "(changed)" in text and "  none" in text
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_told_by_both(settings: Path, capsys: pytest.CaptureFix
     assert doctor.settings_check() is None
     settings.write_text('[keys]\n"job.stopp" = "s"\n')
     problem = 'config.toml, [keys]: "job.stopp" is not an action; did you mean "job.stop"?'
-    assert keys.run(False) == 1
+    assert keys.run_keys(False) == 1
     assert f"!  {problem}" in capsys.readouterr().out
     check = doctor.settings_check()
     assert check is not None and check.status == "warning"

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 from ddptop import __main__ as main
+from ddptop import output
 from ddptop.cli import cli
-from ddptop.plain import output
-from ddptop.plain.output import count, number, put_json, table
-from ddptop.view.figures import jobs
+from ddptop.job.figures import jobs
+from ddptop.output import count, number, put_json, table
 from tests.runner.builders import gone, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
@@ -131,7 +131,7 @@ def test_on_a_narrow_terminal_ls_keeps_the_status(ddptop_home, ddptop_cli, monke
     put_job(
         "wasted", {"state": "finished", "ended_at": utc_now(), "ranks": [rank(0, loss_state="nan")]}
     )
-    monkeypatch.setattr("ddptop.plain.output.columns", lambda: 90)
+    monkeypatch.setattr("ddptop.output.columns", lambda: 90)
     monkeypatch.setattr("ddptop.commands.ls.columns", lambda: 90)
     head, row = ddptop_cli("ls").stdout.splitlines()
     assert "the loss was NaN at the end" in row and "ATTEMPT" not in head

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddptop.plain.inline import Inline
-from ddptop.plain.status_lines import cells, clip, fit, odd_one
-from ddptop.view.need import by_need
+from ddptop.commands.status_watch import Inline, cells, clip, fit, odd_one
+from ddptop.job.urgency import by_need
 from tests.runner.builders import make_snapshot, put_job
 
 from ddptop_runner.base.clock import utc_now
@@ -231,7 +230,7 @@ def test_without_a_terminal_each_change_is_one_line(
 
 HUNG_UP = """
 import contextlib, fcntl, os, signal, termios
-from ddptop.plain.inline import quiet_keys
+from ddptop.commands.status_watch import quiet_keys
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 with quiet_keys():

@@ -39,7 +39,7 @@ def taken(monkeypatch, ddptop_home) -> list[str]:
     monkeypatch.setattr(commands, "stacks", lambda *_: [])
     ended = SimpleNamespace(job="train", state="finished", snapshot=None)
     monkeypatch.setattr(commands, "wait_until_ended", lambda *_: ended)
-    monkeypatch.setattr("ddptop.commands.wait.wait_until_ended", lambda *_: ended)
+    monkeypatch.setattr("ddptop.commands.control.wait_until_ended", lambda *_: ended)
     here = procs.identify(os.getpid())
     folder = put_job("train", {"state": "running", "guardian": gone(), "supervisor": here})
     log = folder.log_file(0, 0)

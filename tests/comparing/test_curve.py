@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.view.compare import LossCurve, Sample, better, common_s, common_step, offsets_of
+from ddptop.job.compare import LossCurve, Sample, better, common_s, common_step, offsets_of
 
 
 def curve(*losses: float | None, every: int = 10, attempt: int = 0) -> LossCurve:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from ddptop.view.compare import (
+from ddptop.job.compare import (
     LossCurve,
     Run,
     Sample,

@@ -7,12 +7,18 @@ import random
 from dataclasses import replace
 
 import pytest
-from ddptop.charts.compared import by_step_data, by_time_data, without_steps
-from ddptop.charts.figures import FigureOptions, FiguresData, draw_figures
+from ddptop.charts.figures import (
+    FigureOptions,
+    FiguresData,
+    by_step_data,
+    by_time_data,
+    draw_figures,
+    without_steps,
+)
 from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
-from ddptop.view.compare import LOSS, LossCurve, Run, Sample, Standing, compare
-from ddptop.view.contract import report
-from ddptop.view.text import plain
+from ddptop.job.compare import LOSS, LossCurve, Run, Sample, Standing, compare
+from ddptop.job.report import report
+from ddptop.style import plain
 from tests.comparing.test_differences import NOW, view
 
 

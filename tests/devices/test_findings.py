@@ -6,8 +6,8 @@ import datetime as dt
 import random
 
 import pytest
-from ddptop.view import findings
-from ddptop.view.findings import explain
+from ddptop.job import findings
+from ddptop.job.findings import explain
 from tests.devices.jobs import (
     JOB,
     change,

@@ -8,8 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from ddptop.commands.gpus import devices_with_xids, with_xids
-from ddptop.plain.gpus import as_text
+from ddptop.commands.gpus import as_text, devices_with_xids, with_xids
 from tests.nvml_stub import GIB, StubProcess
 
 from ddptop_runner.base.clock import utc_now

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.draw.devices import label
+from ddptop.job.findings import explain
+from ddptop.job.hosts import hosts_in_words, hosts_of_devices, node_in_words, short_names
+from ddptop.job.progress import median_loss
+from ddptop.job.series import Machine
+from ddptop.job.status import short_cause
 from ddptop.logs.merge import Merger, when
 from ddptop.sources.device_history import MOST_DEVICES, DeviceHistorySource
 from ddptop.sources.devices import covered_devices, far_devices
 from ddptop.sources.query import Devices, Look
-from ddptop.view.ending import short_cause
-from ddptop.view.findings import explain
-from ddptop.view.host_words import hosts_in_words, hosts_of_devices, node_in_words, short_names
-from ddptop.view.jobs import median_loss
-from ddptop.view.shown import Machine
 from tests.runner.builders import make_spec, put_job
 from tests.runner.nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
 

@@ -188,9 +188,9 @@ def test_bad_file_affects_no_other_job(bad, what, how):
 
 
 def commands_rm(name: str) -> None:
-    from ddptop.commands.rm import run
+    from ddptop.commands.control import run_rm
 
-    assert run([name]) == 0
+    assert run_rm([name]) == 0
 
 
 @pytest.mark.parametrize("key", SPECS)

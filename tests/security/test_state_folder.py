@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.tui.prefs import memory, settings
+from ddptop.tui import settings
 from tests.runner.builders import put_job
 from tests.security.conftest import Account
 from tests.security.test_run_folders import in_time
@@ -237,7 +237,7 @@ def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which,
 
 
 READERS = {
-    "interface.json": memory.recall,
+    "interface.json": settings.recall,
     "config.toml": settings.read_settings,
 }
 
@@ -272,11 +272,11 @@ def test_a_linked_config_is_read(tmp_path, monkeypatch) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 def test_nothing_is_remembered_in_another_users_folder(ddptop_home) -> None:
     ddptop_home.mkdir(exist_ok=True)
-    memory.remember(memory.Memory(greeted=True))
-    assert memory.recall().greeted
+    settings.remember(settings.Memory(greeted=True))
+    assert settings.recall().greeted
     os.chown(ddptop_home, 65534, 65534)
-    memory.remember(memory.Memory(greeted=False))
-    assert memory.recall().greeted
+    settings.remember(settings.Memory(greeted=False))
+    assert settings.recall().greeted
 
 
 def test_a_directory_shared_on_purpose_is_refused_and_left_as_it_is(tmp_path: Path) -> None:

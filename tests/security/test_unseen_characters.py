@@ -9,7 +9,7 @@ import sys
 import time
 import unicodedata
 
-from ddptop.plain import output
+from ddptop import output
 from tests.runner.builders import put_job
 
 from ddptop_runner.base.clock import utc_now

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddptop.job import keys
+from ddptop.job.series import Machine
 from ddptop.logs import reader as log_source
 from ddptop.sources import devices as sources
 from ddptop.sources import foreign as foreign_source
 from ddptop.sources.collector import Collector
 from ddptop.tui.app import DdptopApp
-from ddptop.view import keys
-from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, idle
 from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, HOST, NOW

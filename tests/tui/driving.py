@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 from ddptop.sources.query import Answer, Query
+from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
-from ddptop.view.text import plain
 from tests.tui import idle
 from textual.pilot import Pilot
 from textual.widgets import Static

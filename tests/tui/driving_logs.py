@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import LogsWanted
 from ddptop.tui.screens.logs import LogHead, LogsScreen
-from ddptop.view.text import plain
 from tests.tui import fake_logs
 from tests.tui.driving import look, until
 from textual.pilot import Pilot

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from ddptop.view.attention import attention
-from ddptop.view.figures.columns import Row
-from ddptop.view.figures.jobs import job_row
-from ddptop.view.figures.ranks import NOTHING, Subject, rank_row
-from ddptop.view.listed import Listed
-from ddptop.view.odd import verdict
+from ddptop.job.figures.columns import Row
+from ddptop.job.figures.jobs import job_row
+from ddptop.job.figures.ranks import NOTHING, Subject, rank_row
+from ddptop.job.outliers import verdict
+from ddptop.job.status import Listed, attention
 from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.paths import RunFolder

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.prefs.theme import DARK, LIGHT
+from ddptop.tui.themes import DARK, LIGHT
 from tests.tui.driving import look, settle, until
 from textual.pilot import Pilot
 from textual.screen import Screen

@@ -6,12 +6,12 @@ import importlib
 from collections import Counter
 
 import pytest
+from ddptop.job.help import GLOSSARY
+from ddptop.style import plain
 from ddptop.tui.actions import ALL, CHART_ACTIONS, JOB, OVERVIEW, PLACES, Action, key_text
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.base import CHART_KEYS
 from ddptop.tui.screens.help import help_lines
-from ddptop.view.help import GLOSSARY
-from ddptop.view.text import plain
 
 MODULES = {
     "OverviewScreen": "overview",

@@ -17,9 +17,8 @@ from ddptop.tui.messages import StoryWanted
 from ddptop.tui.screens import base
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.screens.launch import GpuChoice, LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.jobs import JobsTable
 from ddptop.tui.widgets.lines import LinesView
 from tests.tui import fake_gpus, fake_home

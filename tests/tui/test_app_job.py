@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.job import JobScreen
@@ -13,7 +14,6 @@ from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.job import JobHeader
 from ddptop.tui.widgets.log_pane import LogPane
-from ddptop.view.text import plain
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 

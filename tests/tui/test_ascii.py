@@ -9,11 +9,11 @@ from pathlib import Path
 
 import ddptop
 import pytest
+from ddptop import terminal
 from ddptop.tui.actions import PLACES
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.ascii import Translator, braille, glyph, harmless
 from ddptop.tui.preferences import Preferences
-from ddptop.tui.prefs.ascii import Translator, braille, glyph, harmless
-from ddptop.view import terminal
 from rich.cells import cell_len
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle

@@ -7,7 +7,7 @@ import datetime as dt
 import msgspec
 import pytest
 from ddptop.draw.events import fold, folded_row, folded_sections, offset
-from ddptop.view.attempts import attempts_of, by_attempt, in_order
+from ddptop.job.attempts import attempts_of, by_attempt, in_order
 from tests.runner.rows import row
 
 from ddptop_runner.job.event_log import as_row

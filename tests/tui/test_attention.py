@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.draw.foreign import about
-from ddptop.view.attention import Attention, attention, next_step
-from ddptop.view.ending import brief_place, short_cause
-from ddptop.view.figures.columns import fit_columns
-from ddptop.view.figures.jobs import by_text, calm_duration, columns_for, job_row
-from ddptop.view.help import explain_job
-from ddptop.view.learning import LossTrend
-from ddptop.view.listed import Listed, listed
-from ddptop.view.need import Need, by_need, judge, seen_key
-from ddptop.view.words import state_of
+from ddptop.draw.launchers import about
+from ddptop.job.figures.columns import fit_columns
+from ddptop.job.figures.jobs import by_text, calm_duration, columns_for, job_row
+from ddptop.job.help import explain_job
+from ddptop.job.loss_trend import LossTrend
+from ddptop.job.status import (
+    Attention,
+    Listed,
+    attention,
+    brief_place,
+    listed,
+    next_step,
+    short_cause,
+    state_of,
+)
+from ddptop.job.urgency import Need, by_need, judge, seen_key
 from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of

@@ -6,10 +6,10 @@ import re
 
 import pytest
 from ddptop.charts import spark
-from ddptop.draw import cards
-from ddptop.view import odd
-from ddptop.view.series import Points
-from ddptop.view.text import plain, width
+from ddptop.draw.ranks import GAP, LEAST_BOX, around, card_lines, grid, known_rows
+from ddptop.job.outliers import oddity, severity, verdict, worst_first
+from ddptop.job.series import Points
+from ddptop.style import plain, width
 from tests.tui.fake_home import GIB, NOW, ago, gpu
 from tests.tui.own_views import rank
 
@@ -48,8 +48,8 @@ def drawn(number: int, cells: int, rows: int, *, chosen: bool = False, **more: o
     ranks = of_eight(**more)
     gpus = [gpu(index) for index in range(8)]
     apart = deviations(ranks, gpus, NAMED)
-    others = cards.around(ranks, gpus, NOW, True, {}, {}, 300.0)
-    lines = cards.card_lines(ranks[number], apart[number], others, cells, rows, chosen)
+    others = around(ranks, gpus, NOW, True, {}, {}, 300.0)
+    lines = card_lines(ranks[number], apart[number], others, cells, rows, chosen)
     assert all(width(line) == cells for line in lines)
     assert len(lines) == rows
     return [plain(line) for line in lines]
@@ -72,20 +72,20 @@ class TestGrid:
     def test_cards_lie_without_holes(
         self, number: int, cells: int, most: int, columns: int, rows: int
     ) -> None:
-        found = cards.grid(number, cells, most, 8)
+        found = grid(number, cells, most, 8)
         assert found is not None
         assert (found.columns, found.rows) == (columns, rows)
         assert found.rows * found.height <= most
-        assert found.columns * (found.width + cards.GAP) - cards.GAP <= cells
+        assert found.columns * (found.width + GAP) - GAP <= cells
 
     def test_where_they_do_not_fit_there_are_none(self) -> None:
-        assert cards.grid(8, 60, 8, 8) is None
-        assert cards.grid(16, 80, 12, 8) is None
+        assert grid(8, 60, 8, 8) is None
+        assert grid(16, 80, 12, 8) is None
 
 
 class TestCard:
     @pytest.mark.parametrize("chosen", [False, True])
-    @pytest.mark.parametrize("cells", range(cards.LEAST_BOX, 41))
+    @pytest.mark.parametrize("cells", range(LEAST_BOX, 41))
     def test_its_upper_edge_has_no_hole(self, cells: int, chosen: bool) -> None:
         for number in (1, 5):
             top = drawn(number, cells, 8, chosen=chosen)[0]
@@ -108,10 +108,10 @@ class TestCard:
             rank(r, state="running", step_time_s=0.3, sync_s=s) for r, s in enumerate((0.06, 0.0))
         ]
         apart = deviations(ranks, [])
-        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0)
+        others = around(ranks, [], NOW, True, {}, {}, 300.0)
         rows = [
             "\n".join(
-                plain(one) for one in cards.card_lines(each, apart[each.rank], others, 40, 6, False)
+                plain(one) for one in card_lines(each, apart[each.rank], others, 40, 6, False)
             )
             for each in ranks
         ]
@@ -129,11 +129,11 @@ class TestCard:
             rank(n, state="running", step_time_s=0.4, sync_s=0.02 if n == 3 else 0.12, loss=2.0)
             for n in range(4)
         ]
-        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0)
+        others = around(ranks, [], NOW, True, {}, {}, 300.0)
         alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=NOW)
         apart = deviations(ranks, [], [alert])
         slow, usual = (
-            [plain(line) for line in cards.card_lines(ranks[n], apart[n], others, 40, 8, False)]
+            [plain(line) for line in card_lines(ranks[n], apart[n], others, 40, 8, False)]
             for n in (3, 0)
         )
         assert any(line.startswith("│ busy   380 ms  ▲+36%") for line in slow), slow
@@ -159,17 +159,17 @@ class TestCard:
         assert not any("step" in line or "util" in line for line in text), "known of no rank"
         ranks = of_eight()
         ranks[1] = rank(1, gpu=1, state="running")
-        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0)
-        lines = cards.card_lines(ranks[1], RankDeviation(), others, 40, 8, False)
+        others = around(ranks, [], NOW, True, {}, {}, 300.0)
+        lines = card_lines(ranks[1], RankDeviation(), others, 40, 8, False)
         text = [plain(line) for line in lines]
         assert text[2].startswith("│ loss      n/a")
         assert text[5].startswith("│ util      n/a         ·····"), "a dotted track is no 0%"
 
     def test_cpu_is_shown_if_nothing_is_known_about_the_training(self) -> None:
         seen = rank(0, gpu=0, gpu_util_percent=97.0, cpu_percent=101.0, rss_bytes=9 * GIB)
-        assert cards.known_rows([seen]) == {"util", "cpu"}
-        assert cards.known_rows([*of_eight(), seen]) >= {"loss", "time", "util"}
-        assert "cpu" not in cards.known_rows([*of_eight(), seen])
+        assert known_rows([seen]) == {"util", "cpu"}
+        assert known_rows([*of_eight(), seen]) >= {"loss", "time", "util"}
+        assert "cpu" not in known_rows([*of_eight(), seen])
 
     def test_small_curves_share_one_scale(self) -> None:
         points = {
@@ -185,8 +185,8 @@ class TestCard:
 
     def test_curves_of_a_young_job_fill_their_room(self) -> None:
         points = {0: Points(t=[1000.0, 1030.0], low=[], mean=[1.0, 1.0], high=[])}
-        assert cards.around([], [], NOW, True, points, {}, 300.0).since == 1000.0
-        assert cards.around([], [], NOW, True, points, {}, 20.0).since == 1010.0
+        assert around([], [], NOW, True, points, {}, 300.0).since == 1000.0
+        assert around([], [], NOW, True, points, {}, 20.0).since == 1010.0
 
     def test_a_gap_in_a_curve_stays_one(self) -> None:
         assert spark.spark([0.0, 0.0, None, None, 1.0, 1.0], 0.0, 1.0) == "⣀ ⠉"
@@ -199,34 +199,34 @@ class TestOdd:
             for n in range(4)
         ]
         alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=NOW)
-        assert odd.oddity(ranks[3], deviations(ranks, [])[3]) is None
+        assert oddity(ranks[3], deviations(ranks, [])[3]) is None
         apart = deviations(ranks, [], [alert])
-        assert odd.oddity(ranks[3], apart[3]) == ("▲ slow +36%", "warn")
-        assert odd.severity(ranks[3], apart[3], True) == 1
-        assert odd.oddity(ranks[2], apart[2]) is None
+        assert oddity(ranks[3], apart[3]) == ("▲ slow +36%", "warn")
+        assert severity(ranks[3], apart[3], True) == 1
+        assert oddity(ranks[2], apart[2]) is None
 
     def test_no_figure_marks_a_rank_that_no_alert_names(self) -> None:
         far = RankDeviation(memory=9.0, utilization=9.0, power=9.0, step_time=9.0, loss=9.0)
-        assert odd.oddity(rank(0), far) is None
-        assert odd.severity(rank(0, state="running"), far, True) == 0
+        assert oddity(rank(0), far) is None
+        assert severity(rank(0, state="running"), far, True) == 0
 
     def test_a_state_that_needs_somebody_stands_before_any_figure(self) -> None:
         slow = RankDeviation(step_time=0.5, is_slow=True)
-        assert odd.verdict(rank(0, state="hung"), slow, NOW, True) == ("‖ hung", "bad")
-        assert odd.verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50%", "warn")
-        assert odd.verdict(rank(0, state="running"), slow, NOW, False)[0] == "● running"
+        assert verdict(rank(0, state="hung"), slow, NOW, True) == ("‖ hung", "bad")
+        assert verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50%", "warn")
+        assert verdict(rank(0, state="running"), slow, NOW, False)[0] == "● running"
 
     def test_small_card_shows_what_each_rank_waits_for(self) -> None:
         ranks = of_eight()
-        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0, slow=True)
-        lines = cards.card_lines(ranks[1], RankDeviation(), others, 19, 4, False)
+        others = around(ranks, [], NOW, True, {}, {}, 300.0, slow=True)
+        lines = card_lines(ranks[1], RankDeviation(), others, 19, 4, False)
         assert [plain(line)[2:6] for line in lines[1:]] == ["loss", "time", "data"]
 
     def test_worst_first(self) -> None:
         ranks = of_eight()
         ranks[6] = rank(6, gpu=6, state="hung")
         alert = Alert(id="straggler", severity="warning", ranks=[5], message="m", since=NOW)
-        order = odd.worst_first(ranks, deviations(ranks, [], [alert]), True)
+        order = worst_first(ranks, deviations(ranks, [], [alert]), True)
         assert [one.rank for one in order[:2]] == [6, 5]
 
 

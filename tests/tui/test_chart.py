@@ -6,15 +6,22 @@ import itertools
 import re
 
 import pytest
-from ddptop.charts import scale
+from ddptop.charts.axis import Scale
 from ddptop.charts.braille import Canvas
 from ddptop.charts.frame import tick_rows
-from ddptop.charts.loss import VALIDATIONS, ChartOptions, LastPlot, draw_chart, value_range
-from ddptop.charts.rates import rates, throughput
+from ddptop.charts.loss import (
+    VALIDATIONS,
+    ChartOptions,
+    LastPlot,
+    draw_chart,
+    rates,
+    throughput,
+    value_range,
+)
 from ddptop.charts.smooth import WEIGHTS
-from ddptop.charts.view import View
-from ddptop.view.series import ChartData, Points, across, bin_points, ratios
-from ddptop.view.text import Line, plain
+from ddptop.charts.window import View
+from ddptop.job.series import ChartData, Points, across, bin_points, ratios
+from ddptop.style import Line, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -373,19 +380,19 @@ def test_columns_are_reused_for_a_new_height_and_refilled_for_new_data() -> None
 @pytest.mark.parametrize("rows", range(2, 30))
 def test_the_ticks_of_a_value_axis_are_evenly_spaced(rows: int) -> None:
     for low, high in ((0.0, 1.0), (0.37, 4.1), (2.05, 2.31), (-3.0, 7.5), (0.0, 446.0), (11, 97)):
-        axis = scale.Scale(low, high, 4 * rows)
+        axis = Scale(low, high, 4 * rows)
         found = sorted(tick_rows(axis, rows))
         assert 1 <= len(found) <= max(3, rows // 2 + 1)
         apart = {b - a for a, b in itertools.pairwise(found)}
         assert not apart or max(apart) - min(apart) <= (min(apart) >= 3), (low, high, found)
-    full = [len(tick_rows(scale.Scale(0.0, top, 4 * rows), rows)) for top in (1.0, 3.0, 4.1, 8.8)]
+    full = [len(tick_rows(Scale(0.0, top, 4 * rows), rows)) for top in (1.0, 3.0, 4.1, 8.8)]
     assert rows < 5 or min(full) >= 2
 
 
 def test_a_label_is_the_value_of_its_row() -> None:
     for high in (4.7, 4.8, 4.9, 5.0, 5.1):
         for rows in range(4, 20):
-            axis = scale.Scale(2.2, high, 4 * rows)
+            axis = Scale(2.2, high, 4 * rows)
             for row, label in tick_rows(axis, rows).items():
                 assert row == rows - 1 - axis.dot(float(label)) // 4, (high, rows, label)
 

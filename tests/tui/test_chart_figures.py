@@ -10,9 +10,9 @@ from ddptop.charts.figures import Curve, FigureOptions, FiguresData, draw_figure
 from ddptop.charts.loss import MODES, ChartOptions, draw_chart
 from ddptop.charts.split import PARTS, SplitData, SplitOptions, draw_split, stack_of, stacks
 from ddptop.charts.steps import by_step
-from ddptop.charts.view import View
-from ddptop.view.series import AttemptSteps, ChartData, Points
-from ddptop.view.text import plain
+from ddptop.charts.window import View
+from ddptop.job.series import AttemptSteps, ChartData, Points
+from ddptop.style import plain
 
 
 def points(values: list[float | None]) -> Points:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.steps import by_step, no_steps
+from ddptop.job.series import Points
 from ddptop.sources import chart as chart_source
 from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, away_from_median
-from ddptop.view.series import Points
-from ddptop.view.text import plain
+from ddptop.style import plain
 from tests.tui import fake_home
 from tests.tui.fake_home import HOST, NOW
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.steps import by_step, no_steps, step_times, steps_of
-from ddptop.charts.view import View
-from ddptop.view.series import AttemptSteps, ChartData, Points
-from ddptop.view.text import plain
+from ddptop.charts.window import View
+from ddptop.job.series import AttemptSteps, ChartData, Points
+from ddptop.style import plain
 
 
 def points(

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from ddptop.charts.axis import AxisWords, axis_line, exact_label, step_label, ticks
 from ddptop.charts.smooth import WEIGHTS, next_weight, smoothed
-from ddptop.charts.view import (
+from ddptop.charts.window import (
     TIME_SPANS,
     Area,
     View,
@@ -17,7 +17,7 @@ from ddptop.charts.view import (
     visible,
     zoomed,
 )
-from ddptop.view.text import plain
+from ddptop.style import plain
 
 HOUR = Area(left=8, cells=100, since=0.0, until=3600.0, first=0.0, last=3600.0)
 

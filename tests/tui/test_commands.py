@@ -7,18 +7,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw import launched
+from ddptop.draw import launchers
+from ddptop.job.figures.columns import fit_columns, row_line
+from ddptop.job.figures.jobs import columns_for
+from ddptop.job.figures.ranks import columns_of
+from ddptop.job.ranks import common_parts, launcher_name, loss_text
+from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobAnswer
+from ddptop.style import plain
 from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.ranks import RankTable
-from ddptop.view import rank_words
-from ddptop.view.attention import waiting_text
-from ddptop.view.figures.columns import fit_columns, row_line
-from ddptop.view.figures.jobs import columns_for
-from ddptop.view.figures.ranks import columns_of
-from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home
 from tests.tui.driving import look, settle, shown
 from tests.tui.fake_commands import launcher_of, rank_of
@@ -70,17 +70,17 @@ class TestWords:
         ],
     )
     def test_loss_shows_how_many_parts_it_combines(self, parts, of, text) -> None:
-        assert rank_words.loss_text(rank_of(0, loss_parts=parts, loss_is=of)) == text
+        assert loss_text(rank_of(0, loss_parts=parts, loss_is=of)) == text
 
     def test_an_unknown_loss_has_no_parts(self) -> None:
-        assert rank_words.loss_text(rank_of(0, loss=None, loss_parts=4, loss_is="sum")) == "n/a"
+        assert loss_text(rank_of(0, loss=None, loss_parts=4, loss_is="sum")) == "n/a"
 
     def test_the_jobs_loss_is_labeled_where_all_ranks_agree(self) -> None:
         four = [rank_of(number, loss_parts=4, loss_is="sum") for number in range(2)]
-        assert launched.common_parts(four) == " Σ4"
-        assert launched.common_parts([*four, rank_of(2)]) == ""
-        assert launched.common_parts([*four, rank_of(2, loss=None)]) == " Σ4"
-        assert launched.common_parts([]) == ""
+        assert common_parts(four) == " Σ4"
+        assert common_parts([*four, rank_of(2)]) == ""
+        assert common_parts([*four, rank_of(2, loss=None)]) == " Σ4"
+        assert common_parts([]) == ""
 
     @pytest.mark.parametrize(
         ("rank", "launcher", "said"),
@@ -108,7 +108,7 @@ class TestWords:
         ],
     )
     def test_what_no_column_tells_of_a_rank(self, rank: RankSample, launcher, said: str) -> None:
-        text = plain(launched.rank_detail(rank, launcher, 200))
+        text = plain(launchers.rank_detail(rank, launcher, 200))
         assert text == (f" rank {rank.rank}  {said}" if said else "")
 
     @pytest.mark.parametrize("cells", [60, 80, 130])
@@ -119,8 +119,8 @@ class TestWords:
         launcher = LauncherSample(
             name="accelerate", pid=7, state="running", cpu_percent=208.0, rss_bytes=2 << 30
         )
-        state = launched.launcher_state(launcher)
-        row = plain(launched.launcher_line("accelerate", launcher, state, layout, cells))
+        state = launchers.launcher_state(launcher)
+        row = plain(launchers.launcher_line("accelerate", launcher, state, layout, cells))
         rank = plain(row_line(row_of_rank(rank_of(0), NOW, True), layout, cells))
         assert len(row) == cells
         assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
@@ -176,7 +176,7 @@ class TestWords:
         assert row["by"] == ("↳ mpirun", "dim")
         assert len("↳ accelerate") <= width
         script = fake_home.spec_of("sh", 0, 9, kind="command", target="./run.sh")
-        assert rank_words.launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
+        assert launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
         unknown = row_of(read_job(fake_commands.waiting(frozen)))
         assert (unknown["ranks"][0], unknown["step"][0]) == ("n/a", "n/a")
         own = row_of(read_job(fake_home.two_cpu_ranks(frozen)))

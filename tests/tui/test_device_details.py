@@ -7,15 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw.device_details import detail_lines
-from ddptop.draw.devices import device_lines, device_trouble, holder_text, rank_holder
+from ddptop.draw.devices import detail_lines, device_lines, device_trouble, holder_text, rank_holder
 from ddptop.draw.header import cost
+from ddptop.job.figures.devices import energy, heat
 from ddptop.sources import devices as sources
 from ddptop.sources.devices import DeviceSource
-from ddptop.tui.widgets.device_panel import DevicePanel
+from ddptop.style import plain, width
+from ddptop.tui.widgets.devices import DevicePanel
 from ddptop.tui.widgets.lines import changed_cells
-from ddptop.view.figures.devices import energy, heat
-from ddptop.view.text import plain, width
 from tests.tui import fake_foreign
 from tests.tui.fake_foreign import HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, gpu

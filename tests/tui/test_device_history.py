@@ -7,12 +7,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from ddptop.charts.devices import figures_of, pause_s
+from ddptop.charts.figures import figures_of, pause_s
 from ddptop.draw.devices import first_seen, small_curve, wasted_words
+from ddptop.job.series import DeviceHistory, Machine
 from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
 from ddptop.sources.query import Look
-from ddptop.view.shown import DeviceHistory, Machine
-from ddptop.view.text import plain
+from ddptop.style import plain
 from tests.tui import fake_gpus
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import GIB, NOW, gpu, uuid

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.keymap import KeyMap
 from ddptop.tui.launching import FIELDS
 from ddptop.tui.preferences import Preferences
-from ddptop.tui.prefs.keymap import KeyMap
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from tests.tui import fake_gpus

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.job.series import Machine
 from ddptop.tui.app import DdptopApp
-from ddptop.view.shown import Machine
 from tests.tui import fake_home, idle
 from tests.tui.driving import look, settle, shown
 

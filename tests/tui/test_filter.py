@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.view.figures.jobs import JOB_WORDS, job_facts
-from ddptop.view.figures.ranks import RANK_WORDS, rank_facts
-from ddptop.view.filter import Facts, Vocabulary, parse
+from ddptop.job.figures.jobs import JOB_WORDS, job_facts
+from ddptop.job.figures.ranks import RANK_WORDS, rank_facts
+from ddptop.job.filter import Facts, Vocabulary, parse
 from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW
 

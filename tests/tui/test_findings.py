@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.view.findings import Guilty, findings, guilty
+from ddptop.job.findings import Guilty, findings, guilty
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import view_of
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.preferences import preferences_of
-from ddptop.tui.prefs.memory import recall, remember
-from ddptop.tui.prefs.settings import Settings, parse
+from ddptop.tui.settings import Settings, parse, recall, remember
 from tests.tui.driving import said, settle, until
 from tests.tui.terminal import Terminal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ddptop.draw import heat
-from ddptop.view.text import plain, rule, width
+from ddptop.style import plain, rule, width
 from tests.tui.fake_home import GIB, NOW
 from tests.tui.own_views import rank
 

@@ -13,18 +13,18 @@ from typing import get_args
 
 import pytest
 from ddptop import draw
+from ddptop.job.figures import devices, jobs, ranks
+from ddptop.job.figures.columns import Column
+from ddptop.job.findings import explain
+from ddptop.job.help import GLOSSARY, SECTIONS
+from ddptop.style import plain
 from ddptop.tui import screens, widgets
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.prefs.keymap import KeyMap
+from ddptop.tui.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.help import HelpScreen, help_lines
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.figures import devices, jobs, ranks
-from ddptop.view.figures.columns import Column
-from ddptop.view.findings import explain
-from ddptop.view.help import GLOSSARY, SECTIONS
-from ddptop.view.text import plain
 from tests.tui import fake_gpus
 from tests.tui.driving import settle, shown, until
 from textual.containers import VerticalScroll

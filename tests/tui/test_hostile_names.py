@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ddptop.job.series import Machine
 from ddptop.tui.app import DdptopApp
-from ddptop.view.shown import Machine
 from rich.cells import cell_len
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, settle

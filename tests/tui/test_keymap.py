@@ -10,15 +10,15 @@ from pathlib import Path
 
 import ddptop
 import pytest
+from ddptop.job import keys
 from ddptop.tui.actions import ALL, HELP, MOVING, STOP, key_text
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
 from ddptop.tui.preferences import preferences_of
-from ddptop.tui.prefs.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
-from ddptop.tui.prefs.settings import parse
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.view import keys
+from ddptop.tui.settings import parse
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import keys_shown, offered, settle, shown, until
 

@@ -18,9 +18,8 @@ from ddptop.sources.query import Devices
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
-from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.screens.launch import GpuChoice, LaunchScreen, holder_words
 from ddptop.tui.textual_gaps import key_of_character
-from ddptop.tui.widgets.gpu_choice import GpuChoice, holder_words
 from ddptop.tui.widgets.table import Table
 from tests.tui import fake_home
 from tests.tui.driving import until

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ddptop.style import Line, line
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.text import Line, line
 from textual.app import App, ComposeResult
 
 

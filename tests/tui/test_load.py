@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.sources import devices as sources
+from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
-from ddptop.view.text import plain
 from tests.tui import fake_foreign
 from tests.tui.driving import settle
 from tests.tui.fake_foreign import FakeWorld

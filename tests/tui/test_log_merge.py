@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from ddptop.logs.merge import Merger, align, printed, similar
-from ddptop.logs.tails import LINES_OF_EACH, RankTails, lines_of_each
+from ddptop.logs.tail import LINES_OF_EACH, RankTails, lines_of_each
 
 
 def told(*texts: str) -> list[tuple[str, str, bool]]:

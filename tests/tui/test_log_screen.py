@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from ddptop.logs import reader as log_source
+from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import LogsWanted
 from ddptop.tui.screens.logs import LogHead, LogsScreen
-from ddptop.view.text import plain
 from tests.tui import fake_commands, fake_home, fake_logs
 from tests.tui.driving import look, shown, until
 from tests.tui.driving_logs import cursor, opened, press, settled, title, view

@@ -18,7 +18,7 @@ from ddptop.logs.drawing import (
 )
 from ddptop.logs.messages import LogRow
 from ddptop.logs.search import MAX_MARKS, pattern_of
-from ddptop.view.text import plain, width
+from ddptop.style import plain, width
 from rich.cells import cell_len
 
 ODD = [

@@ -7,16 +7,15 @@ import pytest
 from ddptop.charts.figures import Curve, FiguresData
 from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.split import SplitData
-from ddptop.charts.view import View
+from ddptop.charts.window import View
+from ddptop.job.series import AttemptSteps, ChartData, Points
 from ddptop.sources.chart import ChartQuery
 from ddptop.sources.job import JobAnswer, JobQuery
+from ddptop.style import plain
 from ddptop.tui.actions import BACK, CHART_ACTIONS, bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.charts import ChartWidget, LossChart
-from ddptop.tui.widgets.figure_chart import FigureChart, SplitChart
-from ddptop.view.series import AttemptSteps, ChartData, Points
-from ddptop.view.text import plain
+from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart, SplitChart
 from textual import events
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot

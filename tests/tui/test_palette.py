@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.style import plain, width
 from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, ChartProvider, Command, CommandProvider, JobProvider
@@ -16,7 +17,6 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.widgets.bars import KeyBar
-from ddptop.view.text import plain, width
 from tests.tui import fake_foreign, fake_gpus, fake_home, fake_story
 from tests.tui.driving import look, offered, settle, shown, until
 from textual.app import App, ComposeResult

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from ddptop.commands import status_watch
 from ddptop.commands.status import describe
 from ddptop.draw import header as job_header
 from ddptop.draw import panels
 from ddptop.draw.devices import device_trouble
-from ddptop.draw.foreign import unreadable_line
-from ddptop.plain import status_lines
-from ddptop.view import jobs, words
-from ddptop.view.figures.ranks import columns_of
-from ddptop.view.learning import LossTrend
-from ddptop.view.need import STALE_S, judge
-from ddptop.view.text import plain, width
+from ddptop.draw.launchers import unreadable_line
+from ddptop.job.figures.ranks import columns_of
+from ddptop.job.loss_trend import LossTrend
+from ddptop.job.progress import steps_per_s
+from ddptop.job.status import age_words, event_style, job_state, rank_state
+from ddptop.job.urgency import STALE_S, judge
+from ddptop.style import plain, width
 from tests.tui import fake_home
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, row_of_rank, view_of
@@ -33,29 +34,29 @@ def aged(age_s: float) -> JobView:
 class TestWords:
     @pytest.mark.parametrize("state", JobState.__args__)
     def test_every_job_state_has_a_symbol_and_its_word(self, state: str) -> None:
-        text, style = words.job_state(state)
+        text, style = job_state(state)
         assert text.endswith(f" {state}")
         assert style in ("ok", "busy", "warn", "bad", "dim")
 
     @pytest.mark.parametrize("state", RankState.__args__)
     def test_every_rank_state_has_a_symbol_and_its_word(self, state: str) -> None:
-        assert words.rank_state(state)[0].endswith(f" {state}")
+        assert rank_state(state)[0].endswith(f" {state}")
 
     @pytest.mark.parametrize("phase", Phase.__args__)
     def test_what_a_rank_does_fits_into_its_column(self, phase: str) -> None:
         (column,) = [column for column in columns_of([], False) if column.key == "state"]
-        assert len(words.rank_state("running", phase=phase)[0]) <= column.width
+        assert len(rank_state("running", phase=phase)[0]) <= column.width
 
     def test_failed_rank_shows_how_it_failed(self) -> None:
-        assert words.rank_state("failed", signal="SIGKILL")[0] == "✗ SIGKILL"
-        assert words.rank_state("failed", exit_code=1)[0] == "✗ exit 1"
-        assert words.rank_state("stopped", signal="SIGTERM")[0] == "■ stopped"
+        assert rank_state("failed", signal="SIGKILL")[0] == "✗ SIGKILL"
+        assert rank_state("failed", exit_code=1)[0] == "✗ exit 1"
+        assert rank_state("stopped", signal="SIGTERM")[0] == "■ stopped"
 
     def test_a_state_of_a_newer_ddptop_is_shown_as_it_is(self) -> None:
-        assert words.job_state("frozen") == ("? frozen", "dim")
+        assert job_state("frozen") == ("? frozen", "dim")
 
     def test_stale_values_are_labeled_in_words(self) -> None:
-        assert [words.age_words(aged(s)) for s in (STALE_S, 12.7, 600)] == [
+        assert [age_words(aged(s)) for s in (STALE_S, 12.7, 600)] == [
             None,
             "last update 13 s ago",
             "last update 10 min ago",
@@ -65,7 +66,7 @@ class TestWords:
         for age_s, old in ((STALE_S - 0.1, False), (STALE_S + 0.1, True)):
             view = aged(age_s)
             status = job_status(view)
-            assert ("last update" in str(status_lines.job_lines(view, status))) == old
+            assert ("last update" in str(status_watch.job_lines(view, status))) == old
             assert ("stale" in describe(view, status)) == old
             assert (judge(view, NOW).why == "stale") == old
             assert ("last update" in "".join(header(view))) == old
@@ -180,7 +181,7 @@ class TestHeader:
         assert job_header.last_step([rank(0)], NOW) == ()
 
     def test_the_pace_is_the_slowest_rank_s(self) -> None:
-        assert jobs.steps_per_s([rank(steps_per_s=3.0), rank(steps_per_s=2.0), rank()]) == 2.0
+        assert steps_per_s([rank(steps_per_s=3.0), rank(steps_per_s=2.0), rank()]) == 2.0
 
 
 class TestWhatHoldsAJobUp:
@@ -314,14 +315,14 @@ class TestAlertsAndCause:
 def test_an_exit_with_status_0_is_no_reason_to_look() -> None:
     def style(exit_code: int | None) -> str:
         exited = Event(ts=NOW, type="rank_exited", rank=1, exit_code=exit_code, message="exited")
-        return words.event_style(exited)
+        return event_style(exited)
 
     assert [style(0), style(1), style(None)] == ["dim", "warn", "warn"]
 
 
 def test_amber_is_for_what_somebody_should_act_on() -> None:
     calm = ("queued", "starting", "running", "restarting", "stopping", "finished", "stopped")
-    assert {words.job_state(state)[1] for state in calm} <= {"dim", "busy", "ok"}
+    assert {job_state(state)[1] for state in calm} <= {"dim", "busy", "ok"}
     hidden = Unreadable(1, "root", None, (), "its environment belongs to root")
     assert not {"warn", "bad"} & {style for _, style in unreadable_line([hidden], 120)}
     noted = fake_home.gpu(0, note="in MIG mode with no instances")

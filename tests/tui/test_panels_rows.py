@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 from ddptop.draw import devices, events, panels
-from ddptop.view.figures import ranks
-from ddptop.view.figures.columns import fit_columns
-from ddptop.view.figures.jobs import columns_for
-from ddptop.view.figures.ranks import columns_of
-from ddptop.view.odd import imbalance_note, worst_figure
-from ddptop.view.text import Line, plain, width
+from ddptop.job.figures import ranks
+from ddptop.job.figures.columns import fit_columns
+from ddptop.job.figures.jobs import columns_for
+from ddptop.job.figures.ranks import columns_of
+from ddptop.job.outliers import imbalance_note, worst_figure
+from ddptop.style import Line, plain, width
 from tests.tui.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
 from tests.tui.own_views import rank, row_of_rank
 

@@ -6,14 +6,13 @@ import json
 
 import pytest
 from ddptop.commands import status
+from ddptop.commands.status_watch import job_line, job_lines
 from ddptop.draw import header
-from ddptop.plain.status_lines import job_line, job_lines
-from ddptop.view import words
-from ddptop.view.attention import attention
-from ddptop.view.ending import plain_status
-from ddptop.view.figures.jobs import PlainJob, loss_cell, plain_table
-from ddptop.view.learning import LossTrend
-from ddptop.view.text import plain
+from ddptop.job import status as status_text
+from ddptop.job.figures.jobs import PlainJob, loss_cell, plain_table
+from ddptop.job.loss_trend import LossTrend
+from ddptop.job.status import attention, pause_sentence, pause_state, plain_status, state_of
+from ddptop.style import plain
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import rank, view_of
 
@@ -53,8 +52,8 @@ def test_the_same_words_everywhere(state: str) -> None:
     assert told in plain(alive) and WHY in plain(alive)
     assert "steps/" not in plain(alive) and "last step" not in plain(alive)
     assert "trend n/a" in plain(learning) and "falling" not in plain(learning)
-    assert words.pause_state(one.snapshot.pause, NOW)[1] == style
-    assert words.state_of(one, NOW)[1] == style
+    assert pause_state(one.snapshot.pause, NOW)[1] == style
+    assert state_of(one, NOW)[1] == style
     assert loss_cell(one.snapshot, None)[-1] == (" ", "")
     lines = job_lines(one, job_status(one))
     assert color in ("", "warn") and lines[0][0][0].endswith(told)
@@ -83,7 +82,7 @@ def test_the_time_to_the_verdict_is_everywhere_without_alarm(state: str) -> None
 def test_pause_without_a_warning_needs_no_attention() -> None:
     said = attention(view("no_step", reason=WHY), NOW)
     assert (said.sentence, said.style) == (f"no step for 25 s: {WHY}", "dim")
-    assert words.pause_sentence(view("no_step").snapshot.pause, NOW) == "no step for 25 s"
+    assert pause_sentence(view("no_step").snapshot.pause, NOW) == "no step for 25 s"
 
 
 def test_json_has_it_with_the_state_and_null_during_steps() -> None:
@@ -99,7 +98,7 @@ def test_json_has_it_with_the_state_and_null_during_steps() -> None:
 
 def test_hung_job_is_reported_as_before() -> None:
     one = view("hung", "hung")
-    assert words.state_of(one, NOW) == words.job_state("hung")
+    assert state_of(one, NOW) == status_text.job_state("hung")
     assert "‖ hung" in plain(header.header_lines(one, NOW, 160, FALLING)[0])
     assert job_status(one).pause.state == "hung"
     rows = [PlainJob(job_row(each), NOW) for each in (one, view(None), view("stalled"))]

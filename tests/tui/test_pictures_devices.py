@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop.tui import messages
-from ddptop.tui.prefs.theme import DARK
+from ddptop.tui.themes import DARK
 from tests.tui import fake_gpus
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import uuid

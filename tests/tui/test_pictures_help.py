@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.preferences import Preferences
-from ddptop.tui.prefs.theme import OWN
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.themes import OWN
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle, until
 from tests.tui.pictures import Compare, MakeApp, by_size

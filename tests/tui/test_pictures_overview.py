@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddptop.tui.prefs.theme import DARK, LIGHT
+from ddptop.tui.themes import DARK, LIGHT
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.pictures import Compare, MakeApp, after, by_look, by_size

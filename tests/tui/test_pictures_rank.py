@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.messages import RankPicked
-from ddptop.tui.prefs.theme import DARK
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.themes import DARK
 from tests.tui import fake_foreign, fake_ranks
 from tests.tui.pictures import LOOKS, SIZES, SMALL, Compare, MakeApp, after, name_of
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.draw import foreign
 from ddptop.draw import header as job_header
-from ddptop.view import progress
-from ddptop.view.text import plain, width
+from ddptop.draw import launchers
+from ddptop.job.progress import eta, in_words, percent_text, share
+from ddptop.style import plain, width
 from tests.tui.fake_foreign import foreign_job, ranks_of, view_of
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import row_of
@@ -68,7 +68,7 @@ def test_bar_of_only_the_epoch_says_so() -> None:
     far = header(ONE_EPOCH, 140, step=94)[1]
     assert "━" in far
     assert "step 94 of 188   50.0% of the epoch   epoch ETA 47s   elapsed" in far
-    assert progress.in_words(ONE_EPOCH) == (
+    assert in_words(ONE_EPOCH) == (
         "[##########..........] 50.0% of the epoch, step 94 of 188, 47s left in the epoch,"
         " read from the output"
     )
@@ -77,12 +77,12 @@ def test_bar_of_only_the_epoch_says_so() -> None:
 
 
 def test_estimate_is_labeled() -> None:
-    assert progress.share(GUESSED) == "~37.5%"
-    assert progress.eta(GUESSED, GUESSED.eta_s) == "~7m 50s"
-    assert progress.eta(RUN, RUN.eta_s) == "3h 27m"
+    assert share(GUESSED) == "~37.5%"
+    assert eta(GUESSED, GUESSED.eta_s) == "~7m 50s"
+    assert eta(RUN, RUN.eta_s) == "3h 27m"
     far = header(GUESSED, 150, step=94)[1]
     assert "about 37.5%   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
-    assert progress.in_words(GUESSED) == (
+    assert in_words(GUESSED) == (
         "[#######.............] about 37.5%, epoch 2/4, step 94 of 188, about 7m 50s left,"
         " 47s left in the epoch, read from the output"
     )
@@ -119,11 +119,11 @@ def test_it_fits(told, cells) -> None:
 
 def test_never_100_before_the_end() -> None:
     near = Progress(step=99_999, total=100_000, fraction=0.99999, source="log")
-    assert progress.percent_text(near) == "99%"
-    assert progress.share(near) == "99.9%"
+    assert percent_text(near) == "99%"
+    assert share(near) == "99.9%"
     done = Progress(step=5, total=5, fraction=1.0, source="log")
-    assert progress.percent_text(done) == "100%"
-    assert progress.share(done) == "100.0%"
+    assert percent_text(done) == "100%"
+    assert share(done) == "100.0%"
 
 
 def test_in_the_overview() -> None:
@@ -143,27 +143,29 @@ def test_losses_of_the_output_are_called_so() -> None:
 
 def test_a_foreign_job_has_its_bar_too() -> None:
     view = with_progress(RUN)
-    alive, far, output, _ = (plain(line).rstrip() for line in foreign.header_lines(view, NOW, 120))
+    alive, far, output, _ = (
+        plain(line).rstrip() for line in launchers.header_lines(view, NOW, 120)
+    )
     assert "elapsed" not in alive and far.endswith("ETA 3h 27m   elapsed 1h 12m")
     assert " progress  step 12,339 / 50,000  ━" in far
     assert output == " output    /home/root/run.log"
     without = with_progress(UNCLEAR)
-    assert "total steps in the run unknown" in plain(foreign.header_lines(without, NOW, 140)[1])
+    assert "total steps in the run unknown" in plain(launchers.header_lines(without, NOW, 140)[1])
     assert row_of(view)["eta"][0] == "3h 27m"
     assert row_of(without)["eta"][0] == ""
 
 
 def test_in_words() -> None:
-    assert progress.in_words(None) is None
-    assert progress.in_words(RUN) == (
+    assert in_words(None) is None
+    assert in_words(RUN) == (
         "[####................] 24.7%, step 12,339 of 50,000, 3h 27m left, read from the output"
     )
-    assert progress.in_words(EPOCH) == (
+    assert in_words(EPOCH) == (
         "[#####...............] 26.0%, epoch 2/5, step 30 of 100, 1m 00s left, read from the output"
     )
-    assert progress.in_words(UNCLEAR) == "epoch 0, step 30 of 100, read from the output"
+    assert in_words(UNCLEAR) == "epoch 0, step 30 of 100, read from the output"
     api = Progress(step=3, total=12, fraction=0.25, source="api")
     assert (
-        progress.in_words(api)
+        in_words(api)
         == "[#####...............] 25.0%, step 3 of 12, reported through ddptop.report"
     )

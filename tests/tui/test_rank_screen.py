@@ -14,8 +14,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.sections import SectionsScreen
-from ddptop.tui.widgets.charts import LossChart
-from ddptop.tui.widgets.figure_chart import SplitChart
+from ddptop.tui.widgets.charts import LossChart, SplitChart
 from ddptop.tui.widgets.log_pane import LogPane
 from tests.tui import fake_foreign, fake_home, fake_ranks
 from tests.tui.driving import look, settle, shown, until

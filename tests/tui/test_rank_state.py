@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from ddptop.view.learning import LossTrend, trend
-from ddptop.view.rank_state import Known, sentence
+from ddptop.job.loss_trend import LossTrend, trend
+from ddptop.job.ranks import Known, sentence
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import rank
 

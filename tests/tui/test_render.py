@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from ddptop.charts import scale
-from ddptop.view import text
-from ddptop.view.text import bar, plain
+from ddptop import style
+from ddptop.charts.axis import Scale, log_ticks, time_label, time_step_s, value_label, value_ticks
+from ddptop.style import bar, plain
 
 from ddptop_runner.base import units
 
@@ -18,39 +18,39 @@ class TestText:
         [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("", 3, ""), ("日本語", 4, "日…"), ("ab", 0, "")],
     )
     def test_clip_cuts_at_cells(self, given: str, cells: int, expected: str) -> None:
-        assert text.clip(given, cells) == expected
+        assert style.clip(given, cells) == expected
 
     def test_pad_fills_on_either_side(self) -> None:
-        assert text.pad("7", 3, ">") == "  7"
-        assert text.pad("日", 4) == "日  "
+        assert style.pad("7", 3, ">") == "  7"
+        assert style.pad("日", 4) == "日  "
 
     def test_fit_keeps_styles_and_gives_the_exact_width(self) -> None:
-        line = text.line(("abc", "ok"), ("defgh", "bad"))
-        assert text.fit(line, 5) == (("abc", "ok"), ("d…", "bad"))
-        assert text.width(text.fit(line, 20)) == 20
+        line = style.line(("abc", "ok"), ("defgh", "bad"))
+        assert style.fit(line, 5) == (("abc", "ok"), ("d…", "bad"))
+        assert style.width(style.fit(line, 20)) == 20
 
     def test_spread_drops_the_right_side_when_both_do_not_fit(self) -> None:
-        assert plain(text.spread((("left", ""),), (("right", ""),), 12)) == "left   right"
-        assert plain(text.spread((("left", ""),), (("right", ""),), 10)) == "left      "
+        assert plain(style.spread((("left", ""),), (("right", ""),), 12)) == "left   right"
+        assert plain(style.spread((("left", ""),), (("right", ""),), 10)) == "left      "
 
     def test_fill_takes_what_fits_in_order(self) -> None:
         parts = [(("aaa", ""),), (), (("bbb", ""),), (("c", ""),)]
-        assert plain(text.fill(parts, 9)) == "aaa   bbb"
+        assert plain(style.fill(parts, 9)) == "aaa   bbb"
 
     def test_rule_gives_up_its_note_before_its_title(self) -> None:
-        assert plain(text.rule("ranks", 24, (("note", "dim"),))) == "── ranks ─────  note ──"[
+        assert plain(style.rule("ranks", 24, (("note", "dim"),))) == "── ranks ─────  note ──"[
             :24
         ].replace("─────  note", "──────  note")
-        assert plain(text.rule("ranks", 12, (("a long note", "dim"),))) == "── ranks ───"
+        assert plain(style.rule("ranks", 12, (("a long note", "dim"),))) == "── ranks ───"
 
     @pytest.mark.parametrize("cells", [1, 0, -9])
     def test_wrap_needs_no_room(self, cells: int) -> None:
-        assert text.wrap("abc d", cells, 2) == ["a", "…"]
+        assert style.wrap("abc d", cells, 2) == ["a", "…"]
 
     def test_wrap_breaks_at_spaces_and_says_what_it_cut(self) -> None:
-        assert text.wrap("one two three", 7, 5) == ["one two", "three"]
-        assert text.wrap("one two three four", 7, 2) == ["one two", "three…"]
-        assert text.wrap("abcdefgh", 3, 5) == ["abc", "def", "gh"]
+        assert style.wrap("one two three", 7, 5) == ["one two", "three"]
+        assert style.wrap("one two three four", 7, 2) == ["one two", "three…"]
+        assert style.wrap("abcdefgh", 3, 5) == ["abc", "def", "gh"]
 
 
 class TestUnits:
@@ -168,14 +168,14 @@ class TestScale:
     def test_value_ticks_are_1_2_5(
         self, low: float, high: float, most: int, expected: list[float]
     ) -> None:
-        assert scale.value_ticks(low, high, most) == pytest.approx(expected)
+        assert value_ticks(low, high, most) == pytest.approx(expected)
 
     def test_values_that_are_almost_the_same_have_one_tick(self) -> None:
-        assert scale.value_ticks(0.0, 5e-324, 4) == [0.0]
+        assert value_ticks(0.0, 5e-324, 4) == [0.0]
 
     def test_log_ticks_thin_out(self) -> None:
-        assert scale.log_ticks(1.0, 10.0, 5) == [1.0, 2.0, 5.0, 10.0]
-        assert scale.log_ticks(1.0, 1e6, 4) == [1.0, 100.0, 1e4, 1e6]
+        assert log_ticks(1.0, 10.0, 5) == [1.0, 2.0, 5.0, 10.0]
+        assert log_ticks(1.0, 1e6, 4) == [1.0, 100.0, 1e4, 1e6]
 
     @pytest.mark.parametrize(
         ("value", "step", "expected"),
@@ -184,17 +184,17 @@ class TestScale:
     def test_value_labels_show_the_digits_that_differ(
         self, value: float, step: float, expected: str
     ) -> None:
-        assert scale.value_label(value, step) == expected
+        assert value_label(value, step) == expected
 
     @pytest.mark.parametrize(
         ("seconds", "expected"),
         [(0, "0"), (30, "30s"), (-1800, "-30m"), (5400, "1h30"), (93600, "1d02h"), (90, "1m30")],
     )
     def test_time_labels(self, seconds: float, expected: str) -> None:
-        assert scale.time_label(seconds) == expected
+        assert time_label(seconds) == expected
 
     def test_time_steps_are_those_of_clocks(self) -> None:
-        assert [scale.time_step_s(span, 6) for span in (60, 754, 3600, 7 * 86400)] == [
+        assert [time_step_s(span, 6) for span in (60, 754, 3600, 7 * 86400)] == [
             10,
             300,
             600,
@@ -202,14 +202,14 @@ class TestScale:
         ]
 
     def test_a_span_beyond_any_clock_has_no_more_intervals(self) -> None:
-        assert 2**62 / scale.time_step_s(2**62, 6) <= 6
+        assert 2**62 / time_step_s(2**62, 6) <= 6
 
     def test_a_scale_clamps(self) -> None:
-        axis = scale.Scale(2.0, 4.0, 41)
+        axis = Scale(2.0, 4.0, 41)
         assert [axis.dot(v) for v in (1.0, 2.0, 3.0, 4.0, 9.0)] == [0, 0, 20, 40, 40]
 
     def test_a_logarithmic_scale_survives_what_is_not_positive(self) -> None:
-        axis = scale.Scale(1.0, 100.0, 21, logarithmic=True)
+        axis = Scale(1.0, 100.0, 21, logarithmic=True)
         assert [axis.dot(v) for v in (-1.0, 1.0, 10.0, 100.0)] == [0, 0, 10, 20]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.job.series import ChartData
+from ddptop.style import plain
 from ddptop.tui.actions import REPLAY
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ReplayWanted, StoryWanted
@@ -15,8 +17,6 @@ from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.replay import ReplayScreen
 from ddptop.tui.screens.story import StoryScreen
 from ddptop.tui.widgets.charts import LossChart
-from ddptop.view.series import ChartData
-from ddptop.view.text import plain
 from tests.tui import fake_home, replay_home
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
 from tests.tui.replay_home import AGAIN, HANG, JOB, SECONDS, begin, recorded_job

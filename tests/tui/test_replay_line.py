@@ -19,8 +19,8 @@ from ddptop.draw.timeline import (
     timeline_lines,
     words_line,
 )
-from ddptop.view.course import Course, Mark, marks_of, neighbor, opening
-from ddptop.view.text import plain, width
+from ddptop.job.timeline import Course, Mark, marks_of, neighbor, opening
+from ddptop.style import plain, width
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.model.snapshot import Event

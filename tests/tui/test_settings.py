@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.preferences import preferences_of
-from ddptop.tui.prefs.memory import Memory, recall, remember
-from ddptop.tui.prefs.settings import Interface, Settings, parse, read_settings
+from ddptop.tui.settings import Interface, Memory, Settings, parse, read_settings, recall, remember
 
 FILE = "config.toml"
 ALL_OF_IT = """

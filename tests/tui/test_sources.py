@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources import collector as collecting
 from ddptop.sources import devices as sources
@@ -20,7 +21,6 @@ from ddptop.sources.devices import DeviceSource, covered_devices
 from ddptop.sources.job import EventSource, JobQuery, LogsQuery
 from ddptop.sources.query import Answer, Answered, Query
 from ddptop.sources.story import StoryQuery
-from ddptop.view.shown import Machine
 from tests.tui import fake_gpus, fake_home
 from tests.tui.fake_gpus import FrozenFeed
 from tests.tui.fake_home import NOW

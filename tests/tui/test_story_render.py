@@ -15,9 +15,9 @@ from ddptop.draw.story import (
     why_lines,
     work_lost,
 )
-from ddptop.view.attempts import Attempt
-from ddptop.view.shown import Tail
-from ddptop.view.text import plain, width
+from ddptop.job.attempts import Attempt
+from ddptop.job.series import Tail
+from ddptop.style import plain, width
 from msgspec.structs import replace
 
 from ddptop_runner.base.paths import LAUNCHER

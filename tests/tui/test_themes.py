@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.charts.compared import STYLES
+from ddptop.charts.figures import STYLES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.preferences import Preferences, preferences_of
-from ddptop.tui.prefs.memory import Memory
-from ddptop.tui.prefs.settings import Settings, parse
-from ddptop.tui.prefs.theme import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
+from ddptop.tui.settings import Memory, Settings, parse
+from ddptop.tui.themes import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
 from ddptop.tui.widgets.bars import KeyBar
 from tests.tui import color_vision, fake_gpus, fake_home
 from tests.tui.driving import settle

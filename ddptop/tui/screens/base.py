@@ -13,9 +13,12 @@ from textual.reactive import var
 from textual.widget import Widget
 
 from ddptop.draw.header import cost
+from ddptop.job.findings import findings
+from ddptop.job.ranks import device_uuid
 from ddptop.logs.messages import LogRead
 from ddptop.sources.chart import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
+from ddptop.style import Line, line
 from ddptop.tui import operations
 from ddptop.tui.messages import (
     CompareWanted,
@@ -34,9 +37,6 @@ from ddptop.tui.textual_gaps import HeldScreen
 from ddptop.tui.widgets.bars import Pages
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.findings import findings
-from ddptop.view.rank_words import device_uuid
-from ddptop.view.text import Line, line
 from ddptop_runner.job.registry import AnyJob
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]

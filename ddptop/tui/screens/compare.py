@@ -9,6 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from ddptop.draw.compare import verdict
+from ddptop.job.compare import LETTERS, companions
+from ddptop.job.figures.jobs import JOB_WORDS, job_facts
+from ddptop.job.filter import parse
+from ddptop.job.keys import key
 from ddptop.sources.compare import CompareAnswer, CompareQuery
 from ddptop.sources.query import Look
 from ddptop.tui.actions import COMPARE, bindings
@@ -19,10 +23,6 @@ from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.compare import CompanionTable, CompareChart, CompareTable
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.table import Table
-from ddptop.view.compare import LETTERS, companions
-from ddptop.view.figures.jobs import JOB_WORDS, job_facts
-from ddptop.view.filter import parse
-from ddptop.view.keys import key
 from ddptop_runner.base.units import plural
 
 MOST_JOBS = len(LETTERS)

@@ -9,7 +9,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ddptop.tui.actions import EXIT, HELP
-from ddptop.tui.prefs.keymap import help_hint
+from ddptop.tui.keymap import help_hint
 
 
 class ConfirmScreen(ModalScreen[bool]):

@@ -9,17 +9,17 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.charts.devices import figures_of, pause_s
-from ddptop.charts.figures import FiguresData
-from ddptop.charts.scale import window_label
-from ddptop.charts.view import View
+from ddptop.charts.axis import window_label
+from ddptop.charts.figures import FiguresData, figures_of, pause_s
+from ddptop.charts.window import View
+from ddptop.job.help import explain_device
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
 from ddptop.sources.query import Look
 from ddptop.tui.actions import DEVICES, bindings
 from ddptop.tui.messages import JobPicked, QueryChanged, SectionsWanted
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
-from ddptop.tui.widgets.charts import ChartWidget
+from ddptop.tui.widgets.charts import ChartWidget, FigureChart
 from ddptop.tui.widgets.devices import (
     DeviceDetails,
     DevicesTable,
@@ -28,9 +28,7 @@ from ddptop.tui.widgets.devices import (
     key_of,
     name_of,
 )
-from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.table import HEAD_LINES, Table
-from ddptop.view.device_help import explain_device
 from ddptop_runner.base.units import duration
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import GpuSample

@@ -13,13 +13,13 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input
 
+from ddptop.job.help import SECTIONS
+from ddptop.style import Line, line, pad, plain, rule, wrap
 from ddptop.tui.actions import ALL, EVERYWHERE, HELP, MOVING, PLACES, Action
-from ddptop.tui.prefs.keymap import KeyMap
+from ddptop.tui.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.sections import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.help import SECTIONS
-from ddptop.view.text import Line, line, pad, plain, rule, wrap
 
 MOUSE = (
     (

@@ -12,7 +12,14 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from ddptop.draw.devices import rank_holder
-from ddptop.draw.foreign import about
+from ddptop.draw.launchers import about
+from ddptop.job.figures.ranks import RANK_WORDS, ranks_that_match
+from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
+from ddptop.job.findings import SET_BACK, guilty
+from ddptop.job.keys import key
+from ddptop.job.loss_trend import whose_loss
+from ddptop.job.ranks import launcher_name
+from ddptop.job.urgency import SETBACK_S, alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
 from ddptop.sources.query import Followed, Look
@@ -21,20 +28,12 @@ from ddptop.tui.messages import QueryChanged, RankPicked
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, LossChart
-from ddptop.tui.widgets.device_panel import DevicePanel
-from ddptop.tui.widgets.devices import DeviceDetails
+from ddptop.tui.widgets.devices import DeviceDetails, DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop.view.figures.ranks import RANK_WORDS, ranks_that_match
-from ddptop.view.filter import RANK_EXAMPLES, Filter, parse
-from ddptop.view.findings import SET_BACK, alerts_of, guilty
-from ddptop.view.keys import key
-from ddptop.view.learning import whose_loss
-from ddptop.view.need import SETBACK_S
-from ddptop.view.rank_words import launcher_name
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert
@@ -407,7 +406,7 @@ def _rows_of(widget: LinesView) -> int:
 def what_now(detail: JobDetail) -> str:
     """What the user can do about a failed job."""
     from ddptop.draw import story
-    from ddptop.view.attempts import Attempt  # needed only for a failed job
+    from ddptop.job.attempts import Attempt  # needed only for a failed job
 
     view, state = detail.view, detail.view.snapshot
     if state is None or isinstance(view, ForeignView):

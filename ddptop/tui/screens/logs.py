@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 
-from ddptop.logs.about import HeadFacts, about_line, choices, head_rule
+from ddptop.job.keys import key
+from ddptop.job.ranks import launcher_name
 from ddptop.logs.messages import (
     Level,
     LogRead,
@@ -15,8 +16,10 @@ from ddptop.logs.messages import (
 )
 from ddptop.logs.reader import LogReader, LogView
 from ddptop.logs.search import LogPattern, pattern_of
+from ddptop.logs.titles import HeadFacts, about_line, choices, head_rule
 from ddptop.sources.job import LogsQuery
 from ddptop.sources.query import Answer, Followed
+from ddptop.style import Line, line, width
 from ddptop.tui.actions import LOGS, bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
@@ -24,9 +27,6 @@ from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
-from ddptop.view.keys import key
-from ddptop.view.rank_words import launcher_name
-from ddptop.view.text import Line, line, width
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.foreign.types import ForeignView

@@ -10,7 +10,12 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from ddptop.draw.devices import holder_words
-from ddptop.draw.foreign import damaged_sections, unreadable_sections
+from ddptop.draw.launchers import damaged_sections, unreadable_sections
+from ddptop.job.figures.jobs import JOB_WORDS
+from ddptop.job.filter import EXAMPLES, parse
+from ddptop.job.keys import key
+from ddptop.job.status import ORDERS
+from ddptop.job.urgency import seen_key
 from ddptop.sources.chart import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
 from ddptop.tui import operations
@@ -30,15 +35,10 @@ from ddptop.tui.messages import (
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
-from ddptop.tui.widgets.device_panel import DevicePanel
+from ddptop.tui.widgets.devices import DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.jobs import JobSentence, JobsTable, SlurmQueue
 from ddptop.tui.widgets.table import Table
-from ddptop.view.figures.jobs import JOB_WORDS
-from ddptop.view.filter import EXAMPLES, parse
-from ddptop.view.keys import key
-from ddptop.view.listed import ORDERS
-from ddptop.view.need import seen_key
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import AnyJob

@@ -7,31 +7,28 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.charts.devices import device_curves
-from ddptop.charts.figures import FiguresData
+from ddptop.charts.figures import FiguresData, device_curves
 from ddptop.charts.split import SplitData
-from ddptop.draw.rank_figures import fact_lines
+from ddptop.draw.ranks import fact_lines
+from ddptop.job.findings import guilty
+from ddptop.job.help import explain_rank, glossary
+from ddptop.job.hosts import has_several
+from ddptop.job.keys import key
+from ddptop.job.loss_trend import whose_loss
+from ddptop.job.ranks import Known, device_of, device_uuid, find_rank, sentence
+from ddptop.job.series import ChartData, DeviceHistory
+from ddptop.job.urgency import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
 from ddptop.sources.rank import RankAnswer, RankQuery
+from ddptop.style import Span
 from ddptop.tui.actions import RANK, bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.charts import USUAL, ChartWidget, LossChart
-from ddptop.tui.widgets.figure_chart import FigureChart, SplitChart
+from ddptop.tui.widgets.charts import USUAL, ChartWidget, FigureChart, LossChart, SplitChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
-from ddptop.view.findings import alerts_of, guilty
-from ddptop.view.help import explain_rank, glossary
-from ddptop.view.host_words import has_several
-from ddptop.view.keys import key
-from ddptop.view.learning import whose_loss
-from ddptop.view.rank_state import Known, sentence
-from ddptop.view.rank_words import device_of, device_uuid, find_rank
-from ddptop.view.series import ChartData
-from ddptop.view.shown import DeviceHistory
-from ddptop.view.text import Span
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import RankDeviation

@@ -2,29 +2,99 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import monotonic
 
 from msgspec.structs import replace
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
+from textual.content import Content
+from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
 
-from ddptop.draw.timeline import SPEEDS, Position, moment_label
+from ddptop.draw.timeline import (
+    SPEEDS,
+    Position,
+    explain_timeline,
+    mark_at,
+    moment_at,
+    moment_label,
+    timeline_lines,
+)
+from ddptop.job.findings import guilty
+from ddptop.job.timeline import GLYPHS, Course, MarkKind, neighbor
 from ddptop.sources.job import JobAnswer, JobDetail
 from ddptop.sources.query import Look
 from ddptop.sources.replay import ReplayAnswer, ReplayQuery
+from ddptop.style import Line, line
 from ddptop.tui.actions import REPLAY, bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
+from ddptop.tui.widgets.lines import DraggedView
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop.tui.widgets.timeline import TimeLine
-from ddptop.view.course import GLYPHS, MarkKind, neighbor
-from ddptop.view.findings import guilty
-from ddptop.view.text import Line, line
 from ddptop_runner.job.registry import AnyJob, JobView
+
+
+class TimeLine(DraggedView, can_focus=True):
+    """A bar of the whole history; a click or drag goes to a time."""
+
+    DEFAULT_CSS = """
+    TimeLine { height: 3; dock: bottom; margin: 0 0 1 0; background: $surface; }
+    TimeLine .line--picked { color: $background; background: $warning; text-style: bold; }
+    TimeLine:focus { background-tint: $foreground 3%; }
+    """
+
+    @dataclass
+    class Jumped(Message):
+        """Go to another time."""
+
+        at: float
+        """Unix seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(id="timeline")
+        self._course: Course | None = None
+        self._position: Position | None = None
+        self._words = "reading history..."
+
+    def show(self, course: Course, position: Position) -> None:
+        """Show a history and the position in it."""
+        if (course, position) != (self._course, self._position):
+            self._course, self._position = course, position
+            self.redraw()
+
+    def show_text(self, words: str) -> None:
+        """Show why there is nothing to show."""
+        self._course = self._position = None
+        self._words = words
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Build the text, the bar, and the clock."""
+        if self._course is None or self._position is None:
+            return [line((f" {self._words}", "warn"))]
+        return timeline_lines(self._course, self._position, width, height)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Help on the letters."""
+        return explain_timeline(self._course)
+
+    def dragged_to(self, x: int) -> None:
+        """Go there."""
+        if self._course is not None:
+            self.post_message(self.Jumped(moment_at(self._course, x, self.size.width)))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Show what happened at the mark under the pointer."""
+        if self.is_dragged:
+            return
+        course = self._course
+        mark = None if course is None else mark_at(course, event.x, self.size.width)
+        self.tooltip = None if mark is None else Content(mark.text)
+
 
 FRAME_S = 0.25
 """How often the screen changes during playback."""

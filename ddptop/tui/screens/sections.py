@@ -12,11 +12,11 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from ddptop.job.keys import with_keys
 from ddptop.sources.query import Look
+from ddptop.style import cells_of
 from ddptop.tui.actions import EVIDENCE, EXIT, FINDINGS, HELP, STACKS, UNSEEN, bindings, moving
-from ddptop.tui.prefs.keymap import help_hint
-from ddptop.view.keys import with_keys
-from ddptop.view.text import cells_of
+from ddptop.tui.keymap import help_hint
 
 
 class PagerScreen(ModalScreen[None]):

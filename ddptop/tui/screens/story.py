@@ -8,6 +8,9 @@ from textual.containers import Vertical
 
 from ddptop.draw.events import folded_sections
 from ddptop.draw.story import headline
+from ddptop.job.attempts import Attempt
+from ddptop.job.filter import Vocabulary, parse
+from ddptop.job.status import loss_remark
 from ddptop.sources.story import StoryAnswer, StoryQuery
 from ddptop.tui.actions import STORY, bindings
 from ddptop.tui.messages import (
@@ -22,9 +25,6 @@ from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.story import AttemptsTable, FoldedEventsTable, WhyPanel
 from ddptop.tui.widgets.table import Table
-from ddptop.view.attempts import Attempt
-from ddptop.view.ending import loss_remark
-from ddptop.view.filter import Vocabulary, parse
 from ddptop_runner.base.units import plural
 
 VOCABULARY = Vocabulary(fields=("event", "rank"))

@@ -10,11 +10,11 @@ from textual.content import Content
 from textual.message import Message
 
 from ddptop.draw.panels import title_line
+from ddptop.job.keys import key
+from ddptop.style import Line, Span, line, spread, width
 from ddptop.tui.actions import HELP, LEAVE, Action
-from ddptop.tui.prefs.keymap import keys_in_use
+from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.keys import key
-from ddptop.view.text import Line, Span, line, spread, width
 
 
 class TitleBar(LinesView):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.charts.compared import by_step_data, by_time_data, name_of, without_steps
-from ddptop.charts.figures import FiguresData
-from ddptop.charts.view import View
+from ddptop.charts.figures import FiguresData, by_step_data, by_time_data, name_of, without_steps
+from ddptop.charts.window import View
 from ddptop.draw.compare import Row, companion_row, explained, rows
+from ddptop.job.compare import LOSS, Comparison, Run, names_of
+from ddptop.job.figures.columns import Column
+from ddptop.job.keys import key
 from ddptop.sources.compare import Compared
-from ddptop.tui.widgets.figure_chart import FigureChart
+from ddptop.tui.widgets.charts import FigureChart
 from ddptop.tui.widgets.table import Table
-from ddptop.view.compare import LOSS, Comparison, Run, names_of
-from ddptop.view.figures.columns import Column
-from ddptop.view.keys import key
 from ddptop_runner.job.registry import JobView
 
 

@@ -13,8 +13,8 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
+from ddptop.style import Line, clip, line, width
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.text import Line, clip, line, width
 
 
 class _Status(LinesView):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 
-from ddptop.draw import foreign, header
+from ddptop.draw import header, launchers
 from ddptop.draw.events import event_row
 from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
+from ddptop.job.figures.columns import Column
+from ddptop.job.help import explain_state
+from ddptop.job.loss_trend import LossTrend
+from ddptop.style import Line, Span, fill, fit, line, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
-from ddptop.view.figures.columns import Column
-from ddptop.view.help import explain_state
-from ddptop.view.learning import LossTrend
-from ddptop.view.text import Line, Span, fill, fit, line, wrap
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Alert, Cause, Event
@@ -55,7 +55,7 @@ class JobHeader(LinesView):
             return header.gone_lines(None if self._view is None else self._now, width)
         if isinstance(self._view, ForeignView):
             most = 4 if short else 6
-            return foreign.header_lines(self._view, self._now, width, self._trend, most)
+            return launchers.header_lines(self._view, self._now, width, self._trend, most)
         if self._view is None:
             return []
         return header.header_lines(self._view, self._now, width, self._trend, 3 if short else 4)

@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING
 
 from textual import events, on
 
-from ddptop.draw.foreign import damaged_line, unreadable_line
-from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.table import Table
-from ddptop.view import words
-from ddptop.view.attention import NO_PROBLEMS, NONE_DETECTED, next_step
-from ddptop.view.figures.columns import fit_columns
-from ddptop.view.figures.jobs import (
+from ddptop.draw.launchers import damaged_line, unreadable_line
+from ddptop.job.figures.columns import fit_columns
+from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
     ORDER_OF_COLUMN,
     by_text,
@@ -24,14 +20,25 @@ from ddptop.view.figures.jobs import (
     sentence_cell,
     without_empty,
 )
-from ddptop.view.filter import Filter
-from ddptop.view.help import explain_job
-from ddptop.view.keys import key, with_keys
-from ddptop.view.learning import LossTrend
-from ddptop.view.listed import ORDERS, Listed, brief, listed
-from ddptop.view.need import Seen
-from ddptop.view.rank_words import launcher_name
-from ddptop.view.text import Line, fit, line, plain, wrap
+from ddptop.job.filter import Filter
+from ddptop.job.help import explain_job
+from ddptop.job.keys import key, with_keys
+from ddptop.job.loss_trend import LossTrend
+from ddptop.job.ranks import launcher_name
+from ddptop.job.status import (
+    NO_PROBLEMS,
+    NONE_DETECTED,
+    ORDERS,
+    Listed,
+    brief,
+    listed,
+    next_step,
+    state_of,
+)
+from ddptop.job.urgency import Seen
+from ddptop.style import Line, fit, line, plain, wrap
+from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.launch.slurm import SlurmJob
@@ -122,7 +129,7 @@ class JobsTable(Table):
         self._listed = [one for one in everything if self._matches(one)]
         self.sorted_by = COLUMN_OF_ORDER[self.order]
         names = [f"{'◆ ' * (view.job in self.marked)}{view.job}" for view in self._views]
-        states = [words.state_of(view, self._now)[0] for view in self._views]
+        states = [state_of(view, self._now)[0] for view in self._views]
         by = [by_text(view, self._me)[0] for view in self._views]
         self._columns = columns_for(self.size.width, names, states, by if self._by_others else ())
         if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:

@@ -11,9 +11,9 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddptop.tui.prefs.ascii import harmless
+from ddptop.style import STYLES, Line, cells_of, fit
+from ddptop.tui.ascii import harmless
 from ddptop.tui.textual_gaps import attach
-from ddptop.view.text import STYLES, Line, cells_of, fit
 
 
 def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:

@@ -8,13 +8,13 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from ddptop.job.findings import Guilty
+from ddptop.job.keys import key
+from ddptop.job.ranks import launcher_name
 from ddptop.logs.messages import LogRead, PlacesRead
+from ddptop.style import Line, Span, line, rule
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
-from ddptop.view.findings import Guilty
-from ddptop.view.keys import key
-from ddptop.view.rank_words import launcher_name
-from ddptop.view.text import Line, Span, line, rule
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob

@@ -13,8 +13,6 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
 
-from ddptop.draw.cards import GAP, Around, Grid, around, card_lines, grid, wanted_rows
-from ddptop.draw.cards import MOST as MOST_CARDS
 from ddptop.draw.heat import (
     FEWEST,
     ORDER,
@@ -31,21 +29,23 @@ from ddptop.draw.heat import (
     ruler,
     worst_ranks,
 )
-from ddptop.draw.launched import launcher_line, launcher_state, launcher_summary, rank_detail
+from ddptop.draw.launchers import launcher_line, launcher_state, launcher_summary, rank_detail
+from ddptop.draw.ranks import GAP, Around, Grid, around, card_lines, grid, wanted_rows
+from ddptop.draw.ranks import MOST as MOST_CARDS
+from ddptop.job.figures.columns import Column, Row, plain_cell
+from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row
+from ddptop.job.help import explain_heat, explain_rank, glossary
+from ddptop.job.hosts import has_several, hosts_of, short_names
+from ddptop.job.keys import key, with_keys
+from ddptop.job.loss_trend import SPARK_S, Recent
+from ddptop.job.outliers import state_of, verdict, worst_first
+from ddptop.job.ranks import is_rank_too, launcher_name
+from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobDetail
+from ddptop.style import Line, Span, clip, fill, fit, line, rule, width
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
-from ddptop.view.attention import waiting_text
-from ddptop.view.figures.columns import Column, Row, plain_cell
-from ddptop.view.figures.ranks import NOTHING, Subject, columns_of, rank_row
-from ddptop.view.help import explain_heat, explain_rank, glossary
-from ddptop.view.host_words import has_several, hosts_of, short_names
-from ddptop.view.keys import key, with_keys
-from ddptop.view.odd import state_of, verdict, worst_first
-from ddptop.view.rank_words import is_rank_too, launcher_name
-from ddptop.view.shown import SPARK_S, Recent
-from ddptop.view.text import Line, Span, clip, fill, fit, line, rule, width
 from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.judge.balance.rank_devices import own_devices

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from ddptop.draw.events import EVENT_MEANINGS, FoldedEvents, fold, folded_row
 from ddptop.draw.story import attempt_row, why_lines
+from ddptop.job.attempts import Attempt
+from ddptop.job.figures.columns import Column
+from ddptop.job.filter import Facts, Filter
+from ddptop.job.keys import with_keys
+from ddptop.job.series import Tail
+from ddptop.job.status import event_words
+from ddptop.style import Line, rule
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
-from ddptop.view.attempts import Attempt
-from ddptop.view.figures.columns import Column
-from ddptop.view.filter import Facts, Filter
-from ddptop.view.keys import with_keys
-from ddptop.view.shown import Tail
-from ddptop.view.text import Line, rule
-from ddptop.view.words import event_words
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.model.words import JobState
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from textual import events
 from textual.message import Message
 
+from ddptop.job.figures.columns import GAP, Column, Row, fit_columns, row_line
+from ddptop.style import Line, Span, line, rule
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.view.figures.columns import GAP, Column, Row, fit_columns, row_line
-from ddptop.view.text import Line, Span, line, rule
 
 HEAD_LINES = 2
 """The rule with the title, and the column names."""

@@ -1,0 +1,523 @@
+"""Draws ranks as cards, and the figures of one rank. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from ddptop.charts.spark import bridged, cells_of, limits, spark
+from ddptop.draw.devices import device_trouble
+from ddptop.draw.panels import short_name
+from ddptop.job.figures.devices import FULL_SHARE, heat
+from ddptop.job.figures.ranks import (
+    FIGURES,
+    IN_PLACE,
+    RankFigure,
+    loss_style,
+    on_devices,
+    shown,
+)
+from ddptop.job.hosts import short_names
+from ddptop.job.outliers import severity, state_of, verdict
+from ddptop.job.ranks import (
+    counts_own,
+    device_of,
+    device_text,
+    memory_share,
+    parts_text,
+    rank_step,
+    replicas_in_words,
+    source_in_words,
+)
+from ddptop.job.series import Points
+from ddptop.style import Line, Span, bar, clip, field, fit, line, pad, width
+from ddptop_runner.base import units
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
+from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
+
+MOST = 8
+"""Maximum number of ranks shown as cards by default."""
+
+LEAST_WIDTH = 19
+LEAST_HEIGHT = 4
+"""Minimum height of a card, unless fewer rows show everything."""
+
+LEAST_BOX = 21
+"""Minimum width for a full border; narrower cards have only a left edge."""
+
+BEST_WIDTH = 40
+"""If cards could have several widths, the one closest to this is used."""
+
+GAP = 1
+"""Cells between two cards."""
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """The layout of cards."""
+
+    columns: int
+    rows: int
+    width: int
+    """Width of the narrowest card; earlier cards get the remaining cells."""
+    height: int
+
+
+def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
+    """The best layout of `number` cards in `cells` by `most_rows`; None if they do not fit.
+
+    Prefers cards that show more, then a grid without holes, then a readable width.
+
+    Args:
+        number: number of cards.
+        cells: width of the terminal.
+        most_rows: most rows for all cards together.
+        wanted: rows of a card that shows everything, including a full border.
+    """
+    best: tuple[tuple[bool, int, int, int], Grid] | None = None
+    for columns in range(1, min(number, cells // LEAST_WIDTH + 1) + 1):
+        card = (cells + GAP) // columns - GAP
+        rows = -(-number // columns)
+        all_of_it = wanted if card >= LEAST_BOX else wanted - 1
+        height = min(all_of_it, most_rows // rows)
+        least = min(LEAST_HEIGHT, all_of_it)
+        if card < LEAST_WIDTH or height < least or (rows - 1) * columns >= number:
+            continue
+        holes = rows * columns - number
+        key = (height - all_of_it != 0, -height, holes, abs(card - BEST_WIDTH))
+        if best is None or key < best[0]:
+            best = key, Grid(columns, rows, card, height)
+    return None if best is None else best[1]
+
+
+BOXED = 6
+"""Minimum rows for a full border, which cards that show everything always have."""
+
+CARD_ROWS = sorted(
+    ((one.card, one) for one in FIGURES if one.card is not None), key=lambda row: row[0].place
+)
+"""Rows of a card, from top to bottom."""
+
+LABEL, VALUE, ASIDE = 5, 8, 7
+"""Widths of a row's columns; bars and curves get the remaining cells."""
+TIGHT = 6
+"""Width of the value and of the distance on a narrow card."""
+
+
+class Around(msgspec.Struct, frozen=True):
+    """Context for a card: the other ranks, and the last minutes."""
+
+    now: dt.datetime
+    live: bool
+    gpus: Mapping[int, GpuSample] = msgspec.field(default_factory=dict)
+    """Each rank's own device, by rank."""
+    step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    since: float = 0.0
+    until: float = 0.0
+    """Time range of the sparklines, in unix seconds."""
+    cpu_full: float = 100.0
+    """CPU percentage of a full bar: the busiest rank's, or one core."""
+    rows: frozenset[str] = frozenset(one.key for _, one in CARD_ROWS)
+    """Rows to show: figures known for at least one rank."""
+    slow: bool = False
+    """Whether a rank slows down the others."""
+    hosts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Short host names, if there are several hosts."""
+
+
+def around(
+    ranks: Sequence[RankSample],
+    gpus: Sequence[GpuSample],
+    now: dt.datetime,
+    live: bool,
+    step_times: Mapping[int, Points],
+    losses: Mapping[int, Points],
+    span_s: float,
+    slow: bool = False,
+) -> Around:
+    """The context that a job's cards share; curves span the first to the last sample."""
+    known = [points.t for points in (*step_times.values(), *losses.values()) if points.t]
+    until = max((t[-1] for t in known), default=now.timestamp())
+    since = max(until - span_s, min((t[0] for t in known), default=until - span_s))
+    hosts = dict.fromkeys(rank.host for rank in ranks)
+    busiest = max((rank.cpu_percent or 0.0 for rank in ranks), default=0.0)
+    return Around(
+        now=now,
+        live=live,
+        gpus=own_devices(ranks, gpus),
+        step_times=step_times,
+        losses=losses,
+        since=since,
+        until=until,
+        cpu_full=max(100.0, busiest),
+        rows=known_rows(ranks),
+        slow=slow,
+        hosts=short_names(hosts) if len(hosts) > 1 else {},
+    )
+
+
+def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
+    """Row keys of the figures that are known for at least one of these ranks."""
+    known = {
+        one.key
+        for rank in ranks
+        for _, one in CARD_ROWS
+        if (on_devices(rank) or one.key not in IN_PLACE)
+        and shown(one.key, rank).text(rank) != units.NOT_AVAILABLE
+    }
+    if known & {"loss", "time"}:
+        known.discard("cpu")  # the loss chart makes better use of the space
+    return frozenset(known)
+
+
+def wanted_rows(ranks: Sequence[RankSample]) -> int:
+    """Number of rows on a card that shows every known figure of these ranks."""
+    return max(1, len(known_rows(ranks))) + 2
+
+
+def card_lines(
+    rank: RankSample,
+    apart: RankDeviation,
+    others: Around,
+    cells: int,
+    rows: int,
+    chosen: bool,
+    least: int = 0,
+) -> list[Line]:
+    """One card in exactly `rows` lines of `cells`; `least` is the narrowest card's width."""
+    worst = severity(rank, apart, others.live)
+    edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
+    boxed = rows >= min(BOXED, len(others.rows) + 2) and (least or cells) >= LEAST_BOX
+    frame = 4 if boxed else 2
+    inner = cells - frame
+    content = (least or cells) - frame
+    body = _body(rank, apart, others, content, rows - (2 if boxed else 1))
+    if not boxed:
+        mark = "▌" if worst or chosen else "▏"
+        head = _head(rank, apart, others, content, chosen, " ")
+        return [fit(line((mark, edge), " ", *text), cells) for text in (head, *body)]
+    corners = "┏━┓┃┗┛" if chosen else "╭─╮│╰╯"
+    head = _head(rank, apart, others, content - 1, chosen, corners[1], edge, after=1)
+    more = corners[1] * (1 + inner - content)
+    top = line((corners[0] + corners[1], edge), " ", *head, (more + corners[2], edge))
+    middle = [
+        line((corners[3] + " ", edge), *fit(text, inner), (" " + corners[3], edge)) for text in body
+    ]
+    bottom = line((corners[4] + corners[1] * (cells - 2) + corners[5], edge))
+    return [top, *middle, bottom]
+
+
+def _head(
+    rank: RankSample,
+    apart: RankDeviation,
+    others: Around,
+    cells: int,
+    chosen: bool,
+    filler: str,
+    edge: str = "",
+    after: int = 0,
+) -> Line:
+    """The rank's number, its state or outlying figure, and its device at the right.
+
+    Args:
+        rank: the rank.
+        apart: its distance from the other ranks.
+        others: the context that it shares with other cards.
+        cells: total width.
+        chosen: whether it has the cursor.
+        filler: fills the space between the state and the device, or to the end without a device.
+        edge: the filler's style.
+        after: empty cells after the last word.
+    """
+    text, style = verdict(rank, apart, others.now, others.live)
+    mark = "▸" if chosen else ""
+    number: Span = (f"{mark}{rank.rank} ", "strong")
+    device = device_text(rank)
+    if (host := others.hosts.get(rank.host)) is not None:
+        device = f"{host}:{rank.gpu}" if rank.gpu is not None else host
+    room = cells - width((number,)) - len(device) - 2 - after
+    if room < 6 or len(text) > room:
+        device, room = "", cells - width((number,)) - after
+    left = line(number, (clip(text, room), style))
+    space = cells - width(left)
+    if not device:
+        return line(*left, (f" {filler * (space - 1)}" if space else "", edge))
+    gap = f" {filler * (space - len(device) - after - 2)} "
+    return line(*left, (gap, edge), (device, "dim"), *[" "] * after)
+
+
+def _body(
+    rank: RankSample, apart: RankDeviation, others: Around, cells: int, rows: int
+) -> list[Line]:
+    """As many rows as fit, in the usual order; the least informative are dropped first."""
+    late = others.slow
+    by_priority = sorted(CARD_ROWS, key=lambda row: row[0].drop_late if late else row[0].drop)
+    keep = [one.key for _, one in by_priority if one.key in others.rows]
+    draw = dict(_DRAWN)
+    if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
+        draw["util"] = _both
+        keep.remove("mem")
+    body = [
+        draw.get(one.key, _figure)(one, rank, apart, others, cells)
+        for _, one in CARD_ROWS
+        if one.key in keep[:rows]
+    ]
+    return [*body, *[()] * (rows - len(body))]
+
+
+def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: str = "") -> Line:
+    tight = cells < LABEL + VALUE + ASIDE
+    size, side = (TIGHT, TIGHT) if tight else (VALUE, ASIDE)
+    value = _brief(value) if tight else value
+    note = f" {aside[0]}" if aside[0] else ""
+    if LABEL + len(value) + len(note) > cells:  # otherwise, two numbers would read as one
+        note = "" if aside[0][0].isdigit() else aside[0]
+    # a value too wide for its column takes cells from the other column, but never runs into it
+    left = max(len(value), size - max(0, len(note) - side))
+    return line(
+        (f"{label:<{LABEL}}", "dim"),
+        (pad(value, left, ">"), style or ("dim" if value == units.NOT_AVAILABLE else "")),
+        (pad(note, max(size + side - left, len(note)), ">"), aside[1]),
+        *graphic,
+    )
+
+
+def _brief(text: str) -> str:
+    """`74.0 GiB` as `74.0G`, for narrow cards."""
+    return text.replace(" KiB", "K").replace(" MiB", "M").replace(" GiB", "G").replace(" TiB", "T")
+
+
+def _room(cells: int) -> int:
+    """Cells for a bar or curve at the right; 0 without room."""
+    left = cells - LABEL - VALUE - ASIDE - 2
+    return left if left >= 6 else 0
+
+
+def _deviation(apart: RankDeviation, figure: Figure) -> Span:
+    """Distance from the median; a slow rank is marked with an arrow, not only by color."""
+    ratio, warns = apart.of(figure), apart.warns(figure)
+    if ratio is None:
+        return "", ""
+    return f"{'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"
+
+
+def _curve(series: Mapping[int, Points], rank: int, others: Around, cells: int, zero: bool) -> Line:
+    room = _room(cells)
+    points = series.get(rank)
+    if not room or points is None:
+        return ()
+    values = bridged(cells_of(points, others.since, others.until, 2 * room), max(4, room // 15))
+    low, high = limits(series, from_zero=zero)
+    return line("  ", (spark(values, low, high), "band" if zero else "median"))
+
+
+def _loss(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    text = units.loss(rank.loss, rank.loss_state)
+    if len(parts := parts_text(rank)) + len(text) <= VALUE:
+        text += parts
+    curve = _curve(others.losses, rank.rank, others, cells, False)
+    style = loss_style(rank) or "strong"
+    return _row("loss", text, _deviation(apart, "loss"), curve, cells, style)
+
+
+def _time(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    busy, step_time_s = busy_s(rank), rank.step_time_s
+    if busy is not None and step_time_s:  # the step time is the same for all ranks that wait
+        ratio, slow = apart.own_time, apart.is_slow and apart.slower is not None
+        text = "" if ratio is None else f"{'▲' * slow}{units.deviation(ratio)}"
+        style = "warn" if slow else "dim"
+        graphic = _bar(busy / step_time_s, cells, "warn" if slow else "busy")
+        return _row("busy", one.form(busy), (text, style), graphic, cells)
+    curve = _curve(others.step_times, rank.rank, others, cells, True)
+    return _row("time", one.text(rank), _deviation(apart, "step_time"), curve, cells)
+
+
+def _step(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    ago = ""
+    if others.live and rank.last_progress_at is not None:
+        ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
+        tight = cells < LABEL + VALUE + ASIDE
+        ago = units.brief_duration(ago_s) + ("" if tight else " ago")
+    late = rank.state == "hung"
+    label = "step*" if counts_own(rank) else "step"
+    return _row(label, one.text(rank), (ago, "warn" if late else "dim"), (), cells)
+
+
+def _bar(share: float | None, cells: int, style: str = "busy") -> Line:
+    room = _room(cells)
+    return line("  ", *bar(share, room, style)) if room else ()
+
+
+def _util(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    seen = shown(one.key, rank)
+    percent = seen.read(rank)
+    share = None if percent is None else percent / (100.0 if seen is one else others.cpu_full)
+    name = one.label if seen is one else seen.label
+    aside = _deviation(apart, "utilization")
+    style = aside[1] if aside[1] == "warn" else "busy"
+    if not _room(cells):
+        return _short_bar(name, seen.text(rank), share, cells, style)
+    return _row(name, seen.text(rank), aside, _bar(share, cells, style), cells)
+
+
+def _memory(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    seen, aside = shown(one.key, rank), _deviation(apart, "memory")
+    text = seen.text(rank)
+    if seen is not one:
+        return _row(seen.label, text, aside, (), cells)
+    share = memory_share(rank, others.gpus.get(rank.rank))
+    full = share is not None and share >= FULL_SHARE
+    style = "warn" if full or aside[1] == "warn" else "median"
+    if not _room(cells):
+        return _short_bar(one.label, text, share, cells, style)
+    return _row(one.label, text, aside, _bar(share, cells, style), cells)
+
+
+def _cpu(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    """CPU and memory of the processes of a rank with a device, where they seldom matter."""
+    return _row("CPU", one.text(rank), (_brief(units.size(rank.rss_bytes)), "dim"), (), cells)
+
+
+def _both(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    """Utilization and memory in one row."""
+    load, memory = shown("util", rank), shown("mem", rank)
+    text = f"{load.text(rank):>6}{_brief(memory.text(rank)):>6}"
+    return line((f"{load.label:<{LABEL}}", "dim"), text)
+
+
+def _figure(
+    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
+) -> Line:
+    """Any other figure, with its distance from the median or the percentage that its bar shows."""
+    card = one.card
+    assert card is not None
+    share = None if card.share is None else card.share(rank, others.gpus.get(rank.rank))
+    if one.apart is not None:
+        aside = _deviation(apart, one.apart.of)
+        loud = aside[1] == "warn"
+    else:
+        from_ = card.warns if apart.is_slow else None
+        loud = from_ is not None and share is not None and share >= from_
+        text = "" if share is None else f"{min(999, 100 * share):.0f}%"
+        aside = (text, "warn" if loud else "dim")
+    graphic = _bar(share, cells, "warn" if loud else "band") if card.share is not None else ()
+    return _row(one.label, one.text(rank), aside, graphic, cells)
+
+
+_DRAWN: Mapping[str, Callable[[RankFigure, RankSample, RankDeviation, Around, int], Line]] = {
+    "step": _step,
+    "loss": _loss,
+    "time": _time,
+    "util": _util,
+    "mem": _memory,
+    "cpu": _cpu,
+}
+"""Functions for rows that are more than a figure and its bar."""
+
+
+def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
+    """The bar without the distance, if both do not fit."""
+    tight = cells < LABEL + VALUE + ASIDE
+    size = TIGHT if tight else VALUE
+    room = max(0, cells - LABEL - size - 1)
+    value = pad(_brief(text) if tight else text, size, ">"), _known(text)
+    return line((f"{name:<{LABEL}}", "dim"), value, " ", *bar(share, room, style))
+
+
+def _known(text: str) -> str:
+    return "dim" if text == units.NOT_AVAILABLE else ""
+
+
+def fact_lines(
+    rank: RankSample, apart: RankDeviation, snapshot: NodeSnapshot, now: dt.datetime, live: bool
+) -> list[list[Line]]:
+    """Three rows of parts: what it does, its device, its process; the first part is the label."""
+    rows = {
+        "status": _doing(rank, apart, now, live),
+        "device": _device(rank, apart, device_of(snapshot, rank.rank)),
+        "process": _process(rank, snapshot),
+    }
+    return [[line((f" {name:<8}", "title")), *parts] for name, parts in rows.items()]
+
+
+def _far(apart: RankDeviation, figure: Figure) -> Line:
+    ratio, warns = apart.of(figure), apart.warns(figure)
+    if ratio is None:
+        return ()
+    return line((f" {'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"))
+
+
+def _field(label: str, value: str, far: Line = (), style: str = "strong") -> Line:
+    return (*field(label, value, "dim" if value == units.NOT_AVAILABLE else style), *far)
+
+
+def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> list[Line]:
+    bad = rank.loss_state in ("nan", "inf")
+    text = units.loss(rank.loss, rank.loss_state) + parts_text(rank)
+    parts = [
+        line(state_of(rank, now, live)),
+        _field("step", units.count(rank_step(rank)) + " of this attempt" * counts_own(rank)),
+        _field("loss", text, _far(apart, "loss"), "bad" if bad else "strong"),
+        _field("time", units.step_time(rank.step_time_s), _far(apart, "step_time")),
+    ]
+    if live and rank.last_progress_at is not None:
+        ago = units.brief_duration(max(0.0, (now - rank.last_progress_at).total_seconds()))
+        parts.append(field("last step", f"{ago} ago", ""))
+    if len(rank.losses) > 1:
+        parts += [field(f"loss ({name})", units.loss(v), "") for name, v in rank.losses.items()]
+    return parts
+
+
+def _device(rank: RankSample, apart: RankDeviation, device: GpuSample | None) -> list[Line]:
+    if device is None:
+        where = f"{device_text(rank)}: no metrics" if rank.gpu is not None else "none (on CPU)"
+        return [line((where, "dim"))]
+    memory = units.size_of(device.mem_used_bytes, device.mem_total_bytes)
+    parts = [
+        line((f"GPU {device.index}", "strong"), (f" {short_name(device.name)}", "dim")),
+        _field("util", units.percent(device.util_percent), _far(apart, "utilization")),
+        _field("memory", memory, _far(apart, "memory")),
+        _field("power", units.watts(device.power_w, device.power_limit_w), _far(apart, "power")),
+        line((units.celsius(device.temperature_c), heat(device))),
+        device_trouble(device),
+    ]
+    if rank.gpu_mem_peak_bytes is not None:
+        parts.append(field("peak", units.size(rank.gpu_mem_peak_bytes), ""))
+    return [part for part in parts if part]
+
+
+def _process(rank: RankSample, snapshot: NodeSnapshot) -> list[Line]:
+    parts = [
+        field("pid", units.NOT_AVAILABLE if rank.pid is None else str(rank.pid), ""),
+        field("host", rank.host, ""),
+        field("CPU", units.percent(rank.cpu_percent), ""),
+        field("RSS", units.size(rank.rss_bytes), ""),
+    ]
+    if rank.stands_at is not None:
+        parts.append(field("last seen at", rank.stands_at, ""))
+    if rank.has_probe is False:
+        parts.append(line(("no reports from its probe", "warn")))
+    if text := replicas_in_words(rank, snapshot.launcher):
+        parts.append(line((text, "")))
+    if text := source_in_words(rank):
+        parts.append(line((text, "dim")))
+    if rank.frameworks:
+        parts.append(field("imports", ", ".join(rank.frameworks), ""))
+    return parts

@@ -1,0 +1,509 @@
+"""Defines every figure of a rank.
+
+An entry in FIGURES defines how a figure is read and formatted, what it is compared with, where it
+is shown, and what it means. The tables, the cards, the map, the filter, `ddptop status`, and the
+help all use it; a new figure only needs a new entry.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ddptop.job.figures.columns import Column, Plain, unknown
+from ddptop.job.filter import Facts, Filter, Vocabulary
+from ddptop.job.ranks import (
+    counts_own,
+    data_share,
+    device_text,
+    loss_text,
+    memory_share,
+    parts_text,
+    power_share,
+    rank_step,
+    sync_share,
+)
+from ddptop.style import Span, cells_of
+from ddptop_runner.base import units
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
+
+NOTHING = RankDeviation()
+NO_HOSTS: Mapping[str, str] = {}
+STATE_CELLS = 10
+"""Width of the state column."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What the cells of a rank are made from."""
+
+    rank: RankSample
+    now: dt.datetime
+    live: bool
+    apart: RankDeviation = NOTHING
+    hosts: Mapping[str, str] = NO_HOSTS
+    """Short host names, if there are several hosts."""
+    verdict: Span = ("", "")
+    """The rank's state, or what is odd about it while it runs."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """When a column is left out for lack of width: highest numbers first, 0 never."""
+
+    drop: int = 0
+    vs: int = 0
+    """The same for the column with the distance from the median; 0 if there is none."""
+
+
+class Apart(msgspec.Struct, frozen=True):
+    """How a figure's distance from the median of all ranks is described."""
+
+    of: Figure
+    name: str
+    brief: str
+
+
+class Card(msgspec.Struct, frozen=True):
+    """A row of a rank's card."""
+
+    label: str
+    place: int
+    """Position from top to bottom."""
+    drop: int
+    """Rows with the highest number are dropped first."""
+    drop_late: int
+    """The same if a rank slows down the others, when waits are more informative."""
+    share: Callable[[RankSample, GpuSample | None], float | None] | None = None
+    """Fraction that its bar shows, from a rank and its device."""
+    warns: float | None = None
+    """From this fraction on, a slow rank's bar is a warning."""
+
+
+_TWENTY = ("≤-20%", "-20..-5%", "±5%", "+5..20%", "≥+20%")
+_SIDES = ("busy", "median", "band", "median", "busy")
+"""Styles by level, except for ranks that an alert names, which are drawn as warnings."""
+
+
+class Map(msgspec.Struct, frozen=True):
+    """What the cells of the map of ranks show, in five levels."""
+
+    place: int
+    """Position in the order in which a key cycles through them."""
+    name: str
+    read: Callable[[RankSample, RankDeviation], float | None]
+    edges: tuple[float, float, float, float] = (-0.2, -0.05, 0.05, 0.2)
+    """Boundaries between the levels."""
+    legend: tuple[str, str, str, str, str] = _TWENTY
+    styles: tuple[str, ...] = _SIDES
+    worst: Callable[[float], float] = abs
+    """How urgent a value is; higher is worse."""
+    text: Callable[[float], str] = units.deviation
+    calm: tuple[int, ...] = (2,)
+    """Levels that need no attention."""
+    is_time: bool = False
+    """Whether the cell of a slow rank is marked."""
+
+
+def on_devices(rank: RankSample) -> bool:
+    """Whether the rank has a device."""
+    return rank.gpu is not None or bool(rank.gpus)
+
+
+def _any_device(ranks: Sequence[RankSample]) -> bool:
+    return any(map(on_devices, ranks))
+
+
+class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a rank; if a part is missing, the figure is not shown there."""
+
+    key: str
+    read: Callable[[RankSample], Any] = lambda rank: None
+    form: Callable[[Any], str] = units.count
+    written: Callable[[RankSample], str] | None = None
+    """Formats its text, if that needs more than the value."""
+    cell: Callable[[Subject], Span] | None = None
+    """Makes its cell, if that is more than the text."""
+    apart: Apart | None = None
+    """How it is compared with the median of all ranks."""
+    title: str = ""
+    """Title of its column."""
+    width: int = 0
+    align: str = ">"
+    flex: bool = False
+    fitted: Callable[[Column, Sequence[RankSample], Mapping[str, str]], Column] | None = None
+    """Adapts its column to the ranks and the short names of their hosts."""
+    known: Callable[[Sequence[RankSample]], bool] | None = None
+    """Whether these ranks need the column; None for always."""
+    own: Place | None = None
+    """Its place in the table for ddptop's own jobs."""
+    foreign: Place | None = None
+    """Its place in the table for foreign jobs."""
+    is_use: bool = False
+    """Whether it is resource usage, which foreign jobs show before progress."""
+    without_device: str = ""
+    """Key of the figure that replaces it for ranks without a device."""
+    filter: str | None = None
+    """Its name in a filter, if it is a number to compare."""
+    unit: str = ""
+    """Unit of the number in a filter."""
+    plain: Plain | None = None
+    """Its column in the output of `ddptop status`."""
+    card: Card | None = None
+    map: Map | None = None
+    help: tuple[str, str] | None = None
+    """Term and meaning."""
+
+    @property
+    def label(self) -> str:
+        """Its label on a card."""
+        return self.title.strip() if self.card is None else self.card.label
+
+    def text(self, rank: RankSample) -> str:
+        """Its formatted value."""
+        return self.form(self.read(rank)) if self.written is None else self.written(rank)
+
+
+def figure(key: str) -> RankFigure:
+    """The figure with this key."""
+    return _BY_KEY[key]
+
+
+def shown(key: str, rank: RankSample) -> RankFigure:
+    """The figure, or the one that replaces it if the rank has no device."""
+    one = _BY_KEY[key]
+    return one if on_devices(rank) or not one.without_device else _BY_KEY[one.without_device]
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def _brief(verdict: Span) -> Span:
+    """`▲ slow` for `▲ slow +47%`, which is too wide; another column shows the percentage."""
+    text, style = verdict
+    if len(text) > STATE_CELLS and text.startswith("▲"):
+        text = " ".join(text.split(" ")[:2])
+    return text, style
+
+
+def _last(subject: Subject) -> Span:
+    ago = ""
+    if subject.live and subject.rank.last_progress_at is not None:
+        ago = units.brief_duration((subject.now - subject.rank.last_progress_at).total_seconds())
+    return ago, "warn" if subject.rank.state == "hung" else "dim"
+
+
+def loss_style(rank: RankSample) -> str:
+    """The style of a loss: bad if not finite."""
+    return "bad" if rank.loss_state in ("nan", "inf") else unknown(rank.loss)
+
+
+def _ended(rank: RankSample) -> str:
+    """`failed (SIGKILL)`."""
+    how = rank.signal if rank.signal is not None else rank.exit_code or None
+    return rank.state if how is None else f"{rank.state} ({how})"
+
+
+def _digits(value: int | None) -> str:
+    return units.NOT_AVAILABLE if value is None else str(value)
+
+
+def _cell(one: RankFigure, subject: Subject) -> Span:
+    if one.cell is not None:
+        return one.cell(subject)
+    text = one.text(subject.rank)
+    return text + " " * one.title.endswith(" "), unknown(text)
+
+
+def deviation_cell(apart: RankDeviation, of: Figure) -> Span:
+    """The distance from the median: `+47%`, or `▲47%` for a slow rank."""
+    ratio = apart.of(of)
+    if ratio is None:
+        return "", ""
+    text = units.deviation(ratio)
+    return (f"▲{text.lstrip('+-')}", "warn") if apart.warns(of) else (text, "dim")
+
+
+def rank_row(subject: Subject) -> dict[str, Span]:
+    """A rank's cells by column."""
+    row = {}
+    for one in FIGURES:
+        if one.title:
+            row[one.key] = _cell(one, subject)
+            if one.apart is not None:
+                row[f"{one.key}_vs"] = deviation_cell(subject.apart, one.apart.of)
+    return row
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _with_host(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str, str]) -> Column:
+    return replace(column, width=max(4, *map(cells_of, hosts.values())))
+
+
+def _own_step(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str, str]) -> Column:
+    return replace(column, title="step*") if any(map(counts_own, ranks)) else column
+
+
+def _with_parts(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str, str]) -> Column:
+    return replace(column, width=11) if any(map(parts_text, ranks)) else column
+
+
+FIGURES: tuple[RankFigure, ...] = (
+    RankFigure(
+        key="rank",
+        cell=lambda subject: (str(subject.rank.rank), "strong"),
+        title="rank", width=4, own=Place(), foreign=Place(),
+        plain=Plain(0, "RANK", lambda rank: str(rank.rank)),
+        help=("rank", "one training process; ranks are numbered from 0"),
+    ),
+    RankFigure(
+        key="host",
+        cell=lambda subject: (subject.hosts.get(subject.rank.host, subject.rank.host), "dim"),
+        title="host", width=8, align="<", own=Place(), foreign=Place(), fitted=_with_host,
+        help=("host", "the machine that the rank runs on"),
+    ),
+    RankFigure(
+        key="device",
+        cell=lambda subject: (device_text(subject.rank), ""),
+        title="device", width=7, align="<", own=Place(4), foreign=Place(3),
+        plain=Plain(1, "GPU", lambda rank: _digits(rank.gpu)),
+    ),
+    RankFigure(
+        key="state",
+        cell=lambda subject: _brief(subject.verdict),
+        title="state", width=STATE_CELLS, align="<", own=Place(), foreign=Place(),
+        plain=Plain(3, "STATE", _ended, "<"),
+    ),
+    RankFigure(
+        key="step",
+        read=rank_step,
+        title="step", width=8, own=Place(), foreign=Place(7), fitted=_own_step,
+        filter="step",
+        plain=Plain(4, "STEP", lambda rank: _digits(rank_step(rank))),
+        card=Card("step", 0, 4, 6),
+    ),
+    RankFigure(
+        key="own",
+        map=Map(1, "busy time vs median", lambda rank, apart: apart.own_time,
+                worst=lambda ratio: ratio, is_time=True),
+        help=("busy", "the part of a step in which a slow rank does not wait for others"),
+    ),
+    RankFigure(
+        key="loss",
+        read=lambda rank: rank.loss,
+        form=units.loss,
+        written=loss_text,
+        cell=lambda subject: (loss_text(subject.rank), loss_style(subject.rank)),
+        apart=Apart("loss", "loss", "loss"),
+        title="loss", width=7, own=Place(0, 2), foreign=Place(6), fitted=_with_parts,
+        filter="loss",
+        plain=Plain(5, "LOSS"),
+        card=Card("loss", 1, 0, 0),
+        map=Map(3, "loss vs median", lambda rank, apart: apart.loss,
+                (-0.5, -0.1, 0.1, 0.5), ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%")),
+        help=("loss", "this rank's latest loss; NaN and inf are shown as such"),
+    ),
+    RankFigure(
+        key="time",
+        read=lambda rank: rank.step_time_s,
+        form=units.step_time,
+        apart=Apart("step_time", "step time", "step"),
+        title="time", width=7, own=Place(0, 1),
+        filter="time", unit="s",
+        plain=Plain(6, "STEP TIME"),
+        card=Card("time", 2, 1, 2),
+        map=Map(2, "step time vs median", lambda rank, apart: apart.step_time,
+                worst=lambda ratio: ratio, is_time=True),
+        help=("time", "step time, from one optimizer step to the next"),
+    ),
+    RankFigure(
+        key="last",
+        cell=_last,
+        title="last", width=4, own=Place(3),
+        help=("last", "time since this rank's last step"),
+    ),
+    RankFigure(
+        key="mem",
+        read=lambda rank: rank.gpu_mem_used_bytes,
+        form=units.size,
+        apart=Apart("memory", "memory", "mem"),
+        title="memory ", width=9, own=Place(5, 13), foreign=Place(0, 8), is_use=True,
+        known=_any_device, without_device="rss",
+        filter="mem", unit="bytes",
+        card=Card("mem", 6, 3, 4, memory_share),
+        map=Map(5, "memory vs median", lambda rank, apart: apart.memory),
+    ),
+    RankFigure(
+        key="util",
+        read=lambda rank: rank.gpu_util_percent,
+        form=units.percent,
+        apart=Apart("utilization", "util", "util"),
+        title="util ", width=6, own=Place(6, 14), foreign=Place(0, 9), is_use=True,
+        known=_any_device, without_device="cpu",
+        filter="util", unit="%",
+        card=Card("util", 5, 2, 3),
+        map=Map(6, "util", lambda rank, apart: shown("util", rank).read(rank),
+                (20, 40, 60, 80), ("<20%", "20-40%", "40-60%", "60-80%", "≥80%"),
+                ("busy", "busy", "median", "median", "band"), lambda percent: -percent,
+                units.percent, (3, 4)),
+    ),
+    RankFigure(
+        key="power",
+        read=lambda rank: rank.gpu_power_w,
+        form=units.watts,
+        apart=Apart("power", "power", "power"),
+        title="power ", width=6, own=Place(7, 15), foreign=Place(1, 10), is_use=True,
+        known=_any_device,
+        filter="power",
+        card=Card("power", 7, 7, 7, power_share),
+        map=Map(8, "power vs median", lambda rank, apart: apart.power),
+    ),
+    RankFigure(
+        key="wait",
+        read=lambda rank: rank.data_wait_s,
+        form=units.step_time,
+        title="data wait", width=9, own=Place(8),
+        filter="wait", unit="s",
+        card=Card("data", 3, 5, 1, lambda rank, gpu: data_share(rank), warns=0.3),
+        map=Map(7, "data wait per step",
+                lambda rank, apart: None if (part := data_share(rank)) is None else 100 * part,
+                (5, 15, 30, 60), ("<5%", "5-15%", "15-30%", "30-60%", "≥60%"),
+                ("band", "median", "median", "busy", "busy"), lambda percent: percent,
+                units.percent, (0, 1), is_time=True),
+        help=("data wait", "the part of a step spent waiting for the data loader"),
+    ),
+    RankFigure(
+        key="sync",
+        read=lambda rank: rank.sync_s,
+        form=units.step_time,
+        title="sync", width=7, own=Place(12),
+        known=lambda ranks: any(rank.sync_s is not None for rank in ranks),
+        filter="sync", unit="s",
+        card=Card("sync", 4, 6, 5, lambda rank, gpu: sync_share(rank)),
+        help=("sync", "the part of a step spent waiting for other ranks"),
+    ),
+    RankFigure(
+        key="cpu",
+        read=lambda rank: rank.cpu_percent,
+        form=units.percent,
+        title="CPU ", width=7, own=Place(9), foreign=Place(), is_use=True,
+        filter="cpu", unit="%",
+        plain=Plain(7, "CPU"),
+        card=Card("CPU", 8, 8, 8),
+        help=("CPU", "CPU used by this process and its helpers; 100% is one core"),
+    ),
+    RankFigure(
+        key="rss",
+        read=lambda rank: rank.rss_bytes,
+        form=units.size,
+        title="RSS ", width=9, own=Place(10), foreign=Place(4), is_use=True,
+        filter="rss", unit="bytes",
+        plain=Plain(8, "RSS"),
+        help=("RSS", "RAM used by this process, excluding GPU memory"),
+    ),
+    RankFigure(
+        key="pid",
+        cell=lambda subject: (_digits(subject.rank.pid), "dim"),
+        title="PID", width=8, own=Place(11), foreign=Place(5),
+        plain=Plain(2, "PID", lambda rank: _digits(rank.pid)),
+        help=("PID", "process ID of the rank on its host"),
+    ),
+    RankFigure(
+        key="why",
+        cell=lambda subject: (" " + (subject.rank.state_reason or ""), "dim"),
+        title=" why", width=21, align="<", flex=True, foreign=Place(2),
+        known=lambda ranks: any(rank.state_reason for rank in ranks),
+    ),
+)  # fmt: skip
+"""In the order of the rank table."""
+
+_BY_KEY = {one.key: one for one in FIGURES}
+IN_PLACE = {one.without_device: one.key for one in FIGURES if one.without_device}
+COMPARED: Mapping[Figure, Apart] = {
+    one.apart.of: one.apart for one in FIGURES if one.apart is not None
+}
+"""Figures in which ranks are compared with the median."""
+
+
+def _foreign_order(one: RankFigure) -> int:
+    """Sort key: identity, resource usage, progress, and the rest."""
+    if one.key in ("rank", "host", "device", "state"):
+        return 0
+    return 1 if one.is_use else 3 if one.key in ("pid", "why") else 2
+
+
+def columns_of(
+    ranks: Sequence[RankSample], foreign: bool, hosts: Mapping[str, str] = NO_HOSTS
+) -> tuple[Column, ...]:
+    """The columns of a table of these ranks.
+
+    Args:
+        ranks: the job's ranks.
+        foreign: whether only resource usage is known for sure, which then comes first.
+        hosts: short host names, if there are several hosts.
+    """
+    columns = []
+    for one in sorted(FIGURES, key=_foreign_order) if foreign else FIGURES:
+        place = one.foreign if foreign else one.own
+        if place is None or (one.known is not None and not one.known(ranks)):
+            continue
+        if one.key == "host" and not hosts:
+            continue
+        column = Column(one.key, one.title, one.width, one.align, place.drop, one.flex)
+        columns.append(column if one.fitted is None else one.fitted(column, ranks, hosts))
+        if one.apart is not None and place.vs:
+            columns.append(Column(f"{one.key}_vs", "vs med", 6, ">", place.vs))
+    return tuple(columns)
+
+
+def plain_table(
+    ranks: Sequence[RankSample],
+) -> tuple[list[str], list[list[str]], tuple[int, ...]]:
+    """Headers, rows, and right-aligned columns of the plain-text table."""
+    parts = [(one.plain, one) for one in FIGURES if one.plain is not None]
+    parts.sort(key=lambda part: part[0].place)
+    own = any(map(counts_own, ranks))
+    headers = [part.header + "*" * (own and one.key == "step") for part, one in parts]
+    rows = [[(part.text or one.text)(rank) for part, one in parts] for rank in ranks]
+    right = tuple(at for at, (part, _) in enumerate(parts) if part.align == ">")
+    return headers, rows, right
+
+
+# --- the filter -----------------------------------------------------------------------------------
+
+RANK_WORDS = Vocabulary(
+    ("rank", "state", "gpu", "host"), {one.filter: one.unit for one in FIGURES if one.filter}
+)
+"""What a filter of ranks can use."""
+
+
+def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:
+    """What a filter examines of a rank; utilization comes from its device if known."""
+    numbers = {one.filter: one.read(rank) for one in FIGURES if one.filter}
+    if gpu is not None:
+        numbers["util"] = gpu.util_percent
+    gpus = () if rank.gpu is None else (str(rank.gpu),)
+    text = f"rank {rank.rank} {rank.state} {rank.host} {rank.state_reason or ''} {rank.pid or ''}"
+    return Facts(
+        text,
+        {"rank": (str(rank.rank),), "state": (rank.state,), "gpu": gpus, "host": (rank.host,)},
+        numbers,
+    )
+
+
+def ranks_that_match(snapshot: NodeSnapshot, wanted: Filter) -> frozenset[int] | None:
+    """The ranks that match a filter; None if all are shown."""
+    if not wanted:
+        return None
+    gpus = own_devices(snapshot.ranks, snapshot.gpus)
+    return frozenset(
+        rank.rank
+        for rank in snapshot.ranks
+        if wanted.matches(rank_facts(rank, gpus.get(rank.rank)))
+    )

@@ -1,0 +1,152 @@
+"""Describes what is odd about a rank, and how uneven a job is. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ddptop.job.figures.ranks import COMPARED
+from ddptop.job.ranks import CALM, lasting_phase
+from ddptop.job.status import rank_state
+from ddptop.style import Line, Span, fill, line
+from ddptop_runner.base import units
+from ddptop_runner.judge.balance.imbalance import (
+    RankDeviation,
+    is_even_load,
+    slow_ranks,
+)
+from ddptop_runner.model.snapshot import (
+    Imbalance,
+    NodeSnapshot,
+    RankSample,
+)
+
+
+def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
+    """The rank's state as a symbol and words, and a style."""
+    phase = lasting_phase(rank, now) if live else None
+    return rank_state(rank.state, rank.exit_code, rank.signal, phase)
+
+
+def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
+    """`▲ slow +47%` or `✕ loss NaN`; None if no alert names the rank."""
+    if rank.loss_state in ("nan", "inf"):
+        return f"✕ loss {'NaN' if rank.loss_state == 'nan' else 'inf'}", "bad"
+    if not apart.is_slow:
+        return None
+    by = "" if apart.slower is None else f" {units.deviation(apart.slower)}"
+    return f"▲ slow{by}", "warn"
+
+
+def verdict(
+    rank: RankSample,
+    apart: RankDeviation,
+    now: dt.datetime,
+    live: bool,
+) -> Span:
+    """The rank's state, or what is odd about it while it runs."""
+    state = state_of(rank, now, live)
+    if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
+        return odd
+    return state
+
+
+def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
+    """0 for a healthy rank, 1 for an outlier, 2 for a problem."""
+    if rank.state in ("failed", "hung", "zombie") or rank.loss_state in ("nan", "inf"):
+        return 2
+    if rank.state not in CALM:
+        return 1
+    return int(live and oddity(rank, apart) is not None)
+
+
+def farthest(apart: RankDeviation) -> float:
+    """The largest relative distance from the median in any figure: 0.5 is 50%."""
+    known = [apart.of(figure) for figure in COMPARED]
+    return max((abs(ratio) for ratio in known if ratio is not None), default=0.0)
+
+
+def worst_first(
+    ranks: Sequence[RankSample],
+    apart: Mapping[int, RankDeviation],
+    live: bool,
+) -> list[RankSample]:
+    """Problems before outliers, then by distance from the median."""
+    nothing = RankDeviation()
+
+    def need(rank: RankSample) -> tuple[int, float]:
+        own = apart.get(rank.rank, nothing)
+        return -severity(rank, own, live), -farthest(own)
+
+    return sorted(ranks, key=need)
+
+
+EVEN = 0.1
+"""A ratio below this is meaningful even for small figures."""
+
+
+class Uneven(msgspec.Struct, frozen=True):
+    """The imbalance in one kind of figure."""
+
+    ratio: float
+    """max / median - 1."""
+    name: str
+    brief: str
+    warns: bool
+    """Whether it is the step time and a rank is slow."""
+    even: bool = False
+    """Whether the ratio is meaningless, as for 2% of CPU against 1%."""
+
+    @property
+    def style(self) -> str:
+        """Style of its text."""
+        return "warn" if self.warns else "dim"
+
+    @property
+    def text(self) -> str:
+        """`+34%`, or `even`."""
+        return "even" if self.even else units.deviation(self.ratio)
+
+
+def uneven(
+    imbalance: Imbalance, has_slow_rank: bool = False, even_load: bool = False
+) -> list[Uneven]:
+    """Known imbalances, worst first.
+
+    Args:
+        imbalance: the job's.
+        has_slow_rank: whether a rank holds up the others.
+        even_load: whether utilization differs by only a few percentage points.
+    """
+    found = []
+    for figure, one in COMPARED.items():
+        ratio: float | None = getattr(imbalance, figure, None)
+        if ratio is not None:
+            warns = has_slow_rank and figure == "step_time"
+            even = even_load and figure == "utilization" and ratio >= EVEN
+            found.append(Uneven(ratio, one.name, one.brief, warns, even))
+    return sorted(found, key=lambda one: (not one.warns, one.even, -one.ratio))
+
+
+def imbalance_note(
+    imbalance: Imbalance, has_slow_rank: bool, cells: int, even_load: bool = False
+) -> Line:
+    """`imbalance  memory +34%  util +2%`, worst first, as many as fit."""
+    parts: list[Line] = [
+        ((f"{one.name} {one.text}", one.style),)
+        for one in uneven(imbalance, has_slow_rank, even_load)
+    ]
+    shown = fill(parts, cells - 11, "  ")
+    return line(("imbalance  ", "dim"), *shown) if shown else ()
+
+
+def worst_figure(snapshot: NodeSnapshot) -> Span:
+    """The worst imbalance and its figure: `mem +27%`."""
+    has_slow_rank = bool(slow_ranks(snapshot.alerts))
+    even_load = is_even_load(snapshot.ranks, snapshot.gpus)
+    known = uneven(snapshot.imbalance, has_slow_rank, even_load)
+    if not known:
+        return units.NOT_AVAILABLE, "dim"
+    return f"{known[0].brief} {known[0].text}", known[0].style

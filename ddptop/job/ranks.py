@@ -1,0 +1,304 @@
+"""Describes a rank: its state, its place, and how far it is from the others. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from ddptop.style import (
+    Span,
+)
+from ddptop_runner.base import units
+from ddptop_runner.job.registry import AnyJob, JobView
+from ddptop_runner.judge.balance.imbalance import (
+    RankDeviation,
+    busy_s,
+)
+from ddptop_runner.judge.balance.rank_devices import is_own
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import (
+    GpuSample,
+    LauncherSample,
+    NodeSnapshot,
+    RankSample,
+)
+from ddptop_runner.model.words import Phase
+
+LASTING_PHASE_S = 2.0
+"""A rank that evaluates, saves, or compiles for less time is shown as running."""
+
+REPLICATING = ("DataParallel", "MirroredStrategy")
+"""Launchers that run one process on several devices."""
+
+CERTAIN = ("probe", "environment", "single")
+"""Sources from which a rank's number is certain."""
+
+
+def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
+    """The rank's phase, once it has lasted a while, so that the screen does not flicker."""
+    if rank.phase_since is None or (now - rank.phase_since).total_seconds() < LASTING_PHASE_S:
+        return None
+    return rank.phase
+
+
+def rank_step(rank: RankSample) -> int | None:
+    """The rank's step in the run, or in this attempt if that is unknown."""
+    return rank.step if rank.run_step is None else rank.run_step
+
+
+def counts_own(rank: RankSample) -> bool:
+    """Whether `rank_step` counts only this attempt."""
+    return rank.run_step is None and rank.step_counts == "attempt"
+
+
+def data_share(rank: RankSample) -> float | None:
+    """Fraction of a step spent waiting for data; None if unknown."""
+    return _share(rank, rank.data_wait_s)
+
+
+def sync_share(rank: RankSample) -> float | None:
+    """Fraction of a step spent waiting for other ranks; None if unknown."""
+    return _share(rank, rank.sync_s)
+
+
+def memory_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
+    """Fraction of its device's memory that the rank uses; None if unknown."""
+    if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:
+        return None
+    return rank.gpu_mem_used_bytes / gpu.mem_total_bytes
+
+
+def power_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
+    """Fraction of its device's power limit in use; None if unknown."""
+    if gpu is None or not gpu.power_limit_w or rank.gpu_power_w is None:
+        return None
+    return rank.gpu_power_w / gpu.power_limit_w
+
+
+def _share(rank: RankSample, wait_s: float | None) -> float | None:
+    return wait_s / rank.step_time_s if wait_s is not None and rank.step_time_s else None
+
+
+def device_text(rank: RankSample) -> str:
+    """`GPU 3`, `2 GPUs`, or `CPU`."""
+    if rank.gpu is not None:
+        return f"GPU {rank.gpu}"
+    return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"
+
+
+def parts_text(rank: RankSample) -> str:
+    """` Σ4` if the loss is the sum of 4 parts, ` μ4` for their mean; else empty."""
+    if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:
+        return ""
+    return f" {'Σ' if rank.loss_is == 'sum' else 'μ'}{rank.loss_parts}"
+
+
+def loss_text(rank: RankSample) -> str:
+    """The loss and, if it combines several backward passes, their number: `0.5320 Σ4`."""
+    return units.loss(rank.loss, rank.loss_state) + parts_text(rank)
+
+
+def parts_in_words(rank: RankSample) -> str:
+    """`sum of 4 backward passes`; empty for a single pass or if unknown."""
+    if not parts_text(rank):
+        return ""
+    return f"{'sum' if rank.loss_is == 'sum' else 'mean'} of {rank.loss_parts} backward passes"
+
+
+def replicas_in_words(rank: RankSample, launcher: LauncherSample | None) -> str:
+    """`1 process, 4 GPUs (DataParallel): no per-device loss`; empty for one device."""
+    if not rank.replicas or rank.replicas < 2:
+        return ""
+    kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
+    where = f"1 process, {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
+    return f"{where}{f' ({kind})' if kind else ''}: no per-device loss"
+
+
+def source_in_words(rank: RankSample) -> str:
+    """How its number was inferred if the rank did not report it."""
+    source = rank.rank_source
+    if source is None or source in CERTAIN:
+        return ""
+    return f"rank inferred from {source}"
+
+
+def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:
+    """Whether the process that a command started is its only rank."""
+    return len(ranks) == 1 and launcher.pid is not None and ranks[0].pid == launcher.pid
+
+
+def launcher_in_words(view: JobView) -> str:
+    """What starts a command's ranks, or if unknown, the name of the running program."""
+    if view.spec.launcher is None and view.launcher == "python":
+        return PurePath(view.spec.target).name or view.launcher
+    return view.launcher
+
+
+def launcher_name(view: AnyJob) -> str | None:
+    """What starts the ranks; None if ddptop starts them itself."""
+    if isinstance(view, JobView):
+        return launcher_in_words(view) if view.spec.is_command else None
+    has_one = view.snapshot is not None and view.snapshot.launcher is not None
+    return view.launcher if has_one else None
+
+
+def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:
+    """The rank with this number, if any."""
+    ranks = snapshot.ranks if snapshot is not None else []
+    return next((one for one in ranks if one.rank == rank), None)
+
+
+def device_of(snapshot: NodeSnapshot | None, rank: int | None) -> GpuSample | None:
+    """The rank's own device, or the first that it uses; None without a device."""
+    one = find_rank(snapshot, rank)
+    if snapshot is None or one is None:
+        return None
+    for gpu in snapshot.gpus:
+        if is_own(one, gpu) and gpu.parent_uuid is None:
+            return gpu
+    return next((gpu for gpu in snapshot.gpus if gpu.uuid in one.gpus), None)
+
+
+def device_uuid(snapshot: NodeSnapshot | None, rank: int | None) -> str | None:
+    """UUID of the rank's device; None without a device."""
+    gpu = device_of(snapshot, rank)
+    return None if gpu is None else gpu.uuid
+
+
+NOTABLE_WAIT = 0.1
+"""Minimum fraction of a step spent waiting that is worth showing."""
+
+_DOING: dict[Phase, str] = {
+    "compile": "is compiling",
+    "evaluation": "is evaluating",
+    "checkpoint": "is saving or loading a checkpoint",
+    "data": "is waiting for its data loader",
+    "end": "is exiting: its script has finished",
+    "collective": "is waiting for other ranks in a collective",
+}
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known about the job that the rank belongs to."""
+
+    apart: RankDeviation
+    ranks: int
+    """Number of ranks."""
+    now: dt.datetime
+    live: bool
+    foreign: bool = False
+    """Whether ddptop did not start the job."""
+    several_hosts: bool = False
+    other: RankSample | None = None
+    """The other of two ranks."""
+
+
+def sentence(rank: RankSample, known: Known) -> Span:
+    """`rank 3 is evaluating (since 12:03:10); this is normal`; empty for an outlier."""
+    name = f"rank {rank.rank}" + (f" on {rank.host}" if known.several_hosts else "")
+    if rank.state in ("failed", "exited", "stopped") or not known.live:
+        return _ended(rank, known, name)
+    if rank.loss_state in ("nan", "inf"):
+        return _not_finite(rank, name), "bad"
+    if rank.state not in CALM:
+        style = "busy" if rank.state == "quiet" else "warn"
+        return _still(rank, name, known), "bad" if rank.state == "hung" else style
+    if rank.state == "starting" and rank.step is None:
+        return f"{name} has not taken a step yet{_place(rank)}", "busy"
+    if known.apart.is_slow:
+        return "", ""
+    phase = lasting_phase(rank, known.now)
+    if phase in _DOING:
+        since = "" if rank.phase_since is None else f" (since {_clock(rank.phase_since)})"
+        return f"{name} {_DOING[phase]}{since}; this is normal", "busy"
+    return _well(rank, known, name)
+
+
+def _well(rank: RankSample, known: Known, name: str) -> Span:
+    if rank.step_time_s is None and rank.loss is None:
+        why = " (not started by ddptop)" if known.foreign else ""
+        return f"{name} is running; its steps and losses are unknown{why}", ""
+    if known.ranks < 2:
+        return f"{name} is training; there are no other ranks to compare it with", "ok"
+    tail = _waits(rank)
+    if known.ranks > 2:
+        return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
+    busy, other = busy_s(rank), None if known.other is None else busy_s(known.other)
+    if busy is None or not other or abs(busy / other - 1) < NOTABLE_WAIT:
+        return f"{name} is close to the other rank{tail}", "ok"
+    more = f"{_percent(busy / other - 1)} {'longer' if busy > other else 'less'}"
+    return (
+        f"{name} is busy {units.step_time(busy)} of each step, {more} than the other rank{tail}",
+        "",
+    )
+
+
+def _waits(rank: RankSample) -> str:
+    """How much of its steps it spends waiting, if that is worth showing."""
+    parts = [
+        f"{_percent(share)} of its time waiting {what}"
+        for share, what in ((data_share(rank), "for data"), (sync_share(rank), "for other ranks"))
+        if share is not None and share >= NOTABLE_WAIT
+    ]
+    return f"; it spends {' and '.join(parts)}" if parts else ""
+
+
+def _still(rank: RankSample, name: str, known: Known) -> str:
+    """For a rank that is not taking steps: since when, and where it was last seen."""
+    if rank.state == "paused":
+        go = "" if rank.pid is None else f"; to resume it, run kill -CONT {rank.pid}"
+        go += " there" if go and known.several_hosts else ""
+        return f"{name} is stopped by SIGSTOP{go}"
+    since = rank.quiet_since or rank.last_progress_at
+    when = "" if since is None else f" since {_clock(since)}"
+    why = f" ({rank.state})" if rank.state != "blocked" else ": in uninterruptible sleep"
+    reason = f": {rank.state_reason}" if rank.state_reason else ""
+    return f"{name} has not taken a step{when}{why}{reason}{_place(rank)}"
+
+
+def _place(rank: RankSample) -> str:
+    return "" if rank.stands_at is None else f"; last seen at {rank.stands_at}"
+
+
+def _not_finite(rank: RankSample, name: str) -> str:
+    word = "NaN" if rank.loss_state == "nan" else "infinite"
+    first = rank.loss_bad_since
+    since = "" if first is None else f" since {run_step.in_words(rank, first)}"
+    last = rank.loss_last_good
+    good = "" if last is None else f"; the last finite loss was {units.loss(last)}"
+    return f"{name}'s loss {'has been' if since else 'is'} {word}{since}{good}"
+
+
+def _ended(rank: RankSample, known: Known, name: str) -> Span:
+    at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
+    if rank.state == "stopped":
+        return f"{name} was stopped with the others{at}", "dim"
+    if rank.signal is not None:
+        return f"{name} was killed by {rank.signal}{at}", "bad"
+    if rank.state == "exited" or rank.exit_code == 0:
+        return f"{name} exited with status 0{at}", "ok"
+    if rank.exit_code is not None:
+        return f"{name} exited with status {rank.exit_code}{at}", "bad"
+    how = "; exit status unknown (not started by ddptop)" if known.foreign else ""
+    return f"{name} is gone{at}{how}", "dim"
+
+
+def _clock(at: dt.datetime) -> str:
+    return f"{at.astimezone():%H:%M:%S}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{abs(round(100 * ratio))}%"
+
+
+def common_parts(ranks: Sequence[RankSample]) -> str:
+    """The parts of the loss (such as ` Σ4`) if equal for all ranks; else empty."""
+    found = {parts_text(rank) for rank in ranks if rank.loss is not None}
+    return found.pop() if len(found) == 1 else ""
+
+
+CALM = ("running", "starting", "exited", "stopped", "unknown")
+"""States that need no attention."""

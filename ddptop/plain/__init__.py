@@ -1,1 +1,0 @@
-"""Plain text output of verbs: tables, and lines updated in place."""

@@ -1,1 +1,0 @@
-"""Turns data about jobs into what a user sees and understands. No Textual and no IO."""

@@ -1,4 +1,4 @@
-"""Prepares curves: smooths them, and puts those of several jobs on one axis. Pure."""
+"""Smooths curves by an exponential moving average. Pure."""
 
 from __future__ import annotations
 

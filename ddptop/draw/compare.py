@@ -6,7 +6,8 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddptop.charts.figures import form_of, name_of, unit_of
+from ddptop.charts.compared import name_of
+from ddptop.charts.figures import form_of, unit_of
 from ddptop.job.compare import (
     LETTERS,
     LOSS,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from ddptop.charts.figures import FiguresData, by_step_data, by_time_data
+from ddptop.charts.compared import by_step_data, by_time_data
+from ddptop.charts.figures import FiguresData
 from ddptop.job.compare import Comparison, LossCurve, Run, Sample, compare, offsets_of
 from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources

@@ -7,14 +7,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from ddptop.charts.figures import (
-    FigureOptions,
-    FiguresData,
-    by_step_data,
-    by_time_data,
-    draw_figures,
-    without_steps,
-)
+from ddptop.charts.compared import by_step_data, by_time_data, without_steps
+from ddptop.charts.figures import FigureOptions, FiguresData, draw_figures
 from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
 from ddptop.job.compare import LOSS, LossCurve, Run, Sample, Standing, compare
 from ddptop.job.report import report

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.charts.figures import STYLES
+from ddptop.charts.compared import STYLES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.preferences import Preferences, preferences_of
 from ddptop.tui.settings import Memory, Settings, parse

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.charts.figures import FiguresData, by_step_data, by_time_data, name_of, without_steps
+from ddptop.charts.compared import by_step_data, by_time_data, name_of, without_steps
+from ddptop.charts.figures import FiguresData
 from ddptop.charts.window import View
 from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.job.compare import LOSS, Comparison, Run, names_of

@@ -101,8 +101,10 @@ def claim_of(process: ProcessFacts) -> Claim | None:
     """The claim in the environment, from the strongest variables; None without one."""
     environ = process.environ or {}
     for scheme, proof, names in _SCHEMES:
+        if proof not in environ:
+            continue
         rank, local_rank, size = (whole_number(environ.get(name, "")) for name in names)
-        if proof not in environ or rank is None or size is None:
+        if rank is None or size is None:
             continue
         rendezvous = rendezvous_of(environ)
         run_id = environ.get("TORCHELASTIC_RUN_ID", "")

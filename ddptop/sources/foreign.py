@@ -31,7 +31,7 @@ from ddptop_runner.store.history_reader import Series
 
 STEPPED_POINTS = 4096
 """Points of a curve by step, which is read whole however far the chart is zoomed in."""
-CENSUS_EVERY_S = 2.0
+CENSUS_EVERY_S = 4.0
 """Scanning every process of the machine costs more than polling the known ones."""
 
 
@@ -66,7 +66,7 @@ class ForeignSource:
         """The key of the log on screen, and its last lines."""
 
     def read(self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None) -> ForeignLook:
-        """Every foreign job now; all processes are scanned every 2 s."""
+        """Every foreign job now; all processes are scanned every CENSUS_EVERY_S."""
         if (now_s := boottime_s()) >= self._next_census_s:
             self._next_census_s = now_s + CENSUS_EVERY_S
             self._census = self._host.scan(gpus)

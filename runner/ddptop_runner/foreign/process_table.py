@@ -1,4 +1,4 @@
-"""Reads facts about every process on this host, cheaply enough to repeat every two seconds.
+"""Reads facts about every process on this host, cheaply enough to repeat every few seconds.
 
 Of a process's variables, only those of ranks and jobs are kept; all others are dropped at once.
 

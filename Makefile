@@ -44,7 +44,7 @@ HOROVOD := horovod-0.28.1
 TORCH ?= $(PINNED_TORCH:torch==%=%)
 TORCH_ENV := $(FRAMEWORKS)/torch-$(TORCH)-py$(shell $(PYTHON) -c \
   'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-TORCH_TESTS := tests/agent tests/probe tests/e2e tests/faults
+TORCH_TESTS := tests/unit/agent tests/unit/probe tests/system/jobs
 TORCH_SPREAD ?= -n 2 --dist loadfile
 
 # many tests wait for real processes: five files at a time, each in order, on any machine
@@ -81,7 +81,7 @@ check: $(DEV_READY)
 
 test-frameworks: system-tools $(DEV_READY) $(FRAMEWORKS_READY)
 	FRAMEWORKS_TORCH=$(FRAMEWORKS_TORCH) FRAMEWORKS_TENSORFLOW=$(FRAMEWORKS_TENSORFLOW) \
-	  FRAMEWORKS_HOROVOD=$(FRAMEWORKS_HOROVOD) $(BIN)/python -m pytest tests/frameworks $(TESTS)
+	  FRAMEWORKS_HOROVOD=$(FRAMEWORKS_HOROVOD) $(BIN)/python -m pytest tests/system/frameworks $(TESTS)
 
 test-torch: export DDPTOP_TEST_REQUIRE = tmux torch
 test-torch: system-tools $(TORCH_ENV)/.ready
@@ -102,7 +102,7 @@ docs: $(DEV_READY)
 	$(BIN)/python tools/reference.py
 
 snap: $(DEV_READY)
-	$(BIN)/python -m pytest --snapshot-update tests/tui
+	$(BIN)/python -m pytest --snapshot-update tests/screens
 
 NO_BENCH := %/common.py %/feed.py %/probe_cost_trainings.py %/useful_time.py
 bench: $(DEV_READY)
@@ -115,7 +115,7 @@ bench: $(DEV_READY)
 RUNS ?= 5
 LAUNCHERS ?= ddptop,torchrun
 faults: $(DEV_READY)
-	$(BIN)/python tests/faults/table.py --runs $(RUNS) --launchers $(LAUNCHERS) --write
+	$(BIN)/python benchmarks/faults/table.py --runs $(RUNS) --launchers $(LAUNCHERS) --write
 
 screenshots: $(DEV_READY)
 	$(BIN)/python screenshots/make.py

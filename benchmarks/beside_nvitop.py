@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for the stub driver in tes
 
 import ddptop
 from common import Screen, cpu_s_of_tree
-from tests.nvml_stub import StubDriver, StubProcess
+from tests.support.nvml_stub import StubDriver, StubProcess
 
 import ddptop_runner
 

@@ -33,7 +33,7 @@ from common import TORCHRUN, booted_at, bootstrap_median, report_stages, started
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `tests` is not installed
 
-from tests.faults.table import command_of
+from benchmarks.faults.table import command_of
 
 STEP_TIMEOUT_S = 90.0
 CLEAN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

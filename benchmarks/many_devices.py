@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the stub driver in tests/
 
 from common import Screen
-from tests.nvml_stub import StubDriver, StubProcess
+from tests.support.nvml_stub import StubDriver, StubProcess
 
 ALLOWED_S = 0.1
 RANKS_PER_JOB = 8

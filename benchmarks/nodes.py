@@ -2,10 +2,10 @@
 
     python benchmarks/nodes.py [--runs 5] [--seconds 20]
 
-The hosts are network namespaces of this machine (tests/cluster), which require root. Measures the
-time from the command to the first step that all ranks have taken; the time from `kill -9` of the
-rank on the second host to the next such step; and the traffic on the link of each host with no
-viewer open and a script that itself sends nothing. torchrun runs with
+The hosts are network namespaces of this machine, which require root (tests/support/cluster).
+Measures the time from the command to the first step that all ranks have taken; the time from
+`kill -9` of the rank on the second host to the next such step; and the traffic on the link of
+each host with no viewer open and a script that itself sends nothing. torchrun runs with
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which it does not recover.
 """
 
@@ -25,10 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.cluster.machines import Head, Network, running_network  # noqa: E402
-from tests.cluster.torchrun import Torchrun  # noqa: E402
+from benchmarks.cluster.torchrun import Torchrun  # noqa: E402
+from tests.support.cluster.machines import Head, Network, running_network  # noqa: E402
 
-SCRIPTS = ROOT / "tests/cluster/scripts"
+SCRIPTS = ROOT / "tests/support/cluster/scripts"
 NAMES = ("h1", "h2")
 STEP_TIMEOUT_S = 90.0
 SETTLE_S = 1.0

@@ -18,7 +18,7 @@ from pathlib import Path
 from ddptop_runner.reading.progress.text_watch import BUDGET_BYTES
 from ddptop_runner.reading.text.parser import LossParser
 
-SAMPLES = Path(__file__).parents[1] / "tests" / "samples" / "logs"
+SAMPLES = Path(__file__).parents[1] / "tests" / "unit" / "reading" / "logs"
 CHUNK_BYTES = 256 * 1024
 RUNS = 2
 TARGET_MB_S = 10 * BUDGET_BYTES / 1e6

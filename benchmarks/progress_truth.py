@@ -2,7 +2,7 @@
 
     python benchmarks/progress_truth.py [--only WORD]
 
-Writes each case of tests/samples/progress_corpus.py to a log in simulated time and reads it the way
+Writes each case of tests/support/progress_corpus.py to a log in simulated time and reads it the way
 ddptop reads a job's log, at ten points of the run (5 %, 15 % ... 95 %). Prints a Markdown table.
 The result does not depend on the speed of the machine.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.samples.progress_corpus import CASES, Case, Point, replay
+from tests.support.progress_corpus import CASES, Case, Point, replay
 
 SHOWN = {"run": "bar", "estimate": "about", "epoch": "epoch bar", "nothing": "none"}
 

@@ -24,7 +24,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the stub driver in tests/
 
 from common import Screen
-from tests.nvml_stub import StubDriver, StubProcess
+from tests.support.nvml_stub import StubDriver, StubProcess
 
 SETTLED_AFTER = 600
 ALLOWED_BYTES = 5 << 20

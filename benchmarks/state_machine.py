@@ -26,8 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "runner")]
 
-from tests.runner import machine_nodes, views  # noqa: E402
-from tests.runner.machine import drive  # noqa: E402
+from tests.support import machine_nodes, views  # noqa: E402
+from tests.support.machine import drive  # noqa: E402
 
 from ddptop_runner.job import decide, transition  # noqa: E402
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for the stub driver in tes
 
 from common import Screen, cpu_s_of_tree
 from feed import JOB, Feed, Feeder
-from tests.nvml_stub import StubDriver
+from tests.support.nvml_stub import StubDriver
 
 ATTACH = ("attach", JOB)
 SCREENS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -30,8 +30,8 @@ from common import TORCHRUN
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `tests` is not installed
 
-from tests.faults.record import Step, read_record
-from tests.faults.table import PG_TIMEOUT_S, TRAIN, pid_of_rank, processes_with
+from benchmarks.faults.record import Step, read_record
+from benchmarks.faults.table import PG_TIMEOUT_S, TRAIN, pid_of_rank, processes_with
 
 KINDS = ("kill", "raise", "exit-7", "hang-collective")
 PAUSE_S = 0.1

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belong
 
 from ddptop.sources import foreign as foreign_source
 from ddptop.tui.app import DdptopApp
-from tests.nvml_stub import GIB, StubDriver, StubProcess
+from tests.support.nvml_stub import GIB, StubDriver, StubProcess
 from textual.pilot import Pilot
 
 from ddptop_runner.base.paths import run_folder

@@ -35,10 +35,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.cluster import machines, slurm
 
-from ddptop_runner.base import start
-from ddptop_runner.host import procs
+pytest.register_assert_rewrite("tests.support", "benchmarks.faults")
+
+from tests.support.cluster import machines, slurm  # noqa: E402
+
+from ddptop_runner.base import start  # noqa: E402
+from ddptop_runner.host import procs  # noqa: E402
 
 T = TypeVar("T")
 
@@ -122,7 +125,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
-WAITING = ("e2e", "launched", "foreign", "agent", "probe")
+WAITING = ("system/jobs", "system/launched", "unit/foreign", "unit/agent", "unit/probe")
 """Folders whose tests mostly wait for real training."""
 
 

@@ -1,0 +1,23 @@
+"""The frozen machine, and the program in a terminal."""
+
+from tests.support.frozen import (
+    default_keys,
+    eight_gpus,
+    frozen,
+    held_gpus,
+    ill_gpus,
+    make_app,
+    quick_logs,
+    terminal,
+)
+
+__all__ = [
+    "default_keys",
+    "eight_gpus",
+    "frozen",
+    "held_gpus",
+    "ill_gpus",
+    "make_app",
+    "quick_logs",
+    "terminal",
+]

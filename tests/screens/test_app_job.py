@@ -1,0 +1,288 @@
+"""The job screen as a user uses it, on run folders in the real formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ddptop.style import plain
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.compare import CompareScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.widgets.bars import KeyBar
+from ddptop.tui.widgets.charts import LossChart
+from ddptop.tui.widgets.job import JobHeader
+from ddptop.tui.widgets.log_pane import LogPane
+from tests.support import fake_gpus, fake_home
+from tests.support.driving import keys_shown, look, said, settle, shown, until
+
+from ddptop_runner.jobs.launch import archive
+from ddptop_runner.model.snapshot import Cause, Pause
+
+MakeApp = Callable[..., DdptopApp]
+
+
+class TestJob:
+    async def test_each_key_shows_its_page_and_escape_comes_back(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            chart, log = app.screen.query_one(LossChart), app.screen.query_one(LogPane)
+            for key, page in (("4", "log"), ("3", "events"), ("2", "devices")):
+                await pilot.press(key)
+                assert app.screen.page == page
+                assert not chart.size.height
+                assert bool(log.size.height) == (page == "log")
+                await pilot.press("escape")
+                assert app.screen.page == "main"
+                await pilot.pause()
+                assert chart.size.height
+
+    async def test_a_small_terminal_shows_pages(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settle(pilot)
+            assert "1 ranks and loss" in shown(app)
+            assert not app.screen.query_one(LogPane).size.height
+            await pilot.press("4")
+            await pilot.pause()
+            assert app.screen.query_one(LogPane).size.height > 10
+
+    async def test_the_chosen_rank_s_log_is_followed(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            log = app.screen.log_view.lines
+            assert log.lines[log.buffer.ended - 1].startswith("epoch 3 step 395")
+            with folder.log_file(0, 0).open("a") as file:
+                file.write("\x1b[31m[bold]new[/bold]\x1b[2J line\n 50%|##\r100%|####")
+            await look(pilot, 2)
+            assert log.lines[log.buffer.ended - 1] == "[bold]new[/bold] line"
+            assert "100%|####" in shown(app)
+            fake_home.write_log(folder, 0, 1, "only rank 1\n")
+            await pilot.press("right_square_bracket")
+            assert app.screen.ranks.rank == 1
+            await look(pilot, 2)
+            assert list(log.lines)[: log.buffer.ended] == ["only rank 1"]
+            assert "log: rank 1" in shown(app)
+
+    async def test_log_starts_over_for_a_new_viewer(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await look(pilot)
+            for _ in range(2):
+                await pilot.press("enter")
+                await until(pilot, lambda: isinstance(app.screen, JobScreen))
+                await settle(pilot)
+                assert app.screen.log_view.lines.buffer.ended == 80
+                await pilot.press("escape")
+                await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+
+    async def test_a_failure_is_prominent_and_its_rank_chosen(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.failed_job(frozen)
+        app = make_app("vit-base")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert app.screen.ranks.rank == 1
+            text = shown(app)
+            assert "rank 1 failed first (exit 1)" in text
+            assert "next  press R to relaunch   i evidence" in text
+            assert text.index("failed first") < text.index("ended Mar 14"), "why comes first"
+            assert "│ RuntimeError: shape '[64, 3, 224]' is invalid" in shown(app)
+            await pilot.press("h")
+            await look(pilot)
+            assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
+
+    async def test_the_log_is_that_of_the_guilty_rank_until_a_person_chooses(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        fake_home.write_log(folder, 0, 1, "RuntimeError: of attempt 0\n")
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(160, 40)) as pilot:
+            await settle(pilot)
+            log, ranks = app.screen.log_view.lines, app.screen.ranks
+            assert "log: rank 0 ──" in shown(app)
+            pause = Pause(state="hung", since=fake_home.ago(90), ranks=[1])
+            fake_home.change(folder, state="hung", pause=pause)
+            await look(pilot, 2)
+            assert ranks.rank == 1 and "log: rank 1 (the other ranks wait for it) ──" in shown(app)
+            cause = Cause(kind="signal", rank=1, signal="SIGKILL", summary="killed")
+            fake_home.write_log(folder, 1, 1, "of attempt 1\n")
+            fake_home.change(
+                folder, state="restarting", attempt=1, previous_cause=cause, pause=None
+            )
+            await look(pilot, 2)
+            assert "log: rank 1 (killed by SIGKILL) ──" in shown(app)
+            assert log.lines == ["RuntimeError: of attempt 0"], "not yet those of the next attempt"
+            fake_home.change(folder, state="running", attempt=1)
+            await look(pilot, 2)
+            assert log.lines == ["of attempt 1"] and "log: rank 1 ──" in shown(app)
+            await pilot.press("left_square_bracket")
+            assert ranks.rank == 0
+            fake_home.change(folder, state="hung", attempt=1, pause=pause)
+            await look(pilot, 2)
+            assert ranks.rank == 0, "the person's choice wins"
+
+    async def test_the_rank_that_an_alert_names_is_chosen_until_a_person_chooses(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_gpus.eight_gpu_ranks(frozen)
+        app = make_app("llama-ft")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert app.screen.ranks.rank == 5
+            await pilot.press("left_square_bracket")
+            await look(pilot, 2)
+            assert app.screen.ranks.rank == 4
+
+    async def test_the_keys_of_a_job_name_the_comparison_at_80_columns(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settle(pilot)
+            assert keys_shown(app).endswith("  q Quit  ? Help ") and "C Compare" in keys_shown(app)
+            await pilot.click(KeyBar, offset=(62, 0))  # where it is drawn
+            await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+
+    async def test_chart_keys(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "loss, whole run" in shown(app)
+            await pilot.press("a")
+            assert "━ others" in shown(app)
+            await pilot.press("y")
+            assert "log scale" in shown(app)
+            for _ in range(9):
+                await pilot.press("plus")
+            await look(pilot, 2)
+            assert "loss, last 10s" in shown(app)
+            await pilot.press("0")
+            await look(pilot, 2)
+            assert "loss, whole run" in shown(app)
+
+    async def test_stale_values_are_labeled(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        fake_home.change(folder, ts=fake_home.ago(42))
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "last update 42 s ago" in shown(app)
+
+    async def test_a_job_whose_processes_are_gone_is_lost(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        fake_home.change(folder, guardian=None)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "? lost" in shown(app)
+
+    async def test_a_job_that_is_removed_meanwhile(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            header = app.screen.query_one(JobHeader)
+            assert "● running" in plain(header._lines[0])
+            assert "s Stop" in keys_shown(app)
+            folder.spec_file.unlink()
+            await look(pilot)
+            assert "mlp-cpu no longer exists" in shown(app)
+            told = "".join(map(plain, header._lines))
+            assert "? gone   the job no longer exists   last seen 12:00:00" in told
+            assert "running" not in told
+            assert "s Stop" not in keys_shown(app)
+            for key in "Rtif":
+                app.clear_notifications()
+                await pilot.press(key)
+                assert "mlp-cpu no longer exists" in said(app), key
+
+    async def test_a_job_whose_name_is_taken_meanwhile(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.failed_job(frozen)
+        app = make_app("vit-base")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "shape '[64, 3, 224]' is invalid" in shown(app)
+            assert archive("vit-base") == "vit-base-1"
+            spec = fake_home.spec_of("vit-base", 2, 1, job_id="vit-base@another")
+            folder = fake_home.make_folder(frozen, spec)
+            fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, state="finished"))
+            await look(pilot, 2)
+            assert "shape '[64, 3, 224]' is invalid" not in shown(app)
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+            await look(pilot)
+            assert "vit-base-1" in shown(app)
+
+    async def test_a_job_without_snapshot_or_history(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_home.make_folder(frozen, fake_home.spec_of("young", 2, 3))
+        app = make_app("young")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "◔ starting" in shown(app)
+            assert "no loss yet" in shown(app)
+            assert "no ranks have started yet" in shown(app)
+
+    async def test_a_damaged_history_is_no_reason_to_fall(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        folder.history_db.write_bytes(b"not a database" * 100)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "step 2,261" in shown(app)
+            assert "not a valid history" in shown(app)
+
+    async def test_q_leaves_from_the_first_job_and_o_goes_to_all(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+            await look(pilot)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, JobScreen))
+            await pilot.press("q")
+            await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+        first = make_app("mlp-cpu")
+        async with first.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("q")
+        assert first.return_code == 0
+
+    async def test_sixty_four_ranks_scroll(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        ranks = [
+            fake_home.RankSample(rank=r, local_rank=r, host=fake_home.HOST, state="running")
+            for r in range(64)
+        ]
+        fake_home.change(folder, ranks=ranks, world_size=64)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "1-14 of 64" in shown(app)
+            assert app.screen.query_one(LossChart).size.height >= 6
+            await pilot.press("G")
+            assert app.screen.ranks.rank == 63
+            assert "51-64 of 64" in shown(app)

@@ -1,0 +1,293 @@
+"""The screens of a job that runs a command: its launcher, ranks that come and go, and one log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from ddptop.draw import launchers
+from ddptop.job.figures.columns import fit_columns, row_line
+from ddptop.job.figures.jobs import columns_for
+from ddptop.job.figures.ranks import columns_of
+from ddptop.job.ranks import common_parts, launcher_name, loss_text
+from ddptop.job.status import waiting_text
+from ddptop.sources.job import JobAnswer
+from ddptop.style import plain
+from ddptop.tui import operations
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.widgets.ranks import RankTable
+from tests.support import fake_commands, fake_home
+from tests.support.driving import look, settle, shown
+from tests.support.fake_commands import launcher_of, rank_of
+from tests.support.fake_home import NOW, ago, change
+from tests.support.own_views import row_of, row_of_rank
+from textual.pilot import Pilot
+
+from ddptop_runner.job.registry import read_job
+from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
+
+MakeApp = Callable[..., DdptopApp]
+Compare = Callable[..., bool]
+LAUNCHER_OF_FOUR = LauncherSample(name="DataParallel", pid=7)
+
+
+@pytest.mark.parametrize(
+    ("make", "keys", "size"),
+    [("mpirun", ("down", "down"), (120, 40)), ("waiting", (), (80, 24))],
+    ids=["ranks", "waiting"],
+)
+def test_a_command(
+    frozen: Path,
+    make_app: MakeApp,
+    snap_compare: Compare,
+    make: str,
+    keys: tuple[str, ...],
+    size: object,
+) -> None:
+    folder = getattr(fake_commands, make)(frozen)
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await settle(pilot)
+        await pilot.press(*keys)
+        await look(pilot, 2)
+
+    app = make_app(folder.path.name)
+    assert snap_compare(app, terminal_size=size, run_before=prepare)
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("parts", "of", "text"),
+        [
+            (4, "sum", "0.5320 Σ4"),
+            (16, "mean", "0.5320 μ16"),
+            (1, None, "0.5320"),
+            (4, None, "0.5320"),
+            (None, None, "0.5320"),
+        ],
+    )
+    def test_loss_shows_how_many_parts_it_combines(self, parts, of, text) -> None:
+        assert loss_text(rank_of(0, loss_parts=parts, loss_is=of)) == text
+
+    def test_an_unknown_loss_has_no_parts(self) -> None:
+        assert loss_text(rank_of(0, loss=None, loss_parts=4, loss_is="sum")) == "n/a"
+
+    def test_the_jobs_loss_is_labeled_where_all_ranks_agree(self) -> None:
+        four = [rank_of(number, loss_parts=4, loss_is="sum") for number in range(2)]
+        assert common_parts(four) == " Σ4"
+        assert common_parts([*four, rank_of(2)]) == ""
+        assert common_parts([*four, rank_of(2, loss=None)]) == " Σ4"
+        assert common_parts([]) == ""
+
+    @pytest.mark.parametrize(
+        ("rank", "launcher", "said"),
+        [
+            (
+                rank_of(0, losses={"Adam 1": 0.31, "Adam 2": None}),
+                None,
+                "Adam 1 0.3100 · Adam 2 n/a",
+            ),
+            (rank_of(0, losses={"Adam": 0.31}), None, ""),
+            (rank_of(1, rank_source="start order"), None, "rank inferred from start order"),
+            (rank_of(1, rank_source="a later word"), None, "rank inferred from a later word"),
+            (rank_of(0, frameworks=["lightning", "torch"]), None, "imports lightning, torch"),
+            (rank_of(0), LAUNCHER_OF_FOUR, "pid 4711"),
+            (
+                rank_of(0, pid=None, replicas=4, gpus=["a"]),
+                LAUNCHER_OF_FOUR,
+                "1 process, 4 GPUs (DataParallel): no per-device loss",
+            ),
+            (
+                rank_of(0, replicas=2, loss_parts=2, loss_is="mean"),
+                None,
+                "1 process, 2 devices: no per-device loss   loss: mean of 2 backward passes",
+            ),
+        ],
+    )
+    def test_what_no_column_tells_of_a_rank(self, rank: RankSample, launcher, said: str) -> None:
+        text = plain(launchers.rank_detail(rank, launcher, 200))
+        assert text == (f" rank {rank.rank}  {said}" if said else "")
+
+    @pytest.mark.parametrize("cells", [60, 80, 130])
+    def test_the_launchers_figures_stand_in_their_columns_where_there_are_some(
+        self, cells: int
+    ) -> None:
+        layout = fit_columns(columns_of((), foreign=False), cells - 1)
+        launcher = LauncherSample(
+            name="accelerate", pid=7, state="running", cpu_percent=208.0, rss_bytes=2 << 30
+        )
+        state = launchers.launcher_state(launcher)
+        row = plain(launchers.launcher_line("accelerate", launcher, state, layout, cells))
+        rank = plain(row_line(row_of_rank(rank_of(0), NOW, True), layout, cells))
+        assert len(row) == cells
+        assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
+        if cells < 130:
+            assert "   whole tree CPU 208%  RSS 2.0 GiB" in row
+        else:
+            assert row.index("208%") + 5 == rank.index("98%") + 4
+            assert row.index("2.0 GiB") == rank.index("700 MiB")
+            assert " running   pid 7  " in row
+            assert "   whole tree  " in row
+
+    def test_what_a_command_without_ranks_is_waited_for(self, frozen: Path) -> None:
+        view = read_job(fake_commands.waiting(frozen))
+        assert view.snapshot is not None
+
+        def said(**fields: object) -> str:
+            assert view.snapshot is not None
+            return waiting_text(view, msgspec.structs.replace(view.snapshot, **fields))
+
+        assert said() == "waiting for ranks; each appears once it is training; l: logs"
+        assert said(attempt_started_at=ago(125)).startswith("no ranks discovered in 2m: ")
+        assert said(ranks=[rank_of(0)]) == ""
+        assert said(launcher=None) == ""
+        view.__dict__.update(state="finished")
+        assert said() == "no ranks discovered; l: logs"
+
+    def test_what_stopping_a_command_sends_to_whom(self, frozen: Path) -> None:
+        folder = fake_commands.mpirun(frozen)
+        change(folder, ranks=[rank_of(0), rank_of(1, frameworks=["lightning"])])
+        effect = operations.stop(read_job(folder)).effect
+        assert effect.startswith("Sends SIGINT/SIGTERM to both ranks, so that")
+        assert (
+            "then SIGTERM to mpirun and the rest of its processes; after 30 s, sends SIGKILL"
+            in effect
+        )
+        effect = operations.kill(read_job(folder)).effect
+        assert effect.startswith("Sends SIGKILL to mpirun and all processes it started now.")
+        waiting = read_job(fake_commands.waiting(frozen))
+        effect = operations.stop(waiting).effect
+        assert effect.startswith(
+            "Sends SIGTERM to accelerate and all processes it started; after 30 s,"
+        )
+        own = read_job(fake_home.two_cpu_ranks(frozen))
+        assert operations.stop(own).effect.startswith(
+            "Sends SIGTERM to both ranks, so that the script"
+        )
+
+    def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:
+        (width,) = [
+            column.width for column in columns_for(120, by=["↳ accelerate"]) if column.key == "by"
+        ]
+        row = row_of(read_job(fake_commands.mpirun(frozen)))
+        assert row["by"] == ("↳ mpirun", "dim")
+        assert len("↳ accelerate") <= width
+        script = fake_home.spec_of("sh", 0, 9, kind="command", target="./run.sh")
+        assert launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
+        unknown = row_of(read_job(fake_commands.waiting(frozen)))
+        assert (unknown["ranks"][0], unknown["step"][0]) == ("n/a", "n/a")
+        own = row_of(read_job(fake_home.two_cpu_ranks(frozen)))
+        assert own["by"] == ("ddptop", "dim")
+
+
+def table_of(app: DdptopApp) -> RankTable:
+    return app.screen.query_one(RankTable)
+
+
+def text_of(table: RankTable) -> list[str]:
+    return [plain(line).rstrip() for line in table.build(*table.size)]
+
+
+async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: MakeApp) -> None:
+    folder = fake_commands.waiting(frozen)
+    app = make_app("sft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        table = table_of(app)
+        row = " ".join(text_of(table)[2].split())
+        assert row.startswith("accelerate ● running whole tree CPU 96% RSS 240 MiB")
+        assert text_of(table)[-1].startswith(" waiting for ranks")
+        ranks = app.screen.ranks
+        assert ranks.rank is None
+        change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
+        await look(pilot, 2)
+        assert ranks.shape == "cards"
+        assert "▸accelerate   ● running   whole tree CPU 96%  RSS 240 MiB   pid 4700" in shown(app)
+        assert "─ 0 ● running ─" in shown(app) and "─ 1 ● running ─" in shown(app)
+        assert ranks.rank is None, "the launcher stays chosen"
+        assert " press l for output from all ranks" in shown(app)
+        await pilot.press("down")
+        assert ranks.rank == 0
+        assert " rank 0  pid 4711" in shown(app)
+        await pilot.press("up")
+        assert ranks.rank is None
+        await pilot.press("T", "down")
+        assert ranks.shape == "table" and ranks.rank == 0
+        assert [text.split()[0] for text in text_of(table)[2:5]] == ["accelerate", "0", "1"]
+        change(folder, ranks=[], world_size=None, state="restarting")
+        await look(pilot, 2)
+        assert ranks.rank is None
+
+
+async def test_a_process_that_is_its_own_launcher_has_one_row(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_commands.replicas(frozen)
+    app = make_app("dp")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert app.screen.ranks.rank == 0
+        assert " rank 0  1 process, 4 GPUs (DataParallel): no per-device loss" in shown(app)
+        assert "whole tree" not in shown(app)
+
+
+async def test_a_rank_shows_the_one_log(frozen: Path, make_app: MakeApp) -> None:
+    fake_commands.mpirun(frozen)
+    app = make_app("gan")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        assert isinstance(screen, JobScreen)
+        title = screen.log_view.query_one("LogTitle")
+        assert title.title == "log: mpirun"
+        lines = [
+            "from mpirun itself",
+            "[1,0]<stdout>:step 0 d_loss 0.530 g_loss 1.200",
+        ]
+        assert list(screen.log_view.lines.lines)[:2] == lines
+        await pilot.press("down", "right")
+        await look(pilot, 2)
+        assert title.title == "log: mpirun, all ranks"
+        assert list(screen.log_view.lines.lines)[:2] == lines
+
+
+async def test_lines_that_do_not_say_whose_they_are_are_everyones(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    folder = fake_commands.waiting(frozen)
+    change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
+    app = make_app("sft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("down")
+        await look(pilot, 2)
+        screen = app.screen
+        assert isinstance(screen, JobScreen)
+        assert screen.log_view.query_one("LogTitle").title == "log: accelerate, all ranks"
+        assert "not passed to accelerate" in screen.log_view.lines.lines[0]
+
+
+async def test_the_last_words_of_a_failed_command_come_from_its_log(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    folder = fake_commands.mpirun(frozen)
+    cause = Cause(kind="exception", rank=1, exit_code=1, summary="ValueError: no")
+    change(
+        folder,
+        state="failed",
+        ended_at=ago(5),
+        cause=cause,
+        launcher=launcher_of(read_job(folder).spec, state="failed", exit_code=1, pid=None),
+    )
+    app = make_app("gan")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert app.screen.ranks.rank == 1
+        assert isinstance(app.latest, JobAnswer) and app.latest.detail is not None
+        tail = app.latest.detail.cause_tail
+        assert len(tail) == 12
+        assert all(line.startswith("[1,") for line in tail)
+        assert " mpirun   ✗ exit 1   whole tree CPU 208%  RSS 2.0 GiB   pid n/a" in shown(app)

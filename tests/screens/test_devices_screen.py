@@ -1,0 +1,213 @@
+"""The devices screen as a user uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui import messages
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.devices import FIRST_SPAN_S, DevicesScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.logs import LogsScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.screens.sections import SectionsScreen
+from tests.support import fake_foreign, fake_gpus
+from tests.support.driving import keys_shown, look, said, settle, shown, until
+from tests.support.fake_device_history import write_gpu_history
+from tests.support.fake_home import uuid
+
+MakeApp = Callable[..., DdptopApp]
+
+
+def screen_of(app: DdptopApp) -> DevicesScreen:
+    assert isinstance(app.screen, DevicesScreen)
+    return app.screen
+
+
+async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 600)
+    app = make_app(opening=messages.DevicesWanted(uuid(5)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await settle(pilot)
+        screen = screen_of(app)
+        assert screen.devices.cursor_key == uuid(5)
+        text = shown(app)
+        assert "GPU 5, 10m 00s recorded so far" in text
+        assert "temperature 88 °C" in text
+        assert "▼ thermal, by hardware" in text
+        assert "the device is too hot and runs much slower" in text
+        assert "52345 llama-ft" in text
+        assert "⠉" in text, "the small curves"
+        await pilot.press("up")
+        await until(pilot, lambda: "GPU 4, 10m 00s recorded so far" in shown(app))
+        assert "processes on GPU 4" in shown(app)
+        assert "52344 llama-ft" in shown(app)
+
+
+async def test_enter_explains_a_device_and_opens_a_process_s_job(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    fake_gpus.eight_gpu_ranks(eight_gpus)
+    app = make_app(opening=messages.DevicesWanted(uuid(5)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = screen_of(app)
+        assert dict(screen.explain())["slowed: thermal, by hardware"].startswith(
+            "The device is too hot"
+        )
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
+        await pilot.pause()
+        assert "the device is too hot" in said(app).lower()
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        screen.processes.focus()
+        await look(pilot)
+        assert ("process 52345", "python") in screen.explain()
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        assert app.screen.job == "llama-ft"
+
+
+async def test_ways_in_a_circle_lead_back_to_the_screen_that_is_there(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    fake_gpus.eight_gpu_ranks(eight_gpus)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        job = app.screen
+        for message in (
+            messages.RankPicked("llama-ft", 5),
+            messages.LogsWanted("llama-ft", 5),
+            messages.DevicesWanted(uuid(5)),
+        ):
+            app.post_message(message)
+        await until(pilot, lambda: isinstance(app.screen, DevicesScreen))
+        await settle(pilot)
+        assert len(app.screen_stack) == 5
+        app.post_message(messages.LogsWanted("llama-ft", 4))  # another one is on top
+        await until(pilot, lambda: isinstance(app.screen, LogsScreen))
+        app.post_message(messages.LogsWanted("llama-ft", 5))
+        await until(pilot, lambda: len(app.screen_stack) == 4, "the log that is there already")
+        app.post_message(messages.JobPicked("llama-ft"))
+        await until(pilot, lambda: app.screen is job, "the job that is there already")
+        await settle(pilot)
+        assert "llama-ft" in shown(app) and len(app.screen_stack) == 2
+        app.post_message(messages.JobPicked("llama-ft"))  # it is already visible
+        app.post_message(messages.JobPicked("llama-ft", foreign=True))
+        await until(pilot, lambda: app.screen is not job, "another job of that name")
+        assert len(app.screen_stack) == 3
+
+
+async def test_a_process_of_a_foreign_job_and_one_of_none(
+    held_gpus: Path, make_app: MakeApp
+) -> None:
+    fake_foreign.healthy()
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = screen_of(app)
+        screen.processes.focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        assert app.screen.foreign
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        screen.devices.focus()
+        await pilot.press("G")
+        await look(pilot)
+        assert "no processes; the device is free" in shown(app)
+        screen.processes.focus()
+        await pilot.pause()
+        screen.action_open()
+        await pilot.pause()
+        assert "does not belong to a known job" in said(app)
+
+
+async def test_the_chart_zooms_and_begins_with_another_figure(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 1000)
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await settle(pilot)
+        screen = screen_of(app)
+        assert screen.needs().span_s == FIRST_SPAN_S
+        assert "temperature" not in shown(app)
+        await pilot.press("m", "m")
+        await until(pilot, lambda: "temperature" in shown(app))
+        await pilot.press("plus")
+        await until(pilot, lambda: "last 10m" in shown(app).split("GPU 0,")[1])
+        await pilot.press("0")
+        assert screen.needs().span_s == 86400.0
+        await until(pilot, lambda: "whole run" in shown(app) or "-16m" in shown(app))
+        await pilot.press("left")
+        await pilot.press("escape")
+        assert app.screen is screen, "esc takes the cursor away first"
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+
+
+async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_app: MakeApp) -> None:
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(160, 50)) as pilot:
+        await settle(pilot)
+        screen = screen_of(app)
+        found = {}
+        for index in range(9):
+            await look(pilot)
+            gpu = screen.devices.chosen
+            assert gpu is not None
+            found[index] = (shown(app), dict(screen.explain()))
+            await pilot.press("down")
+        assert "31000 ada" in found[0][0]
+        assert "no job" in found[0][0]
+        assert "Only a reset or a reboot can recover it." in found[1][1]["lost"]
+        assert "reset the device or reboot; if it recurs, check power" in found[2][0]
+        assert "row remap pending" in found[3][0]
+        assert "no spare rows left: replace the device" in found[4][0]
+        assert "no permission" in found[5][0]
+        assert "the driver does not report its processes" in found[5][0]
+        assert "2 MIG instances" in found[6][0]
+        assert "MIG instance" in found[7][1]["GPU 6"]
+
+
+@pytest.mark.parametrize("size", [(60, 18), (80, 24), (200, 60)])
+async def test_without_devices_it_says_why_and_what_to_do(
+    frozen: Path, make_app: MakeApp, size: tuple[int, int]
+) -> None:
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        text = shown(app)
+        assert "37% of 64 cores" in text
+        assert "libnvidia-ml.so.1 not found" in text
+        assert "ddptop doctor" in text
+        assert "Open" not in keys_shown(app) and "Figure" not in keys_shown(app)
+        assert "Back" in keys_shown(app)
+        await pilot.press("enter", "m", "down")
+        await pilot.pause()
+        assert "no device selected" in said(app)
+
+
+async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app: MakeApp) -> None:
+    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 300)
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(60, 18)) as pilot:
+        await settle(pilot)
+        for size in ((60, 18), (80, 24), (120, 40), (200, 60), (300, 100)):
+            await pilot.resize_terminal(*size)
+            await look(pilot, 3)
+            screen = screen_of(app)
+            assert screen.devices.size.height >= 4, size
+            assert screen._chart.size.height >= 5, size
+            lines = shown(app).splitlines()
+            assert all(len(line) <= size[0] for line in lines), size
+            assert "98%" in shown(app)

@@ -1,0 +1,103 @@
+"""The help of dialogs: the form, questions, and texts in sections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.keymap import KeyMap
+from ddptop.tui.launching import FIELDS
+from ddptop.tui.preferences import Preferences
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.launch import LaunchScreen
+from tests.support import fake_gpus
+from tests.support.driving import settle, shown, until
+from textual.pilot import Pilot
+from textual.widgets import Checkbox, Input, Label
+
+MakeApp = Callable[..., DdptopApp]
+
+
+async def opened(pilot: Pilot[None], *keys: str) -> str:
+    """The help after pressing these keys."""
+    app = pilot.app
+    assert isinstance(app, DdptopApp)
+    await pilot.press(*keys)
+    await until(pilot, lambda: isinstance(app.screen, HelpScreen) and shown(app), "the help")
+    return shown(app)
+
+
+@pytest.mark.parametrize("size", [(60, 18), (120, 40)])
+async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        form = app.screen
+        assert isinstance(form, LaunchScreen)
+        assert str(form.children[0].border_subtitle) == "F1 help"
+        told = await opened(pilot, "f1")
+        assert told.index("── this dialog") < told.index("── keys on every screen")
+        assert told.index("script") < told.index("arguments") < told.index("max restarts")
+        await pilot.press("f1")
+        await until(pilot, lambda: app.screen is form)
+        for name, is_text in (("#script", True), ("#arguments", True), ("#name", False)):
+            field = form.query_one(name, Input)
+            field.focus()
+            await pilot.press("a", "question_mark")
+            assert field.value == ("a?" if is_text else "a"), name
+            if not is_text:
+                await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+                await pilot.press("escape")
+                await until(pilot, lambda: app.screen is form)
+        form.query_one("#gpus").focus()
+        await opened(pilot, "question_mark")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: app.screen is form)
+        labels = {str(one.content) for one in form.query(".row > Label").results(Label)}
+        boxes = {str(one.label) for one in form.query(Checkbox)}
+        named = ", ".join(heading for heading, _ in FIELDS)
+        unknown = {one for one in labels | boxes if one not in named}
+        assert unknown == {
+            "auto: one per selected GPU",
+            "group restarts allowed after failures",
+        }, "notes only"
+
+
+async def test_a_question_and_a_text(frozen: Path, make_app: MakeApp) -> None:
+    fake_gpus.eight_gpu_ranks(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        for key, told in (
+            ("K", "changes nothing; enter selects this"),
+            ("f", "PgDn, PgUp, g, and G scroll"),
+        ):
+            below = app.screen
+            await pilot.press(key)
+            await until(pilot, lambda below=below: app.screen is not below)
+            dialog = app.screen
+            assert told in " ".join((await opened(pilot, "question_mark")).split())
+            await pilot.press("escape")
+            await until(pilot, lambda dialog=dialog: app.screen is dialog)
+            await pilot.press("escape")
+            await until(pilot, lambda below=below: app.screen is below)
+
+
+async def test_a_key_of_ones_own_is_named_and_the_question_mark_is_free_again(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    app = make_app(preferences=Preferences(keys=KeyMap({"app.help": ("f2",)})))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        assert str(app.screen.children[0].border_subtitle) == "F2 help"
+        name = app.screen.query_one("#name", Input)
+        name.focus()
+        await pilot.press("question_mark")
+        assert name.value == "?"
+        await opened(pilot, "f2")

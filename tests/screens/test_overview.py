@@ -1,0 +1,305 @@
+"""The overview as a user uses it: each key, the filter, and the mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.messages import (
+    CompareWanted,
+    DevicesWanted,
+    JobPicked,
+    LogsWanted,
+    ReplayWanted,
+    StoryWanted,
+)
+from ddptop.tui.screens.devices import DevicesScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.widgets.filter_bar import FilterBar
+from ddptop.tui.widgets.jobs import JobsTable
+from tests.support import fake_foreign, fake_gpus, fake_home
+from tests.support.driving import look, said, settle, shown, until
+from tests.support.fake_home import NOW
+from textual.message import Message
+from textual.pilot import Pilot
+
+MakeApp = Callable[..., DdptopApp]
+FOUR_JOBS = (
+    fake_home.two_cpu_ranks,
+    fake_gpus.eight_gpu_ranks,
+    fake_home.failed_job,
+    fake_home.finished_job,
+)
+
+
+@pytest.fixture
+def four_jobs(eight_gpus: Path) -> Path:
+    for make in FOUR_JOBS:
+        make(eight_gpus)
+    return eight_gpus
+
+
+@asynccontextmanager
+async def overview(
+    app: DdptopApp, size: tuple[int, int] = (120, 40)
+) -> Iterator[tuple[Pilot[None], OverviewScreen, list[Message]]]:
+    """The screen once it has settled, and what it posts from then on."""
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        assert isinstance(screen, OverviewScreen)
+        posted: list[Message] = []
+        post = screen.post_message
+
+        def listen(message: Message) -> bool:
+            wanted = (
+                *(JobPicked, LogsWanted, StoryWanted, ReplayWanted),
+                *(CompareWanted, DevicesWanted),
+            )
+            if isinstance(message, wanted):
+                posted.append(message)
+                return True
+            return post(message)
+
+        screen.post_message = listen  # type: ignore[method-assign]
+        yield pilot, screen, posted
+
+
+def rows(screen: OverviewScreen) -> list[str]:
+    """The jobs shown, in order."""
+    return [key for key, _ in screen.jobs._rows]
+
+
+async def test_a_failure_stands_on_top_until_it_was_looked_at(
+    four_jobs: Path, make_app: MakeApp
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        assert rows(screen) == ["vit-base", "llama-ft", "mlp-cpu", "resnet-a"]
+        text = shown(app)
+        assert "▌ rank 1: RuntimeError: shape '[64, 3, 224]' is invalid for input of size" in text
+        assert "e: cause and evidence; l: logs; R: relaunch" in text
+        assert "▲ GPU 5 is throttled: hardware" in text
+        assert "no problems" in text
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        await settle(pilot)
+        assert rows(screen) == ["llama-ft", "mlp-cpu", "vit-base", "resnet-a"]
+
+
+async def test_keys_open_other_screens(four_jobs: Path, make_app: MakeApp) -> None:
+    first, second, third = "vit-base", "llama-ft", "mlp-cpu"
+    cases: list[tuple[str, type[Message], object]] = [
+        ("enter", JobPicked, first),
+        ("l", LogsWanted, first),
+        ("e", StoryWanted, first),
+        ("p", ReplayWanted, first),
+        ("v", DevicesWanted, None),
+        ("C", CompareWanted, (first,)),
+        ("space C", CompareWanted, (first,)),
+        ("space j C", CompareWanted, (first, second)),
+        ("j space j space k C", CompareWanted, (second, third)),
+        ("space j space j space C", CompareWanted, (first, second, third)),
+        ("space space j C", CompareWanted, (second,)),
+    ]
+    async with overview(make_app()) as (pilot, screen, posted):
+        for keys, kind, what in cases:
+            posted.clear()
+            screen._seen.clear()
+            screen.jobs.marked.clear()
+            await look(pilot)
+            await pilot.press("g", *keys.split())
+            (one,) = posted
+            assert type(one) is kind, keys
+            assert (
+                getattr(one, {DevicesWanted: "uuid", CompareWanted: "jobs"}.get(kind, "job"))
+                == what
+            )
+
+
+async def test_foreign_job_explains_why_it_is_not_possible(
+    held_gpus: Path, make_app: MakeApp
+) -> None:
+    fake_foreign.healthy()
+    app = make_app()
+    async with overview(app) as (pilot, screen, posted):
+        await pilot.press("e", "p", "C", "space")
+        assert posted == []
+        assert screen.jobs.marked == []
+        text = said(app)
+        assert "no story: ddptop did not start this job" in text
+        assert "no history to replay" in text
+        assert "only jobs that ddptop started can be compared" in text
+
+
+async def test_without_a_job_keys_say_what_to_do(frozen: Path, make_app: MakeApp) -> None:
+    app = make_app()
+    async with overview(app) as (pilot, _, posted):
+        await pilot.press("l", "e", "p", "C", "space")
+        assert posted == []
+        assert "no job selected; press n to launch one" in said(app)
+
+
+class TestFilter:
+    async def test_filter_shows_how_many_are_hidden_and_esc_clears_it(
+        self, four_jobs: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with overview(app) as (pilot, screen, _):
+            await pilot.press("slash")
+            bar = screen.query_one(FilterBar)
+            assert bar.is_typing
+            await pilot.press(*"state:run l")
+            await until(pilot, lambda: rows(screen) == ["llama-ft", "mlp-cpu"])
+            assert "2 of 4   enter applies, esc clears" in shown(app)
+            await pilot.press("enter")
+            assert not bar.is_typing
+            assert screen.jobs.has_focus
+            await look(pilot)
+            assert rows(screen) == ["llama-ft", "mlp-cpu"], "a later look must not undo it"
+            assert "2 of 4 match" in shown(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: len(rows(screen)) == 4)
+            assert not bar.display
+            assert app.screen is screen
+
+    async def test_the_cursor_goes_to_the_first_match_so_that_space_marks_them_all(
+        self, four_jobs: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with overview(app) as (pilot, screen, _):
+            await pilot.press("G", "slash", *"!vit")
+            await until(pilot, lambda: rows(screen) == ["llama-ft", "mlp-cpu", "resnet-a"])
+            await pilot.press("enter", "space", "down", "space")
+            assert screen.jobs.marked == ["llama-ft", "mlp-cpu"]
+
+    async def test_a_job_is_compared_with_another_that_matches(
+        self, four_jobs: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with overview(app) as (pilot, screen, posted):
+            await pilot.press("slash", *"state:run l")
+            await until(pilot, lambda: rows(screen) == ["llama-ft", "mlp-cpu"])
+            await pilot.press("enter", "C")
+            assert posted == [CompareWanted(("llama-ft",), ("mlp-cpu",))]
+            await pilot.press("slash", *"mlp")
+            await until(pilot, lambda: rows(screen) == ["mlp-cpu"])
+            await pilot.press("enter", "C")
+            assert "no other job matches the filter" in said(app)
+            assert len(posted) == 1
+
+    async def test_invalid_one_is_explained_and_shows_everything(
+        self, four_jobs: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with overview(app) as (pilot, screen, _):
+            await pilot.press("slash", *"loss>two")
+            await until(pilot, lambda: "▲ two is not a valid number; use loss>2" in shown(app))
+            assert len(rows(screen)) == 4
+            await pilot.press("escape")
+            assert screen.jobs.has_focus
+            assert "no number" not in shown(app)
+
+    async def test_where_nothing_matches_it_says_how_to_go_on(
+        self, four_jobs: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with overview(app) as (pilot, screen, _):
+            await pilot.press("slash", *"nobody", "down")
+            await until(pilot, lambda: rows(screen) == [])
+            assert "no jobs match" in shown(app)
+            assert "press esc to show all jobs" in shown(app)
+            await pilot.press("slash")
+            await until(pilot, lambda: screen.query_one(FilterBar).is_typing)
+            assert screen.query_one(FilterBar).text == "nobody", "it is edited further"
+
+
+async def test_sorting_by_key_and_by_a_click_on_the_head(
+    four_jobs: Path, make_app: MakeApp
+) -> None:
+    app = make_app()
+    async with overview(app) as (pilot, screen, _):
+        await pilot.press("S")
+        assert rows(screen) == ["llama-ft", "mlp-cpu", "resnet-a", "vit-base"]
+        assert "by name" in shown(app)
+        await pilot.press("S")
+        assert rows(screen)[0] == "mlp-cpu", "started last"
+        await pilot.press("S")
+        assert rows(screen)[0] == "llama-ft", "GPU 0"
+        await pilot.click("#jobs", offset=(2, 1))
+        assert screen.jobs.order == "need"
+        assert rows(screen)[0] == "vit-base"
+        await pilot.click("#jobs", offset=(13, 1))
+        assert screen.jobs.order == "name"
+
+
+async def test_mouse_and_help(four_jobs: Path, make_app: MakeApp) -> None:
+    async with overview(make_app()) as (pilot, screen, posted):
+        await pilot.click("#jobs", offset=(20, 3))
+        assert screen.jobs.cursor_key == "llama-ft"
+        assert "llama-ft: ● running" in [heading for heading, _ in screen.explain()]
+        assert posted == []
+        await pilot.click("#jobs", offset=(20, 3))
+        assert [one.job for one in posted] == ["llama-ft"]
+        await pilot.click("#devices", offset=(20, 7))
+        screen._devices.focus()
+        await pilot.pause()
+        headings = [heading for heading, _ in screen.explain()]
+        assert headings[0] == "GPU 5"
+        assert "slowed: thermal, by hardware" in headings
+        await pilot.press("enter")
+        assert posted[-1].uuid == fake_home.uuid(5)
+
+
+async def test_v_opens_the_devices_and_esc_comes_back(four_jobs: Path, make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        await pilot.press("v")
+        await until(pilot, lambda: isinstance(app.screen, DevicesScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+
+
+async def test_every_size_has_a_row_for_each_job(four_jobs: Path, make_app: MakeApp) -> None:
+    app = make_app()
+    async with overview(app, (60, 18)) as (pilot, screen, _):
+        for size in ((60, 18), (80, 24), (120, 40), (200, 60), (300, 100)):
+            await pilot.resize_terminal(*size)
+            await look(pilot, 2)
+            lines = shown(app).splitlines()
+            for name in rows(screen):
+                assert any(name in line for line in lines), size
+            assert any("✗ failed" in line and "rank 1: " in line for line in lines), size
+            assert all(len(line) <= size[0] for line in lines), size
+
+
+async def test_the_cursor_is_on_the_first_job_until_it_is_moved(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    fake_home.failed_job(frozen)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        assert isinstance(screen, OverviewScreen) and screen.answer is not None
+        jobs, views = screen.query_one(JobsTable), list(screen.answer.look.jobs)
+        first = jobs.cursor_key
+        jobs.show([view for view in views if view.job != first], NOW)
+        assert jobs.cursor_key == "mlp-cpu"
+        jobs.show(views, NOW)
+        assert jobs.cursor_key == first, "it is more urgent, and was found later"
+        await pilot.press("down")
+        jobs.show([view for view in views if view.job != first], NOW)
+        jobs.show(views, NOW)
+        assert jobs.cursor_key == "mlp-cpu"

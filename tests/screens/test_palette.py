@@ -1,0 +1,202 @@
+"""The palette offers what is possible now, and every job by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.style import plain, width
+from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.palette import ActionProvider, ChartProvider, Command, CommandProvider, JobProvider
+from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.logs import LogsScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.widgets.bars import KeyBar
+from tests.support import fake_foreign, fake_gpus, fake_home, fake_story
+from tests.support.driving import look, offered, settle, shown, until
+from textual.app import App, ComposeResult
+from textual.command import CommandPalette
+from textual.content import Content
+from textual.pilot import Pilot
+
+MakeApp = Callable[..., DdptopApp]
+
+
+def commands(
+    app: DdptopApp, query: str = "", provider: type[CommandProvider] = ActionProvider
+) -> dict[str, Command]:
+    return {command.name: command for command in provider(app.screen).commands(query)}
+
+
+def test_every_action_of_every_screen_has_its_own_name_and_help() -> None:
+    for place, table in ALL.items():
+        names = [action.name for action in table]
+        assert len(names) == len(set(names)), place
+        assert all(action.help for action in table)
+    assert set(PLACES.values()) == set(ALL)
+
+
+async def test_a_live_job_has_what_can_be_done_to_one(frozen: Path, make_app: MakeApp) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    app = make_app("mlp-cpu")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        names = offered(app)
+        expected = {a.name for a in JOB if a.is_offered(True, foreign=False, readonly=False)}
+        assert expected - {"Cancel", "Back"} <= names
+        assert "Stop" in names and "Relaunch" not in names
+        assert commands(app)["Stop"].key == "s"
+
+
+@pytest.mark.parametrize("query", ["", "c", "b", "back", "cancel"])
+async def test_going_back_is_no_command(frozen: Path, make_app: MakeApp, query: str) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    for app in (make_app(), make_app("mlp-cpu")):
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            found = commands(app, query)
+            assert found and not {"Cancel", "Back"} & set(found)
+
+
+async def test_an_ended_job_has_what_can_be_done_to_that(frozen: Path, make_app: MakeApp) -> None:
+    fake_home.failed_job(frozen)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        names = offered(app)
+        assert {"Relaunch", "Remove"} <= names
+        assert not names & {"Stop", "Kill"}
+
+
+async def test_a_reader_is_offered_nothing_that_changes(held_gpus: Path, make_app: MakeApp) -> None:
+    fake_home.two_cpu_ranks(held_gpus)
+    fake_foreign.healthy()
+    app = make_app(readonly=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert not offered(app) & {a.name for a in OVERVIEW if a.changes}
+
+
+async def test_jobs_and_ranks_are_found_by_name(eight_gpus: Path, make_app: MakeApp) -> None:
+    fake_gpus.eight_gpu_ranks(eight_gpus)
+    fake_home.failed_job(eight_gpus)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        listed = commands(app, "", JobProvider)
+        assert {"go to llama-ft", "logs for vit-base", "story of vit-base"} <= set(listed)
+        assert not any("rank" in name for name in listed)
+        found = commands(app, "logs llama 5", JobProvider)
+        assert {"rank 5 of llama-ft", "logs for llama-ft rank 5"} <= set(found)
+        assert "rank 4 of llama-ft" not in found
+        for name, screen in (
+            ("go to llama-ft", JobScreen),
+            ("rank 5 of llama-ft", RankScreen),
+            ("logs for llama-ft rank 5", LogsScreen),
+        ):
+            found[name].run()
+            await until(pilot, lambda screen=screen: isinstance(app.screen, screen))
+
+
+async def choose(pilot: Pilot[None], query: str) -> None:
+    """Open the palette, type, and choose the first match."""
+    from textual.widgets import OptionList
+
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
+    palette = pilot.app.screen
+    await pilot.press(*query)
+    options = palette.query_one(OptionList)
+
+    def is_found() -> bool:
+        if options.highlighted != 0:
+            return False
+        prompt = options.options[0].prompt
+        return isinstance(prompt, Content) and prompt.plain.lower().startswith(query)
+
+    await until(pilot, is_found, f"{query} in the palette")
+    await pilot.press("enter")
+    await until(pilot, lambda: pilot.app.screen is not palette)
+
+
+async def test_what_is_chosen_is_done(frozen: Path, make_app: MakeApp) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await choose(pilot, "go to mlp")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        await look(pilot, 2)
+        await choose(pilot, "stop")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+
+
+@pytest.mark.parametrize("job", [None, "gpt-a"])
+async def test_metrics_are_found_on_the_overview_too(
+    frozen: Path, make_app: MakeApp, job: str | None
+) -> None:
+    fake_story.learner(frozen, "gpt-a", "1e-3", scalars_from=0.0)
+    app = make_app(job)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: "chart val_loss" in commands(app, "val", ChartProvider))
+        await pilot.press("ctrl+p", *"val", "enter")
+        await until(pilot, lambda: "val_loss for gpt-a" in shown(app) or "val_loss," in shown(app))
+
+
+async def test_a_name_with_markup_is_shown_as_it_is(frozen: Path, make_app: MakeApp) -> None:
+    names = ["[red]x[/]", "a[0", "[link=x]y"]
+    app = make_app()
+    async with app.run_test(size=(120, 40)):
+        provider = JobProvider(app.screen)
+        provider.commands = lambda query: (  # type: ignore[method-assign]
+            Command(name, name, lambda: None, "[x]") for name in names
+        )
+        hits = [hit async for hit in provider.discover()]
+        assert [str(hit.display).split()[:2] for hit in hits] == [[name, "[x]"] for name in names]
+        assert all(isinstance(hit.display, Content) for hit in hits)
+
+
+class TestKeyBar:
+    async def test_click_acts_as_the_key_and_hovering_explains_it(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            bar = app.screen.query_one(KeyBar)
+            text = "".join(part for part, _ in bar._lines[0])
+            await pilot.hover(bar, offset=(text.index("Stop"), 0))
+            await pilot.pause()
+            assert "SIGTERM" in str(bar.tooltip)
+            await pilot.click(bar, offset=(text.index("Help"), 0))
+            await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+
+    async def test_the_way_out_and_the_help_are_always_there(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app()
+        async with app.run_test(size=(60, 18)) as pilot:
+            await settle(pilot)
+            text = "".join(part for part, _ in app.screen.query_one(KeyBar)._lines[0])
+            assert text.endswith("q Quit  ? Help ") and len(text) == 60
+
+    @pytest.mark.parametrize("place", ALL)
+    @pytest.mark.parametrize("cells", [60, 80])
+    async def test_every_screen_names_the_way_out(self, place: str, cells: int) -> None:
+        class Bars(App[None]):
+            def compose(self) -> ComposeResult:
+                yield KeyBar(ALL[place])
+
+        async with Bars().run_test(size=(cells, 24)) as pilot:
+            bar = pilot.app.query_one(KeyBar)
+            for live in (None, True, False):
+                bar.show(live)
+                (row,) = bar.build(cells, 1)
+                assert re.search(r"  q (Back|Quit)  \? Help $", plain(row)), plain(row)
+                assert width(row) == cells

@@ -1,0 +1,59 @@
+"""Pictures of the log screen, at three sizes, dark and light.
+
+After an intended change: `pytest tests/screens/test_pictures_logs.py --snapshot-update`, then look
+at each changed picture.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddptop.tui import messages
+from ddptop.tui.screens.logs import LogsScreen
+from tests.support import fake_logs
+from tests.support.driving import look, until
+from tests.support.driving_logs import search, settled
+from tests.support.pictures import Compare, MakeApp, by_look
+from textual.pilot import Pilot
+
+pytestmark = by_look
+
+
+async def ready(pilot: Pilot[None], theme: str) -> LogsScreen:
+    """The screen with its lines, in a theme."""
+    app = pilot.app
+    app.theme = theme
+    await until(pilot, lambda: isinstance(app.screen, LogsScreen))
+    screen = app.screen
+    assert isinstance(screen, LogsScreen)
+    await look(pilot, 2)
+    await settled(pilot, screen)
+    await until(pilot, lambda: screen.places.attempts)
+    return screen
+
+
+def test_all_ranks(
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+) -> None:
+    async def prepare(pilot: Pilot[None]) -> None:
+        await ready(pilot, theme)
+
+    fake_logs.eight_ranks(frozen)
+    app = make_app(opening=messages.LogsWanted(fake_logs.JOB))
+    assert snap_compare(app, terminal_size=size, run_before=prepare)
+
+
+def test_one_rank_searched_and_wrapped(
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+) -> None:
+    async def prepare(pilot: Pilot[None]) -> None:
+        screen = await ready(pilot, theme)
+        await pilot.press("W")
+        await search(pilot, screen, "error|warn")
+        await pilot.press("N")
+        await until(pilot, lambda: screen._search == 2 and not screen._is_searching)
+        await pilot.pause()
+
+    fake_logs.eight_ranks(frozen)
+    app = make_app(opening=messages.LogsWanted(fake_logs.JOB, 5))
+    assert snap_compare(app, terminal_size=size, run_before=prepare)

@@ -1,0 +1,145 @@
+"""The rank screen as a user uses it, on run folders in the real formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ddptop.sources.rank import RankAnswer
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.messages import RankPicked
+from ddptop.tui.screens.devices import DevicesScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.logs import LogsScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.sections import SectionsScreen
+from ddptop.tui.widgets.charts import LossChart, SplitChart
+from ddptop.tui.widgets.log_pane import LogPane
+from tests.support import fake_foreign, fake_home, fake_ranks
+from tests.support.driving import look, settle, shown, until
+
+MakeApp = Callable[..., DdptopApp]
+
+
+def opened(rank: int) -> RankPicked:
+    return RankPicked("llama-ft", rank)
+
+
+async def test_what_it_says_of_a_slow_rank_and_where_its_keys_lead(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_ranks.in_parts(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        assert "5 ▲ slow +42%" in shown(app), "its steps take no longer than the others'"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await settle(pilot)
+        text = shown(app)
+        assert text.count("rank 5 is holding up the others: it waits 139 ms") == 1
+        assert "GPU 5 H100 80GB HBM3" in text and "pid 52345" in text
+        assert "data wait 139 ms" in text and "compute 287 ms" in text and "sync 20 ms" in text
+        assert "GPU mem" in text and "RSS 11.3 GiB" in text
+        assert "log: rank 5" in text
+        assert app.screen.log_view.lines.lines[-1].startswith("[5] step 12339")
+        await pilot.press("]")
+        assert "llama-ft  rank 6" in shown(app)
+        await settle(pilot)
+        assert "rank 6 is close to the median of all 8 ranks" in shown(app)
+        assert app.screen.log_view.lines.lines[-1].startswith("[6] step 12339")
+        await pilot.press("]", "]", "[")
+        assert app.screen.rank == 6, "rank 7 is the last one"
+        for key, kind in (("l", LogsScreen), ("v", DevicesScreen), ("t", SectionsScreen)):
+            await pilot.press(key)
+            await until(pilot, lambda kind=kind: isinstance(app.screen, kind))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+
+
+async def test_a_small_terminal_shows_pages(frozen: Path, make_app: MakeApp) -> None:
+    fake_ranks.in_parts(frozen)
+    app = make_app(opening=opened(5))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await settle(pilot)
+        screen = app.screen
+        for key, kind in (("2", SplitChart), ("4", LogPane), ("1", LossChart)):
+            await pilot.press(key)
+            await pilot.pause()
+            assert screen.query_one(kind).size.height > 8
+            others = {SplitChart, LogPane, LossChart} - {kind}
+            assert not any(screen.query_one(other).size.height for other in others)
+        await pilot.press("3", "escape")
+        assert screen.page == "main"
+        assert screen.explain()[0][0].startswith("rank 5: ")
+
+
+async def test_o_goes_past_the_job_to_all_jobs(frozen: Path, make_app: MakeApp) -> None:
+    fake_ranks.in_parts(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await pilot.press("o")
+        await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+
+
+async def test_a_rank_that_is_not_there_and_a_job_that_goes(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    folder = fake_home.two_cpu_ranks(frozen)
+    app = make_app(opening=RankPicked("mlp-cpu", 7))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await settle(pilot)
+        assert "no rank 7" in shown(app)
+        await pilot.press("[")
+        assert app.screen.rank == 1
+        await look(pilot, 2)
+        assert "rank 1 is close to the other rank" in shown(app)
+        assert "none (on CPU)" in shown(app)
+        folder.history_db.write_bytes(b"no database" * 99)
+        await look(pilot, 2)
+        folder.spec_file.unlink()
+        await look(pilot, 2)
+        assert "mlp-cpu no longer exists" in shown(app)
+
+
+async def test_damaged_history_is_reported_and_read_once_repaired(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    folder = fake_home.two_cpu_ranks(frozen)
+    whole = folder.history_db.read_bytes()
+    folder.history_db.write_bytes(b"no database" * 99)
+    app = make_app(opening=RankPicked("mlp-cpu", 1))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await settle(pilot)
+        assert "is not a valid history" in shown(app) and "rank 1" in shown(app)
+        assert isinstance(app.latest, RankAnswer) and app.latest.history is None
+        folder.history_db.write_bytes(whole)
+        await look(pilot)
+        assert app.latest.history is not None
+        assert "is not a valid history" not in shown(app)
+
+
+async def test_a_rank_of_a_job_that_ddptop_did_not_start(
+    held_gpus: Path, make_app: MakeApp
+) -> None:
+    view = fake_foreign.with_findings()
+    app = make_app(watched=view.foreign)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("g", "right", "right", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await settle(pilot)
+        text = shown(app)
+        assert "rank 2" in text and "exited, but not yet reaped" in text
+        assert "n/a: ddptop did not start this job, so step times" in text
+        assert "GPU 6" in text and "118/700 W" in text
+        assert "GPU 6 is lost" in text

@@ -1,0 +1,199 @@
+"""Colors: legible, distinguishable, and never the only sign of anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.charts.compared import STYLES
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.preferences import Preferences, preferences_of
+from ddptop.tui.settings import Memory, Settings, parse
+from ddptop.tui.themes import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
+from ddptop.tui.widgets.bars import KeyBar
+from tests.support import color_vision, fake_gpus, fake_home
+from tests.support.driving import settle
+from textual.pilot import Pilot
+from textual.theme import Theme
+
+MakeApp = Callable[..., DdptopApp]
+
+TEXT = ("foreground", "primary", "secondary", "accent", "success", "warning", "error")
+"""Roles of colors for text."""
+STATES = ("success", "primary", "warning", "error")
+"""Roles of colors for states."""
+DIM = {theme.name: 0.68 for theme in OWN} | {CONTRAST.name: 0.88}
+
+
+def color(theme: Theme, role: str) -> str:
+    return str(getattr(theme, role))
+
+
+@pytest.mark.parametrize("theme", OWN, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("ground", ["background", "surface", "panel"])
+def test_text_can_be_read(theme: Theme, ground: str) -> None:
+    behind = color(theme, ground)
+    enough = 7.0 if theme is CONTRAST else 4.5
+    for role in TEXT:
+        assert color_vision.contrast(color(theme, role), behind) >= enough, role
+    dim = color_vision.blended(color(theme, "foreground"), behind, DIM[theme.name])
+    assert color_vision.contrast(dim, behind) >= enough, "labels"
+
+
+@pytest.mark.parametrize("theme", [COLOR_BLIND, COLOR_BLIND_LIGHT], ids=lambda theme: theme.name)
+@pytest.mark.parametrize("deficiency", [None, *color_vision.DEFICIENCIES])
+def test_states_stay_apart_for_color_blind_eyes(theme: Theme, deficiency: str | None) -> None:
+    colors = [color(theme, role) for role in STATES]
+    assert color_vision.least_distance(colors, deficiency) >= 20
+
+
+ROLES = {"median": "primary", "strong": "foreground", "ok": "success", "warn": "warning"}
+"""Colors of styles."""
+
+
+@pytest.mark.parametrize("theme", OWN, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("deficiency", [None, *color_vision.DEFICIENCIES])
+def test_compared_runs_stay_apart_for_everybody(theme: Theme, deficiency: str | None) -> None:
+    colors = [color(theme, ROLES[style]) for style in STYLES]
+    assert color_vision.least_distance(colors[:3], deficiency) >= 25
+    assert color_vision.least_distance(colors, deficiency) >= 18
+
+
+def test_the_simulation_sees_what_is_known() -> None:
+    assert color_vision.contrast("#000000", "#ffffff") == pytest.approx(21)
+    for gray in ("#000000", "#808080", "#ffffff"):  # grays do not change
+        for deficiency in color_vision.DEFICIENCIES:
+            assert color_vision.distance(gray, gray, deficiency) == 0
+    # ddptop's default pair, which differs only in hue, does not suit these deficiencies
+    colors = [DARK.success, DARK.error]
+    assert color_vision.least_distance([str(c) for c in colors], "deuteranopia") < 15
+
+
+class TestOwn:
+    def test_colors_not_named_are_the_base_s(self) -> None:
+        given = {
+            "mine": {"base": "nord", "error": "#ff0000"},
+            "pale": {"dark": False},
+            "hers": {"base": "mine"},
+        }
+        (mine, pale, hers), wrong = own_themes(given, "config.toml")
+        assert wrong == []
+        assert mine.error == "#FF0000" and mine.primary == "#88C0D0"
+        assert not pale.dark and pale.background == "#fbfbf9"
+        assert hers.error == "#FF0000"
+
+    @pytest.mark.parametrize(
+        ("table", "problem"),
+        [
+            ({"base": "nordd"}, 'base = "nordd" is not a known theme; did you mean "nord"?'),
+            ({"dark": "yes"}, 'dark = "yes" is not valid; use true or false'),
+            ({"eror": "red"}, '"eror" is not a theme color; did you mean "error"?'),
+            ({"error": 3}, 'error = 3 is not a color; use a value such as "#6fa8dc"'),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, table: dict[str, object], problem: str) -> None:
+        themes, wrong = own_themes({"mine": table}, "config.toml")
+        assert wrong == [f"config.toml, [themes.mine]: {problem}"]
+        assert [theme.name for theme in themes] == ["mine"]
+
+    async def test_it_is_used(self, frozen: Path, make_app: MakeApp) -> None:
+        given = {"interface": {"theme": "mine"}, "themes": {"mine": {"error": "#cc3344"}}}
+        app = make_app(preferences=preferences_of(parse(given, "config.toml")))
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            assert app.theme == "mine" and app.theme_variables["error"].lower() == "#cb3344"
+
+
+async def test_a_theme_chosen_in_the_palette_is_there_at_the_next_start(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    kept: list[Memory] = []
+    app = make_app(preferences=preferences_of(Settings(), remember=kept.append))
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("ctrl+p", *"theme nord")
+        await settle_palette(pilot)
+        assert app.theme == "nord"
+    assert kept[-1] == Memory(greeted=True, theme="nord", asked=None)
+    assert preferences_of(Settings(), memory=kept[-1]).theme == "nord"
+
+
+async def settle_palette(pilot: Pilot[None]) -> None:
+    """Choose the first command found."""
+    from tests.support.driving import until
+    from textual.command import CommandPalette
+    from textual.widgets import OptionList
+
+    palette = pilot.app.screen
+    assert isinstance(palette, CommandPalette)
+    options = palette.query_one(OptionList)
+    await until(pilot, lambda: options.option_count and "nord" in str(options.options[0].prompt))
+    await until(pilot, lambda: options.highlighted == 0)
+    await pilot.press("enter")
+    await until(pilot, lambda: pilot.app.screen is not palette)
+    await pilot.pause()
+
+
+async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_app: MakeApp) -> None:
+    kept: list[Memory] = []
+    given = {"interface": {"theme": "nord"}}
+    app = make_app(preferences=preferences_of(parse(given, "config.toml"), remember=kept.append))
+    async with app.run_test() as pilot:
+        await settle(pilot)
+    assert [memory.theme for memory in kept] == [None]
+
+
+async def test_labels_are_brighter_where_contrast_is_wanted(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    app = make_app(preferences=Preferences(theme=CONTRAST.name))
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        view = app.screen.query_one(KeyBar)
+        for theme in (CONTRAST, DARK):
+            app.theme = theme.name
+            await pilot.pause()
+            drawn = view._style("dim", False).color
+            assert drawn is not None and drawn.triplet is not None
+            shown = drawn.triplet.hex
+            wanted = color_vision.blended(
+                color(theme, "foreground"), color(theme, "panel"), DIM[theme.name]
+            )
+            assert color_vision.distance(shown, wanted) < 3, theme.name
+
+
+class TestNoColor:
+    async def test_nothing_is_colored_and_the_cursor_is_seen(
+        self, eight_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        fake_home.failed_job(eight_gpus)
+        fake_gpus.eight_gpu_ranks(eight_gpus)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            strips = app.screen._compositor.render_strips()
+            styles = [part.style for strip in strips for part in strip if part.style is not None]
+            assert not [s for s in styles if s.color is not None and not s.color.is_default]
+            assert not [s for s in styles if s.bgcolor is not None and not s.bgcolor.is_default]
+            (cursor,) = (
+                strip
+                for strip in strips
+                if any(part.style and part.style.reverse for part in strip)
+            )
+            assert "vit-base" in cursor.text or "llama-ft" in cursor.text
+
+    async def test_states_are_words(self, eight_gpus: Path, make_app: MakeApp) -> None:
+        for make in (fake_gpus.eight_gpu_ranks, fake_home.failed_job, fake_home.finished_job):
+            make(eight_gpus)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            text = [strip.text for strip in app.screen._compositor.render_strips()]
+            for job, state in (
+                ("llama-ft", "running"),
+                ("vit-base", "failed"),
+                ("resnet-a", "finished"),
+            ):
+                assert any(job in line and state in line for line in text)

@@ -1,0 +1,822 @@
+"""A simulated job: the real `apply`, `decide`, and `EventLog` over a host that can lose anything.
+
+One step is one thing that can happen: a process dies, the agent takes its next step, an order is
+carried out, a supervisor dies and forgets what it was doing. Orders and timers wait until a step
+carries them out, so that everything can come between.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from tests.support.builders import make_spec
+
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.job.decide import Decision, decide
+from ddptop_runner.job.event_log import EventLog, Memory
+from ddptop_runner.job.event_text import text
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.transition import apply
+from ddptop_runner.model import events as ev
+from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
+from ddptop_runner.model.spec import Device, JobSpec
+from ddptop_runner.node.engine import evidence_kept
+
+EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+CAUSE = Cause(kind="signal", rank=0, signal="SIGKILL", summary="Rank 0 was killed.")
+MOST_RESTARTS = 3
+RANKS = 2
+DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in range(RANKS)]
+LAUNCHER = -1
+NOTICES = (
+    ev.Noticed,
+    ev.ProcessesStuck,
+    ev.SnapshotDamaged,
+    ev.SocketsRecreated,
+    ev.SocketsFailed,
+    ev.InternalError,
+)
+
+
+class Rows:
+    """The history: what is pending is lost with its supervisor."""
+
+    def __init__(self) -> None:
+        self.kept: list[Event] = []
+        self.pending: list[Event] = []
+        self.is_full = False
+        self.last_seq = 0
+        self.folded = JobState()
+        """What all rows fold to, read back from their stored form."""
+
+    def event(self, row: Event) -> Event:
+        self.last_seq += 1
+        row = msgspec.structs.replace(row, seq=self.last_seq)
+        self.pending.append(row)
+        stored = msgspec.json.decode(msgspec.json.encode(row.data))
+        event = ev.from_data(stored)
+        assert event is not None, f"cannot be read back: {stored}"
+        self.folded = apply(self.folded, event, row.ts)
+        if not self.is_full:
+            self.kept += self.pending
+            self.pending = []
+        return row
+
+    def continue_after(self, seq: int) -> None:
+        self.last_seq = max(self.last_seq, seq)
+
+
+LEADS_TO = {
+    ev.QueueEntered: ("queued",),
+    ev.Queued: ("queued",),
+    ev.Launched: ("starting",),
+    ev.AttemptStarted: ("starting", "stopping"),
+    ev.TrainingStarted: ("running", "restarting", "hung", "stopping"),
+    ev.TroubleFound: ("hung", "stopping"),
+    ev.HangJudged: ("hung", "stopping"),
+    ev.TroubleDropped: ("running",),
+    ev.RestartDecided: ("restarting",),
+    ev.RestartRequested: ("restarting",),
+    ev.RestartHurried: ("restarting",),
+    ev.StopRequested: ("stopping",),
+    ev.JobLost: ("lost",),
+}
+"""The phases that may follow an event."""
+
+
+@dataclass
+class Agent:
+    """torch's agent, as seen by the state machine."""
+
+    pid: int
+    attempt: int
+    listens: bool = False
+    question: pt.AgentAsked | None = None
+    answer: pt.AnswerAgent | None = None
+    orders: list[str] = field(default_factory=list)
+    stage: str = "starting"
+    """`starting`, `watching`, `failing`, `torn_down`, `group_stopped`, `ending`."""
+    restarts: bool = False
+    """Whether another attempt follows."""
+    workers: list[pt.Worker] = field(default_factory=list)
+    """The ranks of its current attempt."""
+
+    def receive(self, order: pt.AnswerAgent | pt.TellAgent) -> None:
+        if isinstance(order, pt.TellAgent):
+            self.orders.append(order.order)
+        elif self.question is not None and self.question.question == order.question:
+            self.answer = order
+
+
+class Simulation:
+    """What a simulated job on one node and one on several have in common."""
+
+    spec: JobSpec
+
+    def __init__(self, seed: int, now_s: float) -> None:
+        self.random = random.Random(seed)
+        self.now_s = now_s
+        self.rows = Rows()
+        self.log = self._new_log()
+        self.todo: list[Any] = []
+        """Orders, with their attempts."""
+        self.stale = Memory(state=self.log.state)
+        self.has_stopped = self.lost_log = False
+
+    def _new_log(self) -> EventLog:
+        history: Any = self.rows
+        return EventLog(history, lambda line: None)
+
+    @property
+    def state(self) -> JobState:
+        return self.log.state
+
+    def _record(self, event: ev.JobEvent) -> None:
+        raise NotImplementedError
+
+    def _order(self, order: Any) -> None:
+        raise NotImplementedError
+
+    def take(self, fact: pt.Fact) -> None:
+        """Like `Decisions.take`."""
+        fact = msgspec.json.decode(msgspec.json.encode(fact), type=pt.Fact)
+        self._carry(decide(self.state, fact, self.now_s, self.spec))
+
+    def _carry(self, decision: Decision) -> None:
+        for event in decision:
+            if isinstance(event, ev.EventBase):
+                self._record(event)
+        for order in decision:
+            if isinstance(order, pt.Message):
+                self._order(msgspec.json.decode(msgspec.json.encode(order), type=pt.Order))
+
+    def _skip_wait(self) -> None:
+        self.todo = [
+            (msgspec.structs.replace(one, at_s=self.now_s), *rest)
+            if isinstance(one, pt.WaitForRestart)
+            else (one, *rest)
+            for one, *rest in self.todo
+        ]
+
+    def snapshot_is_published(self) -> None:
+        self.stale = self.log.memory()
+
+    def _restarts(self) -> None:
+        """The next supervisor; a full disk has lost the end of the log."""
+        before, memory = self.state, self.log.memory()
+        if not self.rows.pending and self.random.random() < 0.5:
+            memory = self.stale  # the last one died before it could publish
+        self._restore(self._snapshot(memory))
+        assert self.state == before, "the next supervisor knows another state"
+        if self.lost_log:
+            self.rows.folded = self.state
+        self.stale = self.log.memory()
+        self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
+
+    def _restore(self, snapshot: NodeSnapshot | None = None) -> None:
+        self.lost_log |= bool(self.rows.pending)
+        last_stored = self.rows.kept[-1].seq if self.rows.kept else 0
+        self.rows.pending, self.rows.last_seq, self.todo = [], last_stored, []
+        self.log = self._new_log()
+        self.log.restore(self.rows.kept, snapshot)
+
+    def _snapshot(self, memory: Memory) -> NodeSnapshot:
+        return NodeSnapshot(
+            job="train",
+            job_id="train@1",
+            host="h",
+            seq=1,
+            ts=EPOCH,
+            state="running",
+            started_at=EPOCH,
+            memory=msgspec.json.decode(msgspec.json.encode(memory)),
+        )
+
+    def _verdict_of(self, order: pt.Order, attempt: int, chance: float) -> pt.Fact | None:
+        """The result of an order that changes nothing on a host."""
+        if isinstance(order, pt.KeepEvidence):
+            return evidence_kept(order, attempt)
+        if isinstance(order, pt.KeepEvidenceOnNodes):
+            return pt.VerdictsDue(attempt=attempt)
+        if isinstance(order, pt.WaitForRestart):
+            return pt.RestartDue(attempt=attempt)
+        if not isinstance(order, pt.JudgeAttempt | pt.JudgeTrouble):
+            return None
+        outcome = self._outcome(attempt) if chance > 0.1 else None
+        if isinstance(order, pt.JudgeTrouble):
+            return pt.TroubleJudged(
+                attempt=attempt, reason=order.reason, cause=CAUSE, outcome=outcome, jitter=chance
+            )
+        cause = None if outcome is None else CAUSE
+        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome, jitter=chance)
+
+    def _outcome(self, attempt: int) -> AttemptOutcome:
+        step = self.random.choice([None, 5, int(self.now_s)])
+        return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
+
+
+class Machine(Simulation):
+    """One job on one host, step by step."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, now_s=100.0)
+        self.limit = self.random.randint(0, MOST_RESTARTS)
+        self.is_command = self.random.random() < 0.2
+        self.spec = make_spec(
+            max_restarts=self.limit,
+            nproc=RANKS,
+            devices=DEVICES,
+            kind="command" if self.is_command else "script",
+            on_nan=self.random.choice(["restart", "stop"]),
+            allow_shrink=True,
+        )
+        self.alive: dict[int, tuple[int, int]] = {}
+        """(attempt, rank) by pid."""
+        self.told: list[pt.ProcessExited] = []
+        """Exits that may be reported again at any time."""
+        self.untold: list[pt.ProcessExited] = []
+        self.agent: Agent | None = None
+        self.agent_exit: pt.AgentExited | None = None
+        """Of an agent that exited, before anybody saw it."""
+        self.pids = 10
+        self.questions = 0
+        if self.random.random() < 0.2:
+            first = self.random.choice([ev.QueueEntered(), ev.Queued(waits_for="GPU 0")])
+            self._record(msgspec.structs.replace(first, attempt=0))
+        else:
+            self._launch(0)
+
+    def _launch(self, attempt: int) -> None:
+        launched = ev.Launched(attempt=attempt, target="train.py", nproc=RANKS, at_s=self.now_s)
+        self._record(launched)
+        self._start_agent(attempt)
+
+    # -- the driver ------------------------------------------------------------------------------
+
+    def _order(self, order: pt.Order) -> None:
+        agent = self.agent
+        if isinstance(order, pt.AnswerAgent | pt.TellAgent):
+            if agent is not None and agent.listens:
+                agent.receive(order)
+        elif isinstance(order, pt.SkipWait):
+            self._skip_wait()
+        elif isinstance(order, pt.StartAgent):
+            self._start_agent(order.attempt)
+        elif isinstance(order, pt.WaitForRestart):
+            self.todo = [one for one in self.todo if not isinstance(one[0], pt.WaitForRestart)]
+            self.todo.append((order, self.state.attempt or 0))
+        elif not isinstance(order, pt.InterruptRanks):
+            work = (order, self.state.attempt or 0)
+            if work not in self.todo:
+                self.todo.append(work)
+
+    def _record(self, event: ev.JobEvent) -> None:
+        before = self.state
+        self.log.emit(event)
+        if before.is_over and not isinstance(event, ev.Launched):
+            assert self.state == before, "an end is final"
+        if not before.is_over or isinstance(event, ev.Launched):
+            self._check_event(before, event)
+        assert 0 <= self.state.budget.used <= self.limit, "the budget is overspent"
+
+    def _check_event(self, before: JobState, event: ev.JobEvent) -> None:
+        """What each event must do to the state, stated independently of `apply`."""
+        state = self.state
+        if type(event) in LEADS_TO:
+            assert state.phase in LEADS_TO[type(event)], f"{event} leads to {state.phase}"
+        if isinstance(event, ev.AttemptStarted | ev.Launched | ev.AttemptOpened):
+            assert state.attempt == event.attempt and not state.ranks
+            life = state.node()
+            assert state.restart is None and life.ending_ranks_at_s is None
+            assert state.attempt_started_s == event.at_s and life.wanted_agent is None
+            assert not life.sent
+            assert state.trouble is None and state.first_step_after_s is None
+            if not isinstance(event, ev.AttemptOpened):
+                assert state.cause is None
+            if state.attempt != before.attempt and not isinstance(event, ev.Launched):
+                assert state.previous_cause == before.cause
+                assert state.set_aside_before == before.set_aside
+            if isinstance(event, ev.AttemptStarted):
+                assert (state.launcher is not None) == self.is_command
+        elif isinstance(event, ev.RankStarted):
+            assert state.ranks[event.rank].pid == event.pid
+        elif isinstance(event, ev.RankExited | ev.LauncherExited):
+            rank = event.rank if isinstance(event, ev.RankExited) else None
+            life = state.launcher if rank is None else state.ranks[rank]
+            known = before.launcher if rank is None else before.ranks.get(rank)
+            assert life is not None
+            if known is not None and known.pid == event.pid and not known.exited:
+                assert (life.exited, life.status, life.by_us) == (True, event.status, event.by_us)
+        elif isinstance(event, ev.CheckpointSaved):
+            assert state.checkpoint == event.checkpoint
+        elif isinstance(event, ev.HangSuspected):
+            assert state.suspected is not None and state.suspected.found == event.found
+        elif isinstance(event, ev.AlertRaised):
+            assert event.alert.id in state.alerts
+        elif isinstance(event, ev.AlertsCleared):
+            assert not state.alerts.keys() & event.messages.keys()
+        elif isinstance(event, ev.Queued | ev.QueueEntered):
+            assert state.in_queue
+        elif isinstance(event, NOTICES):
+            assert text(event) in [one.alert.message for one in state.alerts.values()]
+        elif isinstance(event, ev.RunningAssumed):
+            assert state.phase != "starting"
+        elif isinstance(event, ev.RestartSent):
+            assert state.restart is not None and state.node().sent
+        elif isinstance(event, ev.RestartPrepared):
+            assert state.restart is not None
+            assert state.node().begun == state.restart.next_attempt
+            assert state.set_aside == [*before.set_aside, *event.aside]
+        elif isinstance(event, ev.AgentRequested):
+            wanted = state.node().wanted_agent
+            assert wanted is not None and not wanted.connected
+            assert wanted.attempt == event.next_attempt
+        elif isinstance(event, ev.AgentConnected):
+            wanted = state.node().wanted_agent
+            assert wanted is None or wanted.connected
+        elif isinstance(event, ev.TrainingStarted):
+            assert state.first_step_after_s == event.after_s
+        elif isinstance(event, ev.TroubleFound):
+            assert state.trouble == event.reason
+        elif isinstance(event, ev.RanksEnding):
+            life = state.node()
+            assert life.ending_ranks_at_s is not None
+            assert life.ending_ranks_at_s <= event.at_s
+            assert not event.failed or life.failed_before == event.failed
+        elif isinstance(event, ev.FailureJudged | ev.HangJudged):
+            assert state.cause == event.cause
+            if event.outcome is not None:
+                assert state.history.failed[-1].outcome.attempt == event.attempt
+        elif isinstance(event, ev.RestartDecided):
+            last = state.history.failed[-1] if state.history.failed else None
+            filled = last and last.progress and last.outcome.attempt == event.attempt
+            assert state.budget.used == (0 if filled else before.budget.used) + 1
+            assert state.is_decided and state.history.used == state.budget.used
+            assert state.restart is not None and state.restart.at_s == event.at_s
+        elif isinstance(event, ev.RestartHurried):
+            counted = before.restart is not None and before.restart.counted
+            assert state.budget.used == max(0, before.budget.used - counted)
+            assert state.restart is not None and state.restart.at_s == event.at_s
+            assert not state.history.failed
+        elif isinstance(event, ev.RestartRequested):
+            assert state.budget.used == before.budget.used and state.restart is not None
+            assert not state.history.failed
+            assert all(one.device not in event.devices_back for one in state.set_aside)
+        elif isinstance(event, ev.EndDecided):
+            assert state.ending is not None and state.restart is None
+        elif isinstance(event, ev.StopRequested):
+            assert state.ending is not None and state.ending.state == "stopped"
+            assert state.stop is not None and state.stop.kill_at_s == event.kill_at_s
+        elif isinstance(event, ev.AgentLost):
+            assert state.alerts
+        elif isinstance(event, ev.GpuMemoryAwaited):
+            assert bool(state.alerts) or not event.is_problem
+        elif isinstance(event, ev.JobEnded):
+            assert state.phase == event.state and state.ended_at is not None
+            assert (state.exit_code == 0) == (event.state == "finished")
+            assert not state.alerts and state.stop is None
+            assert state.node().wanted_agent is None
+
+    # -- the host --------------------------------------------------------------------------------
+
+    def _pid(self) -> int:
+        self.pids += 1
+        return self.pids
+
+    def _start_agent(self, attempt: int) -> None:
+        assert self.agent is None, "two agents"
+        self.agent = Agent(pid=self._pid(), attempt=attempt)
+
+    def _agent_state(self) -> pt.AgentState:
+        agent = self.agent
+        if agent is None:
+            unseen = self.agent_exit
+            if unseen is None:
+                return pt.AgentState()
+            return pt.AgentState(pid=unseen.pid, attempt=unseen.attempt)
+        asked = agent.question
+        is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
+        question = asked.question if asked is not None and is_open and agent.listens else None
+        return pt.AgentState(
+            pid=agent.pid, listens=agent.listens, attempt=agent.attempt, question=question
+        )
+
+    def _start_group(self, agent: Agent) -> None:
+        assert not self.alive, "two attempts are alive"
+        agent.workers = []
+        for rank in [LAUNCHER] if self.is_command else range(RANKS):
+            pid = self._pid()
+            self.alive[pid] = (agent.attempt, rank)
+            agent.workers.append(pt.Worker(rank=None if rank == LAUNCHER else rank, pid=pid))
+        agent.stage = "watching"
+        if agent.listens:
+            self._report_group(agent)
+
+    def _report_group(self, agent: Agent) -> None:
+        if agent.workers:
+            self.take(pt.GroupStarted(attempt=agent.attempt, workers=agent.workers))
+
+    def _dies(self, pid: int, status: int) -> None:
+        attempt, rank = self.alive.pop(pid)
+        exited = pt.ProcessExited(
+            attempt=attempt,
+            rank=None if rank == LAUNCHER else rank,
+            pid=pid,
+            status=status,
+            at_s=self.now_s,
+        )
+        self.untold.append(exited)
+
+    def _report_exits(self) -> None:
+        """Everything known on the host is reported to the job."""
+        while self.untold:
+            exited = self.untold.pop(0)
+            self.told.append(exited)
+            if self.random.random() < 0.1:  # how it exited becomes known only later
+                self.take(msgspec.structs.replace(exited, status=None))
+            self.take(exited)
+            state = self.state
+            life = state.launcher if exited.rank is None else state.ranks.get(exited.rank)
+            if life is not None and life.pid == exited.pid and not state.is_over:
+                assert life.status == exited.status, "how a rank exited is lost"
+            if self.agent is None and self.agent_exit is None:
+                self.take(pt.OrphanExited())
+
+    def _end_all(self, status: int = -15) -> None:
+        for pid in list(self.alive):
+            self._dies(pid, status)
+
+    def _agent_ends(self, status: int) -> None:
+        assert self.agent is not None
+        agent = self.agent
+        self.agent_exit = pt.AgentExited(pid=agent.pid, status=status, attempt=agent.attempt)
+        self.agent = None
+
+    def _see_agent_exit(self) -> None:
+        if self.agent_exit is not None:
+            self._report_exits()
+            exited, self.agent_exit = self.agent_exit, None
+            self.take(exited)
+
+    def _ask(self, agent: Agent, kind: Any, ranks: list[int] | None = None) -> None:
+        self.questions += 1
+        agent.question = pt.AgentAsked(
+            question=self.questions, kind=kind, attempt=agent.attempt, ranks=ranks or []
+        )
+        agent.answer, agent.stage = None, kind
+        if agent.listens:
+            self._report_exits()
+            self.take(agent.question)
+
+    # -- what can happen -------------------------------------------------------------------------
+
+    def time_passes(self) -> None:
+        self.now_s += self.random.choice((0.1, 1.0, 20.0))
+
+    def queue_moves(self) -> None:
+        """Devices become free for a job that waits for them, or do not."""
+        if self.state.phase != "queued":
+            return
+        if self.random.random() < 0.5:
+            self._record(ev.Queued(attempt=0, waits_for="GPU 0"))
+        else:
+            self._launch(0)
+
+    def first_step(self) -> None:
+        if self.alive and not self.state.is_over and self.state.world is not None:
+            self._record(ev.TrainingStarted(attempt=self.state.attempt, after_s=1.0))
+
+    def rank_dies(self) -> None:
+        if self.alive:
+            self._dies(self.random.choice(list(self.alive)), self.random.choice((-9, 1, 0)))
+
+    def rank_appears(self) -> None:
+        """A command starts a rank."""
+        state, agent = self.state, self.agent
+        if agent is None or agent.attempt != state.attempt or state.is_over:
+            return
+        if self.is_command and (agent.attempt, LAUNCHER) in self.alive.values():
+            pid, rank = self._pid(), self.random.randrange(RANKS)
+            if (agent.attempt, rank) not in self.alive.values() and state.launcher is not None:
+                self.alive[pid] = (agent.attempt, rank)
+                self._report_exits()
+                self._record(ev.RankStarted(attempt=agent.attempt, rank=rank, pid=pid))
+
+    def late_exit(self) -> None:
+        """Happens in any attempt, any number of times."""
+        if self.told:
+            self.take(self.random.choice(self.told))
+
+    def exits_are_reported(self) -> None:
+        if self.agent is None or self.agent.listens:
+            self._report_exits()
+
+    def agent_connects(self) -> None:
+        agent = self.agent
+        if agent is None or agent.listens or self.state.is_over:
+            return
+        wanted = self.state.node().wanted_agent
+        if wanted is not None and wanted.replaces == agent.pid:
+            return
+        agent.listens = True
+        self.agent_exit = None  # as in the driver, it was another's
+        self.take(pt.AgentConnected(pid=agent.pid))
+        wanted = self.state.node().wanted_agent
+        assert wanted is None or wanted.connected
+        self._report_group(agent)
+        self._report_exits()
+        self.take(pt.AgentListens())
+        if agent.question is not None and agent.answer is None:
+            self.take(agent.question)
+
+    def agent_acts(self) -> None:
+        """The next step of torch's agent."""
+        agent = self.agent
+        if agent is None:
+            self._see_agent_exit()
+            return
+        mine = [pid for pid, (attempt, _) in self.alive.items() if attempt == agent.attempt]
+        main = [pid for pid in mine if (self.alive[pid][1] == LAUNCHER) == self.is_command]
+        if agent.stage == "starting":
+            if "stopping" in agent.orders:
+                self._agent_ends(0)
+            elif agent.listens:
+                self._start_group(agent)
+        elif agent.stage == "watching":
+            self._agent_watches(agent, main)
+        elif agent.answer is not None:
+            self._agent_goes_on(agent, agent.answer, main)
+
+    def _agent_watches(self, agent: Agent, main: list[int]) -> None:
+        if "stopping" in agent.orders:
+            if not main:
+                self._agent_ends(0)
+        elif "restart_group" in agent.orders:
+            agent.orders.clear()
+            agent.restarts = True
+            self._end_main(main)
+            self._ask(agent, "group_stopped")
+        else:
+            ended = [one for one in [*self.told, *self.untold] if self._is_of(one, agent)]
+            if failed := [one for one in ended if one.status != 0]:
+                ranks = [one.rank for one in failed if one.rank is not None]
+                self._ask(agent, "failing", ranks)
+            elif not main:
+                self._agent_ends(0)
+
+    def _is_of(self, one: pt.ProcessExited, agent: Agent) -> bool:
+        return one.pid in [worker.pid for worker in agent.workers]
+
+    def _end_main(self, main: list[int]) -> None:
+        for pid in main:
+            self._dies(pid, -15)
+
+    def _agent_goes_on(self, agent: Agent, answer: pt.AnswerAgent, main: list[int]) -> None:
+        stage, agent.question = agent.stage, None
+        if stage == "failing":
+            self._end_main(main)
+            self._ask(agent, "torn_down")
+        elif stage == "torn_down":
+            agent.restarts = bool(answer.restart)
+            self._ask(agent, "group_stopped")
+        elif agent.restarts and "stopping" not in agent.orders:
+            agent.attempt, agent.restarts = agent.attempt + 1, False
+            agent.orders.clear()
+            self._start_group(agent)
+        else:
+            self._agent_ends(1)
+
+    def trouble_is_found(self) -> None:
+        if self.alive and self.state.world is not None:
+            reason: Any = self.random.choice(["hang", "nan"])
+            is_found = self.state.phase == "running" and not self.state.is_decided
+            self.take(pt.TroubleFound(reason=reason, ranks=[]))
+            assert self.state.trouble is not None or not is_found, "trouble is not looked into"
+
+    def something_is_noted(self) -> None:
+        """Events that change nothing else."""
+        attempt = self.state.attempt
+        saved = Checkpoint(path=f"/ck/{self.now_s}", at=EPOCH, attempt=attempt)
+        hot = Alert(id="hot", severity="warning", message="hot", since=EPOCH)
+        if not self.state.is_over:
+            self._record(
+                self.random.choice(
+                    (
+                        ev.CheckpointSaved(attempt=attempt, checkpoint=saved),
+                        ev.HangSuspected(attempt=attempt, found=f"stalled at {self.now_s}"),
+                        ev.AlertRaised(attempt=attempt, alert=hot),
+                        ev.AlertsCleared(attempt=attempt, messages={"hot": "hot"}),
+                        ev.Noticed(attempt=attempt, text=f"a log was cut at {self.now_s}"),
+                        ev.ProcessesStuck(attempt=attempt, pids=[int(self.now_s)]),
+                        ev.SnapshotDamaged(attempt=attempt, damage=f"at {self.now_s}"),
+                        ev.SocketsRecreated(attempt=attempt, folder=f"/run/{self.now_s}"),
+                        ev.SocketsFailed(attempt=attempt, error=f"no room at {self.now_s}"),
+                        ev.InternalError(attempt=attempt, error="E", place=f"{self.now_s}"),
+                        ev.RunningAssumed(attempt=attempt),
+                    )
+                )
+            )
+
+    def someone_stops(self) -> None:
+        if not self.state.is_over:
+            self.has_stopped = True
+            self.take(pt.StopAsked(grace_s=self.random.choice((0.0, 5.0))))
+
+    def someone_restarts(self) -> None:
+        back = [one.device for one in self.state.set_aside if self.random.random() < 0.5]
+        asked = pt.RestartAsked(agent=self._agent_state(), devices_back=back)
+        before = self.state
+        try:
+            self.take(asked)
+        except ControlError:
+            assert self.state == before, "a refused request changed something"
+            return
+        pending = self.state.restart
+        assert self.state.phase == "restarting" and pending is not None and not pending.counted
+
+    def agent_dies(self) -> None:
+        if self.agent is not None:
+            self._agent_ends(-9)
+
+    def agent_exit_is_seen(self) -> None:
+        self._see_agent_exit()
+
+    def disk_is_full(self) -> None:
+        self.rows.is_full = True
+
+    def disk_has_room(self) -> None:
+        self.rows.is_full = False
+
+    def supervisor_dies(self) -> None:
+        """Everything it was doing is lost."""
+        self._restarts()
+        if self.agent is not None:
+            self.agent.listens = False
+            if self.random.random() < 0.5:
+                self.agent.orders.clear()  # they were not read yet
+        is_seen = self.agent_exit is not None
+        self._see_agent_exit()
+        if self.agent is None:
+            self._report_exits()
+        self.take(pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=is_seen))
+
+    def machine_reboots(self) -> None:
+        """Everything dies at once; later, the job is started again."""
+        if self.random.random() < 0.7:
+            return
+        self.alive, self.untold, self.agent, self.agent_exit = {}, [], None, None
+        self._restore()
+        self.rows.folded = self.state
+        attempt = 1 + max([self.state.attempt or 0, *(one.attempt for one in self.told)])
+        if not self.state.is_over:
+            self._record(ev.JobLost(attempt=self.state.attempt, rebooted=True))
+        self.has_stopped = False
+        self._launch(attempt)
+        self.stale = self.log.memory()
+
+    def order_is_done(self) -> None:
+        """One of the orders, in any order."""
+        ready = [one for one in self.todo if self._is_ready(one[0])]
+        if ready:
+            one = self.random.choice(ready)
+            self.todo.remove(one)
+            fact = self._fact_of(*one)
+            if fact is not None:
+                self.take(fact)
+
+    STEPS = (
+        *(time_passes, first_step, rank_dies, exits_are_reported, late_exit) * 2,
+        *(order_is_done, agent_acts, agent_connects) * 8,
+        *(trouble_is_found, someone_restarts, agent_dies, agent_exit_is_seen) * 2,
+        *(rank_appears, rank_appears, disk_is_full, disk_has_room, something_is_noted),
+        *(supervisor_dies, Simulation.snapshot_is_published, disk_has_room) * 2,
+        *(someone_stops, machine_reboots, queue_moves),
+    )
+
+    # -- what comes of an order ------------------------------------------------------------------
+
+    def _is_ready(self, order: pt.Order) -> bool:
+        if isinstance(order, pt.WaitForRestart):
+            return order.at_s is None or order.at_s <= self.now_s
+        return True
+
+    def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
+        chance = self.random.random()
+        if isinstance(order, pt.JudgeAttempt) and self.is_command:
+            self._end_orphans()
+        if (fact := self._verdict_of(order, attempt, chance)) is not None:
+            return fact
+        if isinstance(order, pt.EndLeftovers):
+            self._end_orphans()
+            return self._waited(order.question, chance)
+        if isinstance(order, pt.JudgeStart):
+            return pt.StartJudged(
+                attempt=attempt,
+                begins=order.begins,
+                status=order.status,
+                cause=CAUSE,
+            )
+        if isinstance(order, pt.ChooseDevices):
+            return self._choose(chance)
+        if isinstance(order, pt.ReplaceAgent):
+            self._end_everything()
+            return self._made_room(chance)
+        self._end_everything()
+        if isinstance(order, pt.EndRanks):
+            self._see_agent_exit()
+            return pt.RanksEnded()
+        return pt.NothingLeft()
+
+    def _end_orphans(self) -> None:
+        """Processes that the agent does not watch."""
+        self._end_all()
+        self._report_exits()
+
+    def _end_everything(self) -> None:
+        self._end_all()
+        if self.agent is not None:
+            self._agent_ends(-9)
+        self._report_exits()
+
+    def _waited(self, question: int | None, chance: float) -> pt.LeftoversEnded:
+        found = "GPU 0 still has memory in use" if chance < 0.1 else None
+        return pt.LeftoversEnded(question=question, waited_s=9.0, found=found, is_problem=True)
+
+    def _made_room(self, chance: float) -> pt.AgentMadeRoom:
+        found = "waited 9 s" if chance < 0.1 else None
+        return pt.AgentMadeRoom(waited_s=9.0, found=found)
+
+    def _choose(self, chance: float) -> pt.DevicesChosen:
+        aside, refused = [], None
+        left = [d for d in DEVICES if d not in [one.device for one in self.state.set_aside]]
+        if chance < 0.15 and len(left) > 1:
+            aside = [ev.SetAside(device=left[0], reason="lost")]
+        elif chance < 0.2:
+            refused = "GPU 0: lost"
+        return pt.DevicesChosen(
+            agent=self._agent_state(),
+            aside=aside,
+            refused=refused,
+            notes=["a note"] if aside else [],
+        )
+
+    # -- what always holds -----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The invariants after any step."""
+        state = self.state
+        assert len({attempt for attempt, _ in self.alive.values()}) <= 1, "two attempts are alive"
+        assert not (state.is_over and self.alive), "ranks outlive the job"
+        rows = [*self.rows.kept, *self.rows.pending]
+        assert self.rows.folded == state, "the fold of the log is not the live state"
+        exits = [
+            (r.attempt, r.rank, r.pid, r.exit_code is None and r.signal is None)
+            for r in rows
+            if r.type == "rank_exited"
+        ]
+        assert len(exits) == len(set(exits)) or self.lost_log, "an exit is told twice"
+        seqs = [row.seq for row in rows]
+        assert seqs == sorted(set(seqs)), "two events have one number"
+        for pid, (_, rank) in self.alive.items():
+            life = state.launcher if rank == LAUNCHER else state.ranks.get(rank)
+            assert life is None or life.pid != pid or not life.exited, "a living rank has exited"
+
+    def settle(self) -> None:
+        """Without further faults, the job ends, or its ranks train."""
+        for _ in range(120):
+            self.now_s += 60.0
+            self.queue_moves()
+            self.agent_connects()
+            self.agent_acts()
+            self.order_is_done()
+            self.exits_are_reported()
+            if self.agent is None:
+                self._see_agent_exit()
+        state = self.state
+        if self.has_stopped:
+            assert state.is_over, "a stop did not end the job"
+            assert state.phase == "stopped", "a stop ended as something else"
+        if not state.is_over:
+            assert not self.todo, f"never done: {self.todo}"
+            assert self.alive, f"the job is {state.phase}, and nothing trains"
+            agent = self.agent
+            assert agent is None or agent.stage == "watching", f"the agent waits: {agent}"
+            assert state.phase in ("starting", "running"), f"the job stays {state.phase}"
+
+
+def drive(seed: int, steps: int = 30) -> Machine:
+    """One interleaving; the same seed gives the same one."""
+    machine = Machine(seed)
+    for _ in range(steps):
+        step = machine.random.choice(Machine.STEPS)
+        step(machine)
+        machine.check()
+    machine.settle()
+    machine.check()
+    return machine

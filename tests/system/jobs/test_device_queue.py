@@ -1,0 +1,254 @@
+"""Busy devices, and jobs that wait for free ones: real guardians on the simulated driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.support.nvml_stub.driver import GIB
+from tests.support.real_jobs import Job
+
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.devices import report as device_once
+from ddptop_runner.jobs import launch
+from ddptop_runner.launch.gpus.queue import LOOK_S
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+SCRIPT = """
+import os, time
+print("sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+time.sleep(600)
+"""
+COMMAND = ["--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; exec sleep 600"]
+"""Serves as a script here, and needs no torch."""
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
+    """Four devices; this test's own process uses GPU 0 and GPU 1."""
+    gpus = [StubGpu(index=index, mem_used=0, util=0) for index in range(4)]
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    try:
+        stub = StubDriver(folder, gpus)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    for name, value in stub.env(log=False).items():
+        monkeypatch.setenv(name, value)
+    with stub.together():
+        occupy(stub, 0)
+        occupy(stub, 1)
+    return stub
+
+
+def occupy(stub: StubDriver, index: int) -> None:
+    gib = 30 + index
+    stub.set(index, mem_used=gib * GIB, processes=[StubProcess(os.getpid(), gib * GIB)])
+
+
+def free(stub: StubDriver, index: int) -> None:
+    stub.set(index, mem_used=0, processes=[])
+
+
+@pytest.fixture
+def queue(ddptop_cli) -> Callable[..., Job]:
+    """`queue(name, *options)` launches a command that prints its devices and waits."""
+
+    def start(name: str, *options: str, what: Sequence[str] = COMMAND) -> Job:
+        answer = ddptop_cli("launch", "-d", "--wait-gpus", "--name", name, *options, *what)
+        assert answer.returncode == 0, answer.stderr
+        assert f"{name} is queued; to cancel, run ddptop stop {name}" in answer.stderr
+        return Job(answer.stdout.strip(), ddptop_cli)
+
+    return start
+
+
+def node_of(job: Job) -> dict[str, Any]:
+    node: dict[str, Any] = json.loads(next((job.folder() / "nodes").glob("*.json")).read_text())
+    return node
+
+
+def waits_for(job: Job) -> str:
+    return " ".join(a["message"] for a in job.status()["alerts"] if a["id"] == "queued")
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_busy_device_is_refused_and_its_user_named(stub, tmp_path, ddptop_cli, dry, ddptop_home):
+    (tmp_path / "s.py").write_text("")
+    dry_run = ["--dry-run"] if dry else []
+    answer = ddptop_cli("launch", "-d", *dry_run, "--gpus", "0-2", str(tmp_path / "s.py"))
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+    told = answer.stderr
+    assert "GPUs 0, 1 are busy: GPU 0: " in told
+    assert f"(pid {os.getpid()}) uses 30.0 GiB" in told
+    assert "--gpus auto:2" in told
+    assert "--wait-gpus" in told
+    assert "--force" in told
+    assert not (ddptop_home / "runs").exists()
+
+
+def test_most_idle_devices_are_chosen_with_reasons(stub, ddptop_cli, tmp_path):
+    (tmp_path / "s.py").write_text("")
+    refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
+    assert refused.returncode == 2
+    assert "--gpus auto:3: only 2 of 4 GPUs are free" in refused.stderr
+    assert "pass --gpus auto:2" in refused.stderr
+    stub.set(2, temperature=80)
+    dry = ddptop_cli("launch", "--dry-run", "--gpus", "auto:1", str(tmp_path / "s.py"))
+    assert "GPU 3 as cuda:0" in dry.stdout
+    assert "using GPU 3; busy: " in dry.stdout
+    free(stub, 1)
+    answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", "--", "true")
+    assert answer.returncode == 0
+    assert "using busy GPUs (--force): GPU 0: " in answer.stderr
+    assert "cuda:0 is GPU 3, cuda:1 is GPU 0 (CUDA_VISIBLE_DEVICES renumbers" in answer.stderr
+    assert Job(answer.stdout.strip(), ddptop_cli).wait() == 0
+
+
+def test_job_without_memory_in_use_has_its_devices_reserved(stub, ddptop_cli, tmp_path):
+    launched = ddptop_cli("launch", "-d", "--gpus", "2-3", "--name", "first", *COMMAND)
+    assert launched.returncode == 0, launched.stderr
+    job = Job("first", ddptop_cli)
+    (tmp_path / "s.py").write_text("")
+    answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
+    assert answer.returncode == 2
+    assert "GPU 3 is busy: reserved by job first; pass --wait-gpus" in answer.stderr
+    job.cli("kill", job.name)
+    restarted = ddptop_cli("restart", "first")
+    assert restarted.returncode == 0, restarted.stderr
+    job.cli("kill", job.name)
+    occupy(stub, 3)
+    refused = ddptop_cli("restart", "first")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "GPU 3 is busy" in refused.stderr
+    assert job.status()["state"] == "stopped"
+    waiting = ddptop_cli("restart", "--wait-gpus", "first")
+    assert waiting.returncode == 0, waiting.stderr
+    assert "first is queued" in waiting.stderr
+    assert job.status()["state"] == "queued"
+    assert job.status()["attempt"] == 2
+    assert ddptop_cli("stop", "first").returncode == 0
+    assert job.status()["state"] == "stopped"
+
+
+def test_simultaneous_plans_get_different_devices(stub, tmp_path, ddptop_cli, monkeypatch):
+    # this process read LD_LIBRARY_PATH when it started; the sampler is a separate process
+    monkeypatch.setattr(device_once, "driver_library_exists", lambda: True)
+    (tmp_path / "s.py").write_text("import time\ntime.sleep(600)\n")
+
+    def plan(gpus: str, **options: bool) -> launch.LaunchPlan:
+        request = launch.LaunchRequest(
+            kind="script", target=str(tmp_path / "s.py"), gpus=gpus, **options
+        )
+        return launch.prepare(request, os.environ)
+
+    plans = [plan("auto:1"), plan("auto:1"), plan("auto:1"), plan("2", wait_gpus=True)]
+    assert [plan.spec.devices[0].index for plan in plans] == [2, 2, 2, 2]
+    first, _ = launch.start(plans[0])
+    second, note = launch.start(plans[1])
+    assert (first.spec.devices[0].index, second.spec.devices[0].index) == (2, 3)
+    assert "using GPU 3; busy: " in (note or "")
+    with pytest.raises(UsageError, match="0 of 4 GPUs are free"):
+        launch.start(plans[2])
+    waiting, note = launch.start(plans[3])
+    assert waiting.spec.is_queued
+    assert "waiting for GPU 2; GPU 2: reserved by job s" in (note or "")
+    for view in (waiting, first, second):
+        assert ddptop_cli("kill", view.job).returncode == 0
+
+
+def test_queued_job_starts_when_its_devices_are_free_despite_killed_processes(
+    stub, queue, wait_until, tmp_path
+):
+    (tmp_path / "waiting.py").write_text(SCRIPT)
+    job = queue("waiting", "--gpus", "1,0", what=[str(tmp_path / "waiting.py")])
+    wait_until(lambda: "GPU 1: " in waits_for(job), what="who has the devices")
+    status = job.status()
+    assert (status["state"], status["ranks"], status["attempt"]) == ("queued", [], 0)
+    assert "waiting for GPUs 0, 1; GPU 1: " in waits_for(job)
+    assert f"pid {os.getpid()}) uses 30.0 GiB" in waits_for(job)
+    assert [gpu["index"] for gpu in status["gpus"]] == [0, 1]
+    assert status["imbalance"]["memory"] is None
+    assert job.cli("restart", job.name).returncode == 1  # nothing to restart yet
+    before = job.processes()
+    os.kill(before["supervisor"], signal.SIGKILL)
+    wait_until(lambda: job.processes()["supervisor"] != before["supervisor"], what="another one")
+    wait_until(lambda: "GPU 0: " in waits_for(job), what="who has the devices")
+    assert "agent" not in job.processes()
+    free(stub, 0)
+    wait_until(lambda: "GPU 0: " not in waits_for(job), what="the change")
+    assert job.status()["state"] == "queued"  # one of two is not enough
+    free(stub, 1)
+    wait_until(lambda: "sees 1,0" in job.log(), what="the ranks")
+    wait_until(lambda: job.events("attempt_started"), what="the agent's report")
+    status = job.status()
+    assert [rank["gpu"] for rank in status["ranks"]] == [1, 0]
+    assert status["alerts"] == []
+    told = [event["type"] for event in job.events()]
+    assert told[:4] == ["queued", "supervisor_restarted", "launched", "attempt_started"]
+    assert job.events("launched")[0]["message"].endswith("with 2 ranks on GPUs 0, 1")
+    assert node_of(job)["guardian"]["pid"] == before["guardian"]
+    assert job.cli("kill", job.name).returncode == 0
+
+
+def test_queue_is_first_come_first_served_without_sharing_devices(stub, queue, wait_until):
+    with stub.together():
+        occupy(stub, 2)
+        occupy(stub, 3)
+    first = queue("first", "--gpus", "auto:2")
+    second = queue("second", "--gpus", "auto:1")
+    wait_until(lambda: "behind job first" in waits_for(second), what="the order")
+    free(stub, 2)
+    wait_until(lambda: "GPU 2: " not in waits_for(second), what="a free device")
+    ticks = node_of(second)["seq"]
+    wait_until(lambda: node_of(second)["seq"] > ticks + LOOK_S + 2, what="another look")
+    assert second.status()["state"] == "queued"  # enough for the second, but not for the first
+    with stub.together():
+        free(stub, 3)
+        free(stub, 1)
+    for job in (first, second):
+        wait_until(lambda job=job: job.status()["state"] != "queued", what=f"{job.name} to start")
+    taken = [
+        json.loads((job.folder() / "job.json").read_text())["devices"] for job in (first, second)
+    ]
+    indices = sorted(device["index"] for devices in taken for device in devices)
+    assert indices == [1, 2, 3]
+    for job in (first, second):
+        job.cli("kill", job.name)
+
+
+def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
+    job = queue("waiting", "--gpus", "0")
+    assert job.cli("stop", job.name).returncode == 0
+    status = job.status()
+    assert (status["state"], status["ranks"], status["cause"]) == ("stopped", [], None)
+    assert job.events("stopped")[0]["message"] == "stopped in the queue"
+    assert job.wait() == 4
+    answer = job.cli("restart", job.name)
+    assert answer.returncode == 0, answer.stderr
+    assert job.status()["state"] == "queued"
+    before = job.processes()["guardian"]
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: job.status()["guarded"] is False, what="the guardian's end to be seen")
+    free(stub, 0)
+    # nothing could start its agent now, so it takes no device until it has a guardian again
+    seq = node_of(job)["seq"]
+    wait_until(lambda: node_of(job)["seq"] > seq + LOOK_S + 2, what="another look")
+    assert job.status()["state"] == "queued"
+    assert "adopted waiting, which had lost its guardian" in job.cli("ls").stderr
+    wait_until(lambda: "sees 0" in job.log(), what="the ranks")
+    assert job.processes()["guardian"] != before
+    assert job.cli("kill", job.name).returncode == 0
+
+
+def test_free_devices_are_not_queued_for(stub, launch_command):
+    job = launch_command(["true"], "--wait-gpus", "--gpus", "2")
+    assert job.wait() == 0
+    assert job.events("queued") == []

@@ -1,0 +1,196 @@
+"""The fault kit's verdicts: each expectation must be able to fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+
+import msgspec
+import pytest
+from benchmarks.faults.kinds import BY_NAME, FAULTS
+from benchmarks.faults.record import Step, longest_pause_s, repeated_steps
+from benchmarks.faults.verdict import Flood, Seen, is_shown, missing, steps_lost, story_gaps, wrong
+
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history_reader import Series
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+BEFORE = Seen(
+    "running",
+    0,
+    steps={0: 10, 1: 10},
+    guarded=True,
+    holders={"guardian": 1, "supervisor": 2, "agent": 3},
+)
+
+
+def event(type_: str, message: str = "", seq: int = 1, **fields: object) -> Event:
+    return Event(ts=NOW, seq=seq, type=type_, message=message, **fields)
+
+
+def after(**fields: object) -> Seen:
+    return dataclasses.replace(BEFORE, steps={0: 20, 1: 20}, **fields)
+
+
+def changed(one: Event, **fields: object) -> Event:
+    return msgspec.structs.replace(one, **fields)
+
+
+KILLED = event(
+    "failure", "Rank 1 was the first to fail: killed by SIGKILL", rank=1, signal="SIGKILL"
+)
+EXITED = event("failure", "Rank 1 exited with status 7, the first to fail.", rank=1, exit_code=1)
+RESTARTED = after(attempt=1, events=[KILLED, event("group_restart", "again")])
+
+
+def test_restart_that_names_the_right_rank_passes() -> None:
+    kill = BY_NAME["kill"]
+    assert missing(kill, 1, BEFORE, RESTARTED) == []
+    assert wrong(kill, 1, BEFORE, RESTARTED) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"attempt": 0}, "attempt 1 is not training: the job is in attempt 0"),
+        ({"steps": {0: 3, 1: 2}}, "no further steps from ranks [1]"),
+        ({"steps": {}}, "no further steps"),
+        ({"events": []}, "no failure event matching 'SIGKILL'"),
+        ({"events": [event("failure", "Rank 1 raised", rank=1)]}, "no failure event"),
+        ({"files_are_well": False}, "cannot be read"),
+    ],
+)
+def test_events_that_did_not_happen_are_missing(change: dict[str, object], words: str) -> None:
+    found = missing(BY_NAME["kill"], 1, BEFORE, dataclasses.replace(RESTARTED, **change))
+    assert len(found) == 1
+    assert words in found[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "change", "words"),
+    [
+        ("kill", {"attempt": 2}, "reached attempt 2 instead of 1"),
+        ("kill", {"state": "failed"}, "job state: failed"),
+        ("kill", {"events": [changed(KILLED, rank=0)]}, "names rank 0 instead of 1"),
+        ("kill", {"events": [changed(KILLED, signal="SIGTERM")]}, "instead of SIGKILL"),
+        ("exit-code", {"events": [EXITED]}, "exit status 1 instead of 7"),
+        ("tmux-killed", {"attempt": 0}, "failure event"),
+    ],
+)
+def test_events_that_should_never_happen_are_wrong(
+    fault: str, change: dict[str, object], words: str
+) -> None:
+    found = wrong(BY_NAME[fault], 1, BEFORE, dataclasses.replace(RESTARTED, **change))
+    assert any(words in one for one in found), found
+
+
+NEW = {"guardian": 11, "supervisor": 12, "agent": None}
+
+
+@pytest.mark.parametrize(
+    ("fault", "well", "ill"),
+    [
+        ("stop", after(was=frozenset({"paused"})), after()),
+        (
+            "supervisor-killed",
+            after(holders=NEW, events=[event("supervisor_restarted")]),
+            after(events=[event("supervisor_restarted")]),
+        ),
+        (
+            "guardian-killed",
+            after(holders=NEW, was=frozenset({"unguarded"})),
+            after(was=frozenset({"unguarded"})),
+        ),
+        ("guardian-killed", after(holders=NEW, was=frozenset({"unguarded"})), after(holders=NEW)),
+        (
+            "agent-killed",
+            after(holders=NEW, events=[event("alert", "the agent ended")]),
+            after(events=[event("alert", "the agent ended")]),
+        ),
+        ("log-flood", after(flood=Flood(9, 5, True, 100)), after(flood=Flood(9, 5, False, 100))),
+        ("log-flood", after(flood=Flood(9, 9, True, 1)), after(flood=Flood(9, 9, False, 1))),
+        ("log-flood", after(flood=Flood(9, 9, True, 1)), after(flood=Flood(9, 9, True, 9 << 20))),
+        ("log-flood", after(flood=Flood(9, 9, True, 1)), after()),
+    ],
+)
+def test_requirements_specific_to_a_fault_are_checked(fault: str, well: Seen, ill: Seen) -> None:
+    assert missing(BY_NAME[fault], 1, BEFORE, well) == []
+    assert len(missing(BY_NAME[fault], 1, BEFORE, ill)) == 1
+
+
+def test_stop_fault_lasts_until_it_was_shown() -> None:
+    assert not is_shown(BY_NAME["stop"], {"running"})
+    assert is_shown(BY_NAME["stop"], {"running", "paused"})
+    assert is_shown(BY_NAME["disk-full"], set())
+
+
+def story(*types: str, attempt: int = 0) -> list[Event]:
+    whole = ["launched", "attempt_started", "rank_started", "rank_exited", *types]
+    return [
+        event(type_, seq=number, attempt=attempt, rank=0 if type_.startswith("rank_") else None)
+        for number, type_ in enumerate(whole, 1)
+    ]
+
+
+def test_complete_events_have_no_gaps() -> None:
+    whole = story("finished")
+    assert story_gaps(whole, 0) == []
+    assert "numbers have gaps" in story_gaps(whole[1:], 0)[0]
+    assert "0 events report the end" in story_gaps(whole[:-1], 0)[0]
+    assert "2 events report the end" in story_gaps(story("finished", "finished"), 0)[0]
+    assert "attempt 1" in story_gaps(whole, 1)[0]
+    unseen_end = [one for one in whole if one.type != "rank_exited"]
+    assert any("ranks {0} started, set() ended" in one for one in story_gaps(unseen_end, 0))
+
+
+def steps(attempt: int, first: int, last: int, at: float) -> list[Step]:
+    return [Step(attempt, n, 1.0, at + n - first) for n in range(first, last + 1)]
+
+
+def series(*points: tuple[int, int, int]) -> Series:
+    times, attempts, counts = zip(*points, strict=True)
+    return Series(bucket_s=1, t=list(times), attempt=list(attempts), last=list(counts))
+
+
+def test_recorded_steps_are_compared_with_the_scripts() -> None:
+    record = {0: [*steps(0, 1, 10, 100.0), *steps(1, 6, 15, 120.0)]}
+    known = series(
+        *((100 + n, 0, n + 1) for n in range(10)), *((120 + n, 1, n + 1) for n in range(10))
+    )
+    assert steps_lost(record, {0: known}, {0: 10}) == []
+    # the last attempt ended by itself, so all of its steps are known
+    assert "9 steps recorded, but the script took 10" in steps_lost(record, {0: known}, {0: 9})[0]
+    assert "11 steps recorded" in steps_lost(record, {0: known}, {0: 11})[0]
+    assert steps_lost(record, {0: known}, {0: 9}, finished=False) == []
+    # a step that a killed rank took but did not record, though not two
+    assert steps_lost(record, {0: known}, {0: 11}, finished=False) == []
+    assert "12 steps recorded" in steps_lost(record, {0: known}, {0: 12}, finished=False)[0]
+    # the last seconds of an attempt that was ended may be missing, but no more
+    late = series(
+        *((100 + n, 0, n + 1) for n in range(5)), *((120 + n, 1, n + 1) for n in range(10))
+    )
+    assert any(
+        "attempt 0, rank 0: 5 steps" in one for one in steps_lost(record, {0: late}, {0: 10})
+    )
+    gone = series(*((120 + n, 1, n + 1) for n in range(10)))
+    assert any("attempt 0, rank 0: None" in one for one in steps_lost(record, {0: gone}, {0: 10}))
+
+
+def test_gap_in_the_history_is_found() -> None:
+    record = {0: steps(0, 1, 30, 100.0)}
+    holed = series((100, 0, 1), (112, 0, 13), *((113 + n, 0, 14 + n) for n in range(17)))
+    assert steps_lost(record, {0: holed}, {0: 30}) == ["attempt 0: nothing recorded for 12 s"]
+    assert steps_lost(record, {0: holed}, {0: 30}, gap_s=15.0) == []
+
+
+def test_pause_is_the_longest_time_without_a_step_after_the_fault() -> None:
+    record = {0: [*steps(0, 1, 10, 100.0), *steps(1, 6, 15, 120.0)], 1: steps(0, 1, 10, 100.0)}
+    assert longest_pause_s(record, 108.5) == 11.0
+    assert longest_pause_s(record, 121.5) == 1.0
+    assert longest_pause_s({}, 0.0) is None
+    assert repeated_steps(record) == 5
+
+
+def test_every_fault_describes_its_injection_and_expectation() -> None:
+    assert len(FAULTS) == len(BY_NAME)
+    assert all(fault.event in ("failure", "hang") for fault in FAULTS if fault.restarts)

@@ -1,0 +1,306 @@
+"""No terminal, no signal, and no death except the ranks' own ends a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.support.pty_terminal import Terminal
+from tests.support.real_jobs import Job
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+
+def test_hangup_and_killed_tmux_leave_the_job_in_attempt_0(
+    trainer, ddptop_cli, wait_until, ddptop_home
+):
+    # the TUI opens on the new job, in a terminal that is then closed like a lost connection
+    script = [str(trainer / "train.py"), "1000", "0.05", str(trainer)]
+    terminal = Terminal.of_ddptop("launch", "--nproc", "2", "--name", "outlive", *script)
+    job = Job("outlive", ddptop_cli)
+    wait_until(lambda: job.folder().exists() and job.cli("status", "outlive").returncode == 0)
+    wait_until(job.trains, what="training")
+    terminal.hang_up()
+    terminal.exit_status(60)
+    for pid in job.processes().values():
+        os.kill(pid, signal.SIGHUP)
+    socket_name = os.environ["DDPTOP_TMUX_SOCKET"]
+    subprocess.run(["tmux", "-L", socket_name, "kill-server"], check=True)
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step, what="progress after the hang-up")
+    (trainer / "hurry").touch()
+    assert job.wait() == 0
+    status = job.status()
+    assert (status["state"], status["attempt"], status["restarts_used"]) == ("finished", 0, 0)
+    assert [rank["step"] for rank in status["ranks"]] == [1000, 1000]
+
+
+def test_nohup_torchrun_dies_of_a_hangup_that_ddptop_survives(trainer, ddptop_home, wait_until):
+    """Pinned to torch 2.13, whose launcher overwrites the ignored SIGHUP it inherits."""
+    torch_version = subprocess.run(
+        [sys.executable, "-c", "from torch.version import __version__; print(__version__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    if not torch_version.startswith("2.13."):
+        pytest.skip(f"seen on torch 2.13, here is {torch_version.strip()}")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(trainer / "train.py"), "2000", "0.05", str(trainer)]
+    with (trainer / "nohup.out").open("wb") as output:
+        launcher = subprocess.Popen(
+            ["nohup", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    wait_until(lambda: (trainer / "losses-0-1.jsonl").exists(), what="torchrun's ranks")
+    ranks = psutil.Process(launcher.pid).children()
+    launcher.send_signal(signal.SIGHUP)
+    assert launcher.wait(timeout=40) != 0
+    _, alive = psutil.wait_procs(ranks, timeout=40)
+    for process in alive:
+        process.kill()
+    assert not alive
+
+
+def test_killed_supervisor_or_agent_does_not_affect_ranks(launch, wait_until):
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    pids = [rank["pid"] for rank in job.status()["ranks"]]
+    old = job.processes()["supervisor"]
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: job.processes()["supervisor"] != old, what="a new supervisor")
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="steps heard by the new supervisor")
+    status = job.status()
+    assert [rank["pid"] for rank in status["ranks"]] == pids
+    assert (status["state"], status["attempt"]) == ("running", 0)
+    types = [event["type"] for event in job.events()]
+    assert types.count("launched") == 1
+    assert types.count("supervisor_restarted") == 1
+    # it still restarts a failed rank
+    job.kill_rank(0)
+    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+
+    # the ranks continue without their agent, and the next restart gets a new one
+    pids = [rank["pid"] for rank in job.status()["ranks"]]
+    old = job.processes()["agent"]
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: "agent" not in job.processes(), what="the agent's end to be seen")
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="progress without an agent")
+    assert [rank["pid"] for rank in job.status()["ranks"]] == pids
+    job.kill_rank(1)
+    wait_until(lambda: job.trains(attempt=2), what="the third attempt")
+    assert job.processes()["agent"] != old
+    assert job.status()["restarts_used"] == 2
+    assert job.cli("stop", job.name).returncode == 0
+
+
+def test_every_killed_rank_is_restarted_on_the_first_try(launch, wait_until):
+    job = launch(10_000, 0.02, "--max-restarts", "2")
+    for attempt in range(2):
+        wait_until(lambda attempt=attempt: job.trains(attempt), what=f"attempt {attempt}")
+        job.kill_rank(attempt % 2)
+    wait_until(lambda: job.trains(2), what="attempt 2")
+    failures = job.events("failure")
+    assert [event["attempt"] for event in failures] == [0, 1]
+    assert [event["rank"] for event in failures] == [0, 1]
+    assert {event["signal"] for event in failures} == {"SIGKILL"}
+    for event in failures:
+        evidence = Path(event["evidence"])
+        # the other rank may already be exiting, as the first death broke its connection
+        assert json.loads((evidence / "snapshot.json").read_text())["attempt"] == event["attempt"]
+        assert "step 2" in (evidence / f"tail-rank-{event['rank']}.txt").read_text()
+    # the restart limit is reached: the next death ends the job, with its cause
+    job.kill_rank(1)
+    assert job.wait() == 1
+    status = job.status()
+    assert (status["state"], status["restarts_left"]) == ("failed", 0)
+    assert (status["cause"]["rank"], status["cause"]["signal"]) == (1, "SIGKILL")
+
+
+def test_a_hang_is_ended_with_its_evidence_and_restarted(launch_script, wait_until):
+    job = launch_script(
+        "import os, time, ddptop\n"
+        "from meeting import Meeting\n"
+        "meeting = Meeting()\n"
+        "def lost():\n"
+        "    time.sleep(600)\n"
+        "for step in range(60):\n"
+        "    if step == 20 and os.environ['RANK'] == '1' and os.environ['DDPTOP_ATTEMPT'] == '0':\n"
+        "        lost()\n"
+        "    meeting.meet()\n"
+        "    ddptop.report(loss=0.5)\n"
+        "    time.sleep(0.02)\n",
+        *["--hang-timeout", "5"],
+    )
+    assert job.wait() == 0
+    status = job.status()
+    assert (status["state"], status["attempt"], status["restarts_used"]) == ("finished", 1, 1)
+    types = [event["type"] for event in job.events()]
+    assert types.index("hang_suspected") < types.index("hang") < types.index("group_restart")
+    stacks = Path(job.events("hang")[0]["evidence"]) / "stacks-rank-1.txt"
+    assert "in lost" in stacks.read_text()
+
+
+def test_a_paused_rank_is_not_a_hang(launch_script, wait_until):
+    job = launch_script(
+        "import time, ddptop\n"
+        "from meeting import Meeting\n"
+        "meeting = Meeting()\n"
+        "while True:\n"
+        "    meeting.meet()\n"
+        "    ddptop.report(loss=0.5)\n"
+        "    time.sleep(0.05)\n",
+        *["--hang-timeout", "2"],
+    )
+    wait_until(job.trains, what="training")
+    pid = job.rank(1)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: job.rank(1)["state"] == "paused", what="the pause to be seen")
+        stamp = job.rank(0)["last_progress_at"]
+        wait_until(lambda: job.status()["snapshot_age_s"] < 2 and _age_s(stamp) > 4)
+        assert job.events("hang") == []
+        assert "paused" in {alert["id"] for alert in job.status()["alerts"]}
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="progress after SIGCONT")
+    assert job.status()["attempt"] == 0
+    job.cli("kill", job.name)
+
+
+def _age_s(stamp: str) -> float:
+    import datetime as dt
+
+    return (
+        dt.datetime.now(dt.timezone.utc) - dt.datetime.fromisoformat(stamp.replace("Z", "+00:00"))
+    ).total_seconds()
+
+
+def test_ctrl_c_in_the_pane_does_nothing_and_attach_works_inside_other_multiplexers(
+    launch, wait_until, tmp_path
+):
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"]]
+    for _ in range(3):
+        subprocess.run([*tmux, "send-keys", "-t", job.name, "C-c"], check=True)
+
+    def pane() -> str:
+        return subprocess.run(
+            [*tmux, "capture-pane", "-p", "-t", job.name],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    wait_until(lambda: f"ddptop stop {job.name}" in pane(), what="the advice in the pane")
+    assert "attempt 0: 2 ranks started" in pane()
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 3, what="progress after Ctrl-C")
+
+    for inside in ("tmux", "screen"):
+        if shutil.which(inside) is not None:
+            attach_inside(inside, job, tmp_path, wait_until)
+            assert job.status()["state"] == "running"
+    job.cli("kill", job.name)
+    if shutil.which("screen") is None:
+        pytest.skip("screen is not installed")
+
+
+def attach_inside(inside: str, job: Job, tmp_path: Path, wait_until: Callable[..., object]) -> None:
+    """Wait for the screen of `job` inside another tmux or screen."""
+    outer = f"outer-{uuid.uuid4().hex[:8]}"
+    attach = f"exec {sys.executable} -m ddptop attach {job.name}"
+    if inside == "tmux":
+        start = ["tmux", "-L", outer, "-f", "/dev/null", "new-session", "-d", "-x", "120"]
+        subprocess.run([*start, "-y", "40", attach], check=True)
+    else:
+        subprocess.run(["screen", "-dmS", outer, "sh", "-c", attach], check=True)
+
+    def screen() -> str:
+        if inside == "tmux":
+            shown = subprocess.run(
+                ["tmux", "-L", outer, "capture-pane", "-p"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            return shown.stdout
+        copy = tmp_path / "hardcopy"
+        subprocess.run(["screen", "-S", outer, "-X", "hardcopy", str(copy)], check=False)
+        return copy.read_text(errors="replace") if copy.exists() else ""
+
+    try:
+        wait_until(lambda: job.name in screen() and "rank" in screen().lower(), what="the TUI")
+    finally:
+        if inside == "tmux":
+            subprocess.run(["tmux", "-L", outer, "kill-server"], check=False)
+        else:
+            subprocess.run(["screen", "-S", outer, "-X", "quit"], check=False)
+
+
+@pytest.mark.parametrize("by", ["name", "id"])
+def test_a_job_is_ended_after_its_run_folder_was_deleted(
+    launch_script, ddptop_home, wait_until, by
+):
+    job = launch_script("import torch, time\ntime.sleep(600)\n", nproc=1, name="deleted")
+    rank = psutil.Process(wait_until(lambda: job.rank(0)["pid"]))
+    name = job.name if by == "name" else rank.environ()["DDPTOP_JOB_ID"]
+    gone = job.folder().rename(ddptop_home / "gone")  # else a new snapshot may stop the deletion
+    shutil.rmtree(gone)
+    answer = job.cli("stop", name, "--grace", "1")
+    assert answer.returncode == 0, answer.stderr
+    assert "its run folder had been deleted" in answer.stderr
+    assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+    assert job.cli("stop", name).returncode == 3
+
+
+STARTER = """
+import os, subprocess, sys, time
+import torch
+script = "env -i setsid sh -c 'sleep 600 & echo $! >%s'" % sys.argv[1]
+subprocess.run(["sh", "-c", script], stdout=subprocess.DEVNULL)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "verb", ["stop", "kill", "stop without supervisor", "kill without supervisor"]
+)
+def test_neither_a_stopped_zygote_nor_an_orphan_survives(launch_script, tmp_path, wait_until, verb):
+    orphan = tmp_path / "orphan"
+    text = f"import sys; sys.argv[1:] = [{str(orphan)!r}]\n{STARTER}"
+    job = launch_script(text, nproc=1, name="starter")
+    wait_until(lambda: orphan.exists() and orphan.read_text())
+    agent = psutil.Process(job.processes()["agent"])
+    rank = job.rank(0)["pid"]
+    (zygote,) = [
+        one for one in agent.children() if one.pid != rank and "starter" in str(one.cmdline())
+    ]
+    children = [zygote, psutil.Process(int(orphan.read_text()))]
+    try:
+        zygote.suspend()
+        if verb.endswith("without supervisor"):
+            os.kill(job.processes()["supervisor"], signal.SIGSTOP)
+        answer = job.cli(verb.split()[0], job.name)
+        assert answer.returncode == 0, answer.stderr
+        wait_until(lambda: not [one for one in children if one.is_running()], timeout_s=20)
+    finally:
+        for process in children:
+            if process.is_running():
+                process.kill()

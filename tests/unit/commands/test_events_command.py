@@ -1,0 +1,129 @@
+"""`ddptop events`: text for people, and one event per line for scripts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from pathlib import Path
+
+import pytest
+from ddptop.commands import story
+from tests.unit.commands.test_logs_events import put_spec, write
+
+from ddptop_runner.base.errors import DamagedFileError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history import HistoryWriter
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "runs" / "job")
+
+
+# --- events ----------------------------------------------------------------------------------
+
+
+def make_events(folder: RunFolder, told: list[Event]) -> list[Event]:
+    folder.path.mkdir(parents=True, exist_ok=True)
+    writer = HistoryWriter(folder.history_db)
+    stored = [writer.event(event) for event in told]
+    writer.close(final=True)
+    return stored
+
+
+@pytest.fixture
+def in_paris(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Europe/Paris")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+TOLD = [
+    Event(
+        ts=dt.datetime(2026, 3, 1, 22, 59, 58, tzinfo=dt.timezone.utc),
+        type="launched",
+        message="launched train.py",
+    ),
+    Event(
+        ts=dt.datetime(2026, 3, 1, 23, 0, 1, 500_000, tzinfo=dt.timezone.utc),
+        type="rank_exited",
+        attempt=1,
+        rank=10,
+        pid=5,
+        signal="SIGKILL",
+        message="rank 10 died:\n\x1b[2Jout of memory",
+        evidence="evidence/attempt-1-failure",
+    ),
+    Event(
+        ts=dt.datetime(2026, 3, 1, 23, 0, 2, tzinfo=dt.timezone.utc),
+        type="failed",
+        attempt=1,
+        exit_code=1,
+        message="failed",
+    ),
+]
+
+
+def test_the_story_is_told_in_local_time_with_the_day_when_it_changes(folder, capsys, in_paris):
+    make_events(folder, TOLD)
+    assert story.run_events(folder, False) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Sun 2026-03-01",
+        "  23:59:58                       launched train.py",
+        "Mon 2026-03-02",
+        "  00:00:01  attempt 1   rank 10  rank 10 died: out of memory"
+        "  (see evidence/attempt-1-failure)",
+        "  00:00:02  attempt 1            failed",
+    ]
+
+
+def test_events_as_json_have_every_key_one_event_per_line(folder, capsys):
+    make_events(folder, TOLD)
+    assert story.run_events(folder, True) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert printed[1] == {
+        "schema": 1,
+        "ts": "2026-03-01T23:00:01.500000Z",
+        "seq": 2,
+        "type": "rank_exited",
+        "attempt": 1,
+        "rank": 10,
+        "pid": 5,
+        "exit_code": None,
+        "signal": "SIGKILL",
+        "message": "rank 10 died:\n\x1b[2Jout of memory",
+        "evidence": "evidence/attempt-1-failure",
+        "data": None,
+    }
+    assert [one["seq"] for one in printed] == [1, 2, 3]
+    assert all(one.keys() == printed[1].keys() for one in printed)
+
+
+def test_a_job_without_a_history_has_no_events(folder, capsys):
+    for json_output in (False, True):
+        assert story.run_events(folder, json_output) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_damaged_history_is_an_error_and_no_output(folder, capsys):
+    folder.path.mkdir(parents=True)
+    (folder.path / "history.db").write_bytes(b"garbage" * 1000)
+    with pytest.raises(DamagedFileError, match=r"history\.db is not a valid history"):
+        story.run_events(folder, True)
+    assert capsys.readouterr().out == ""
+
+
+def test_both_verbs_are_wired_to_the_command_line(ddptop_home, ddptop_cli):
+    folder = RunFolder(ddptop_home / "runs" / "job")
+    put_spec(folder, 1)
+    write(folder, 0, 0, b"a\nb\n")
+    make_events(folder, TOLD)
+    assert ddptop_cli("logs", "job", "-n", "1").stdout == "b\n"
+    assert len(ddptop_cli("events", "job", "--json").stdout.splitlines()) == 3
+    refused = ddptop_cli("logs", "job", "-r", "5")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "ddptop: job has no rank 5; ranks: 0\n"

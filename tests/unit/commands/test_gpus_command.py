@@ -1,0 +1,272 @@
+"""`ddptop gpus`, as run by users and scripts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from ddptop.commands.gpus import as_text, devices_with_xids, with_xids
+from tests.support.nvml_stub import GIB, StubProcess
+
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.devices import report as device_report
+from ddptop_runner.devices.owners import labeled
+from ddptop_runner.devices.report import DeviceReport, no_library_report
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+
+GPU_KEYS = {
+    "index",
+    "uuid",
+    "host",
+    "name",
+    "pci_bus_id",
+    "parent_uuid",
+    "mig_instances",
+    "mig_mode",
+    "util_percent",
+    "mem_util_percent",
+    "mem_used_bytes",
+    "mem_total_bytes",
+    "mem_reserved_bytes",
+    "temperature_c",
+    "temperature_slowdown_c",
+    "power_w",
+    "power_limit_w",
+    "energy_j",
+    "sm_clock_mhz",
+    "sm_clock_max_mhz",
+    "mem_clock_mhz",
+    "fan_percent",
+    "pstate",
+    "throttle_reasons",
+    "ecc_uncorrected",
+    "remapped_rows",
+    "remap_pending",
+    "remap_failed",
+    "xid",
+    "xid_meanings",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+    "lost",
+    "note",
+    "unknown",
+    "processes",
+}
+PROCESS_KEYS = {
+    "pid",
+    "user",
+    "command",
+    "mem_used_bytes",
+    "sm_util_percent",
+    "has_exited",
+    "job",
+    "rank",
+    "note",
+}
+
+
+def gpus(env, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ddptop", "gpus", *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_json_has_every_key(make_stub, ddptop_home):
+    stub = make_stub(2)
+    stub.set_processes(0, [StubProcess(1, GIB)])
+    stub.lose(1)
+    done = gpus(stub.env(), "--json")
+    assert done.returncode == 0
+    answer = json.loads(done.stdout)
+    assert set(answer) == {"schema", "source", "driver", "note", "gpus"}
+    assert (answer["schema"], answer["source"], answer["driver"]) == (1, "nvml", "570.124.06")
+    assert [set(gpu) for gpu in answer["gpus"]] == [GPU_KEYS] * 2
+    assert set(answer["gpus"][0]["processes"][0]) == PROCESS_KEYS
+    assert answer["gpus"][1]["lost"] and "lost: " in answer["gpus"][1]["note"]
+
+
+def test_text_shows_devices_and_processes(make_stub, ddptop_home):
+    stub = make_stub(2)
+    stub.set_processes(1, [StubProcess(1, 7 * GIB)])
+    stub.set(0, reasons=0x40)
+    stub.unsupported(0, "nvmlDeviceGetPowerUsage")
+    lines = gpus(stub.env()).stdout.splitlines()
+    assert "n/a/700" in lines[1]
+    assert lines[2].split()[4:8] == ["97%", "55%", "40.0/80.0", "61"]
+    assert lines[2].split()[8:11] == ["412/700", "1755", "1980"]
+    assert lines[4].split() == ["GPU", "PID", "USER", "JOB", "RANK", "SM", "MEMORY", "COMMAND"]
+    assert lines[5].split()[:2] == ["1", "1"] and "7.0 GiB" in lines[5]
+    assert lines[7:] == [
+        "GPU 0: clocks throttled (thermal, by hardware); busy: unknown process, 40.0 GiB",
+        "GPU 1: busy: unknown process, 33.0 GiB",
+        "n/a on GPU 0: POWER W (not supported)",
+        "n/a on GPU 0-1: FAN (not supported)",
+        "per-process SM: n/a (no sample for this process in the last second) on GPU 1",
+    ]
+
+
+def test_no_gpu_is_no_failure(no_library_env, ddptop_home):
+    done = gpus(no_library_env, "--json")
+    assert done.returncode == 0
+    answer = json.loads(done.stdout)
+    assert "file too short): reinstall the NVIDIA driver" in answer.pop("note")
+    assert answer == {"schema": 1, "source": None, "driver": None, "gpus": []}
+    done = gpus(no_library_env)
+    assert done.returncode == 0
+    words = "no GPUs: libnvidia-ml.so.1 cannot be loaded ("
+    assert done.stdout.startswith(words) and done.stdout.count("\n") == 1
+
+
+def test_a_library_that_is_not_there_is_called_missing(monkeypatch):
+    monkeypatch.setattr(device_report, "LIBRARY", "libnvidia-ml-of-nobody.so.1")
+    assert "libnvidia-ml.so.1 not found: install" in no_library_report().note
+
+
+def report(**fields: object) -> DeviceReport:
+    return DeviceReport(ts=utc_now(), boottime_s=1.0, source="nvml", driver="570", **fields)
+
+
+def test_processes_get_the_job_and_rank_that_is_known():
+    gpu = GpuSample(index=0, processes=[GpuProcess(pid=10), GpuProcess(pid=11)])
+    known = {11: ("train", 3)}
+    labels = labeled([gpu, GpuSample(index=1)], known)
+    assert [(p.job, p.rank) for p in labels[0].processes] == [(None, None), ("train", 3)]
+    assert labels[1].processes is None
+    assert as_text(report(gpus=labels)).count("train") == 1
+
+
+def test_xids_that_a_job_has_heard_are_shown():
+    heard = {"GPU-1": GpuSample(index=1, uuid="GPU-1", xid=[31])}
+    known = report(
+        gpus=[GpuSample(index=0, uuid="GPU-0", xid=[]), GpuSample(index=1, uuid="GPU-1")]
+    )
+    gpus = with_xids(known, heard).gpus
+    assert [gpu.xid for gpu in gpus] == [[], [31]]
+    assert "GPU 1: XID 31 (a kernel accessed an unmapped address)" in as_text(report(gpus=gpus))
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({}, ["GPU-1"]),
+        ({"is_live": False}, []),
+        ({"on_other_host": True}, []),
+        ({"snapshot": None}, []),
+    ],
+)
+def test_only_live_jobs_of_this_host_know_the_xids_of_its_devices(changes, known):
+    gpus = [GpuSample(index=0, uuid="GPU-0", xid=[]), GpuSample(index=1, uuid="GPU-1", xid=[31])]
+    view = {"is_live": True, "on_other_host": False, "snapshot": SimpleNamespace(gpus=gpus)}
+    assert list(devices_with_xids([SimpleNamespace(**{**view, **changes})])) == known
+
+
+def test_unknown_is_never_shown_as_zero():
+    text = as_text(report(gpus=[GpuSample(index=0)]))
+    row = text.splitlines()[1]
+    assert row.split() == ["0", *["n/a"] * 13]
+    assert "processes: n/a" in text
+
+
+TROUBLED = [
+    GpuSample(index=0, name="NVIDIA H100 80GB HBM3", xid=[94, 5]),
+    GpuSample(index=1, lost=True, note="lost: it fell off the bus; reset it"),
+    GpuSample(index=2, temperature_c=83, temperature_slowdown_c=87, throttle_reasons=["power cap"]),
+    GpuSample(index=3, temperature_c=81, temperature_slowdown_c=87, ecc_uncorrected=2),
+    GpuSample(index=4, remapped_rows=3, note="a bad row"),
+    GpuSample(index=5, uuid="GPU-5", mig_instances=["MIG-a"]),
+    GpuSample(index=5, uuid="MIG-a", parent_uuid="GPU-5", name="NVIDIA H100 MIG 1g.10gb"),
+]
+
+
+def test_what_is_wrong_is_said_in_words():
+    note = "devices not accessible: 1"
+    text = as_text(report(gpus=TROUBLED, note=note))
+    assert (
+        "GPU 0: XID 94 (an uncorrectable memory error, contained to one process); XID 5\n" in text
+    )
+    assert "GPU 1: lost: it fell off the bus; reset it\n" in text
+    assert "GPU 2: clocks throttled (power cap); 83 C; throttles at 87 C" in text
+    assert "GPU 3: uncorrected memory errors since the driver was loaded: 2\n" in text
+    assert "GPU 4: a bad row; remapped memory rows: 3\n" in text
+    assert next(line for line in text.splitlines() if "MIG 1g.10gb" in line).startswith("5/0")
+    assert text.endswith("\ndevices not accessible: 1")
+
+
+def test_reasons_are_gathered_by_devices_and_not_repeated_for_lost_ones():
+    unknown = {"fan_percent": "not supported", "pstate": "not supported"}
+    gpus = [GpuSample(index=i, unknown=unknown, lost=i == 2, processes=[]) for i in (0, 1, 2, 3, 7)]
+    text = as_text(report(gpus=gpus))
+    assert text.splitlines()[7:] == ["GPU 2: lost", "n/a on GPU 0-1, 3, 7: FAN, P (not supported)"]
+
+
+def test_owners_that_are_not_known_say_why():
+    processes = [GpuProcess(pid=pid, note="another namespace") for pid in range(8)]
+    text = as_text(report(gpus=[GpuSample(index=0, processes=processes)]))
+    assert text.endswith("pid 0, 1, 2, 3, 4, 5 and 2 more: another namespace")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_the_terminal(width):
+    name = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+    gpu = GpuSample(
+        index=10,
+        name=name,
+        util_percent=100,
+        mem_util_percent=100,
+        mem_used_bytes=140 * GIB,
+        mem_total_bytes=141 * GIB,
+        temperature_c=100,
+        power_w=1000,
+        sm_clock_mhz=2100,
+        sm_clock_max_mhz=2100,
+        mem_clock_mhz=12500,
+        fan_percent=100,
+        pstate=12,
+        ecc_uncorrected=9999,
+        remapped_rows=512,
+        note="words " * 40,
+        processes=[GpuProcess(pid=4_000_000, user="someone", command="python " * 30, job="j" * 40)],
+    )
+    lines = as_text(report(gpus=[gpu]), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert ("FAN" in lines[0]) == (width == 120)
+
+
+def test_a_terminal_is_as_wide_as_it_is(make_stub, ddptop_home):
+    script = """
+import pty, sys
+sys.exit(pty.spawn([sys.executable, "-m", "ddptop", "gpus"]) >> 8)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**make_stub(1).env(), "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "REMAP" not in done.stdout and "SM MHZ" in done.stdout
+
+
+def test_asking_imports_neither_textual_nor_rich_nor_asyncio():
+    script = """
+import sys
+import ddptop.commands.gpus
+print([name for name in ("textual", "rich", "torch", "asyncio", "pynvml") if name in sys.modules])
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "[]\n"

@@ -1,0 +1,332 @@
+"""`ddptop status --watch`: lines drawn in place on a real pty, otherwise one line per change."""
+
+from __future__ import annotations
+
+import codecs
+import datetime as dt
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddptop.commands.status_watch import Inline, cells, clip, fit, odd_one
+from ddptop.job.urgency import by_need
+from tests.support.builders import make_snapshot, put_job
+
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.host import procs
+from ddptop_runner.job.registry import read_all
+from ddptop_runner.model.snapshot import Alert, Cause, Progress, RankSample, encode
+from ddptop_runner.model.spec import read_spec
+
+WaitUntil = Callable[..., Any]
+ALIVE = {"guardian": procs.identify(os.getpid())}
+ESC = "\x1b"
+BELOW = f"{ESC}[J"
+"""The end of each drawing."""
+
+
+def ranks(number: int = 4, slow: int | None = None) -> list[RankSample]:
+    return [
+        RankSample(
+            rank=rank,
+            local_rank=rank,
+            host=procs.host_name(),
+            pid=1,
+            state="running",
+            step=41,
+            loss=2.5,
+            loss_state="ok",
+            step_time_s=0.9 if rank == slow else 0.5,
+            steps_per_s=2.0,
+            cpu_percent=100.0,
+            rss_bytes=1 << 30,
+        )
+        for rank in range(number)
+    ]
+
+
+def change(folder: Any, **changes: Any) -> None:
+    """The supervisor's next snapshot."""
+    spec = read_spec(folder)
+    write_atomic(folder.node_file(spec.host), encode(make_snapshot(spec, **changes)))
+
+
+def live(**changes: Any) -> dict[str, Any]:
+    progress = Progress(step=41, total=100, fraction=0.41, eta_s=75.0, source="api")
+    fresh = utc_now() + dt.timedelta(minutes=5)  # on a busy machine, no value is marked as old
+    known = {"ranks": ranks(), "world_size": 4, "step": 41, "progress": progress, "ts": fresh}
+    return {**ALIVE, **known, **changes}
+
+
+class Terminal:
+    """The program with a pty as its controlling terminal, and the screen there."""
+
+    def __init__(self, *arguments: str, rows: int = 12, columns: int = 100, **env: str) -> None:
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.execve(
+                sys.executable,
+                [sys.executable, "-m", "ddptop", "status", *arguments],
+                {**os.environ, "TERM": "xterm-256color", **env},
+            )
+        self.columns, self.sent, self.status = columns, "", None
+        # a read may split a character
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+
+    def read(self) -> str:
+        while select.select([self.master], [], [], 0)[0]:
+            try:
+                data = os.read(self.master, 1 << 16)
+            except OSError:
+                break
+            if not data:
+                break
+            self.sent += self._decode(data)
+        return self.sent
+
+    def screen(self) -> list[str]:
+        """The lines on the screen after drawing, interpreting the few sequences that are used."""
+        lines, x, y = [""], 0, 0
+        whole = "".join(self.read().rpartition(BELOW)[:2])
+        for token in re.findall(rf"{ESC}\[[\d;]*[A-Za-z]|[\r\n]|[^{ESC}\r\n]+", whole):
+            if token == "\n":
+                y += 1
+                lines += [""] * (y + 1 - len(lines))
+            elif token == "\r":
+                x = 0
+            elif not token.startswith(ESC):
+                lines[y] = lines[y][:x].ljust(x) + token + lines[y][x + len(token) :]
+                x += len(token)
+            elif token[-1] == "A":
+                y = max(0, y - int(token[2:-1]))
+            elif token[-1] in "KJ":
+                lines[y] = lines[y][:x]
+                if token[-1] == "J":
+                    del lines[y + 1 :]
+        return [line for line in lines if line]
+
+    def ended(self) -> bool:
+        self.read()
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+            self.read()  # its last output
+        return self.status is not None
+
+    def close(self) -> None:
+        if not self.ended():
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_one(*arguments: str, **options: Any) -> Terminal:
+        opened.append(Terminal(*arguments, **options))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def test_three_lines_are_drawn_in_place_until_the_job_ends(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    folder = put_job("train", live())
+    one = terminal("train", "--watch", "--interval", "0.1")
+    wait_until(lambda: len(one.screen()) == 3, what="three lines")
+    state, of_ranks, devices = one.screen()
+    assert state == "train: running  [########............] 41.0%  1m 15s left  step 41 of 100"
+    assert of_ranks == "4 ranks  2 steps/s  loss 2.5000"
+    assert devices == "CPU  load 400%  memory 4.0 GiB"
+    slow = Alert(
+        id="straggler", severity="info", ranks=[2], message="rank 2 is slow", since=utc_now()
+    )
+    change(folder, **live(ranks=ranks(slow=2), alerts=[slow]))
+    wait_until(lambda: "rank 2: 80% slower" in one.screen()[1], what="the odd one")
+    echo = termios.tcgetattr(one.master)[3] & termios.ECHO
+    assert not echo, "typed keys would be echoed into the lines"
+    cause = Cause(kind="exception", rank=2, summary="rank 2: ValueError: bad", exit_code=1)
+    change(folder, **live(state="failed", cause=cause, ended_at=utc_now(), guardian=None))
+    wait_until(one.ended, what="its end")
+    assert one.status == 1, "the exit status that `wait` has"
+    lines = one.screen()
+    assert len(lines) == 3 and lines[0].startswith("train: failed")
+    assert "rank 2: ValueError: bad" in lines[1]
+    assert f"{ESC}[31m" in one.sent and f"{ESC}[32m" in one.sent
+    assert termios.tcgetattr(one.master)[3] & termios.ECHO, "the echo was not put back"
+
+
+def test_ctrl_c_ends_it_well_and_no_color_is_kept_to(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    message = f"a rank is odd {ESC}[2J{ESC}]0;title\x07\nby far"
+    alert = Alert(id="odd", severity="warning", message=message, since=utc_now())
+    put_job("train", live(alerts=[alert]))
+    one = terminal("train", "--watch", columns=40, NO_COLOR="1")
+    wait_until(lambda: len(one.screen()) == 3, what="three lines")
+    os.write(one.master, b"\x03")
+    wait_until(one.ended, what="its end")
+    assert one.status == 0
+    assert not re.search(rf"{ESC}\[\d+m", one.sent), "NO_COLOR is set"
+    assert f"{ESC}[2J" not in one.sent and f"{ESC}]" not in one.sent
+    assert max(map(len, one.screen())) < 40
+    assert "a rank is odd" in one.screen()[1]
+
+
+def test_all_jobs_have_a_line_each_those_in_need_first(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    for number in range(6):
+        put_job(f"well-{number}", live())
+    put_job("broken", live(state="failed", ended_at=utc_now(), guardian=None))
+    put_job("stuck", live(state="hung"))
+    one = terminal("--watch", rows=5)
+    wait_until(lambda: len(one.screen()) == 4, what="four lines")
+    broken, stuck, well, more = one.screen()
+    assert broken.startswith("broken  failed") and stuck.startswith("stuck  hung")
+    assert well.startswith("well-") and "41.0%" in well
+    assert more == "and 5 more (ddptop ls)"
+
+
+def test_without_a_terminal_each_change_is_one_line(
+    ddptop_home: Path, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    folder = put_job("train", live())
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "ddptop", "status", "train", "--watch", "--interval", "0.1"]
+    with out.open("w") as file:
+        one = subprocess.Popen(command, stdout=file, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: "\n" in out.read_text(), what="a line")
+        change(folder, **live(state="finished", ended_at=utc_now(), guardian=None))
+        assert one.wait(60) == 0
+    finally:
+        one.kill()
+        one.wait()
+    first, second = out.read_text().splitlines()
+    assert first.startswith("train: running") and " | 4 ranks  2 steps/s" in first
+    assert second.startswith("train: finished") and ESC not in first + second
+
+
+HUNG_UP = """
+import contextlib, fcntl, os, signal, termios
+from ddptop.commands.status_watch import quiet_keys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+with quiet_keys():
+    print("quiet" if not termios.tcgetattr(0)[3] & termios.ECHO else "echoes", flush=True)
+    with contextlib.suppress(OSError):
+        os.read(0, 1)
+print("left", flush=True)
+"""
+
+
+def test_it_leaves_a_terminal_that_is_gone() -> None:
+    master, slave = pty.openpty()
+    program = subprocess.Popen(
+        [sys.executable, "-c", HUNG_UP],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    os.close(slave)
+    assert program.stdout is not None and program.stdout.readline() == "quiet\n"
+    os.close(master)
+    assert program.communicate(timeout=60) == ("left\n", "")
+
+
+def test_what_did_not_change_is_not_said_again() -> None:
+    out = io.StringIO()
+    screen = Inline(out)
+    for text in ("a", "a", "b", "b", "a"):
+        screen.show([[(text, "bad")], [("x", "")]])
+    assert out.getvalue() == "a | x\nb | x\na | x\n"
+
+
+def test_json_is_one_object_a_line(ddptop_home: Path) -> None:
+    put_job("train", live(state="stopped", ended_at=utc_now(), guardian=None))
+    command = [sys.executable, "-m", "ddptop", "status", "--watch", "--json"]
+    one = subprocess.run([*command, "train"], capture_output=True, text=True, check=False)
+    assert one.returncode == 4
+    (line,) = one.stdout.splitlines()
+    assert json.loads(line)["job"] == "train" and json.loads(line)["step"] == 41
+    with subprocess.Popen(
+        [*command, "--interval", "0.1"], stdout=subprocess.PIPE, text=True
+    ) as every:
+        assert every.stdout is not None
+        try:
+            lines = [json.loads(every.stdout.readline()) for _ in range(2)]
+            every.send_signal(signal.SIGINT)
+            assert every.wait(60) == 0
+        finally:
+            every.kill()
+    assert [line["jobs"][0]["job"] for line in lines] == ["train", "train"]
+
+
+def test_an_interval_without_watch_is_refused(bad_input: Callable[..., str]) -> None:
+    assert "add --watch" in bad_input(2, "status", "--interval", "1")
+
+
+def test_job_removed_meanwhile_is_reported(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    folder = put_job("train", live())
+    one = terminal("train", "--watch", "--interval", "0.1")
+    wait_until(lambda: len(one.screen()) == 3, what="three lines")
+    folder.spec_file.unlink()
+    wait_until(one.ended, what="its end")
+    assert one.status == 3 and "train was removed" in one.sent
+
+
+def test_what_does_not_fit_is_left_out_from_the_end() -> None:
+    parts = [("train: running", "good"), ("41 %", ""), ("1m left", ""), ("attempt 2", "warn")]
+    assert [text for text, _ in fit(parts, 80)] == [text for text, _ in parts]
+    assert [text for text, _ in fit(parts, 34)] == ["train: running", "41 %", "attempt 2"]
+    assert [text for text, _ in fit(parts, 8)] == ["train: …"]
+    wide = clip("訓練の仕事", 6)
+    assert wide == "訓練…" and cells(wide) == 5
+
+
+def test_the_odd_one_is_named_in_words() -> None:
+    def words(ranks: list[RankSample], *marks: tuple[str, int]) -> str:
+        alerts = [Alert(id=id_, severity="info", ranks=[number], message="m", since=utc_now())
+                  for id_, number in marks]  # fmt: skip
+        return odd_one(ranks, [], alerts)
+
+    assert words(ranks(slow=3)) == "", "no alert names it"
+    assert words(ranks(slow=3), ("straggler", 3)) == "rank 3: 80% slower"
+
+
+def test_need_goes_before_age(ddptop_home: Path) -> None:
+    alert = Alert(id="x", severity="error", message="x", since=utc_now())
+    put_job("well", live())
+    put_job("old", {"state": "failed", "ended_at": utc_now() - dt.timedelta(days=2)})
+    put_job("failed", {"state": "failed", "ended_at": utc_now()})
+    put_job("alarmed", live(alerts=[alert]))
+    put_job("done", {"state": "finished", "ended_at": utc_now()})
+    put_job("stuck", live(state="hung"))
+    assert [view.job for view in by_need(read_all()[0], utc_now())] == [
+        *("failed", "stuck", "alarmed", "well", "done", "old")
+    ], "the order of the overview"

@@ -1,0 +1,121 @@
+"""Devices that are lost or return, or whose driver is reloaded."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.nvml_stub import StubGpu
+from tests.support.nvml_stub.driver import UNKNOWN
+
+from ddptop_runner.devices.nvml_device import METRICS
+from ddptop_runner.devices.report import without_metrics
+from ddptop_runner.model.snapshot import GpuSample
+
+NO_REASON = {"index", "host", "parent_uuid", "mig_instances", "mig_mode", "lost", "note", "unknown"}
+NOT_MEASURED = {f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("rx", "tx")}
+
+
+def test_every_field_that_can_be_null_can_say_why():
+    assert set(METRICS) == set(GpuSample.__struct_fields__) - NO_REASON - NOT_MEASURED
+
+
+@pytest.mark.parametrize("state", ["healthy", "poor", "lost", "lost from the start"])
+def test_each_null_has_its_reason_and_nothing_else_has(make_stub, make_reader, state):
+    numbers = [name for name, value in vars(StubGpu(0)).items() if isinstance(value, int)]
+    kept = ("index", "minor", "lost", "mem_total", "mem_used", "remap_pending", "remap_failed")
+    poor = dict.fromkeys(set(numbers) - set(kept))
+    stub = make_stub([StubGpu(0, **(poor if state == "poor" else {}))])
+    if state == "lost from the start":
+        stub.lose(0)
+    reader = make_reader(stub)
+    reader.sample(0)
+    if state == "lost":
+        stub.lose(0)
+    gpu = reader.sample(1)[0]
+    assert set(gpu["unknown"]) == {name for name in METRICS if gpu[name] is None}
+    assert all(gpu["unknown"].values())
+    assert (gpu["note"] is not None) == gpu["lost"] == state.startswith("lost")
+
+
+def test_lost_device_has_a_remedy_and_keeps_fixed_values(make_stub, make_reader):
+    stub = make_stub(2)
+    reader = make_reader(stub)
+    before = reader.sample(0)[1]
+    stub.lose(1)
+    gpu = reader.sample(1)[1]
+    assert "fell off the bus" in gpu["note"] and "--gpu-reset -i 1" in gpu["note"]
+    for name in ("pci_bus_id", "temperature_slowdown_c", "sm_clock_max_mhz"):
+        assert gpu[name] == before[name] is not None
+    assert gpu["unknown"]["energy_j"] == "the device is lost"
+
+
+def test_of_a_device_that_is_back_everything_is_read_again(make_stub, make_reader):
+    stub = make_stub(1)
+    reader = make_reader(stub)
+    stub.unsupported(0, "nvmlDeviceGetFanSpeed", "nvmlDeviceGetPowerUsage")
+    reader.sample(0)
+    stub.lose(0)
+    reader.sample(1)
+    stub.set(0, lost=0, errors={}, fan=40, max_sm_clock=1000, energy_mj=1000)
+    for second in range(2, 13):
+        gpu = reader.sample(second)[0]
+    assert not gpu["lost"] and gpu["note"] is None
+    assert (gpu["power_w"], gpu["fan_percent"], gpu["energy_j"]) == (412, 40, 1)
+    assert gpu["sm_clock_max_mhz"] == 1000
+    assert gpu["unknown"] == {}
+
+
+def test_failing_device_does_not_affect_the_others(make_stub, make_reader):
+    stub = make_stub(3)
+    reader = make_reader(stub)
+    reader.sample(0)
+    every = [name for name in stub.counts() if name.startswith("nvmlDevice")]
+    stub.unsupported(1, *every, status=UNKNOWN)
+    for second in range(1, 31):
+        gpus = reader.sample(second)
+    assert [gpu["lost"] for gpu in gpus] == [False, True, False]
+    assert "no longer responding" in gpus[1]["note"] or "NVML error" in gpus[1]["note"]
+    assert stub.counts()["nvmlInitWithFlags"] == 1
+    assert stub.counts()["nvmlShutdown"] == 0
+
+
+@pytest.mark.parametrize(("status", "words"), [(8, "power cables"), (11, "interrupts")])
+def test_device_that_cannot_be_opened_shows_the_reason(make_stub, make_reader, status, words):
+    stub = make_stub(2)
+    stub.unsupported(1, "nvmlDeviceGetHandleByIndex_v2", status=status)
+    gpu = make_reader(stub).sample(0)[1]
+    assert gpu["lost"] and words in gpu["note"]
+
+
+def test_rows_that_could_not_be_replaced_are_said(make_stub, make_reader):
+    stub = make_stub([StubGpu(0, remapped_uncorrectable=8, remap_failed=1)])
+    gpu = make_reader(stub).sample(0)[0]
+    assert gpu["remap_failed"] and gpu["remapped_rows"] == 8
+    assert "replace the device" in gpu["note"]
+
+
+def test_xids_have_their_meaning_beside_them(make_stub, make_reader):
+    stub = make_stub(1)
+    reader = make_reader(stub)
+    reader.sample(0)
+    stub.raise_xid(0, 94)
+    stub.raise_xid(0, 4242)
+    gpu = reader.sample(1)[0]
+    assert gpu["xid"] == [94, 4242]
+    assert "contained" in gpu["xid_meanings"][0] and gpu["xid_meanings"][1] == "XID 4242"
+
+
+def test_a_device_that_reports_no_xids_has_none_rather_than_an_empty_list(make_stub, make_reader):
+    gpu = make_reader(make_stub([StubGpu(0, xid_events=0)])).sample(0)[0]
+    assert gpu["xid"] is gpu["xid_meanings"] is None
+    assert gpu["unknown"]["xid"] == gpu["unknown"]["xid_meanings"] == "not supported"
+
+
+def test_a_device_whose_sampler_is_silent_keeps_its_identity_and_gives_the_reason():
+    gpu = GpuSample(
+        index=1, uuid="G", util_percent=5, pci_bus_id="0:1", unknown={"name": "not told"}
+    )
+    silent = without_metrics(gpu)
+    assert (silent.uuid, silent.pci_bus_id, silent.util_percent) == ("G", "0:1", None)
+    assert silent.unknown["util_percent"] == "the driver is not responding"
+    assert silent.unknown["name"] == "not told"
+    assert set(silent.unknown) == {name for name in METRICS if getattr(silent, name) is None}

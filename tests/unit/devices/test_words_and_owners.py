@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+
+import pytest
+from tests.support.nvml_stub import build_library
+
+from ddptop_runner.devices import codes
+from ddptop_runner.devices.owners import (
+    EXITED,
+    HIDDEN,
+    INIT_PID_NAMESPACE,
+    OTHER_NAMESPACE,
+    Owner,
+    ProcessOwners,
+)
+from ddptop_runner.devices.words import trouble, why_not
+from ddptop_runner.host import procs
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0, []),
+        (0x1, []),  # idle
+        (0x4 | 0x1, ["power cap"]),
+        (0x8, ["hardware slowdown"]),
+        (0x8 | 0x40, ["thermal, by hardware"]),
+        (0x20 | 0x80 | 0x8, ["thermal, by software", "power brake"]),
+        (0x1000, ["0x1000"]),
+    ],
+)
+def test_throttle_reasons_in_words(mask, words):
+    assert codes.throttle_names(mask) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (31, "address"),
+        (48, "uncorrectable"),
+        (74, "NVLink"),
+        (79, "fell off the bus"),
+        (94, "contained"),
+        (119, "system processor"),
+        (777, "XID 777"),
+    ],
+)
+def test_xids_in_words(code, words):
+    assert words in codes.xid(code).meaning
+
+
+def test_every_xid_that_matters_for_training_has_a_meaning():
+    common = (13, 31, 32, 38, 43, 45, 48, 61, 62, 63, 64, 68, 69, 74, 79, 92, 94, 95)
+    newer = (109, 110, 119, 120, 121, 140, 143, 154)
+    assert {*common, *newer} <= codes.XIDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3, "not supported"),
+        (4, "no permission"),
+        (13, "not supported by this driver"),
+        (25, "not supported by this driver"),
+        (10, "timed out"),
+        (999, "unreadable: NVML error 999"),
+    ],
+)
+def test_why_a_figure_is_unknown(status, words):
+    assert words in why_not(status)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(15, "bus"), (8, "power cables"), (None, "no longer responding"), (77, "77")],
+)
+def test_what_is_wrong_with_a_device(status, words):
+    assert words in trouble(3, status)
+    assert "--gpu-reset -i 3" in trouble(3, status)
+
+
+def test_a_process_of_the_first_namespace_is_described():
+    me = pwd.getpwuid(os.getuid()).pw_name
+    owner = ProcessOwners(INIT_PID_NAMESPACE).describe(os.getpid())
+    assert owner.user == me
+    assert owner.command and "python" in owner.command
+    assert owner.note is None
+
+
+def test_a_process_that_is_gone_is_unknown():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    owner = ProcessOwners(INIT_PID_NAMESPACE).describe(child.pid)
+    assert (owner.user, owner.command, owner.note) == (None, None, EXITED)
+    assert owner.has_exited
+
+
+def test_a_zombie_is_named():
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        owner = ProcessOwners(INIT_PID_NAMESPACE).describe(child.pid)
+    assert owner.user and owner.command and owner.note is None
+
+
+@pytest.mark.parametrize("hidden", ["stat", "open"])
+def test_processes_of_others_under_hidepid_are_no_processes_that_ended(monkeypatch, hidden):
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError
+
+    def absent(*args: object) -> None:
+        raise FileNotFoundError
+
+    if hidden == "stat":  # hidepid=2: no folder, and no permission to signal
+        monkeypatch.setattr(os, "stat", absent)
+        monkeypatch.setattr(os, "kill", refuse)
+    else:
+        monkeypatch.setattr("builtins.open", refuse)
+    owner = ProcessOwners(INIT_PID_NAMESPACE).describe(os.getpid())
+    monkeypatch.undo()
+    assert owner.command is None and owner.note == HIDDEN
+    assert (owner.user is None) == (hidden == "stat")
+
+
+def test_a_command_is_one_printable_line_of_limited_length():
+    script = "print(flush=True); input()  # \x1b[31m\n#" + "x" * 1000
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        command = ProcessOwners(INIT_PID_NAMESPACE).describe(child.pid).command
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+    assert len(command) == 400 and command.endswith("...")
+    assert command.isprintable()
+
+
+def test_in_a_container_a_pid_counts_only_with_cuda_in_it(make_stub, tmp_path):
+    library = tmp_path / "libcuda.so.1"
+    shutil.copy(build_library(), library)
+    owners = ProcessOwners(INIT_PID_NAMESPACE + 1)
+    assert owners.describe(os.getpid()) == Owner(note=OTHER_NAMESPACE)
+    assert "--pid=host" in OTHER_NAMESPACE
+    assert not owners.pids_are_the_drivers
+    script = f"import ctypes; ctypes.CDLL({str(library)!r}); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        owner = owners.describe(child.pid)
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+    assert owner.user and "libcuda" in owner.command and owner.note is None
+
+
+def test_a_user_without_a_name_is_a_number():
+    assert procs.user_name(4_000_000_123) == "4000000123"
+
+
+def test_the_stub_is_what_nvml_would_be(make_stub):
+    assert ctypes.CDLL(str(build_library())).nvmlErrorString

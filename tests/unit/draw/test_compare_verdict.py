@@ -1,0 +1,137 @@
+"""A comparison as text. Pure functions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import replace
+
+import pytest
+from ddptop.charts.compared import by_step_data, by_time_data, without_steps
+from ddptop.charts.figures import FigureOptions, FiguresData, draw_figures
+from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
+from ddptop.job.compare import LOSS, LossCurve, Run, Sample, Standing, compare
+from ddptop.job.report import report
+from ddptop.style import plain
+from tests.unit.job.test_compare_differences import NOW, view
+
+
+def run(job: str, *losses: float | None, step_s: float = 1.0, steps: bool = True) -> Run:
+    samples = tuple(
+        Sample(i * step_s, i if steps else None, loss, 0, is_bad=loss is None)
+        for i, loss in enumerate(losses)
+    )
+    return Run(view(job), LossCurve(samples), attempts=((0, 0.0), (1, 2.0)))
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([1.0, 0.88], "12% lower"),
+        ([1.0, 0.992], "0.8% lower"),
+        ([1.0, 0.999], ""),
+        ([3.1, 1.0], "3.1x lower"),
+        ([42.0, 1.0], "42x lower"),
+        ([1.0, 1e-9], "over 1,000x lower"),
+        ([1.0, -0.5], "150% lower"),
+    ],
+)
+def test_how_much_lower_a_loss_is(losses: list[float], said: str) -> None:
+    by = (losses[0] - losses[1]) / abs(losses[0])
+    assert how_much_lower(Standing(LOSS, 1, 1.0, tuple(losses), 1, by)) == said
+    assert how_much_lower(Standing(LOSS, 1, 1.0, tuple(losses), None, None)) == ""
+
+
+def noisy(job: str, level: float, seed: int, **validation: list[float]) -> Run:
+    chance = random.Random(seed)
+    losses = [level * chance.uniform(0.8, 1.2) for _ in range(400)]
+    scalars = {
+        name: LossCurve(tuple(Sample(99.0 + 100 * i, 99 + 100 * i, v) for i, v in enumerate(of)))
+        for name, of in validation.items()
+    }
+    return replace(run(job, *losses), scalars=scalars)
+
+
+def test_a_difference_within_the_noise_of_batches_is_none() -> None:
+    for seed in range(20):
+        said = verdict(compare([noisy("a", 1.0, seed), noisy("b", 0.99, seed + 100)]))
+        assert "lower" not in said, said
+        clear = verdict(compare([noisy("a", 1.0, seed), noisy("b", 0.7, seed + 100)]))
+        assert clear.startswith("B's loss is"), clear
+
+
+def test_the_validation_loss_decides_if_all_have_one() -> None:
+    one, other = (
+        noisy("a", 1.0, 1, val_loss=[3, 2, 1.5, 1.2]),
+        noisy("b", 0.7, 2, val_loss=[3, 2, 2]),
+    )
+    found = compare([one, other])
+    assert verdict(found) == "A's validation loss is 25% lower at step 299"
+    assert report(found).better == "a" and report(found).compared_by == "val_loss"
+    assert [job.validation_loss_at_common for job in report(found).jobs] == [1.5, 2]
+    third = noisy("c", 1.0, 3, val_loss=[3, 2.5, 1.6])
+    assert "than C's, the next, at step 299" in verdict(compare([one, other, third]))
+    assert verdict(compare([one, noisy("b", 0.7, 2)])).startswith("B's loss is")
+
+
+def test_an_epoch_is_a_whole_number() -> None:
+    counted = run("a", 3, 2)
+    counted = replace(counted, scalars={"epoch": LossCurve((Sample(1.0, 1, 6.0),))})
+    (row,) = [row for row in rows(compare([counted]), NOW) if row.label == "epoch"]
+    assert row.values[0][0] == "6"
+    chart = draw_figures(by_step_data([counted], "epoch") or FiguresData(), FigureOptions(), 99, 9)
+    assert "6.0" not in plain(chart.note) and "6" in plain(chart.note)
+
+
+def test_who_learns_better_and_who_is_faster() -> None:
+    slow, fast = run("a", 3, 2, 1), run("b", 3, 2.5, 2, step_s=0.5)
+    said = verdict(compare([slow, fast]))
+    assert said == "A's loss is 2.0x lower at step 2; B is 2.0 times as fast per step"
+    assert verdict(compare([slow, run("b", 3, 2, 1)])) == "the losses are the same at step 2"
+    assert verdict(compare([slow])) == "pick a job to compare with"
+    assert verdict(compare([slow, run("b", 3, None)])) == "loss is no longer finite for B"
+    assert verdict(compare([slow, run("b")])) == "no loss to compare for A and B"
+    untold = verdict(compare([slow, run("b", 3, 1, 0.5, steps=False)]))
+    assert untold == "B's loss is 2.0x lower after 2s"
+
+
+def test_figures_that_are_not_known_are_na() -> None:
+    told = {row.key: [text for text, _ in row.values] for row in rows(compare([run("a")]), NOW)}
+    for key in ("common", "best", "last", "pace", "step_time", "steps", "restarts"):
+        assert told[key] == ["n/a"], key
+
+
+def test_rows_mark_what_was_given_and_not_what_was_measured() -> None:
+    found = rows(compare([run("a", 3, 2), run("b", 3, 1)]), NOW)
+    assert not any(row.differs for row in found if row.key in ("common", "best", "last"))
+    other = Run(view("c", "--lr", "2"), run("c", 3, 1).curve)
+    (given,) = (row for row in rows(compare([run("a", 3, 2), other]), NOW) if row.differs)
+    assert (given.label, given.values[0], given.values[1][0]) == ("--lr", ("not set", "dim"), "2")
+
+
+def test_curves_by_time_and_by_step() -> None:
+    runs = [run("a", 3, None, 2), run("b", 3, 2, 1)]
+    time, step = by_time_data(runs), by_step_data(runs)
+    assert step is not None
+    assert [curve.name for curve in step.curves] == ["A a", "B b"]
+    assert list(step.curves[0].points.t) == [0.0, 2.0]
+    assert list(step.curves[0].points.not_finite) == [1.0]
+    assert time.marks == ((2.0, "A↻1"), (2.0, "B↻1"))
+    # the other's restart does not interrupt it
+    assert [curve.cuts for curve in time.curves] == [[2.0], [2.0]]
+    alone = Run(runs[1].view, runs[1].curve)
+    assert [curve.cuts for curve in by_time_data([runs[0], alone]).curves] == [[2.0], []]
+    assert by_step_data([runs[0], run("c", 1, steps=False)]) is None
+    assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("unknown for B c)")
+
+
+def test_compared_job_is_described_by_its_differing_options() -> None:
+    mine = view("a", "--lr", "1", "--amp")
+    later = NOW + dt.timedelta(minutes=1)
+    other = view("b", "--lr", "2", "--amp")
+    assert companion_row(other, "B", mine)["what"] == ("--lr 2", "")
+    assert companion_row(view("b", "--lr", "1"), "", mine)["what"][0] == "no --amp"
+    assert companion_row(view("b", "--lr", "1", "--amp"), "", mine)["what"][0] == "none"
+    assert companion_row(view("b", "2"), "", view("a", "1"))["what"][0] == "2"
+    foreign = view("b", "--x", target="fit.py", created_at=later)
+    assert companion_row(foreign, "", mine)["what"] == ("fit.py --x", "dim")

@@ -1,0 +1,189 @@
+"""Devices: every metric or the reason it is missing, and which processes use them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from ddptop.draw.devices import detail_lines, device_lines, device_trouble, holder_text, rank_holder
+from ddptop.draw.header import cost
+from ddptop.job.figures.devices import energy, heat
+from ddptop.sources import devices as sources
+from ddptop.sources.devices import DeviceSource
+from ddptop.style import plain, width
+from ddptop.tui.widgets.devices import DevicePanel
+from ddptop.tui.widgets.lines import changed_cells
+from tests.support import fake_foreign
+from tests.support.fake_foreign import HeldFeed, IllFeed
+from tests.support.fake_home import GIB, gpu
+
+from ddptop_runner.job.registry import rank_of_pid
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+
+
+def ill(index: int) -> GpuSample:
+    return next(g for g in IllFeed().latest.gpus if g.index == index and g.parent_uuid is None)
+
+
+def details(sample: GpuSample, cells: int = 110, rows: int = 40) -> str:
+    lines = detail_lines(sample, cells, rows)
+    assert all(width(line) <= cells for line in lines)
+    assert len(lines) <= rows
+    return "\n".join(plain(line).rstrip() for line in lines)
+
+
+class TestDetails:
+    def test_throttled_device_shows_the_reason_and_temperature_limit(self) -> None:
+        text = details(ill(0))
+        assert "slowed    ▼ thermal, by hardware" in text
+        assert "now 86 °C   slowdown at 87 °C   fan n/a" in text
+        assert "SM 1200/1980 MHz" in text
+        assert "limited by power cap" in text, "the usual power limit is no trouble, but said"
+        assert "energy 113.9 kWh" in text
+
+    def test_what_is_not_known_has_a_reason(self) -> None:
+        assert "n/a       fan: not supported by this device" in details(ill(0))
+        text = details(ill(5))
+        assert "n/a       utilization, memory, processes: no permission" in text
+        assert "temperature: the driver has no such function" in text
+        assert "0%" not in text
+
+    def test_a_lost_device_has_words_and_no_figures(self) -> None:
+        text = details(ill(1))
+        assert "✗ lost: fell off the bus; a reset or a reboot brings it back" in text
+        assert "clocks" not in text
+
+    def test_an_xid_has_its_meaning(self) -> None:
+        assert "✗ 79: the device fell off the bus" in details(ill(2))
+
+    def test_failing_memory_is_reported(self) -> None:
+        assert "spare rows used 12   row remap pending: reset the device" in details(ill(3))
+        assert "no spare rows left: replace the device" in details(ill(4))
+
+    def test_a_healthy_device_has_no_trouble(self) -> None:
+        assert "● the driver reports no problems" in details(ill(7))
+        assert "no trouble" not in details(ill(5)), "of that one the driver does not say"
+        assert device_trouble(gpu(0, throttle_reasons=["power cap"])) == ()
+
+    def test_mig_instances_are_named_on_both_sides(self) -> None:
+        assert "MIG       MIG-aaaa   MIG-bbbb" in details(ill(6))
+        instance = next(g for g in IllFeed().latest.gpus if g.parent_uuid is not None)
+        assert "GPU 6, MIG instance" in details(instance)
+
+    def test_processes_have_user_memory_share_and_command(self) -> None:
+        text = details(ill(0))
+        assert "31000  ada" in text
+        assert "55.0 GiB    96%" in text
+        assert "python train.py" in text
+        assert "its pid is one of another container" in text
+
+    def test_where_room_is_short_processes_stay(self) -> None:
+        text = details(ill(0), cells=78, rows=10)
+        assert "31000  ada" in text
+        assert text.endswith("more")
+
+    @pytest.mark.parametrize("cells", [60, 80, 120, 200])
+    def test_it_fits_any_width(self, cells: int) -> None:
+        for sample in IllFeed().latest.gpus:
+            details(sample, cells)
+
+    def test_energy_in_the_unit_that_reads_well(self) -> None:
+        assert [energy(value) for value in (None, 3600.0, 4.1e8)] == ["n/a", "1 Wh", "113.9 kWh"]
+
+
+class TestRows:
+    def test_a_device_that_is_back_is_normal_again(self) -> None:
+        lost, back = ill(1), msgspec.structs.replace(ill(1), lost=False, note=None)
+        assert "lost: fell off the bus" in plain(device_lines([lost], 100, lambda _: ())[1])
+        text = plain(device_lines([back], 100, lambda _: ())[1])
+        assert "lost" not in text
+        assert "%" in text
+
+    def test_heat_is_measured_against_the_devices_own_threshold(self) -> None:
+        assert heat(gpu(0, temperature_c=86.0, temperature_slowdown_c=95.0)) == ""
+        assert heat(gpu(0, temperature_c=86.0, temperature_slowdown_c=87.0)) == "warn"
+        assert heat(gpu(0, temperature_c=None)) == "dim"
+
+    def test_trouble_comes_before_the_holder(self) -> None:
+        assert plain(holder_text(ill(2))) == "XID 79  busy: unknown process, 61.4 GiB"
+
+    def test_ranks_of_one_job_are_held_together(self) -> None:
+        held = gpu(0, processes=[GpuProcess(pid=p) for p in (11, 12, 13)])
+        known = {11: ("train.py:4711", 0), 12: ("train.py:4711", 1)}
+        assert plain(holder_text(held, known)) == "train.py:4711 ranks 0-1  pid 13"
+
+    def test_data_loader_workers_count_as_their_rank(self) -> None:
+        view = fake_foreign.healthy()
+        ranks = list(view.foreign.ranks)
+        ranks[2] = msgspec.structs.replace(ranks[2], helpers=(9001,))
+        foreign = msgspec.structs.replace(view.foreign, ranks=tuple(ranks))
+        found = rank_of_pid([msgspec.structs.replace(view, foreign=foreign)])
+        assert found[9001] == ("train.py:4711", 2)
+        assert found[4711] == ("train.py:4711", None)
+        assert found[4724] == ("train.py:4711", 3)
+
+    def test_the_name_of_a_device_in_its_rank_is_said_where_it_differs(self) -> None:
+        view = fake_foreign.with_findings()
+        held = {g.index: g for g in view.snapshot.gpus}
+        holder = rank_holder(view)
+        assert plain(holder(held[5])) == "rank 1 cuda:1"
+        same = fake_foreign.healthy()
+        assert plain(rank_holder(same)(same.snapshot.gpus[1])) == "rank 1"
+
+    def test_a_stranger_on_a_jobs_device_is_counted(self) -> None:
+        view = fake_foreign.healthy()
+        held = view.snapshot.gpus[0]
+        more = [*(held.processes or []), GpuProcess(pid=1, user="bob", mem_used_bytes=GIB)]
+        crowded = msgspec.structs.replace(held, processes=more)
+        assert plain(rank_holder(view)(crowded)) == "rank 0 +1 from outside this job"
+
+
+def test_the_cost_is_told_at_length_and_briefly() -> None:
+    assert cost(None, 1.0) == ("", "")
+    assert cost(1.24, None) == ("ddptop overhead 1.2% CPU", "ddptop overhead 1.2% CPU")
+    assert cost(1.24, 0.44) == (
+        "ddptop overhead 1.2% CPU, sampler 0.4%",
+        "ddptop overhead 1.7% CPU",
+    )
+
+
+def test_what_the_sampler_costs_is_passed_on(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "DeviceFeed", HeldFeed)
+    source = DeviceSource()
+    source.loop = loop = asyncio.new_event_loop()
+    found = source.read([])
+    loop.run_until_complete(source.close())
+    loop.close()
+    assert found.sampler_cpu_percent == 0.4
+
+
+class TestChangedCells:
+    OLD = ((" 0 ", "strong"), ("97%", ""), ("  612 W", ""), (" free", "dim"))
+
+    def test_only_what_differs_is_sent(self) -> None:
+        new = ((" 0 ", "strong"), ("98%", ""), ("  612 W", ""), (" free", "dim"))
+        assert changed_cells(self.OLD, new, 19) == (3, 6)
+
+    def test_a_color_is_a_change(self) -> None:
+        new = ((" 0 ", "strong"), ("97%", "warn"), ("  612 W", ""), (" free", "dim"))
+        assert changed_cells(self.OLD, new, 19) == (3, 6)
+
+    def test_a_line_of_another_length_is_sent_to_its_end(self) -> None:
+        new = ((" 0 ", "strong"), ("100%", ""), ("  612 W", ""), (" free", "dim"))
+        assert changed_cells(self.OLD, new, 30) == (3, 30)
+
+    def test_text_that_moved_between_spans_is_never_lost(self) -> None:
+        new = ((" 0 ", "strong"), ("97%", ""), ("  612", ""), (" W", ""), (" free", "dim"))
+        start, end = changed_cells(self.OLD, new, 19)
+        assert (start, end) == (6, 13)
+
+
+class TestPanel:
+    def test_no_room_hides_no_trouble(self) -> None:
+        panel = DevicePanel()
+        lost = msgspec.structs.replace(gpu(7), lost=True)
+        panel.show_devices([*(gpu(index) for index in range(7)), lost], holder_text)
+        assert "and 5 more, problems on GPU 7: press v" in plain(panel.build(60, 6)[-1])

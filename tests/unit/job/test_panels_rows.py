@@ -1,0 +1,220 @@
+"""Devices and table rows as strings, and what is omitted if there is little room."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from ddptop.draw import devices, events, panels
+from ddptop.job.figures import ranks
+from ddptop.job.figures.columns import fit_columns
+from ddptop.job.figures.jobs import columns_for
+from ddptop.job.figures.ranks import columns_of
+from ddptop.job.outliers import imbalance_note, worst_figure
+from ddptop.style import Line, plain, width
+from tests.support.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
+from tests.support.own_views import rank, row_of_rank
+
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.judge.balance.imbalance import RankDeviation
+from ddptop_runner.model.snapshot import Alert, GpuProcess, Imbalance
+
+
+class TestDevices:
+    def test_a_device_line(self) -> None:
+        one = gpu(
+            0,
+            util_percent=50.0,
+            mem_used_bytes=40 * GIB,
+            temperature_c=88.0,
+            temperature_slowdown_c=90.0,
+            power_w=612.4,
+        )
+        lines = devices.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
+        assert texts(lines) == [
+            "   util                  memory                         temp     power  used by",
+            " 0 ■■■■■■■▪·······   50% ■■■■■■■▪······· 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
+        ]
+        assert ("88 °C ".rjust(7), "warn") in lines[1]
+
+    @pytest.mark.parametrize("cells", [30, 44, 57, 80, 96, 120, 200])
+    def test_every_width_is_kept(self, cells: int) -> None:
+        gpus = [gpu(index) for index in range(12)]
+        for line in devices.device_lines(gpus, cells, lambda g: ((f"rank {g.index}", ""),)):
+            assert width(line) == cells
+
+    def test_unknown_figures_are_n_a_without_a_bar(self) -> None:
+        blank = msgspec.structs.replace(
+            gpu(0),
+            util_percent=None,
+            mem_used_bytes=None,
+            temperature_c=None,
+            power_w=None,
+        )
+        text = texts(devices.device_lines([blank], 80, lambda _: ()))[1]
+        assert text.count("n/a") == 4
+        assert "■" not in text and "·" not in text
+        assert "0%" not in text
+
+    def test_lost_device_is_shown_as_lost(self) -> None:
+        text = texts(devices.device_lines([gpu(3, lost=True)], 80, lambda _: ()))[1]
+        assert text == " 3 ✗ lost: the driver is not responding"
+
+    def test_trouble_in_words(self) -> None:
+        ill = gpu(
+            0, xid=[79], ecc_uncorrected=2, throttle_reasons=["power cap", "thermal, by hardware"]
+        )
+        assert plain(devices.device_trouble(ill)) == "XID 79  2 ECC  ▼ thermal, by hardware"
+        assert plain(devices.device_trouble(ill, brief=True)) == "XID 79  2 ECC  ▼ hot"
+        assert devices.device_trouble(gpu(0, throttle_reasons=["power cap"])) == ()
+
+    def test_columns_without_values_are_not_named(self) -> None:
+        lines = devices.device_lines([gpu(0)], 56, lambda _: ())
+        assert texts(lines)[0].endswith("power")
+
+    def test_imbalance_is_a_number_and_the_worst_comes_first(self) -> None:
+        uneven = Imbalance(memory=0.34, utilization=0.02, power=None, step_time=0.41)
+        assert plain(imbalance_note(uneven, (), 80)) == (
+            "imbalance  step time +41%  memory +34%  util +2%"
+        )
+        assert plain(imbalance_note(uneven, (), 30)) == "imbalance  step time +41%"
+        assert imbalance_note(Imbalance(), (), 80) == ()
+
+    def test_a_few_points_of_load_are_no_imbalance(self) -> None:
+        spec = spec_of("idle", 2, 60)
+
+        def told(*percent: float) -> tuple[str, str]:
+            ranks = [rank(i, cpu_percent=one, rss_bytes=GIB) for i, one in enumerate(percent)]
+            snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []))
+            return worst_figure(snapshot)
+
+        assert told(0.0, 1.0) == ("mem 0%", "dim"), "the ratio is +100%"
+        assert told(10.0, 60.0) == ("util +71%", "dim")
+        assert told(100.0, 104.0) == ("util +2%", "dim")
+        note = imbalance_note(Imbalance(memory=0.04, utilization=1.0), (), 80, even_load=True)
+        assert plain(note) == "imbalance  memory +4%  util even"
+
+    def test_cpu_ranks_are_compared_with_the_busiest(self) -> None:
+        lines = panels.cpu_rank_lines(
+            [rank(0, cpu_percent=400.0, rss_bytes=GIB), rank(1, cpu_percent=200.0)], 70
+        )
+        filled = [sum(len(t) for t, style in line if style == "busy") for line in lines[1:]]
+        assert abs(filled[0] - 2 * filled[1]) <= 1
+        assert texts(lines)[2].endswith("200%       n/a")
+
+    def test_ended_ranks_have_no_figures(self) -> None:
+        assert "no metrics" in texts(panels.cpu_rank_lines([rank(0), rank(1)], 70))[1]
+
+
+class TestRows:
+    def test_a_rank_row(self) -> None:
+        row = row_of_rank(
+            rank(
+                5,
+                pid=52345,
+                gpu=5,
+                state="running",
+                step=12339,
+                loss=3.0724,
+                loss_state="ok",
+                step_time_s=0.446,
+                last_progress_at=ago(3),
+            ),
+            NOW,
+            live=True,
+            apart=RankDeviation(loss=0.43, step_time=0.5, is_slow=True),
+        )
+        assert row["device"][0] == "GPU 5"
+        assert row["state"] == ("▲ slow", "warn"), "odd in a word, and not by color alone"
+        assert row["loss_vs"] == ("+43%", "dim")
+        assert row["time_vs"] == ("▲50%", "warn")
+        assert row["last"] == ("3s", "dim")
+        assert row["wait"][0] == "n/a"
+
+    def test_the_odd_rank_is_told_by_a_word_that_fits_its_column(self) -> None:
+        calm = rank(5, gpu=5, state="running", step_time_s=0.4)
+        slow = RankDeviation(step_time=0.46, is_slow=True)
+        row = row_of_rank(calm, NOW, True, slow)
+        assert (row["state"], row["time_vs"]) == (("▲ slow", "warn"), ("▲46%", "warn"))
+        late = RankDeviation(step_time=0.0, own_time=0.38, is_slow=True)
+        row = row_of_rank(calm, NOW, True, late)
+        assert row["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
+        assert row["time_vs"] == ("0%", "dim")
+        assert row_of_rank(calm, NOW, False, slow)["state"][0] == "● running"
+        nan = row_of_rank(rank(1, state="running", loss_state="nan"), NOW, True)
+        assert nan["state"] == ("✕ loss NaN", "bad")
+
+    def test_an_ended_rank_has_no_last_progress(self) -> None:
+        row = row_of_rank(rank(0, last_progress_at=ago(3)), NOW, False)
+        assert row["last"][0] == ""
+
+    def test_events_are_in_local_time_and_words(self) -> None:
+        row = events.event_row(event(10, "group_restart", "all ranks restart"))
+        assert row["type"] == ("group restart", "busy")
+        assert row["message"][1] == "busy"
+        assert events.event_row(event(10, "alert", "slow"))["message"][1] == "warn"
+
+    @pytest.mark.parametrize("cells", [55, 62, 79, 119, 199])
+    def test_columns_fit_and_the_essential_ones_stay(self, cells: int) -> None:
+        jobs = columns_for(cells, ["a" * 40], ["● running"], ["ddptop"])
+        kept_of_jobs = {"state", "job", "why"}
+        for columns, kept in (
+            (columns_of([rank(0, gpu=0)], False), {"rank", "state", "loss"}),
+            (jobs, kept_of_jobs),
+        ):
+            layout = fit_columns(columns, cells)
+            assert kept <= {column.key for column, _ in layout}
+            if cells >= 79:
+                assert sum(size + 1 for _, size in layout) <= cells
+
+    def test_processes_of_others_are_named(self) -> None:
+        held = gpu(0, processes=[GpuProcess(pid=1, user="bob", command="python eval.py")])
+        assert plain(devices.holder_text(held)) == "bob: python eval.py"
+        mine = gpu(0, processes=[GpuProcess(pid=1, job="llama-ft", rank=3)])
+        assert plain(devices.holder_text(mine)) == "llama-ft rank 3"
+        idle = gpu(0, processes=[], util_percent=0.0, mem_used_bytes=GIB // 2)
+        assert plain(devices.holder_text(idle)) == "free"
+        assert plain(devices.holder_text(gpu(0, processes=[]))) == "busy: unknown process, 61.2 GiB"
+        assert plain(devices.holder_text(gpu(0, processes=None))) == "n/a"
+
+
+class TestRoomForWhatMatters:
+    def test_the_worst_alert_is_wrapped_to_its_remedy(self) -> None:
+        stray = Alert(
+            id="stray",
+            severity="error",
+            message="ranks 1, 2 hold 514 MiB each (1.0 GiB in all) on GPU 0, where rank 0 works: "
+            "missing torch.cuda.set_device(local_rank) before the first CUDA call",
+            since=NOW,
+        )
+        mild = Alert(id="mild", severity="warning", message="mild", since=NOW)
+        lines = [plain(one) for one in panels.alert_lines([mild, stray], NOW, 80, 4)]
+        assert "CUDA call" in lines[-2]
+        assert "mild" in lines[-1]
+        many = [plain(one) for one in panels.alert_lines([mild, stray, mild], NOW, 80, 3)]
+        assert len(many) == 3
+        assert "and 2 more: press f" in many[-1]
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return [plain(line).rstrip() for line in lines]
+
+
+def test_a_figure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = ranks.RankFigure(
+        key="threads",
+        read=lambda one: 7,
+        title="threads",
+        width=7,
+        own=ranks.Place(99),
+        foreign=ranks.Place(99),
+        filter="threads",
+        plain=ranks.Plain(99, "THREADS"),
+    )
+    monkeypatch.setattr(ranks, "FIGURES", (*ranks.FIGURES, added))
+    one = rank(0)
+    for foreign in (False, True):
+        assert "threads" in {column.key for column in columns_of([one], foreign)}
+    assert row_of_rank(one, NOW, True)["threads"] == ("7", "")
+    assert ranks.rank_facts(one).figures["threads"] == 7
+    headers, rows, _ = ranks.plain_table([one])
+    assert (headers[-1], rows[0][-1]) == ("THREADS", "7")

@@ -1,0 +1,156 @@
+"""Which ranks the monitor marks: none in healthy jobs, and every faulty one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from ddptop.job.findings import explain
+from tests.support.rank_lives import Life, Told, burst, healthy, sick
+
+from ddptop_runner.judge.balance.imbalance import STRAGGLER, deviations, slow_ranks
+from ddptop_runner.judge.balance.job_watch import (
+    LEAST_SAMPLES,
+    JobWatch,
+    slow,
+    straggler_finding,
+)
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+SEED = int(os.environ.get("DDPTOP_LIVES_SEED", "0"))
+HEALTHY, SICK = healthy(SEED), sick(SEED)
+
+FOUND_AFTER_S = {"NaN": 2}
+"""Seconds after the fault began; 45 for those not listed here."""
+
+
+def look(watch: JobWatch, ranks: Iterable[RankSample], second: float, **more: object):
+    """The alerts of one update."""
+    snapshot = NodeSnapshot(
+        job="j", job_id="j@1", host="h", seq=1, ts=NOON + dt.timedelta(seconds=second),
+        started_at=NOON, state="running", ranks=list(ranks), **more,
+    )  # fmt: skip
+    return watch.update(snapshot, second)[0]
+
+
+def marks_in(life: Life) -> dict[tuple[str, int], int]:
+    """Each rank named in an alert, by the alert's id, with the second at which it first was."""
+    told, watch = Told(life), JobWatch()
+    found: dict[tuple[str, int], int] = {}
+    for second in range(life.seconds):
+        ranks, gpus = told.at(float(second))
+        for alert in look(watch, ranks, float(second), gpus=gpus):
+            for number in alert.ranks:
+                found.setdefault((alert.id, number), second)
+    return found
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_job_has_no_mark(name: str) -> None:
+    assert marks_in(HEALTHY[name]) == {}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_only_the_faulty_rank_is_marked(name: str) -> None:
+    life = sick(SEED)[name]  # with its own random seed, whatever ran before
+    found = marks_in(life)
+    assert {number for _, number in found} == {life.sick}
+    delay_s = min(found.values()) - life.since
+    assert delay_s <= FOUND_AFTER_S.get(name, 45)
+    assert delay_s >= LEAST_SAMPLES or name == "NaN", "nothing is marked before it has lasted"
+
+
+def steady(slow: int | None, second: int, **more: object) -> list[RankSample]:
+    return [
+        RankSample(
+            rank=n, local_rank=n, host="h", pid=100 + n, state="running", step=5 * second,
+            steps_per_s=5.0, step_time_s=0.2, sync_s=0.01 if n == slow else 0.1, **more,
+        )
+        for n in range(4)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "slow_ranks"), [(2, [1]), (3, [1]), (4, [1, 3])])
+def test_a_slow_rank_is_compared_with_the_others_only(ranks: int, slow_ranks: list[int]) -> None:
+    samples = [
+        RankSample(
+            rank=n, local_rank=n, host="h", pid=100 + n, state="running", steps_per_s=10.0,
+            step_time_s=0.1, sync_s=0.02 if n in slow_ranks else 0.05,
+        )
+        for n in range(ranks)
+    ]  # fmt: skip
+    assert slow(samples) == pytest.approx(dict.fromkeys(slow_ranks, 0.03))
+    message = straggler_finding(samples, slow(samples)).message
+    assert "(median of the others: 50 ms), costing 30% of each step" in message
+
+
+def test_a_mark_goes_when_the_rank_is_back() -> None:
+    watch, seen = JobWatch(), []
+    for second in range(150):
+        alerts = look(watch, steady(2 if 30 <= second < 80 else None, second), second)
+        seen.append(bool(alerts))
+    assert 50 < seen.index(True) < 75
+    assert seen[80] and not any(seen[110:])
+
+
+def test_alternating_ranks_hold_no_others_up() -> None:
+    """Each is slow for less than the minimum time, although at any time one of them is."""
+    watch = JobWatch()
+    assert not any(look(watch, steady(second // 8 % 4, second), second) for second in range(120))
+
+
+def test_attempt_starts_over() -> None:
+    watch = JobWatch()
+    for second in range(60):
+        alerts = look(watch, steady(2, second), second, attempt=0)
+    assert [alert.ranks for alert in alerts] == [[2]]
+    for second in range(60, 60 + LEAST_SAMPLES):
+        alerts = look(watch, steady(2, second), second, attempt=1)
+    assert alerts == [], "the earlier attempt's has cleared"
+
+
+def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:
+    since = NOON - dt.timedelta(seconds=300)
+    shown = [Alert(id="straggler", severity="warning", ranks=[2], message="as it was", since=since)]
+    watch = JobWatch()
+    watch.recall(shown)
+    first = look(watch, steady(2, 0), 0)
+    assert [(one.message, one.since) for one in first] == [("as it was", since)]
+    for second in range(1, 90):
+        alerts = look(watch, steady(2, second), second)
+        assert slow_ranks(alerts) == {2}
+    assert alerts[0].message != "as it was" and alerts[0].since == since
+    forgets = JobWatch()
+    forgets.recall(shown)
+    for second in range(100):
+        alerts = look(forgets, steady(None, second), second)
+    assert alerts == []
+
+
+def test_figures_of_a_pause_do_not_count() -> None:
+    """One rank works for a minute while the others wait: an evaluation or a checkpoint."""
+    watch, step = JobWatch(), 0
+    for second in range(200):
+        pause = burst(second, 100, 60)
+        step += not pause
+        ranks = [
+            msgspec.structs.replace(one, step=step, cpu_percent=900.0 if pause and n == 0 else 50.0)
+            for n, one in enumerate(steady(None, second))
+        ]
+        assert look(watch, ranks, second) == []
+
+
+def test_whatever_marks_a_rank_is_explained() -> None:
+    assert explain(STRAGGLER)
+
+
+def test_a_load_of_a_few_percent_is_not_compared():
+    ranks = [RankSample(rank=rank, local_rank=rank, host="a", state="running", cpu_percent=load)
+             for rank, load in enumerate((1.0, 1.0, 2.0, 30.0))]  # fmt: skip
+    found = deviations(ranks, [])
+    assert [found[rank].utilization for rank in range(3)] == [None, None, None]
+    assert (found[3].utilization or 0) > 10

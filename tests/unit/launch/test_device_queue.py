@@ -1,0 +1,165 @@
+"""Waiting for devices, update by update, with reports like the sampler's."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.builders import put_job
+from tests.support.emitted import EmittedLog
+
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host import procs
+from ddptop_runner.launch.gpus import queue as device_queue
+from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of, waiting_in_words
+from ddptop_runner.launch.gpus.usage import DeviceUse
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
+
+NOW = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
+DEVICES = [Device(index=i, uuid=f"GPU-{i}") for i in range(3)]
+
+
+class Feed:
+    """The sampler's latest report."""
+
+    def __init__(self) -> None:
+        self.latest: DeviceReport | None = None
+        self.note: str | None = None
+        self._looks = 0.0
+
+    def report(self, *busy: int, lost: int | None = None) -> None:
+        self._looks += 3.0
+        gpus = [
+            GpuSample(
+                index=i,
+                uuid=f"GPU-{i}",
+                lost=i == lost,
+                mem_used_bytes=2**33 if i in busy else 0,
+                processes=[GpuProcess(pid=7, user="alice", command="a")] if i in busy else [],
+            )
+            for i in range(3)
+        ]
+        self.latest = DeviceReport(ts=utc_now(), boottime_s=self._looks, gpus=gpus)
+
+
+def waiting(
+    name: str, feed: Feed, minute: int = 0, count: int = 2
+) -> tuple[QueueWatch, EmittedLog]:
+    live = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
+    live |= {"guardian": procs.identify(os.getpid()), "state": "queued"}
+    since = NOW + dt.timedelta(minutes=minute)
+    queue = DeviceQueue(candidates=DEVICES, count=count, since=since)
+    folder = put_job(name, live, queue=queue, job_id=f"{name}@1")
+    story = EmittedLog()
+    watch = queue_of(folder, read_spec(folder), story)
+    assert watch is not None
+    watch._feed = feed
+    return watch, story
+
+
+def taken(name: str, home: Path) -> list[int] | None:
+    devices = read_spec(RunFolder(home / "runs" / name)).devices
+    return None if devices is None else [device.index for device in devices]
+
+
+def test_free_devices_are_taken_and_stand_in_the_spec(ddptop_home):
+    feed = Feed()
+    watch, story = waiting("job", feed)
+    assert watch.look() is None  # the sampler has not reported yet
+    feed.report(0, 1)
+    assert watch.look() is None
+    words = "waiting for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) uses 8.0 GiB"
+    assert watch.alert().message == words
+    assert (watch.alert().gpus, watch.alert().severity) == ([0, 1], "info")
+    assert story.lines == [("queued", f"queued: {words}")]
+    assert watch.look() is None  # the same report does not count again
+    feed.report(1)
+    spec = watch.look()
+    assert spec is not None
+    assert [device.index for device in spec.devices] == taken("job", ddptop_home) == [0, 2]
+    assert len(story.lines) == 1
+
+
+def test_two_jobs_do_not_take_the_same(ddptop_home):
+    feed = Feed()
+    first, _ = waiting("first", feed, minute=1, count=2)
+    second, _ = waiting("second", feed, minute=2, count=1)
+    feed.report()
+    assert second.look() is None
+    assert first.look() is not None
+    assert "behind job first, queued earlier" in second.words
+    feed.report()
+    assert [device.index for device in second.look().devices] == [2]
+    assert (taken("first", ddptop_home), taken("second", ddptop_home)) == ([0, 1], [2])
+
+
+def test_what_cannot_be_written_is_tried_again(ddptop_home, monkeypatch):
+    feed = Feed()
+    watch, _ = waiting("job", feed)
+    real = device_queue.write_spec
+
+    def disk_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(device_queue, "write_spec", disk_full)
+    for _ in range(3):
+        feed.report()
+        assert watch.look() is None
+    monkeypatch.setattr(device_queue, "write_spec", real)
+    feed.report()
+    assert watch.look() is not None
+
+
+def test_with_a_lost_device_the_others_are_selected_by_uuid(ddptop_home):
+    feed = Feed()
+    watch, _ = waiting("job", feed)
+    feed.report(lost=1)
+    spec = watch.look()
+    assert "GPU 1: lost" in watch.words
+    assert [device.index for device in spec.devices] == [0, 2]
+    assert spec.queue.by_uuid
+
+
+async def test_nothing_of_other_peoples_devices_is_left_once_the_wait_is_over(ddptop_home):
+    feed = Feed()
+    watch, _ = waiting("job", feed)
+    feed.report(0)
+    watch.look()
+    assert [gpu.index for gpu in watch.latest.gpus] == [0, 1, 2]
+
+    async def stop() -> None:
+        return None
+
+    feed.stop = stop
+    await watch.stop()
+    assert watch.latest is None
+
+
+def test_a_job_with_devices_or_without_any_waits_for_none(ddptop_home):
+    folder = put_job("cpu")
+    assert queue_of(folder, read_spec(folder), EmittedLog()) is None
+    assert feed_of(read_spec(folder)) is None
+
+
+QUEUE = DeviceQueue(candidates=DEVICES, count=3, since=NOW)
+BUSY = DeviceUse(DEVICES[0], ("somebody uses it",))
+FREE = [DeviceUse(device) for device in DEVICES]
+
+
+@pytest.mark.parametrize(
+    ("uses", "ahead", "note", "words"),
+    [
+        ([], [], None, "waiting for GPUs 0-2"),
+        ([BUSY, *FREE[1:]], [], None, "waiting for GPUs 0-2; GPU 0: somebody uses it"),
+        (FREE, [], None, "waiting for GPUs 0-2; free; the job will start if they stay free"),
+        (FREE, ["a", "b"], None, "waiting for GPUs 0-2; behind job a, b, queued earlier"),
+        ([], [], "the driver is gone", "waiting for GPUs 0-2; the driver is gone"),
+    ],
+)
+def test_what_is_waited_for_in_words(uses, ahead, note, words):
+    assert waiting_in_words(QUEUE, uses, ahead, note) == words

@@ -1,0 +1,189 @@
+"""What a step's time is made of: as DDP and collectives over gloo tell it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.support.probe_ranks import Rank
+
+from ddptop_runner.probe import identity, time_parts
+from ddptop_runner.probe.recorder import Recorder
+from ddptop_runner.probe.time_parts import TimeParts, split
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SLOW_S, DATA_S = 0.08, 0.02
+
+
+class Logger:
+    """Stands in for torch's logger of one DDP module."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, int] = {}
+        self.reads = 0
+
+    def set_runtime_stats_and_log(self) -> None:
+        """Like torch's."""
+
+    def _get_ddp_logging_data(self) -> SimpleNamespace:
+        self.reads += 1
+        return SimpleNamespace(ints_map=dict(self.figures))
+
+
+class Work:
+    def wait(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "done"
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> TimeParts:
+    """Patches classes of this module instead of torch's."""
+    monkeypatch.setattr(identity, "world_size", lambda: 4)
+    for kind, name in ((Logger, "set_runtime_stats_and_log"), (Work, "wait")):
+        monkeypatch.setattr(kind, name, getattr(kind, name))
+    nothing = SimpleNamespace(_sync_buffers=lambda: None)
+    torch = SimpleNamespace(
+        _C=SimpleNamespace(_distributed_c10d=SimpleNamespace(Logger=Logger, Work=Work)),
+        nn=SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=nothing)),
+    )
+    found = TimeParts(torch, Recorder())
+    found.arm(lambda owner, name, make: setattr(owner, name, make(getattr(owner, name))))
+    return found
+
+
+def forward(parts: TimeParts, logger: Logger, iteration: int, wait_s: float) -> None:
+    """One step with DDP, as measured by itself."""
+    hidden_ns = 5_000_000
+    logger.figures = {
+        "iteration": iteration,
+        "backward_comm_time": int(wait_s * 1e9) + hidden_ns,
+        "backward_compute_comm_overlap_time": hidden_ns,
+    }
+    logger.set_runtime_stats_and_log()
+    parts._record.passed(None)
+
+
+def waited(parts: TimeParts, steps: int, *, holds_thread: bool) -> float | None:
+    return parts.wait_per_step_s(steps, parts._record.progress, holds_thread)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "data_s", "sync_s", "expected"),
+    [
+        (1.0, 0.25, 0.5, (0.5, 0.25)),
+        (1.0, None, 0.5, (0.5, None)),
+        (1.0, 0.25, None, (None, None)),
+        (None, None, 0.5, (None, None)),
+        (1.0, 0.25, 3.0, (0.75, 0.0)),
+        (1.0, 1.5, 0.5, (0.0, 0.0)),
+    ],
+)
+def test_a_step_is_split_as_far_as_its_parts_are_known(step_s, data_s, sync_s, expected):
+    assert split(step_s, data_s, sync_s) == expected
+
+
+def test_the_wait_is_what_computing_did_not_hide_in_the_usual_of_the_last_three(parts):
+    logger = Logger()
+    for number, wait_s in enumerate((9.0, 0.25, 0.5, 7.0), 1):
+        forward(parts, logger, number, wait_s)
+    assert waited(parts, 4, holds_thread=False) == pytest.approx(0.5)
+    # later ones are read when they are asked for, and one that was read before is no new one
+    for _ in range(time_parts.FIRST_CALLS):
+        forward(parts, logger, 4, 7.0)
+    reads = logger.reads
+    forward(parts, logger, 4, 7.0)
+    assert logger.reads == reads
+    assert waited(parts, 13, holds_thread=False) == pytest.approx(0.5)
+    forward(parts, logger, 100, 0.5)
+    assert logger.reads == reads + 1
+
+
+def test_modules_wait_as_often_as_they_are_used(parts):
+    often, seldom = Logger(), Logger()
+    for number in range(1, 5):
+        forward(parts, often, number, 0.5)
+    forward(parts, seldom, 1, 0.25)
+    assert waited(parts, 4, holds_thread=False) == pytest.approx(0.5 + 0.25 / 4)
+    forward(parts, often, 5, 0.5)
+    assert waited(parts, 1, holds_thread=False) == pytest.approx(0.5 + 0.25 / 5)
+    for _ in range(time_parts.MESSAGES):
+        forward(parts, often, 5, 0.5)
+        last = waited(parts, 1, holds_thread=False)
+    assert last == pytest.approx(0.5), "it was not used for long"
+
+
+def test_a_pass_of_the_next_step_is_no_wait_of_this_one(parts):
+    logger = Logger()
+    forward(parts, logger, 1, 0.5)
+    waited(parts, 1, holds_thread=False)
+    told = []
+    for number in range(2, 40, 2):
+        forward(parts, logger, number, 0.5)
+        told.append(waited(parts, 2, holds_thread=False))  # the other step's pass is to come
+        for later in range(3):
+            forward(parts, logger, number + later, 0.5)
+        told.append(waited(parts, 2, holds_thread=False))
+    assert all(0.3 <= wait_s <= 0.5 for wait_s in told)
+    assert told[-1] == pytest.approx(0.5)
+
+
+def test_two_forward_passes_before_one_backward_pass_wait_once(parts):
+    logger = Logger()
+    forward(parts, logger, 1, 0.5)
+    logger.set_runtime_stats_and_log()
+    assert waited(parts, 1, holds_thread=False) == pytest.approx(0.5)
+
+
+def test_collectives_count_that_hold_the_thread_of_training(parts):
+    assert Work().wait(0.01) == "done"
+    assert parts.waited_s is None, "ranks wait for each other's start"
+    parts._record.progress = first = (1, 0.0)
+    Work().wait(0.02)
+    assert parts.wait_per_step_s(1, first, True) is None, "it waited after that step"
+    parts._record.progress = (3, 0.0)
+    assert waited(parts, 2, holds_thread=True) >= 0.01
+    assert waited(parts, 1, holds_thread=True) == 0.0
+    parts._record.step_thread = -1
+    Work().wait(0.01)
+    parts._record.progress = (4, 0.0)
+    assert waited(parts, 1, holds_thread=True) == 0.0, "it waited in another thread"
+    assert waited(parts, 1, holds_thread=False) is None
+
+
+def test_waits_are_not_timed_where_they_hold_no_thread(parts):
+    parts._record.progress = (1, 0.0)
+    Work().wait(0.0)
+    assert parts.waited_s is not None
+    waited(parts, 1, holds_thread=False)
+    before = parts.waited_s
+    assert Work().wait(0.001) == "done" and parts.waited_s == before
+
+
+def test_what_nothing_measured_is_unknown_and_nobody_is_waited_for_alone(parts, monkeypatch):
+    assert waited(parts, 1, holds_thread=True) is None
+    logger = Logger()
+    logger.set_runtime_stats_and_log()
+    assert waited(parts, 1, holds_thread=True) is None, "DDP has measured nothing yet"
+    parts.begin()
+    monkeypatch.setattr(identity, "world_size", lambda: 1)
+    assert waited(parts, 1, holds_thread=True) == 0.0
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("how", ["ddp", "plain"])
+def test_the_fast_rank_waits_for_the_slow_one(rank: Rank, how: str) -> None:
+    argv = (str(SCRIPTS / "parts.py"), how, f"file://{rank.folder}/store")
+    numbers = [{"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": "2"} for n in (0, 1)]
+    processes = [rank.start(*argv, **variables) for variables in numbers]
+    ends = [(process.communicate(timeout=600)[1], process.returncode) for process in processes]
+    assert ends == [("", 0)] * 2
+    fast, slow = (rank.receiver.last(process.pid) for process in processes)
+    assert fast.sync_s is not None and fast.sync_s >= 0.5 * (SLOW_S - DATA_S)
+    assert slow.compute_s is not None and slow.compute_s >= 0.7 * SLOW_S
+    assert fast.data_wait_s is not None and fast.data_wait_s >= 0.4 * DATA_S
+    for message in (fast, slow):
+        parts = (message.data_wait_s, message.sync_s, message.compute_s)
+        assert sum(part for part in parts if part is not None) == pytest.approx(message.step_time_s)

@@ -1,0 +1,258 @@
+"""The probe in real trainings: what it says is what the script prints."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.probe_ranks import Rank, lines
+
+from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.probe.hooks import BACKWARD, Hooks
+from ddptop_runner.probe.recorder import Recorder
+
+pytestmark = pytest.mark.torch
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.fixture(scope="module")
+def cases(module_rank: Rank) -> dict[str, tuple[dict[str, Any], list[ProbeMessage]]]:
+    """{case: (what the script says, what its process sent)}, all from one import of torch."""
+    # newer versions warn of forks, and torch 2.8 of its own LBFGS
+    status, out, err = module_rank.run("-W", "ignore", str(SCRIPTS / "cases.py"))
+    assert (status, err) == (0, "")
+    said = {str(line["case"]): line for line in lines(out)}
+    messages = module_rank.receiver.messages
+    speakers = {line["pid"] for line in said.values()} | {said["parent"]["pid"]}
+    assert {message.pid for message in messages} <= speakers, "a data loader's worker spoke"
+    return {
+        name: (line, [m for m in messages if m.pid == line["pid"]]) for name, line in said.items()
+    }
+
+
+def last_of(cases: Any, name: str) -> tuple[dict[str, Any], ProbeMessage]:
+    said, messages = cases[name]
+    assert messages and messages[-1].final, f"{name}: no last message"
+    assert all(message.rank == 3 and message.attempt == 2 for message in messages)
+    assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+    return said, messages[-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("plain", "subclass", "tuple", "accumulate_mean", "accumulate_sum", "accumulate_scaled"),
+        *("scaler", "scaler_skips", "gan", "lbfgs", "in_backward", "two_hooks", "checkpointing"),
+        *("data_loader", "compiled", "sharpness_aware", "accelerate", "accelerate_sum"),
+        *("accelerate_cut_short", "trainer", "lightning", "deepspeed", "deepspeed_fp16"),
+        *("deepspeed_fp16_one_pass", "deepspeed_own_optimizer", "deepspeed_before_division"),
+        "apex",
+    ],
+)
+def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None:
+    said, last = last_of(cases, name)
+    losses = said["losses"]
+    assert last.steps == said["steps"]
+    assert last.loss == pytest.approx(losses[-1], rel=1e-6, abs=1e-9)
+    assert (last.loss_state, last.loss_source, last.loss_step) == ("ok", "probe", last.steps)
+    assert last.loss_n == len(losses)
+    assert last.loss_sum == pytest.approx(sum(losses), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "kind"),
+    [
+        *(("plain", 1, None), ("accumulate_mean", 3, "mean"), ("accumulate_sum", 3, "sum")),
+        *(("accumulate_scaled", 4, "sum"), ("gan", 2, "mean"), ("lbfgs", 1, None)),
+        *(("in_backward", 1, None), ("accelerate", 1, None), ("accelerate_sum", 3, "sum")),
+        *(("accelerate_cut_short", 2, "sum"), ("trainer", 2, "sum"), ("lightning", 2, "sum")),
+        ("deepspeed_fp16", 2, "sum"),
+    ],
+)
+def test_what_a_loss_is_made_of_is_told(
+    cases: Any, name: str, parts: int, kind: str | None
+) -> None:
+    last = last_of(cases, name)[1]
+    assert (last.loss_parts, last.loss_is) == (parts, kind)
+
+
+def test_reported_loss_has_no_parts(cases: Any) -> None:
+    last = last_of(cases, "report")[1]
+    assert (last.loss_parts, last.loss_is, last.total_source) == (None, None, "api")
+
+
+def test_optimizers_with_their_own_losses_are_reported_separately(cases: Any) -> None:
+    said, last = last_of(cases, "gan")
+    assert last.optimizers["SGD 1"] == [5, pytest.approx(said["losses"][-1], rel=1e-6)]
+    assert last.optimizers["SGD 2"] == [5, pytest.approx(said["others"], rel=1e-6)]
+    assert len(last.optimizers) == 2
+    for name in ("plain", "in_backward", "two_hooks", "lbfgs", "deepspeed"):
+        assert last_of(cases, name)[1].optimizers == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "tells"),
+    [
+        ("plain", (None, None, None, None, None)),
+        ("accelerate", (None, None, None, None, None)),
+        ("trainer", (103, 103, "trainer", 4.75, 5)),
+        ("lightning", (6, 16, "trainer", 2.0, 4)),
+    ],
+)
+def test_trainers_tell_their_progress(cases: Any, name: str, tells: tuple[Any, ...]) -> None:
+    last = last_of(cases, name)[1]
+    told = (last.global_step, last.total_steps, last.total_source, last.epoch, last.epochs)
+    assert told == tells
+
+
+@pytest.mark.parametrize(
+    ("name", "imported"),
+    [
+        ("plain", []),
+        ("trainer", ["accelerate", "transformers"]),
+        ("deepspeed", ["deepspeed"]),
+        ("apex", ["apex"]),
+        ("lightning", ["lightning"]),
+    ],
+)
+def test_imported_frameworks_are_named(cases: Any, name: str, imported: list[str]) -> None:
+    assert last_of(cases, name)[1].frameworks == imported
+
+
+def test_replicas_of_one_process_are_counted(cases: Any) -> None:
+    assert last_of(cases, "data_parallel")[1].replicas == 3
+    assert last_of(cases, "plain")[1].replicas is None
+
+
+def test_lowest_and_highest_loss_are_those_of_all_messages(cases: Any) -> None:
+    said, messages = cases["plain"]
+    lows = [message.loss_min for message in messages if message.loss_min is not None]
+    highs = [message.loss_max for message in messages if message.loss_max is not None]
+    assert min(lows) == pytest.approx(min(said["losses"]), rel=1e-6)
+    assert max(highs) == pytest.approx(max(said["losses"]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["non_scalar", "arithmetic_after_scaling", "dispatch_mode", "own_dispatch"]
+)
+def test_a_loss_that_cannot_be_read_is_unknown(cases: Any, name: str) -> None:
+    said, last = last_of(cases, name)
+    assert last.steps == said["steps"]
+    assert (last.loss, last.loss_state, last.loss_step, last.loss_n) == (None, None, None, 0)
+
+
+@pytest.mark.parametrize("state", ["nan", "inf"])
+def test_a_loss_that_is_no_number_is_a_state(cases: Any, state: str) -> None:
+    said, last = last_of(cases, state)
+    assert (last.loss, last.loss_state, last.loss_step) == (None, state, said["steps"])
+    assert last.loss_n == said["steps"] - 1 and math.isfinite(last.loss_sum or 0.0)
+
+
+def test_the_scripts_own_report_wins(cases: Any) -> None:
+    said, last = last_of(cases, "report")
+    assert last.loss == pytest.approx(said["losses"][-1], rel=1e-6)
+    assert (last.loss_source, last.steps, last.global_step) == ("api", said["steps"], 104)
+    assert last.total_steps == 1000
+    assert last.metrics == {"accuracy": 0.5, "lr": pytest.approx(0.01), "norm": None}
+
+
+def test_waiting_for_data_is_measured_without_evaluation(cases: Any) -> None:
+    said, last = last_of(cases, "data_loader")
+    assert last.data_wait_s is not None and last.step_time_s is not None
+    # a batch of two items, each of which takes `wait_s` to load; evaluation's take five times that
+    assert said["wait_s"] * 2 * 0.9 <= last.data_wait_s <= said["longest_wait_s"]
+    assert last.data_wait_s <= last.step_time_s
+
+
+def test_without_a_data_loader_the_wait_is_unknown(cases: Any) -> None:
+    assert last_of(cases, "plain")[1].data_wait_s is None
+
+
+def test_processes_that_train_nothing_are_silent(cases: Any) -> None:
+    assert cases["fork_without_training"][1] == []
+
+
+def test_group_member_reports_before_its_first_step(cases: Any) -> None:
+    assert last_of(cases, "joined")[1].steps is None
+
+
+# --- unseen by the script --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["raise", "exit"])
+def test_a_training_prints_draws_and_ends_as_without_the_probe(rank: Rank, end: str) -> None:
+    script = str(SCRIPTS / "unseen.py")
+    processes = [rank.start(script, end, has_probe=has) for has in (True, False)]
+    (out, err), (plain_out, plain_err) = (p.communicate(timeout=600) for p in processes)
+    assert out == plain_out and err == plain_err and "random" in out
+    assert [p.returncode for p in processes] == [{"raise": 1, "exit": 7}[end]] * 2
+    last = rank.receiver.last(processes[0].pid)
+    assert last.steps == 8 and last.loss == pytest.approx(lines(out)[-1]["loss"], rel=1e-6)
+
+
+# --- several processes -----------------------------------------------------------------------
+
+
+def test_ranks_of_torchrun_each_say_their_own_loss(rank: Rank) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        del rank.env[name]
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    status, out, err = rank.run(*launcher, str(SCRIPTS / "ddp.py"))
+    assert status == 0, err
+    check_ranks(rank, out)
+
+
+def test_ranks_of_mp_spawn_know_their_rank_from_inside(rank: Rank) -> None:
+    # as in a job of one process: the parent is rank 0, its children have only inherited that
+    rank.env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    status, out, err = rank.run(str(SCRIPTS / "ddp.py"), "spawn", "raise")
+    assert status == 1 and "rank 1 fails" in err
+    check_ranks(rank, out)
+    raised = {
+        m.rank: (m.raised, m.raised_at) for m in rank.receiver.messages if m.final and m.steps
+    }
+    line = (SCRIPTS / "ddp.py").read_text().split("raise ValueError")[0].count("\n") + 1
+    assert raised == {0: (None, None), 1: ("ValueError: rank 1 fails", f"ddp.py:{line} in train")}
+
+
+def check_ranks(rank: Rank, out: str) -> None:
+    said = lines(out)
+    assert sorted(line["rank"] for line in said) == [0, 1]
+    assert {m.pid for m in rank.receiver.messages if m.steps} == {line["pid"] for line in said}
+    for line in said:
+        last = rank.receiver.last(int(str(line["pid"])))
+        assert (last.rank, last.world_size, last.steps) == (line["rank"], 2, 6)
+        assert last.loss == pytest.approx(line["losses"][-1], rel=1e-6)
+
+
+def test_news_come_while_the_next_step_is_slow(
+    rank: Rank, wait_until: Callable[..., object]
+) -> None:
+    process = rank.start(str(SCRIPTS / "slow_step.py"))
+    assert process.stdout is not None
+    loss = float(process.stdout.readline())
+    wait_until(lambda: any(m.loss_step == 3 for m in rank.receiver.messages), what="the third loss")
+    assert rank.receiver.messages[-1].steps == 3
+    assert rank.receiver.messages[-1].loss == pytest.approx(loss, rel=1e-6)
+    process.communicate("\n")
+
+
+def test_a_backward_pass_of_another_torch_is_seen_as_well() -> None:
+    torch = pytest.importorskip("torch")
+    assert tuple(inspect.signature(torch.autograd.backward).parameters) == BACKWARD
+    record, given = Recorder(), []
+
+    def original(*args: Any, **kwargs: Any) -> str:
+        given.append((args, kwargs))
+        return "done"
+
+    backward = Hooks(torch, record)._wrap_backward(original)
+    loss = torch.ones((), requires_grad=True) * 2
+    assert backward(loss, None, added=1) == backward(tensors=loss) == "done"
+    assert given == [((loss, None), {"added": 1}), ((), {"tensors": loss})]
+    assert record.pending_losses == [2.0, 2.0]

@@ -1,0 +1,149 @@
+"""A job's losses as read for the chart: all, part, by step, and of very many ranks."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+from ddptop.charts.loss import ChartOptions, draw_chart
+from ddptop.charts.steps import by_step, no_steps
+from ddptop.job.series import Points
+from ddptop.sources import chart as chart_source
+from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, away_from_median
+from ddptop.style import plain
+from tests.support import fake_home
+from tests.support.fake_home import HOST, NOW
+
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.job.registry import JobView, read_job
+from ddptop_runner.model.snapshot import Alert, Event, RankSample
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.store.history_reader import Series
+
+NOW_S = NOW.timestamp()
+SECONDS = 300
+
+
+def many_ranks(home: Path, ranks: int = 9) -> JobView:
+    """A live job with two attempts; rank 5 drifts away, and rank 7 once had NaN."""
+    spec = fake_home.spec_of("many", ranks, SECONDS)
+    folder = fake_home.make_folder(home, spec)
+    samples = tuple(
+        RankSample(rank=rank, local_rank=rank, host=HOST, step=1) for rank in range(ranks)
+    )
+    alert = Alert(
+        id="straggler", severity="warning", ranks=[5], message="m", since=fake_home.ago(60)
+    )
+    fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, ranks=samples, alerts=[alert]))
+    chance = random.Random(5)
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    for attempt, second in ((0, 0), (1, 200)):
+        at = utc_from_unix(NOW_S - SECONDS + second)
+        began = Event(ts=at, seq=0, type="attempt_started", attempt=attempt, message="began")
+        writer.event(began)
+    for second in range(SECONDS):
+        attempt, step = (0, second + 1) if second < 200 else (1, second - 199)
+        row = []
+        for rank in range(ranks):
+            loss = 2 + 4 * math.exp(-second / 60) + chance.gauss(0, 0.02)
+            if rank == 5 and second > 100:
+                loss *= 2
+            bad = (rank, second) == (7, 150)
+            row.append(
+                RankSample(
+                    rank=rank,
+                    local_rank=rank,
+                    host=HOST,
+                    step=step,
+                    loss=None if bad else loss,
+                    loss_state="nan" if bad else "ok",
+                )
+            )
+        writer.add(utc_from_unix(NOW_S - SECONDS + second), attempt, row, [])
+    writer.close()
+    return read_job(folder)
+
+
+@pytest.fixture
+def view(frozen: Path) -> JobView:
+    return many_ranks(frozen)
+
+
+class TestVeryMany:
+    @pytest.fixture(autouse=True)
+    def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chart_source, "BAND_RANKS", 8)
+
+    def test_they_are_a_band_and_odd_ones_are_alone(self, view: JobView) -> None:
+        chart = ChartSource().read(view, ChartQuery(rank=2), NOW_S)
+        assert chart.middle is not None
+        assert chart.number == 9
+        assert sorted(chart.series) == [2, 5], "the chosen and the odd one"
+        assert chart.apart == {5: pytest.approx(1.0, abs=0.1)}
+        assert chart.middle.mean[-1] < 2.5 < chart.middle.high[-1]
+        assert chart.middle.not_finite
+
+    def test_its_legend_is_that_of_the_ranks_themselves(
+        self, view: JobView, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        band = draw_chart(ChartSource().read(view, ChartQuery(), NOW_S), ChartOptions(), 80, 14)
+        monkeypatch.setattr(chart_source, "BAND_RANKS", 64)
+        ranks = draw_chart(ChartSource().read(view, ChartQuery(), NOW_S), ChartOptions(), 80, 14)
+        assert plain(ranks.note) == f"rank 7 ✕ NaN  {plain(band.note)}"
+        text = "\n".join(map(plain, band.lines))
+        assert "rank 5" in text and "✕" in text
+
+    def test_the_band_knows_steps(self, view: JobView) -> None:
+        chart = ChartSource().read(view, ChartQuery(), NOW_S)
+        stepped = by_step(chart)
+        assert stepped.middle is not None
+        assert stepped.marks == ((200.5, "attempt 1"),)
+        assert stepped.extent == (0.0, 300.0)
+        assert list(stepped.middle.t) == sorted(stepped.middle.t)
+
+    def test_the_same_chart_while_nothing_can_look_different(self, view: JobView) -> None:
+        source = ChartSource()
+        first = source.read(view, ChartQuery(), NOW_S)
+        assert source.read(view, ChartQuery(), NOW_S + 0.5) is first
+        assert source.read(view, ChartQuery(rank=3), NOW_S + 0.6) is not first
+
+
+class TestParts:
+    def test_a_part_in_the_middle(self, view: JobView) -> None:
+        part = ChartQuery(window_s=60.0, until=NOW_S - 100)
+        chart = ChartSource().read(view, part, NOW_S)
+        assert (chart.since, chart.until) == (NOW_S - 160, NOW_S - 100)
+        assert chart.whole == (NOW_S - SECONDS, NOW_S)
+        assert chart.series[0].t[0] >= NOW_S - 161
+        assert chart.series[0].t[-1] <= NOW_S - 99
+
+    def test_attempts_and_steps(self, view: JobView) -> None:
+        chart = ChartSource().read(view, ChartQuery(), NOW_S)
+        assert [(one.attempt, one.before) for one in chart.attempts] == [(0, 0), (1, 200)]
+        assert chart.last_step == 300
+        assert no_steps(chart) is None
+        assert max(by_step(chart).series[0].t) == pytest.approx(300, abs=1)
+
+    def test_no_sample_yet(self, frozen: Path) -> None:
+        folder = fake_home.make_folder(frozen, fake_home.spec_of("new", 2, 5))
+        chart = ChartSource().read(read_job(folder), ChartQuery(), NOW_S)
+        assert chart.series == {}
+        assert no_steps(chart)
+
+
+def test_how_far_an_outlier_is_from_the_median() -> None:
+    band = Series(bucket_s=1, t=list(range(20)), mean=[9.0] * 8 + [2.0] * 12)
+    assert away_from_median(Series(bucket_s=1, t=list(range(20)), mean=[4.0] * 20), band) == 1.0
+    assert away_from_median(Series(bucket_s=1), band) is None
+    assert away_from_median(Series(bucket_s=1, t=[30], mean=[4.0]), band) is None
+
+
+def test_losses_without_steps_end_where_they_changed_last() -> None:
+    values: list[float | None] = [3.0, 2.5, 2.5, 2.0, 2.0, 2.0]
+    points = Points([float(i) for i in range(6)], values, values, values)
+    assert list(at_new_steps(points).t) == [0, 1, 2, 3]
+    same: list[float | None] = [2.0] * 6
+    whole = Points(points.t, same, same, same)
+    assert at_new_steps(whole) is whole, "a loss that never changes is not cut"

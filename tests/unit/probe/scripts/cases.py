@@ -6,11 +6,10 @@ import os
 import sys
 import time
 
+import frameworks
 import torch
 import torch.utils.checkpoint
 from training import loss_of, setup
-
-import frameworks
 
 WAIT_S = 0.004
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from ddptop.job.loss_trend import LossTrend, trend
 from ddptop.job.ranks import Known, sentence
+from msgspec.structs import replace
 from tests.support.fake_home import NOW, ago
 from tests.support.own_views import rank
 

@@ -38,7 +38,7 @@ def test_every_rank_is_joined_restarted_and_stopped(
     status = run.status()
     assert (status["total_steps"], status["progress"]["source"]) == (4000, "log")
     if mode != "apex":
-        names = {"spawn": "mp.spawn", "parallel": "python", "plain": "python"}
+        names = {"spawn": "python", "parallel": "python", "plain": "python"}
         assert status["launcher"]["name"] == names.get(mode, mode)
     run.kill_rank_and_see_restart(world_size - 1, world_size)
     run.compare(world_size, attempt=1, figures=2)

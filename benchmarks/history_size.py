@@ -84,7 +84,7 @@ def simulate(path: Path, days: float, rank_count: int, gpu_count: int) -> tuple[
             )
     writer.close(final=True)
     took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
-    assert writer.problem is None and writer.lost_writes == 0
+    assert writer.problem is None
     return took_s, cpu_s
 
 

@@ -100,7 +100,7 @@ def test_pipes_that_lead_to_each_other_are_not_followed(tmp_path: Path, wait_unt
         running("tee", str(circle), str(path), stdin=reader) as second,
     ):
         wait_until(lambda: {"3", "4"} <= set(os.listdir(f"/proc/{second.pid}/fd")))
-        assert "3" in os.listdir(f"/proc/{first.pid}/fd")
+        wait_until(lambda: "3" in os.listdir(f"/proc/{first.pid}/fd"))
         assert find(process.pid).key is None
         assert find(first.pid, 3).words == f"file {path}"
 

@@ -280,7 +280,7 @@ class TestJobScreen:
 
 
 class TestSource:
-    def test_processes_are_counted_every_two_seconds_and_known_ones_at_each_look(
+    def test_processes_are_scanned_less_often_than_known_ones_are_polled(
         self, frozen: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = [100.0]
@@ -289,7 +289,7 @@ class TestSource:
         for _ in range(5):
             source.read([], NOW, None)
             clock[0] += 1.0
-        assert FakeWorld.takes == 3
+        assert FakeWorld.takes == 2
         assert len(FakeWorld.followed) == 5
 
     def test_a_new_viewer_gets_the_output_from_its_first_lines(self, frozen: Path) -> None:

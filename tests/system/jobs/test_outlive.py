@@ -268,7 +268,8 @@ def test_a_job_is_ended_after_its_run_folder_was_deleted(
     restored = "deleted stopped" in answer.stderr  # by its supervisor, on a busy machine
     assert restored or "its run folder had been deleted" in answer.stderr
     assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
-    assert restored or job.cli("stop", name).returncode == 3
+    # its supervisor may write the folder once more while it ends: then the job is there, and lost
+    assert restored or job.cli("stop", name).returncode in (2, 3)
 
 
 STARTER = """

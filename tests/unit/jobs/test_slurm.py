@@ -358,7 +358,7 @@ def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, mon
     assert status.run(None, as_json=False) == 0, "it is the only job alive"
     assert "j: queued" in capsys.readouterr().out
     with pytest.raises(WaitTimeoutError, match="j is still queued"):
-        control.run(None, timeout_s=0.2)
+        control.run_wait(None, timeout_s=0.2)
     with monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         assert status_watch.run(None, as_json=True, interval_s=1.0) == 0
@@ -412,13 +412,13 @@ def test_a_job_that_slurm_has_not_started_is_waited_for(ddptop_home, tmp_path, m
     with pytest.raises(NoSuchJobError, match=r"has not started: .* 7 is pending \(Priority\)"):
         status.run("j", as_json=False)
     with pytest.raises(WaitTimeoutError, match="j has not started"):
-        control.run("j", timeout_s=0.0)
+        control.run_wait("j", timeout_s=0.0)
     with pytest.raises(NoSuchJobError, match="no job named 'other'"):
-        control.run("other", timeout_s=None)
+        control.run_wait("other", timeout_s=None)
 
     with monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda _: put_job("j", FINISHED, slurm_job="7"))
-        assert control.run("j", timeout_s=None) == 0
+        assert control.run_wait("j", timeout_s=None) == 0
 
 
 def test_the_whole_name_of_a_job_in_the_queue_comes_before_a_prefix(ddptop_home, monkeypatch):
@@ -428,8 +428,8 @@ def test_the_whole_name_of_a_job_in_the_queue_comes_before_a_prefix(ddptop_home,
     with pytest.raises(NoSuchJobError, match="j has not started"):
         status.run("j", as_json=False)
     with pytest.raises(WaitTimeoutError, match="j has not started"):
-        control.run("j", timeout_s=0.0)
-    assert control.run("j-", timeout_s=None) == 0
+        control.run_wait("j", timeout_s=0.0)
+    assert control.run_wait("j-", timeout_s=None) == 0
 
 
 def test_a_job_in_the_queue_is_waited_for_and_not_the_ended_one_of_its_name(
@@ -439,7 +439,7 @@ def test_a_job_in_the_queue_is_waited_for_and_not_the_ended_one_of_its_name(
     queue = slurm_queue.Queue(jobs=slurm.queue_of(_printed("PENDING", "Priority")))
     monkeypatch.setattr(slurm_queue, "read_queue", lambda: queue)
     with pytest.raises(WaitTimeoutError, match="j has not started: Slurm job 7 is pending"):
-        control.run("j", timeout_s=0.0)
+        control.run_wait("j", timeout_s=0.0)
     assert slurm_queue.find("j").state == "failed", "its log can still be read"
 
     def start(_):
@@ -448,7 +448,7 @@ def test_a_job_in_the_queue_is_waited_for_and_not_the_ended_one_of_its_name(
             put_job("j", FINISHED, slurm_job="7")
 
     monkeypatch.setattr(time, "sleep", start)
-    assert control.run("j", timeout_s=None) == 0
+    assert control.run_wait("j", timeout_s=None) == 0
 
 
 def test_a_job_is_waited_for_while_the_queue_is_unknown_or_lists_it(ddptop_home, monkeypatch):
@@ -462,17 +462,17 @@ def test_a_job_is_waited_for_while_the_queue_is_unknown_or_lists_it(ddptop_home,
 
     monkeypatch.setattr(slurm_queue, "read_queue", lambda: next(queues))
     monkeypatch.setattr(time, "sleep", pause)
-    assert control.run("j", timeout_s=None) == 0
+    assert control.run_wait("j", timeout_s=None) == 0
 
 
 def test_stacks_of_a_requeued_job_are_the_stored_ones(ddptop_home, tmp_path, monkeypatch, capsys):
     folder = _requeued(tmp_path, monkeypatch, _printed("PENDING", "Priority"))
     with pytest.raises(DdptopError, match=r"j is waiting in Slurm's queue and has no saved stacks"):
-        story.run("j", None)
+        story.run_stacks("j", None)
     evidence = folder.evidence_dir / "attempt-0-hang"
     evidence.mkdir(parents=True)
     (evidence / "stacks-rank0.txt").write_text("in all_reduce\n")
-    assert story.run("j", None) == 0
+    assert story.run_stacks("j", None) == 0
     assert "in all_reduce" in capsys.readouterr().out
 
 
@@ -483,4 +483,4 @@ def test_a_job_that_leaves_the_queue_without_starting_is_no_longer_waited_for(
     monkeypatch.setattr(slurm_queue, "read_queue", lambda: slurm_queue.Queue(jobs=next(queues)))
     monkeypatch.setattr(slurm_queue, "POLL_S", 0.0)
     with pytest.raises(DdptopError, match=r"Slurm job 7 ended without starting j; see .*slurm-7"):
-        control.run("j", timeout_s=None)
+        control.run_wait("j", timeout_s=None)

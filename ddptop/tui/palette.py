@@ -11,14 +11,13 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.message import Message
 
+from ddptop.job.record import Job
 from ddptop.tui import messages
 from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
 from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import ChartWidget
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 
 MAX_JOBS = 200
 """Maximum number of jobs listed."""
@@ -124,8 +123,8 @@ class JobProvider(CommandProvider):
             yield from self._of_job(view)
             yield from self._of_ranks(view, numbers)
 
-    def _of_job(self, view: AnyJob) -> Iterator[Command]:
-        job, foreign = view.job, isinstance(view, ForeignView)
+    def _of_job(self, view: Job) -> Iterator[Command]:
+        job, foreign = view.name, view.is_foreign
         post = self._post
         yield Command(f"go to {job}", "open this job", post(messages.JobPicked(job, foreign)))
         yield Command(
@@ -154,8 +153,8 @@ class JobProvider(CommandProvider):
                 listed=False,
             )
 
-    def _of_ranks(self, view: AnyJob, numbers: set[int]) -> Iterator[Command]:
-        job, foreign = view.job, isinstance(view, ForeignView)
+    def _of_ranks(self, view: Job, numbers: set[int]) -> Iterator[Command]:
+        job, foreign = view.name, view.is_foreign
         ranks = view.snapshot.ranks if view.snapshot is not None else ()
         for rank in ranks if numbers else ():
             if rank.rank in numbers:

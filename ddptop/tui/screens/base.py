@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import on
 from textual.dom import NoScreen
@@ -54,6 +54,8 @@ _viewers = itertools.count(1)
 class MonitorScreen(HeldScreen, Generic[AnswerT]):
     """A screen that queries the collector and shows its answers."""
 
+    KEYS: ClassVar[str]
+    """Its title in the key table."""
     HORIZONTAL_BREAKPOINTS = HORIZONTAL
     VERTICAL_BREAKPOINTS = VERTICAL
 
@@ -182,6 +184,10 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """Remove the chart's cursor, or go back to the previous screen."""
         if not self.drop_cursor():
             self.dismiss()
+
+    def action_jobs(self) -> None:
+        """Go to the job list."""
+        self.dismiss()
 
     def action_leave(self) -> None:
         """Go back to the previous screen, or quit if ddptop was opened on this one."""
@@ -328,10 +334,6 @@ class JobBound(MonitorScreen[AnswerT]):
         if self.foreign:
             self.notify(NO_HISTORY.format(self.job, what), severity="warning", markup=False)
         return not self.foreign
-
-    def action_jobs(self) -> None:
-        """Go to the job list."""
-        self.dismiss()
 
     def action_launch(self) -> None:
         """Open the launch form."""

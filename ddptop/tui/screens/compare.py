@@ -12,10 +12,10 @@ from ddptop.draw.compare import verdict
 from ddptop.job.compare import LETTERS, companions
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.sources.compare import CompareAnswer, CompareQuery
 from ddptop.sources.query import Look
-from ddptop.tui.actions import COMPARE, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import JobPicked, QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
@@ -50,7 +50,8 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     }
     """
 
-    BINDINGS = bindings(COMPARE)
+    KEYS = "a comparison"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self, jobs: tuple[str, ...], preferred: tuple[str, ...] = (), *, readonly: bool = False
@@ -69,7 +70,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self._chart = CompareChart()
         self._table = CompareTable()
         self._filter = FilterBar("words, state:running, loss<2, !word")
-        shown = [one for one in COMPARE if self.chooses or one.id not in OF_THE_LIST]
+        shown = [one for one in SCREENS[self.KEYS] if self.chooses or one.id not in OF_THE_LIST]
         self._keys = KeyBar(shown)
 
     @property

@@ -16,14 +16,14 @@ from ddptop.draw.launchers import about
 from ddptop.job.figures.ranks import RANK_WORDS, ranks_that_match
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.job.findings import SET_BACK, guilty
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import launcher_name
 from ddptop.job.urgency import SETBACK_S, alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
 from ddptop.sources.query import Followed, Look
-from ddptop.tui.actions import JOB, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged, RankPicked
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
@@ -57,7 +57,8 @@ class JobScreen(JobBound[JobAnswer]):
 
     DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
 
-    BINDINGS = bindings(JOB)
+    KEYS = "a job"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, job: str, *, foreign: bool = False, readonly: bool = False) -> None:
         """Show `job`; `foreign` means that ddptop did not launch it."""
@@ -83,7 +84,7 @@ class JobScreen(JobBound[JobAnswer]):
         self._events = EventsTable()
         self._filter = FilterBar(RANK_EXAMPLES)
         self._wanted = Filter()
-        self._keys = KeyBar(JOB)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self.ranks = RankPanel()
         """The ranks."""
         self.log_view = LogPane()

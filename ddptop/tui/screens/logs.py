@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
 from ddptop.logs.messages import (
@@ -21,7 +21,7 @@ from ddptop.logs.titles import HeadFacts, about_line, choices, head_rule
 from ddptop.sources.job import LogsQuery
 from ddptop.sources.query import Answer, Followed
 from ddptop.style import Line, line, width
-from ddptop.tui.actions import LOGS, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
@@ -70,7 +70,8 @@ class LogHead(LinesView):
 class LogsScreen(MonitorScreen[Answer]):
     """A log that can be searched, filtered, and followed."""
 
-    BINDINGS = bindings(LOGS)
+    KEYS = "logs"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class LogsScreen(MonitorScreen[Answer]):
         self._job_view: Job | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._head = LogHead()
-        self._keys = KeyBar(LOGS)
+        self._keys = KeyBar(SCREENS[self.KEYS])
 
     @property
     def view(self) -> LogView:

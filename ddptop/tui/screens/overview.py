@@ -13,14 +13,14 @@ from ddptop.draw.devices import holder_words
 from ddptop.draw.launchers import damaged_sections, unreadable_sections
 from ddptop.job.figures.jobs import JOB_WORDS
 from ddptop.job.filter import EXAMPLES, parse
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
 from ddptop.job.status import ORDERS
 from ddptop.job.urgency import seen_key
 from ddptop.sources.chart import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
 from ddptop.tui import operations
-from ddptop.tui.actions import OVERVIEW, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import (
     CompareWanted,
     DevicesWanted,
@@ -67,14 +67,15 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     OverviewScreen #slurm.-some { display: block; }
     """
 
-    BINDINGS = bindings(OVERVIEW)
+    KEYS = "all jobs"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
         self._title = TitleBar(readonly=readonly)
         self._devices = DevicePanel(id="devices")
         self._heights: dict[Widget, int | str] = {}
-        self._keys = KeyBar(OVERVIEW)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self._sentence = JobSentence()
         self._slurm = SlurmQueue()
         self._chart = LossChart(glance=True)

@@ -13,7 +13,7 @@ from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
 from ddptop.job.help import explain_rank, glossary
 from ddptop.job.hosts import has_several
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import Known, device_of, device_uuid, find_rank, sentence
 from ddptop.job.record import Job
@@ -23,7 +23,7 @@ from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
 from ddptop.sources.rank import RankAnswer, RankQuery
 from ddptop.style import Span
-from ddptop.tui.actions import RANK, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
@@ -68,7 +68,8 @@ class RankScreen(JobBound[RankAnswer]):
     RankScreen.-page-split #split, RankScreen.-page-log #log { margin: 0; }
     """
 
-    BINDINGS = bindings(RANK)
+    KEYS = "a rank"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self, job: str, rank: int, *, foreign: bool = False, readonly: bool = False
@@ -82,7 +83,7 @@ class RankScreen(JobBound[RankAnswer]):
         self._chart = LossChart()
         self._split = SplitChart(id="split")
         self._load = FigureChart("load and memory", id="load")
-        self._keys = KeyBar(RANK)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self.log_view = LogPane()
         """The log of the rank."""
 

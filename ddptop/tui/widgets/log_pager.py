@@ -12,11 +12,12 @@ from textual import events, on
 from textual.binding import Binding
 from textual.message import Message
 
+from ddptop.job.keys import MOVING
 from ddptop.logs.drawing import Shape, label_width, row_line, shape_of, text_cells, thumb, widest
 from ddptop.logs.messages import LogGrew, LogMissing, LogRead, LogRow, PageRead, Places, PlacesRead
 from ddptop.logs.titles import empty_lines, other_logs
 from ddptop.style import Line, fit, line
-from ddptop.tui.actions import MOVING, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 
 if TYPE_CHECKING:

@@ -36,14 +36,14 @@ from ddptop.job.figures.columns import Column, Row, plain_cell
 from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row
 from ddptop.job.help import explain_heat, explain_rank, glossary
 from ddptop.job.hosts import has_several, hosts_of, short_names
-from ddptop.job.keys import key, with_keys
+from ddptop.job.keys import MOVING, key, with_keys
 from ddptop.job.loss_trend import SPARK_S, Recent
 from ddptop.job.outliers import state_of, verdict, worst_first
 from ddptop.job.ranks import is_rank_too, launcher_name
 from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobDetail
 from ddptop.style import Line, Span, clip, fill, fit, line, rule, width
-from ddptop.tui.actions import MOVING, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.judge.balance.imbalance import RankDeviation

@@ -281,8 +281,6 @@ def _steps(run: Run) -> str:
 
 
 def _elapsed(run: Run, now: dt.datetime) -> str:
-    if run.view.snapshot is None:
-        return units.NOT_AVAILABLE
     return units.duration(run.view.elapsed_s(now))
 
 

@@ -13,9 +13,8 @@ from ddptop.job.findings import explain
 from ddptop.job.keys import key, with_keys
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.outliers import oddity, state_of, uneven
-from ddptop.job.progress import elapsed_s, median_loss, percent_text, progress_of, step_text
-from ddptop.job.status import Listed
-from ddptop.job.urgency import Need
+from ddptop.job.progress import eta, median_loss, progress_of, share, step_text
+from ddptop.job.status import Attention, Need
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -284,10 +283,10 @@ _TRENDS = {
 }
 
 
-def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
+def explain_job(one: Attention, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
     """Return headings and texts for the job's state, status, and figures."""
-    view, snapshot = one.view, one.view.snapshot
-    state, _ = job_status.state_of(view, now)
+    view, snapshot = one.job, one.job.snapshot
+    state, _ = job_status.state_of(view)
     pause = view.pause
     meaning = _JOB_STATES.get(view.state, "This version of ddptop does not recognize this state.")
     if pause is not None and pause.state in _PAUSES:
@@ -297,26 +296,22 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
     found = [
         (
             f"{view.name}: {state}",
-            with_keys(f"{meaning} {_NEEDS.get(one.attention.need, '')}".strip()),
+            with_keys(f"{meaning} {_NEEDS.get(one.need, '')}".strip()),
         ),
-        ("status", one.attention.sentence),
+        ("status", one.sentence),
     ]
-    if snapshot is None:
-        return found
     found += [
         (f"alert: {alert.id}", text)
         for alert in snapshot.alerts
         if view.is_live and (text := explain(alert.id))
     ]
     progress = progress_of(view)
-    done, eta_s = percent_text(progress), progress.eta_s if progress else None
+    done = share(progress)
     how_far = f"step {step_text(run_step.of_snapshot(snapshot), progress, view.is_live)}"
     how_far += f", {done} of the run" if done else "; the total is unknown"
     if view.is_live:
-        how_far += (
-            f", {units.duration(eta_s)} left at the current pace" if eta_s is not None else ""
-        )
-    found.append(("progress", f"{how_far}. Elapsed: {units.duration(elapsed_s(view, now))}."))
+        how_far += f", ETA {eta(progress)} at the current pace"
+    found.append(("progress", f"{how_far}. Elapsed: {units.duration(view.elapsed_s(now))}."))
     found.append(("loss", _loss(snapshot, trend)))
     if view.is_live:
         found.append(("uneven", _uneven(snapshot)))

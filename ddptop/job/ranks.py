@@ -141,8 +141,7 @@ def launcher_name(view: Job) -> str | None:
     """What starts the ranks; None if ddptop starts them itself."""
     if not view.is_foreign:
         return launcher_in_words(view) if view.spec.is_command else None
-    has_one = view.snapshot is not None and view.snapshot.launcher is not None
-    return view.launcher if has_one else None
+    return view.launcher if view.snapshot.launcher is not None else None
 
 
 def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:

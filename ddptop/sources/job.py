@@ -57,7 +57,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     @property
     def ranks(self) -> list[RankSample]:
         """The ranks that match the filter."""
-        ranks = [] if self.view.snapshot is None else self.view.snapshot.ranks
+        ranks = self.view.snapshot.ranks
         return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
 
     @property
@@ -115,8 +115,7 @@ def chart_of(
 
 def deviations_of(view: Job) -> Mapping[int, RankDeviation]:
     """Each rank's deviation from the median of its job."""
-    if (snapshot := view.snapshot) is None:
-        return {}
+    snapshot = view.snapshot
     alerts = snapshot.alerts if view.is_live else ()
     return deviations(snapshot.ranks, snapshot.gpus, alerts)
 
@@ -183,7 +182,7 @@ class CauseSource:
     def read(self, view: Job) -> tuple[str, ...]:
         """The last lines of the rank that failed first, or of a command."""
         snapshot = view.snapshot
-        if snapshot is None or snapshot.cause is None:
+        if snapshot.cause is None:
             return ()
         rank, attempt = snapshot.cause.rank, snapshot.attempt or 0
         if rank is None and not view.spec.is_command:
@@ -222,7 +221,7 @@ class RecentSource:
         if span is None:
             return self._recent
         recent, until = self._recent, float(span[1] + 1)
-        ranks = len(view.snapshot.ranks) if view.snapshot is not None else 0
+        ranks = len(view.snapshot.ranks)
         for_ever = float("inf") if not view.is_live else 0.0
         if now_s >= self._trend_until:
             stretch = min(stretch_s(until - span[0]), until - span[0])
@@ -230,7 +229,7 @@ class RecentSource:
             pause = max(ranks / RANKS_PER_S, min(most, max(least, stretch / POINTS)))
             self._trend_until = max(for_ever, now_s + pause)
             since = until - stretch  # but not before a restart, where the loss may jump
-            if view.snapshot is not None and view.snapshot.attempt_started_at is not None:
+            if view.snapshot.attempt_started_at is not None:
                 since = max(since, view.snapshot.attempt_started_at.timestamp())
             losses = reader.rank_series("loss", since, until, POINTS)
             points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}

@@ -95,7 +95,7 @@ class TrendSource:
 
     @staticmethod
     def _trend(view: Job, now_s: float) -> LossTrend | None:
-        if view.snapshot is None or len(view.snapshot.ranks) > MOST_RANKS:
+        if len(view.snapshot.ranks) > MOST_RANKS:
             return None
         run_s = (view.read_at - view.snapshot.started_at).total_seconds()
         since = now_s - loss_trend.stretch_s(run_s)

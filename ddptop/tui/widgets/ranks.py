@@ -360,7 +360,7 @@ class RankTable(Table):
             row = {"launcher": (name, ""), "state": launcher_state(launcher)}
             rows.insert(0, (LAUNCHER_ROW, row))
         self._launcher = launcher
-        self._waiting = "" if snapshot is None else waiting_text(detail.view, snapshot)
+        self._waiting = waiting_text(detail.view)
         self._by_rank = {rank.rank: rank for rank in ranks}
         self._has_details = any(rank_detail(rank, launcher, 1000) for rank in ranks)
         self.set_rows(rows, note)
@@ -690,9 +690,7 @@ class RankPanel(Vertical):
     def _foot_line(self, detail: JobDetail, cells: int) -> Line:
         """What cards do not show of the selected rank, or what the job waits for."""
         snapshot = detail.view.snapshot
-        if snapshot is None:
-            return ()
-        if waiting := waiting_text(detail.view, snapshot):
+        if waiting := waiting_text(detail.view):
             return line((f" {waiting}", "busy"))
         if detail.view.is_foreign and not detail.view.is_live:
             return line((" last known values", "dim"))

@@ -65,6 +65,7 @@ def _print(views: list[JobView]) -> int:
     from ddptop.job.compare import compare
     from ddptop.job.report import report
     from ddptop.sources.compare import read_run
+    from ddptop.sources.history import JobHistory
 
     if len(views) == 1:
         others = companions(all_jobs(), views[0].job)
@@ -74,5 +75,6 @@ def _print(views: list[JobView]) -> int:
                 "relaunch it with different arguments first",
             )
         views = [*views, others[0]]
-    put_json(report(compare([read_run(view) for view in views])))
+    runs = [read_run(view, JobHistory(view.folder.history_db)) for view in views]
+    put_json(report(compare(runs)))
     return 0

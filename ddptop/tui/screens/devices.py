@@ -10,7 +10,8 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from ddptop.charts.axis import window_label
-from ddptop.charts.figures import FiguresData, figures_of, pause_s
+from ddptop.charts.curves import Curves
+from ddptop.charts.devices import figures_of, pause_s
 from ddptop.charts.window import View
 from ddptop.job.help import explain_device
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
@@ -116,7 +117,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         return self._first if chosen is None else chosen.uuid
 
     def _span_s(self) -> float:
-        span, right = self._chart.time_span()
+        span, right = self._chart.view.span, self._chart.view.right
         if span is None:
             return DAY_S
         behind_s = 0.0
@@ -173,7 +174,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         if history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s
-                self._chart.show(FiguresData(empty="reading history..."), title)
+                self._chart.show(Curves(empty="reading history..."), title)
             return
         shown = self._chart.view
         known = (gpu.uuid, history.first, history.fills, shown.span, shown.right)

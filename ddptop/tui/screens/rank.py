@@ -7,7 +7,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.charts.figures import FiguresData, device_curves
+from ddptop.charts.curves import Curves
+from ddptop.charts.devices import device_curves
 from ddptop.charts.split import SplitData
 from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
@@ -16,7 +17,7 @@ from ddptop.job.hosts import has_several
 from ddptop.job.keys import key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import Known, device_of, device_uuid, find_rank, sentence
-from ddptop.job.series import ChartData, DeviceHistory
+from ddptop.job.series import DeviceHistory
 from ddptop.job.urgency import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
@@ -26,7 +27,7 @@ from ddptop.tui.actions import RANK, bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.charts import USUAL, ChartWidget, FigureChart, LossChart, SplitChart
+from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart, SplitChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop_runner.foreign.types import ForeignView
@@ -103,7 +104,7 @@ class RankScreen(JobBound[RankAnswer]):
 
     def on_mount(self) -> None:
         """Focus the loss chart, which compares the rank with the median."""
-        self._chart.show(self._chart_data(), replace(USUAL, mode="rank", rank=self.rank))
+        self._chart.set_options(mode="rank", rank=self.rank)
         self.focus_main()
 
     @property
@@ -195,11 +196,8 @@ class RankScreen(JobBound[RankAnswer]):
         )
         return sentence(rank, known)
 
-    def _chart_data(self) -> ChartData:
-        return ChartData() if self.answer is None else self.answer.chart
-
     def _show_charts(self, answer: RankAnswer, view: AnyJob) -> None:
-        self._chart.show(answer.chart, None, whose_loss(view.snapshot), rank=self.rank)
+        self._chart.show_job(answer.chart, whose_loss(view.snapshot), self.rank)
         history = answer.history
         if history is not None and history.rank == self.rank:
             self._split.show(history.split)
@@ -208,14 +206,14 @@ class RankScreen(JobBound[RankAnswer]):
             self._split.show(SplitData(empty=_OUTSIDE))
             self._load.show(self._seen_load(view, answer.device_history))
 
-    def _seen_load(self, view: ForeignView, seen: DeviceHistory | None) -> FiguresData:
+    def _seen_load(self, view: ForeignView, seen: DeviceHistory | None) -> Curves:
         """A foreign rank's device, as sampled by this viewer."""
         device = device_of(view.snapshot, self.rank)
         if device is None or seen is None or seen.device != device.uuid:
-            return FiguresData(
+            return Curves(
                 empty="n/a: the device is unknown, and ddptop does not record this job's history"
             )
-        return FiguresData(
+        return Curves(
             curves=tuple(device_curves(device, seen.figures)),
             since=seen.since,
             until=seen.until,
@@ -248,7 +246,7 @@ class RankScreen(JobBound[RankAnswer]):
         )
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
         self._split.show(SplitData(empty="reading history..."))
-        self._load.show(FiguresData(empty="reading history..."))
+        self._load.show(Curves(empty="reading history..."))
         self.show(self.answer)
         self.post_message(QueryChanged())
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from ddptop.cli import JobChange, cli
 from ddptop.draw.story import headline
+from ddptop.sources.history import JobHistory
 from ddptop.sources.story import StorySource
 from tests.support import fake_story
 
@@ -17,7 +18,7 @@ def test_the_story_is_the_one_of_the_screen(ddptop_home, ddptop_cli):
     folder = fake_story.many_attempts(ddptop_home)
     shown = ddptop_cli("story", "gpt-small")
     view = read_job(folder)
-    attempts = StorySource().read(view).attempts
+    attempts = StorySource().read(view, JobHistory(view.folder.history_db)).attempts
     assert shown.returncode == 0 and shown.stderr == ""
     assert shown.stdout.startswith(f"gpt-small: {headline(attempts, view.state)}\n")
     first, second, third = (shown.stdout.index(f"\nattempt {number} ") for number in range(3))

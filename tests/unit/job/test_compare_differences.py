@@ -8,13 +8,13 @@ import pytest
 from ddptop.job.compare import (
     LossCurve,
     Run,
-    Sample,
     companions,
     compare,
     differences,
     losses_at_common_steps,
     options_of,
 )
+from ddptop.job.series import Points
 from msgspec.structs import replace
 
 from ddptop_runner.base.paths import run_folder
@@ -43,8 +43,10 @@ def view(job: str = "a", *args: str, minutes: float = 0, **more: object) -> JobV
 
 
 def run(job: str, losses: list[float], *args: str, **more: object) -> Run:
-    samples = tuple(Sample(float(i), i * 10, loss, 0) for i, loss in enumerate(losses))
-    return Run(view(job, *args, **more), LossCurve(samples))
+    times = [float(i) for i in range(len(losses))]
+    steps = [i * 10 for i in range(len(losses))]
+    points = Points(times, losses, losses, losses, (), steps, [0] * len(losses))
+    return Run(view(job, *args, **more), LossCurve(points))
 
 
 @pytest.mark.parametrize(

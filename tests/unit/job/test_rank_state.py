@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from ddptop.job.loss_trend import LossTrend, trend
 from ddptop.job.ranks import Known, sentence
+from ddptop.job.series import Points
 from msgspec.structs import replace
 from tests.support.fake_home import NOW, ago
 from tests.support.own_views import rank
@@ -115,8 +116,8 @@ def test_one_of_two_ranks_is_compared_with_the_other(
 
 
 class TestTrend:
-    def values(self, *losses: float) -> list[tuple[float, float]]:
-        return [(10.0 * place, loss) for place, loss in enumerate(losses)]
+    def values(self, *losses: float) -> Points:
+        return Points([10.0 * place for place in range(len(losses))], losses, losses, losses)
 
     def test_a_loss_that_goes_down_or_up(self) -> None:
         falling = trend(self.values(*(2.0 - 0.01 * n for n in range(20))))

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from ddptop.charts.figures import figures_of, pause_s
+from ddptop.charts.devices import figures_of, pause_s
 from ddptop.draw.devices import first_seen, small_curve, wasted_words
 from ddptop.job.series import DeviceHistory, Machine
 from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring

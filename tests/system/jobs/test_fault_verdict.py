@@ -7,7 +7,7 @@ import datetime as dt
 
 import msgspec
 import pytest
-from benchmarks.faults.kinds import BY_NAME, FAULTS
+from benchmarks.faults.kinds import BY_NAME
 from benchmarks.faults.record import Step
 from benchmarks.faults.verdict import Flood, Seen, missing, story_gaps, wrong
 
@@ -138,8 +138,3 @@ def test_complete_events_have_no_gaps() -> None:
 
 def steps(attempt: int, first: int, last: int, at: float) -> list[Step]:
     return [Step(attempt, n, 1.0, at + n - first) for n in range(first, last + 1)]
-
-
-def test_every_fault_describes_its_injection_and_expectation() -> None:
-    assert len(FAULTS) == len(BY_NAME)
-    assert all(fault.event in ("failure", "hang") for fault in FAULTS if fault.restarts)

@@ -39,8 +39,8 @@ def train(model, *, batches=None, loss_of=None):
     print(digest.hexdigest())
 
 
-def mlp():
-    return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
+def mlp(hidden=64):
+    return nn.Sequential(nn.Linear(16, hidden), nn.Tanh(), nn.Linear(hidden, 4))
 
 
 def momentum():

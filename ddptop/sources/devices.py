@@ -87,7 +87,7 @@ class DeviceSource:
         return replace(found, gpus=(*found.gpus, *far), note=note)
 
     def _read_own(self, views: Iterable[JobView]) -> Devices:
-        if not driver_library_exists():
+        if self._known is None and not driver_library_exists():
             return Devices(note=no_library_report().note)
         covered = covered_devices(views)
         if self._known is None:

@@ -131,10 +131,6 @@ class ForeignView(msgspec.Struct, frozen=True):
     read_at: dt.datetime
     output: str | None = None
     """Where its output goes and, if it is unreadable, why."""
-    ended_by: str | None = None
-    """The last signal that this viewer sent before the job ended; None if none."""
-    stopping: str | None = None
-    """Which signals this viewer is sending, and when, in words; None while it sends none."""
 
     guarded = None
     on_other_host = False

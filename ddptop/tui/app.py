@@ -19,15 +19,14 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.geometry import Size
 
-from ddptop.job.keys import key, use
+from ddptop.job.keys import EVERYWHERE, HELP, PALETTE, key, use
 from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
 from ddptop.sources.overview import read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query
 from ddptop.tui import messages, operations
-from ddptop.tui.actions import EVERYWHERE, HELP, PALETTE, bindings
-from ddptop.tui.keymap import KeyMap
+from ddptop.tui.keymap import bindings, for_textual
 from ddptop.tui.preferences import Filters, Preferences, greeting, kept, preferences_of
 from ddptop.tui.process import HangUp, give_back, go_on_with_garbage
 from ddptop.tui.screens.base import MonitorScreen
@@ -93,9 +92,7 @@ class DdptopApp(QuietApp):
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
     COMMANDS = {_actions, _jobs, _charts, _themes}
     BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(
-            [replace(action, action=action.action.removeprefix("app.")) for action in EVERYWHERE]
-        ),
+        *bindings(EVERYWHERE, {one.id: one.action.removeprefix("app.") for one in EVERYWHERE}),
         Binding("ctrl+z", "refuse_suspending", show=False, id="app.suspend"),
     ]
 
@@ -126,8 +123,6 @@ class DdptopApp(QuietApp):
         super().__init__()
         self.preferences = preferences or Preferences()
         """The user's interface settings."""
-        self.keys: KeyMap = self.preferences.keys
-        """The keys in use."""
         self._outgoing = Filters(self.preferences)
         self._take_settings()
         self._readonly = readonly
@@ -190,14 +185,13 @@ class DdptopApp(QuietApp):
     # --- preferences -----------------------------------------------------------------------------
 
     def _take_settings(self) -> None:
-        use(self.keys.named())
+        use(self.preferences.keys)
         self.animation_level = "none"
         for theme in (*OWN, *self.preferences.themes):
             self.register_theme(theme)
         self.theme = self.preferences.theme
         self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
-        if chosen := self.keys.for_textual():
-            self.set_keymap(chosen)
+        self.set_keymap(for_textual(self.preferences.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Remove control characters, and use only colors and glyphs that the terminal has."""
@@ -210,8 +204,8 @@ class DdptopApp(QuietApp):
             text, title = startup
             self.notify(text, title=title, severity="warning", timeout=12, markup=False)
         if self.preferences.remember is not None and not self.preferences.memory.greeted:
-            help_key, palette_key = self.keys.short(HELP), self.keys.short(PALETTE)
-            self.notify(f"{help_key} help · {palette_key} commands", markup=False, timeout=12)
+            hint = f"{HELP.short} help · {PALETTE.short} commands"
+            self.notify(hint, markup=False, timeout=12)
             self.preferences = kept(self.preferences, greeted=True)
 
     def _theme_chosen(self, theme: Theme) -> None:
@@ -393,7 +387,7 @@ class DdptopApp(QuietApp):
         """Show help for the item under the cursor, the keys, and the terms."""
         from ddptop.tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen.of(self.screen, self.keys))
+        self.push_screen(HelpScreen.of(self.screen))
 
     def action_command_palette(self) -> None:
         """Open the command palette."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from textual.filter import ANSIToTruecolor, LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
 
 from ddptop.tui.ascii import Translator, drawable
-from ddptop.tui.keymap import KeyMap, check_keys
+from ddptop.tui.keymap import check_keys
 from ddptop.tui.settings import Interface, Memory, Settings
 from ddptop.tui.themes import DARK, OWN, chosen_theme, own_themes
 
@@ -20,14 +20,13 @@ NOTHING = Memory()
 
 PLAIN = Interface()
 
-DEFAULT_KEYS = KeyMap()
-
 
 class Preferences(msgspec.Struct, frozen=True):
     """One user's interface settings on one terminal."""
 
     interface: Interface = PLAIN
-    keys: KeyMap = DEFAULT_KEYS
+    keys: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """The user's keys by action."""
     themes: Sequence[Theme] = ()
     """User-defined themes."""
     theme: str = DARK.name

@@ -10,7 +10,6 @@ from pathlib import Path
 import ddptop
 import pytest
 from ddptop import terminal
-from ddptop.tui.actions import PLACES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.ascii import Translator, braille, glyph, harmless
 from ddptop.tui.preferences import Preferences
@@ -196,4 +195,4 @@ async def test_no_cell_of_any_screen_is_anything_else(eight_gpus: Path, make_app
             while app.screen is not overview:
                 app.pop_screen()
                 await pilot.pause()
-    assert {*PLACES, "ConfirmScreen", "HelpScreen", "LaunchScreen", "Palette"} <= seen
+    assert {"JobScreen", "LogsScreen", "ConfirmScreen", "HelpScreen", "Palette"} <= seen

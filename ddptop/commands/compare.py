@@ -63,16 +63,18 @@ def run(
 
 def _print(views: list[JobView]) -> int:
     from ddptop.job.compare import compare
+    from ddptop.job.record import own_job
     from ddptop.job.report import report
     from ddptop.sources.compare import read_run
 
-    if len(views) == 1:
-        others = companions(all_jobs(), views[0].job)
+    jobs = [own_job(view) for view in views]
+    if len(jobs) == 1:
+        others = companions(map(own_job, all_jobs()), jobs[0].name)
         if not others:
             raise NoSuchJobError(
-                f"no other job to compare {views[0].job} with",
+                f"no other job to compare {jobs[0].name} with",
                 "relaunch it with different arguments first",
             )
-        views = [*views, others[0]]
-    put_json(report(compare([read_run(view) for view in views])))
+        jobs.append(others[0])
+    put_json(report(compare([read_run(job) for job in jobs])))
     return 0

@@ -19,10 +19,10 @@ from ddptop.job.compare import (
     options_of,
 )
 from ddptop.job.progress import progress_of, step_text
+from ddptop.job.record import Job
 from ddptop.job.status import job_state
 from ddptop.style import Span
 from ddptop_runner.base import units
-from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.model import run_step
 from ddptop_runner.model.words import is_of_evaluation, is_validation_loss
 
@@ -283,7 +283,7 @@ def _steps(run: Run) -> str:
 def _elapsed(run: Run, now: dt.datetime) -> str:
     if run.view.snapshot is None:
         return units.NOT_AVAILABLE
-    return units.duration(elapsed_s(run.view, now))
+    return units.duration(run.view.elapsed_s(now))
 
 
 def _started(run: Run) -> str:
@@ -299,7 +299,7 @@ def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
 # --- jobs to compare with -----------------------------------------------------------------------
 
 
-def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str, Span]:
+def companion_row(view: Job, letter: str, mine: Job | None) -> dict[str, Span]:
     """A selectable job's cells by column; for the same script, only the options that differ."""
     snapshot = view.snapshot
     same = mine is not None and mine.spec.target == view.spec.target
@@ -317,7 +317,7 @@ def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str,
     step = None if run is None else run.step
     return {
         "letter": (letter, "strong"),
-        "job": (view.job, ""),
+        "job": (view.name, ""),
         "state": job_state(view.state),
         "step": (
             units.count(step) + "*" * (run is not None and run.counts == "attempt"),

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from ddptop.job.record import Job
 from ddptop.job.series import AttemptSteps, ChartData, Frame, Points
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.median import median
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import slow_ranks
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import is_printed
@@ -85,7 +85,7 @@ def history_stamps(path: Path) -> tuple[int | None, int | None]:
     return stamp(path), stamp(path.with_name(path.name + "-wal"))
 
 
-def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
+def odd_ranks(view: Job, reader: HistoryReader) -> tuple[int, ...]:
     """Ranks that alerts mark: active ones of a live job, all of an ended job."""
     alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts
     if not view.is_live:
@@ -117,7 +117,7 @@ class ChartSource:
         self._attempts: tuple[object, object, list[AttemptTaken]] = (None, None, [])
         """The history, the time up to which it was read, and the result."""
 
-    def read(self, view: JobView, query: ChartQuery, now_s: float) -> ChartData:
+    def read(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         """The losses in the requested window; the same object while nothing changes.
 
         Raises:
@@ -139,9 +139,7 @@ class ChartSource:
             raise
         return self._chart
 
-    def _read(
-        self, view: JobView, reader: HistoryReader, query: ChartQuery, now_s: float
-    ) -> ChartData:
+    def _read(self, view: Job, reader: HistoryReader, query: ChartQuery, now_s: float) -> ChartData:
         span = reader.span()
         if span is None:
             return ChartData(window_s=query.window_s, ended=not view.is_live)

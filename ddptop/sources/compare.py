@@ -11,10 +11,10 @@ from typing import TypeAlias
 from ddptop.charts.compared import by_step_data, by_time_data
 from ddptop.charts.figures import FiguresData
 from ddptop.job.compare import Comparison, LossCurve, Run, Sample, compare, offsets_of
+from ddptop.job.record import Job
 from ddptop.sources.chart import history_stamps
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.store.history_reader import HistoryReader, Series, attempts_taken
 
@@ -42,7 +42,7 @@ class CompareQuery(Query, frozen=True, kw_only=True):
 
     def answer(self, look: Look, sources: Sources) -> CompareAnswer:
         """Compare the jobs that still exist."""
-        by_name = {view.job: view for view in look.own}
+        by_name = {view.name: view for view in look.own}
         chosen = [by_name[name] for name in self.jobs if name in by_name]
         compared = sources[CompareSource].read(chosen, self.part)
         return CompareAnswer(query=self, look=look, asked=self.jobs, compared=compared)
@@ -87,7 +87,7 @@ class CompareSource:
         self._known: dict[str, _Known] = {}
         self._last: tuple[tuple[object, ...], Compared] | None = None
 
-    def read(self, views: Sequence[JobView], part: Part | None = None) -> Compared | None:
+    def read(self, views: Sequence[Job], part: Part | None = None) -> Compared | None:
         """The jobs' losses, finer in the zoomed part of the axis; None without jobs."""
         if not views:
             self._last = None
@@ -106,7 +106,7 @@ class CompareSource:
         self._last = (key, compared)
         return compared
 
-    def _run(self, view: JobView) -> Run:
+    def _run(self, view: Job) -> Run:
         known = self._known.pop(view.spec.job_id, None)
         if known is None:
             known = _Known(RunReader(view.folder.history_db), Run(view))
@@ -168,7 +168,7 @@ class RunReader:
     def __init__(self, history_db: Path) -> None:
         self._reader = HistoryReader(history_db)
 
-    def read(self, view: JobView) -> Run:
+    def read(self, view: Job) -> Run:
         """The job, with the losses of its whole run.
 
         Raises:
@@ -219,7 +219,7 @@ class RunReader:
         return replace(run, curve=LossCurve((*before, *part.samples, *after)))
 
 
-def read_run(view: JobView) -> Run:
+def read_run(view: Job) -> Run:
     """Read one job with its losses.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,14 +18,16 @@ from ddptop.job.loss_trend import (
     stretch_s,
     trend,
 )
+from ddptop.job.record import Job, foreign_job
 from ddptop.job.series import ChartData, Points
 from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
 from ddptop.sources.job import TREND_EVERY_S
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import HostCensus
-from ddptop_runner.foreign.types import Census, ForeignView, Unreadable
+from ddptop_runner.foreign.types import Census, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
+from ddptop_runner.job.registry import rank_of_pid
 from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store.history_reader import Series
 
@@ -39,8 +41,10 @@ CENSUS_EVERY_S = 4.0
 class ForeignLook:
     """What one poll found."""
 
-    views: tuple[ForeignView, ...] = ()
+    jobs: tuple[Job, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+    owners: dict[int, tuple[str, int | None]] = field(default_factory=dict)
+    """Job and rank of each process, by pid."""
 
 
 class ForeignSource:
@@ -72,25 +76,21 @@ class ForeignSource:
             self._census = self._host.scan(gpus)
         views = self._book.update(self._census, gpus, now, follow=follow)
         return ForeignLook(
-            tuple(map(self._explained, views)),
+            tuple(
+                foreign_job(view, self.stopping.get(view.job), self.ended_by.get(view.job))
+                for view in views
+            ),
             self._census.unreadable,
+            rank_of_pid(views),
         )
 
-    def _explained(self, view: ForeignView) -> ForeignView:
-        """Add the signals that this viewer is sending, or the one that ended the job."""
-        if view.is_live:
-            sending = self.stopping.get(view.job)
-            return view if sending is None else msgspec.structs.replace(view, stopping=sending)
-        signal = self.ended_by.get(view.job)
-        return view if signal is None else msgspec.structs.replace(view, ended_by=signal)
-
-    def chart(self, view: ForeignView, query: ChartQuery, now_s: float) -> ChartData:
+    def chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         """The losses found in its output; the same object while nothing changes."""
-        span = self._book.span(view.job)
+        span = self._book.span(view.name)
         part = (query.window_s, query.until, query.columns)
-        whole = self._book.is_whole(view.job)
-        key = (view.job, *part, span is None, whole, view.state, view.output)
-        spans = span, self._book.span(view.job, by_step=True)
+        whole = self._book.is_whole(view.name)
+        key = (view.name, *part, span is None, whole, view.state, view.output)
+        spans = span, self._book.span(view.name, by_step=True)
         pause_s = redraw_pause_s(self._chart, query)
         fresh = now_s - self._chart_at < pause_s or spans == self._chart_span
         if key == self._chart_key and fresh:
@@ -106,7 +106,7 @@ class ForeignSource:
             )
             return self._chart
         since, until, extent = query.part(span, now_s, live=view.is_live)
-        series, scalars = self._book.chart(view.job, since, until, query.columns)
+        series, scalars = self._book.chart(view.name, since, until, query.columns)
         self._chart = ChartData(
             series={rank: points_of(one) for rank, one in series.items()},
             scalars={name: points_of(one) for name, one in scalars.items()},
@@ -121,13 +121,13 @@ class ForeignSource:
         )
         return self._chart
 
-    def _stepped(self, view: ForeignView) -> ChartData | None:
+    def _stepped(self, view: Job) -> ChartData | None:
         """The losses by step, also those of unknown time; None if its output shows no steps."""
-        span = self._book.span(view.job, by_step=True)
+        span = self._book.span(view.name, by_step=True)
         if span is None:
             return None
-        series, scalars = self._book.chart(view.job, *span, STEPPED_POINTS, by_step=True)
-        whole = self._book.is_whole(view.job)
+        series, scalars = self._book.chart(view.name, *span, STEPPED_POINTS, by_step=True)
+        whole = self._book.is_whole(view.name)
         first = min(0.0, span[0]) if whole else span[0]
         return ChartData(
             series={rank: _by_step(one) for rank, one in series.items()},
@@ -139,36 +139,36 @@ class ForeignSource:
             by_step=True,
         )
 
-    def recent(self, view: ForeignView, now_s: float) -> Recent:
+    def recent(self, view: Job, now_s: float) -> Recent:
         """The trend of the loss in its output; the same object between updates."""
-        if view.job == self._recent_of and now_s < self._recent_until:
+        if view.name == self._recent_of and now_s < self._recent_until:
             return self._recent
-        self._recent_of, self._recent_until = view.job, now_s + TREND_EVERY_S[0]
+        self._recent_of, self._recent_until = view.name, now_s + TREND_EVERY_S[0]
         self._recent = Recent(self._trend(view))
         return self._recent
 
-    def _trend(self, view: ForeignView) -> LossTrend | None:
+    def _trend(self, view: Job) -> LossTrend | None:
         """The trend over the last tenth of the run, by step if its output shows them.
 
         By time, it is unknown until the job has been watched that long.
         """
-        span = self._book.span(view.job, by_step=True)
+        span = self._book.span(view.name, by_step=True)
         if span is not None:
-            series, _ = self._book.chart(view.job, *span, int(POINTS / SHARE), by_step=True)
+            series, _ = self._book.chart(view.name, *span, int(POINTS / SHARE), by_step=True)
             losses = medians({rank: _by_step(one) for rank, one in series.items()})
             return trend(last_tenth(losses), by_step=True)
-        if (span := self._book.span(view.job)) is None:
+        if (span := self._book.span(view.name)) is None:
             return None
         until = span[1] + 1.0
-        since = until - stretch_s(until - view.foreign.started_at.timestamp())
+        since = until - stretch_s(until - view.created_at.timestamp())
         if since < span[0]:
             return None
-        series, _ = self._book.chart(view.job, since, until, POINTS)
+        series, _ = self._book.chart(view.name, since, until, POINTS)
         return trend(medians({rank: points_of(one) for rank, one in series.items()}))
 
-    def events(self, view: ForeignView) -> tuple[Event, ...]:
+    def events(self, view: Job) -> tuple[Event, ...]:
         """Events since it was discovered, latest first."""
-        events = tuple(self._book.events(view.job))
+        events = tuple(self._book.events(view.name))
         if view.ended_by is None:
             return events
         text = f"all processes exited after ddptop sent {view.ended_by}"
@@ -177,11 +177,11 @@ class ForeignSource:
             for one in events
         )
 
-    def log(self, view: ForeignView, rank: int | None, viewer: int) -> LogRead | None:
+    def log(self, view: Job, rank: int | None, viewer: int) -> LogRead | None:
         """New output since the last call, or None; the first call returns the last lines."""
-        key = LogKey(view.job, view.job, rank, viewer)
+        key = LogKey(view.name, view.name, rank, viewer)
         known = self._shown[1] if self._shown is not None and self._shown[0] == key else NewLines()
-        new = self._book.lines(view.job, rank, known.mark)
+        new = self._book.lines(view.name, rank, known.mark)
         is_first = self._shown is None or self._shown[0] != key
         self._shown = key, new
         if not is_first and not new.is_reset and not new.lines and new.partial == known.partial:
@@ -205,7 +205,7 @@ def _by_step(series: Series) -> Points:
     )
 
 
-def no_loss(view: ForeignView) -> str:
+def no_loss(view: Job) -> str:
     """Why the loss of a job without a probe is unknown."""
     where = f" ({view.output})" if view.output else ""
     return f"no loss found in the job's output{where}"

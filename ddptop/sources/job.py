@@ -10,13 +10,12 @@ import msgspec
 
 from ddptop.job.attempts import in_order
 from ddptop.job.loss_trend import POINTS, SPARK_S, Recent, medians, stretch_s, trend
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData, Points
 from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, history_stamps, points_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.model.snapshot import Event, RankSample
 from ddptop_runner.store.history_reader import HistoryReader
@@ -40,7 +39,7 @@ RANKS_PER_S = 32
 class JobDetail(msgspec.Struct, frozen=True):
     """Everything the panels of a job show except its log."""
 
-    view: AnyJob
+    view: Job
     chart: ChartData = msgspec.field(default_factory=ChartData)
     events: tuple[Event, ...] = ()
     """Latest first."""
@@ -103,10 +102,10 @@ class LogsQuery(Query, frozen=True, kw_only=True):
 
 
 def chart_of(
-    view: AnyJob, query: ChartQuery, now_s: float, sources: Sources
+    view: Job, query: ChartQuery, now_s: float, sources: Sources
 ) -> tuple[ChartData, str | None]:
     """The losses of any job, and why they cannot be read, if so."""
-    if isinstance(view, ForeignView):
+    if view.is_foreign:
         return sources.foreign.chart(view, query, now_s), None
     try:
         return sources[ChartSource].read(view, query, now_s), None
@@ -114,7 +113,7 @@ def chart_of(
         return ChartData(), str(error)
 
 
-def deviations_of(view: AnyJob) -> Mapping[int, RankDeviation]:
+def deviations_of(view: Job) -> Mapping[int, RankDeviation]:
     """Each rank's deviation from the median of its job."""
     if (snapshot := view.snapshot) is None:
         return {}
@@ -122,12 +121,12 @@ def deviations_of(view: AnyJob) -> Mapping[int, RankDeviation]:
     return deviations(snapshot.ranks, snapshot.gpus, alerts)
 
 
-def _detail(view: AnyJob, query: ChartQuery, now_s: float, sources: Sources) -> JobDetail:
+def _detail(view: Job, query: ChartQuery, now_s: float, sources: Sources) -> JobDetail:
     chart, trouble = chart_of(view, query, now_s, sources)
     cause_tail: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     recent = Recent()
-    if isinstance(view, ForeignView):
+    if view.is_foreign:
         events = sources.foreign.events(view)
         recent = sources.foreign.recent(view, now_s)
     else:
@@ -156,7 +155,7 @@ class EventSource:
         self._stamps: object = None
         self._events: list[Event] = []
 
-    def read(self, view: JobView) -> tuple[Event, ...]:
+    def read(self, view: Job) -> tuple[Event, ...]:
         """The latest events, latest first.
 
         Raises:
@@ -181,7 +180,7 @@ class CauseSource:
         self._path: Path | None = None
         self._lines: tuple[str, ...] = ()
 
-    def read(self, view: JobView) -> tuple[str, ...]:
+    def read(self, view: Job) -> tuple[str, ...]:
         """The last lines of the rank that failed first, or of a command."""
         snapshot = view.snapshot
         if snapshot is None or snapshot.cause is None:
@@ -206,7 +205,7 @@ class RecentSource:
         self._trend_until = self._sparks_until = 0.0
         self._recent = Recent()
 
-    def read(self, view: JobView, now_s: float) -> Recent:
+    def read(self, view: Job, now_s: float) -> Recent:
         """The last minutes; the same object between updates.
 
         Raises:

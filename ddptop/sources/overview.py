@@ -10,6 +10,7 @@ import msgspec
 
 from ddptop.job import loss_trend
 from ddptop.job.loss_trend import LossTrend
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Machine
 from ddptop.job.status import others
 from ddptop.sources.chart import ChartQuery, at_new_steps, points_of
@@ -53,7 +54,7 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
             device_history=sources[DeviceHistorySource].read(look, self.device_span_s),
             trends=sources[TrendSource].read(look.own, look.now_s),
             slurm=sources[SlurmSource].read(look.own),
-            chosen=None if chosen is None else chosen.job,
+            chosen=None if chosen is None else chosen.name,
             chart=ChartData()
             if chosen is None
             else chart_of(chosen, self.chart, look.now_s, sources)[0],
@@ -80,9 +81,9 @@ class TrendSource:
         self._known: dict[str, LossTrend | None] = {}
         self._read_at: dict[str, float] = {}
 
-    def read(self, views: Sequence[JobView], now_s: float) -> Mapping[str, LossTrend]:
+    def read(self, views: Sequence[Job], now_s: float) -> Mapping[str, LossTrend]:
         """The trends of ddptop's own live jobs by name, without those whose trend is unknown."""
-        live = {v.job: v for v in views if v.is_live}
+        live = {v.name: v for v in views if v.is_live}
         for gone in self._read_at.keys() - live.keys():
             self._read_at.pop(gone)
             self._known.pop(gone, None)
@@ -93,7 +94,7 @@ class TrendSource:
         return {name: trend for name, trend in self._known.items() if trend is not None}
 
     @staticmethod
-    def _trend(view: JobView, now_s: float) -> LossTrend | None:
+    def _trend(view: Job, now_s: float) -> LossTrend | None:
         if view.snapshot is None or len(view.snapshot.ranks) > MOST_RANKS:
             return None
         run_s = (view.read_at - view.snapshot.started_at).total_seconds()
@@ -115,10 +116,11 @@ class SlurmSource:
         self._asked_s = float("-inf")
         self._asking: threading.Thread | None = None
 
-    def read(self, own: Iterable[JobView]) -> tuple[SlurmJob, ...]:
+    def read(self, own: Iterable[Job]) -> tuple[SlurmJob, ...]:
         """Slurm jobs that ddptop did not submit; empty on a machine without Slurm."""
         self._ask_if_due()
-        return () if self._queue is None else tuple(others(with_jobs(self._queue, own) or []))
+        names = {job.spec.slurm_job: job.name for job in own if job.is_live}
+        return () if self._queue is None else tuple(others(with_jobs(self._queue, names) or []))
 
     def as_queued(self, own: list[JobView]) -> list[JobView]:
         """The jobs; those that Slurm has requeued but not started are `queued`."""

@@ -12,13 +12,13 @@ from msgspec.structs import asdict
 from ddptop.charts.figures import Curve, FiguresData, device_curves
 from ddptop.charts.split import SplitData
 from ddptop.job.ranks import device_of
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Frame, Points
 from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.job import chart_of, deviations_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import device_number
@@ -41,7 +41,7 @@ class RankQuery(Query, frozen=True, kw_only=True):
         if view is None:
             return RankAnswer(query=self, look=look)
         chart, trouble = chart_of(view, self.chart, look.now_s, sources)
-        if isinstance(view, JobView):
+        if not view.is_foreign:
             with contextlib.suppress(DdptopError):  # `trouble` has the reason
                 history = sources[RankSource].read(view, self.rank, self.chart, look.now_s)
         elif self.device is not None:
@@ -93,7 +93,7 @@ class RankSource:
         self._until = 0.0
         self._history: RankHistory | None = None
 
-    def read(self, view: JobView, rank: int, query: ChartQuery, now_s: float) -> RankHistory | None:
+    def read(self, view: Job, rank: int, query: ChartQuery, now_s: float) -> RankHistory | None:
         """The rank in the window that the screen shows.
 
         Raises:
@@ -106,7 +106,7 @@ class RankSource:
         reader = HistoryReader(view.folder.history_db)
         span = reader.span()
         if span is None:
-            self._history, self._until = RankHistory(view.job, rank), now_s + 1.0
+            self._history, self._until = RankHistory(view.name, rank), now_s + 1.0
             self._key = key
             return self._history
         since, until, whole = query.part(span, now_s, live=view.is_live)
@@ -121,7 +121,7 @@ class RankSource:
         self._until = now_s + redraw_pause_s(frame, query)
         series_of = _RankSeries(reader, rank, since, until, query.columns)
         self._history = RankHistory(
-            view.job,
+            view.name,
             rank,
             _split(series_of, frame),
             _load(series_of, view, frame, query.columns),
@@ -166,7 +166,7 @@ def _by_moment(points: Points | None) -> Mapping[float, float | None]:
     return {} if points is None else dict(zip(points.t, points.mean, strict=False))
 
 
-def _load(series_of: _RankSeries, view: JobView, frame: Frame, columns: int) -> FiguresData:
+def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> FiguresData:
     """The device's curves, if there is one, then CPU and memory of the rank's processes."""
     curves: list[Curve] = []
     if (device := device_of(view.snapshot, series_of.rank)) is not None:

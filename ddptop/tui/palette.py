@@ -12,13 +12,12 @@ from textual.content import Content
 from textual.message import Message
 
 from ddptop.job.keys import BACK, EVERYWHERE, EXIT, LEAVE, PALETTE, SCREENS, Key
+from ddptop.job.record import Job
 from ddptop.tui import messages
 from ddptop.tui.keymap import bindings
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import ChartWidget
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 
 MAX_JOBS = 200
 """Maximum number of jobs listed."""
@@ -122,8 +121,8 @@ class JobProvider(CommandProvider):
             yield from self._of_job(view)
             yield from self._of_ranks(view, numbers)
 
-    def _of_job(self, view: AnyJob) -> Iterator[Command]:
-        job, foreign = view.job, isinstance(view, ForeignView)
+    def _of_job(self, view: Job) -> Iterator[Command]:
+        job, foreign = view.name, view.is_foreign
         post = self._post
         yield Command(f"go to {job}", "open this job", post(messages.JobPicked(job, foreign)))
         yield Command(
@@ -152,8 +151,8 @@ class JobProvider(CommandProvider):
                 listed=False,
             )
 
-    def _of_ranks(self, view: AnyJob, numbers: set[int]) -> Iterator[Command]:
-        job, foreign = view.job, isinstance(view, ForeignView)
+    def _of_ranks(self, view: Job, numbers: set[int]) -> Iterator[Command]:
+        job, foreign = view.name, view.is_foreign
         ranks = view.snapshot.ranks if view.snapshot is not None else ()
         for rank in ranks if numbers else ():
             if rank.rank in numbers:

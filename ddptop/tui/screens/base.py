@@ -15,6 +15,7 @@ from textual.widget import Widget
 from ddptop.draw.header import cost
 from ddptop.job.findings import findings
 from ddptop.job.ranks import device_uuid
+from ddptop.job.record import Job
 from ddptop.logs.messages import LogRead
 from ddptop.sources.chart import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
@@ -37,7 +38,6 @@ from ddptop.tui.textual_gaps import HeldScreen
 from ddptop.tui.widgets.bars import Pages
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.job.registry import AnyJob
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]
@@ -99,12 +99,12 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """What watching costs, for the key bar: a long and a short text."""
         return cost(look.cpu_percent, look.devices.sampler_cpu_percent)
 
-    def show_findings(self, view: AnyJob | None, look: Look) -> None:
+    def show_findings(self, view: Job | None, look: Look) -> None:
         """Show all findings for a job."""
         if view is None:
             self.notify("no job selected", severity="warning")
             return
-        job = view.job
+        job = view.name
 
         def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
             return findings(later.job(job), later.taken_at)
@@ -254,11 +254,11 @@ class JobBound(MonitorScreen[AnswerT]):
         raise NotImplementedError
 
     @property
-    def view(self) -> AnyJob | None:
+    def view(self) -> Job | None:
         """The job as last read; None before the first answer, and if the job is gone."""
         return None if self.answer is None else self.answer.view
 
-    def _seen(self) -> AnyJob | None:
+    def _seen(self) -> Job | None:
         """The job; notifies the user if it is gone."""
         if self.answer is not None and self.view is None:
             self.notify(f"{self.job} no longer exists", severity="warning", markup=False)

@@ -145,7 +145,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         filtered = parse(self._filter.text, JOB_WORDS)
         now = look.taken_at
         left = [view for view in everyone if filtered.matches(job_facts(view, "", now))]
-        mine = next((view for view in look.own if view.job == first), None)
+        mine = next((view for view in look.own if view.name == first), None)
         letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
         self._companions.show(mine, left, letters, all_=len(everyone))
         status = filtered.trouble or plural(len(left), "job")

@@ -31,7 +31,6 @@ from ddptop.tui.widgets.devices import (
 )
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.base.units import duration
-from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
@@ -242,7 +241,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         if view is None:
             self.notify("this process does not belong to a known job", severity="warning")
             return
-        self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
+        self.post_message(JobPicked(view.name, view.is_foreign))
 
     def action_figure(self) -> None:
         """Put the next figure first."""

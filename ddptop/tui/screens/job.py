@@ -34,8 +34,6 @@ from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHead
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert
 
 NOBODY = -2
@@ -147,9 +145,9 @@ class JobScreen(JobBound[JobAnswer]):
             self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
         view = detail.view
-        if isinstance(view, JobView) and view.spec.job_id != self._job_id:
+        if not view.is_foreign and view.spec.job_id != self._job_id:
             self._reset(view.spec.job_id)
-        self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
+        self._title.show(self.job, right, about(view) if view.is_foreign else "")
         self._header.show(view, now, detail.recent.trend)
         alerts = alerts_of(view)
         if detail.trouble:
@@ -410,7 +408,7 @@ def what_now(detail: JobDetail) -> str:
     from ddptop.job.attempts import Attempt  # needed only for a failed job
 
     view, state = detail.view, detail.view.snapshot
-    if state is None or isinstance(view, ForeignView):
+    if state is None or view.is_foreign:
         return ""
     last = Attempt(
         state.attempt or 0, state.attempt_started_at, view.ended_at, "failed", state.cause

@@ -21,6 +21,7 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 from ddptop.draw.panels import short_name
 from ddptop.job.figures.columns import Column
 from ddptop.job.keys import EXIT, HELP
+from ddptop.job.record import Job
 from ddptop.sources.query import Devices
 from ddptop.style import Span, line
 from ddptop.tui import launching
@@ -33,7 +34,6 @@ from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import ranks, size_of
 from ddptop_runner.devices import hardware
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, is_instance
 from ddptop_runner.launch.gpus.usage import (
     DeviceUse,
@@ -231,7 +231,7 @@ class LaunchScreen(ModalScreen[str | None]):
         *bindings((HELP, EXIT)),
     ]
 
-    def __init__(self, again: JobView | None = None) -> None:
+    def __init__(self, again: Job | None = None) -> None:
         """Open an empty form, or one with the values of an ended job."""
         super().__init__()
         self._spec = None if again is None else again.spec

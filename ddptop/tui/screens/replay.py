@@ -24,6 +24,7 @@ from ddptop.draw.timeline import (
 )
 from ddptop.job.findings import guilty
 from ddptop.job.keys import SCREENS
+from ddptop.job.record import Job
 from ddptop.job.timeline import GLYPHS, Course, MarkKind, neighbor
 from ddptop.sources.job import JobAnswer, JobDetail
 from ddptop.sources.query import Look
@@ -36,7 +37,6 @@ from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import DraggedView
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop_runner.job.registry import AnyJob, JobView
 
 
 class TimeLine(DraggedView, can_focus=True):
@@ -151,7 +151,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         return self.answer if isinstance(self.answer, ReplayAnswer) else None
 
     @property
-    def view(self) -> AnyJob | None:
+    def view(self) -> Job | None:
         """The job at the time shown."""
         return None if self.detail is None else self.detail.view
 
@@ -200,7 +200,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         view, state, rank = detail.view, detail.view.snapshot, self.ranks.rank
         if state is None:
             return
-        is_shared = isinstance(view, JobView) and view.spec.is_command
+        is_shared = not view.is_foreign and view.spec.is_command
         lengths = [one.log_bytes for one in state.ranks if is_shared or one.rank == rank]
         until = max((size for size in lengths if size is not None), default=None)
         if until is None:

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from ddptop.charts.loss import ChartOptions, draw_chart
 from ddptop.charts.steps import by_step, no_steps
+from ddptop.job.record import Job
 from ddptop.job.series import Points
 from ddptop.sources import chart as chart_source
 from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, away_from_median
 from ddptop.style import plain
 from tests.support import fake_home
 from tests.support.fake_home import HOST, NOW
+from tests.support.own_views import read
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Alert, Event, RankSample
 from ddptop_runner.store.history import HistoryWriter
 from ddptop_runner.store.history_reader import Series
@@ -26,7 +27,7 @@ NOW_S = NOW.timestamp()
 SECONDS = 300
 
 
-def many_ranks(home: Path, ranks: int = 9) -> JobView:
+def many_ranks(home: Path, ranks: int = 9) -> Job:
     """A live job with two attempts; rank 5 drifts away, and rank 7 once had NaN."""
     spec = fake_home.spec_of("many", ranks, SECONDS)
     folder = fake_home.make_folder(home, spec)
@@ -63,11 +64,11 @@ def many_ranks(home: Path, ranks: int = 9) -> JobView:
             )
         writer.add(utc_from_unix(NOW_S - SECONDS + second), attempt, row, [])
     writer.close()
-    return read_job(folder)
+    return read(folder)
 
 
 @pytest.fixture
-def view(frozen: Path) -> JobView:
+def view(frozen: Path) -> Job:
     return many_ranks(frozen)
 
 
@@ -76,7 +77,7 @@ class TestVeryMany:
     def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chart_source, "BAND_RANKS", 8)
 
-    def test_they_are_a_band_and_odd_ones_are_alone(self, view: JobView) -> None:
+    def test_they_are_a_band_and_odd_ones_are_alone(self, view: Job) -> None:
         chart = ChartSource().read(view, ChartQuery(rank=2), NOW_S)
         assert chart.middle is not None
         assert chart.number == 9
@@ -86,7 +87,7 @@ class TestVeryMany:
         assert chart.middle.not_finite
 
     def test_its_legend_is_that_of_the_ranks_themselves(
-        self, view: JobView, monkeypatch: pytest.MonkeyPatch
+        self, view: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         band = draw_chart(ChartSource().read(view, ChartQuery(), NOW_S), ChartOptions(), 80, 14)
         monkeypatch.setattr(chart_source, "BAND_RANKS", 64)
@@ -95,7 +96,7 @@ class TestVeryMany:
         text = "\n".join(map(plain, band.lines))
         assert "rank 5" in text and "✕" in text
 
-    def test_the_band_knows_steps(self, view: JobView) -> None:
+    def test_the_band_knows_steps(self, view: Job) -> None:
         chart = ChartSource().read(view, ChartQuery(), NOW_S)
         stepped = by_step(chart)
         assert stepped.middle is not None
@@ -103,7 +104,7 @@ class TestVeryMany:
         assert stepped.extent == (0.0, 300.0)
         assert list(stepped.middle.t) == sorted(stepped.middle.t)
 
-    def test_the_same_chart_while_nothing_can_look_different(self, view: JobView) -> None:
+    def test_the_same_chart_while_nothing_can_look_different(self, view: Job) -> None:
         source = ChartSource()
         first = source.read(view, ChartQuery(), NOW_S)
         assert source.read(view, ChartQuery(), NOW_S + 0.5) is first
@@ -111,7 +112,7 @@ class TestVeryMany:
 
 
 class TestParts:
-    def test_a_part_in_the_middle(self, view: JobView) -> None:
+    def test_a_part_in_the_middle(self, view: Job) -> None:
         part = ChartQuery(window_s=60.0, until=NOW_S - 100)
         chart = ChartSource().read(view, part, NOW_S)
         assert (chart.since, chart.until) == (NOW_S - 160, NOW_S - 100)
@@ -119,7 +120,7 @@ class TestParts:
         assert chart.series[0].t[0] >= NOW_S - 161
         assert chart.series[0].t[-1] <= NOW_S - 99
 
-    def test_attempts_and_steps(self, view: JobView) -> None:
+    def test_attempts_and_steps(self, view: Job) -> None:
         chart = ChartSource().read(view, ChartQuery(), NOW_S)
         assert [(one.attempt, one.before) for one in chart.attempts] == [(0, 0), (1, 200)]
         assert chart.last_step == 300
@@ -128,7 +129,7 @@ class TestParts:
 
     def test_no_sample_yet(self, frozen: Path) -> None:
         folder = fake_home.make_folder(frozen, fake_home.spec_of("new", 2, 5))
-        chart = ChartSource().read(read_job(folder), ChartQuery(), NOW_S)
+        chart = ChartSource().read(read(folder), ChartQuery(), NOW_S)
         assert chart.series == {}
         assert no_steps(chart)
 

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from common import Screen, cpu_s_of_tree
+from ddptop.job.record import own_job
 from ddptop.job.series import ChartData, Machine
 from ddptop.sources.query import Look, Query
 from ddptop.sources.replay import ReplayAnswer, ReplaySource
@@ -64,7 +65,7 @@ def keys(home: Path, times: int) -> None:
 def reads(home: Path) -> None:
     """Print the CPU time of reading a moment in the last hour and in the middle."""
     folder = RunFolder(home / "runs" / JOB)
-    view, source, chart = read_job(folder), ReplaySource(), ChartData()
+    view, source, chart = own_job(read_job(folder)), ReplaySource(), ChartData()
     now = ReplayAnswer(query=Query(), look=Look(utc_now(), Machine("")), view=view)
     course = source.read(now, view, None, chart).course
     assert course is not None

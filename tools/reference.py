@@ -21,7 +21,6 @@ from ddptop.commands.keys import KeyReport, key_lines
 from ddptop.draw.events import EVENT_MEANINGS
 from ddptop.job.keys import with_keys
 from ddptop.job.report import ComparisonReport, StoryReport
-from ddptop.tui.keymap import KeyMap
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus
@@ -210,7 +209,7 @@ def keys() -> Iterator[str]:
     """Yield a section with the default keys of each screen."""
     yield "## Keys\n"
     yield "Change them in `config.toml` by their ID; see [the guide](guide.md#settings).\n"
-    lines = key_lines(KeyMap())
+    lines = key_lines()
     for screen in dict.fromkeys(line.screen for line in lines):
         rows = [
             f"| {' '.join(f'`{key}`' for key in line.keys) or 'none'} | `{line.id}` | {line.help} |"

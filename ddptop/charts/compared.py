@@ -8,6 +8,9 @@ from ddptop.charts.curves import Curve, Curves, unit_of
 from ddptop.job.compare import LETTERS, LOSS, Run
 from ddptop.job.series import restarts
 
+STYLES = ("median", "strong", "ok", "warn")
+"""Styles of the jobs' curves, in order, with colors that color-blind people can distinguish."""
+
 
 def name_of(place: int, run: Run) -> str:
     """`A lin-lr1e-2`."""
@@ -48,6 +51,7 @@ def compared_curves(runs: Sequence[Run], what: str = LOSS, *, by_step: bool) -> 
                 name=name_of(place, run),
                 points=points,
                 unit=unit_of(what),
+                style=STYLES[place],
                 is_exact=what != LOSS,
                 cuts=[at for at, _ in starts],
             )

@@ -84,7 +84,9 @@ class Curve(msgspec.Struct, frozen=True):
     most: float | None = None
     """The value axis extends at least up to this, such as a device's memory or power limit."""
     style: str = ""
-    """Name of a style; if empty, style and pattern are chosen by order."""
+    """Name of a style; if empty, it is chosen by order."""
+    has_pattern: bool = True
+    """Whether a pattern distinguishes it, not only its style and its name."""
     band: Literal["", "samples", "ranks"] = ""
     """Whether the range within each sample or across ranks is shown as a band."""
     named: bool = True
@@ -297,7 +299,7 @@ def _unit(name: str, rows: int, sheet: Sheet, data: Curves, options: ChartOption
                 raw,
                 _smoothed(curve, raw, weight, breaks),
                 curve.style or CURVE_STYLES[(first + place) % len(CURVE_STYLES)],
-                SOLID if curve.style else PATTERNS[place % len(PATTERNS)],
+                PATTERNS[place % len(PATTERNS)] if curve.has_pattern else SOLID,
                 breaks,
             )
         )
@@ -339,14 +341,16 @@ def _smoothed(curve: Curve, raw: Columns, weight: float, breaks: Collection[int]
 
 def _range(drawn: Sequence[_Drawn], *, fitted: bool) -> tuple[float, float]:
     """The range of the value axis. A limit that all values keep is its edge."""
-    values = [
-        value
-        for one in drawn
-        for part in ((one.raw.low, one.raw.high) if one.curve.band else (one.raw.mean,))
-        for value in part
-        if value is not None
-    ]
-    low, high = value_range(values, fitted=fitted)
+    values: list[float] = []
+    ranges: list[tuple[float, float]] = []
+    for one in drawn:
+        parts = (one.raw.low, one.raw.high) if one.curve.band else (one.raw.mean,)
+        known = [value for part in parts for value in part if value is not None]
+        if known:
+            ranges.append(value_range(known, fitted=fitted))
+            values += known
+    lows, highs = zip(*(ranges or [value_range([])]), strict=True)
+    low, high = min(lows), max(highs)
     least = [one.curve.least for one in drawn if one.curve.least is not None]
     most = [one.curve.most for one in drawn if one.curve.most is not None]
     if least and (not values or min(values) >= min(least)):

@@ -31,7 +31,7 @@ from ddptop.style import width as cells_in
 
 _CLIP_FACTOR = 4.0
 """Values this many spreads above the 98th percentile are drawn at the top edge."""
-_FLATTENS = 1.5
+_FLATTENS = 2.0
 """The highest tenth flattens the rest if the axis is this many times as high with it."""
 _LEAST_FITTED = 20
 """Minimum number of values to decide that."""

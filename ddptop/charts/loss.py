@@ -100,12 +100,15 @@ def _losses(
         convert(data.middle) if data.middle is not None else Points(),
         "loss",
         style="median",
+        has_pattern=False,
         band="samples" if is_one else "ranks",
     )
 
     def rank(number: int, style: str, *, named: bool = True) -> Curve:
         points = convert(data.series[number])
-        return Curve(f"rank {number}", points, "loss", style=style, named=named)
+        return replace(
+            median, name=f"rank {number}", points=points, style=style, band="", named=named
+        )
 
     odd = [number for number in data.apart if number in data.series]
     if options.mode == "rank" and chosen is not None:
@@ -128,7 +131,15 @@ def _validations(scalars: Mapping[str, Points], convert: Callable[[Points], Poin
         ):
             chosen[name] = points
     return [
-        Curve(name, convert(points), "loss", style=style, is_exact=True, is_rare=True)
+        Curve(
+            name,
+            convert(points),
+            "loss",
+            style=style,
+            has_pattern=False,
+            is_exact=True,
+            is_rare=True,
+        )
         for style, (name, points) in zip(VALIDATIONS, chosen.items(), strict=False)
     ]
 

@@ -10,7 +10,7 @@ from ddptop import terminal
 from ddptop.commands.unguarded import adopt_if_unguarded, guard
 from ddptop.output import info, is_terminal
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.job.registry import JobView, all_jobs
+from ddptop_runner.job.registry import all_jobs
 
 if TYPE_CHECKING:
     from ddptop.sources.query import Answer
@@ -48,7 +48,7 @@ def run(
 
     settings = read_settings()
     asked = settings.interface.ascii if ascii_only is None else ascii_only
-    poor = terminal.wants_ascii(os.environ) if asked is None else asked
+    poor = terminal.wants_ascii(os.environ) if asked == "auto" else asked
     written = sys.__stderr__.encoding if sys.__stderr__ else None
     app = app_with(
         settings,
@@ -67,11 +67,11 @@ def run(
 def _print_reattach_hint(latest: Answer | None) -> None:
     """If the last screen showed one of ddptop's own live jobs, print how to reattach."""
     view = None if latest is None else latest.view
-    if isinstance(view, JobView) and view.is_live:
+    if view is not None and view.can_restart and view.is_live:
         from ddptop.commands.attach_host import HOST
 
         host = os.environ.get(HOST)
-        job = f"{host}:{view.job}" if host else view.job
+        job = f"{host}:{view.name}" if host else view.name
         info(f"{job} keeps running; reattach with `ddptop attach {job}`")
 
 

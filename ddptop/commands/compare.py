@@ -63,18 +63,20 @@ def run(
 
 def _print(views: list[JobView]) -> int:
     from ddptop.job.compare import compare
+    from ddptop.job.record import own_job
     from ddptop.job.report import report
     from ddptop.sources.compare import read_run
     from ddptop.sources.history import JobHistory
 
-    if len(views) == 1:
-        others = companions(all_jobs(), views[0].job)
+    jobs = [own_job(view) for view in views]
+    if len(jobs) == 1:
+        others = companions(map(own_job, all_jobs()), jobs[0].name)
         if not others:
             raise NoSuchJobError(
-                f"no other job to compare {views[0].job} with",
+                f"no other job to compare {jobs[0].name} with",
                 "relaunch it with different arguments first",
             )
-        views = [*views, others[0]]
-    runs = [read_run(view, JobHistory(view.folder.history_db)) for view in views]
+        jobs.append(others[0])
+    runs = [read_run(job, JobHistory(job.folder.history_db)) for job in jobs]
     put_json(report(compare(runs)))
     return 0

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
+from ddptop.job import keys as table
 from ddptop.output import put, put_json
-from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action
-from ddptop.tui.keymap import KeyMap
-from ddptop.tui.preferences import preferences_of
 from ddptop.tui.settings import read_settings
 from ddptop_runner.base.paths import config_file
 from ddptop_runner.model.words import Base
-
-if TYPE_CHECKING:
-    pass
-
-ANYWHERE = "every screen"
 
 
 class KeyLine(Base, frozen=True, kw_only=True):
@@ -48,12 +40,10 @@ class KeyReport(Base, frozen=True, kw_only=True):
 
 def run_keys(as_json: bool) -> int:
     """Print the actions; return 1 if any setting is invalid, otherwise 0."""
-    preferences = preferences_of(read_settings())
-    report = KeyReport(
-        file=str(config_file()),
-        keys=key_lines(preferences.keys),
-        problems=list(preferences.problems),
-    )
+    settings = read_settings()
+    table.use(settings.keys)
+    problems = list(settings.problems)
+    report = KeyReport(file=str(config_file()), keys=key_lines(), problems=problems)
     if as_json:
         put_json(report)
     else:
@@ -62,24 +52,20 @@ def run_keys(as_json: bool) -> int:
     return 1 if report.problems else 0
 
 
-def key_lines(keys: KeyMap) -> list[KeyLine]:
+def key_lines() -> list[KeyLine]:
     """Each action of each screen, with the keys in use."""
-    tables = {**ALL, ANYWHERE: (*MOVING, *EVERYWHERE)}
-    return [_line(action, screen, keys) for screen, table in tables.items() for action in table]
-
-
-def _line(action: Action, screen: str, keys: KeyMap) -> KeyLine:
-    def split(text: str) -> tuple[str, ...]:
-        return tuple(part for part in text.split("  ") if part)
-
-    return KeyLine(
-        id=action.id,
-        screen=screen,
-        keys=split(keys.text(action)),
-        default_keys=split(KeyMap().text(action)),
-        name=action.name,
-        help=action.help,
-    )
+    return [
+        KeyLine(
+            id=action.id,
+            screen=screen,
+            keys=action.keys,
+            default_keys=tuple(action.defaults.split()),
+            name=action.name,
+            help=action.help,
+        )
+        for screen, actions in table.TABLES.items()
+        for action in actions
+    ]
 
 
 def render(report: KeyReport) -> str:
@@ -95,7 +81,7 @@ def render(report: KeyReport) -> str:
         keys = " ".join(line.keys) or "none"
         changed = "  (changed)" if line.keys != line.default_keys else ""
         lines.append(f"  {keys:<{key_wide}}  {line.id:<{wide}}  {line.help}{changed}")
-    lines += ["", f'to change keys, edit {report.file}, for example:  [keys]  "job.stop" = "S"']
+    lines += ["", f'to change keys, edit {report.file}, for example:  [keys]  "job.stop" = "X"']
     if report.problems:
         lines += ["", *(f"!  {problem}" for problem in report.problems)]
     return "\n".join(lines)

@@ -26,7 +26,8 @@ def run(show_all: bool, as_json: bool) -> int:
         found = [as_queued(view, queue) for view in found]
     views = [view for view in found if show_all or is_recent(view)]
     views.sort(key=lambda view: not view.is_live)
-    slurm = None if queue is None else with_jobs(queue, found)
+    names = {view.spec.slurm_job: view.job for view in found if view.is_live}
+    slurm = None if queue is None else with_jobs(queue, names)
     if as_json:
         bad = [DamagedRow(job=error.job, reason=str(error)) for error in damaged]
         shown = msgspec.UNSET if queue is None else slurm
@@ -35,10 +36,13 @@ def run(show_all: bool, as_json: bool) -> int:
         return 0
     if views:
         from ddptop.job.figures.jobs import PlainJob, plain_table  # not needed for JSON
+        from ddptop.job.record import own_job
         from ddptop.job.status import plain_status
 
         now = utc_now()
-        rows = [PlainJob(job_row(view), now, status=plain_status(view, now)) for view in views]
+        rows = [
+            PlainJob(job_row(view), now, status=plain_status(own_job(view), now)) for view in views
+        ]
         put_clipped(table(*plain_table(rows, "ls", columns())))
     if waiting := _waiting(slurm or []):
         put_clipped(("\n" if views else "") + waiting)

@@ -55,9 +55,11 @@ def run(as_json: bool, show_ranks: bool) -> int:
     else:
         info(NONE_FOUND)
     for view in led_elsewhere(all_jobs()):
-        from ddptop.job.status import plain_status  # for nodes of a job only
+        from ddptop.job.record import own_job  # for nodes of a job only
+        from ddptop.job.status import plain_status
 
-        info(f"ddptop: not listed: {view.job}, {plain_status(view, utc_now())}; see `ddptop ls`")
+        status = plain_status(own_job(view), utc_now())
+        info(f"ddptop: not listed: {view.job}, {status}; see `ddptop ls`")
     if found.unreadable:
         put(("\n" if found.jobs else "") + unreadable_text(found.unreadable, report.gpus))
     return 0

@@ -13,6 +13,7 @@ from ddptop.job.ranks import (
     replicas_in_words,
     source_in_words,
 )
+from ddptop.job.record import Job, own_job
 from ddptop.job.status import UNGUARDED, loss_remark, pause_in_words, pause_why
 from ddptop.job.urgency import is_stale
 from ddptop.output import count, put_folded, put_json, table
@@ -28,7 +29,6 @@ from ddptop_runner.base.units import (
     size,
 )
 from ddptop_runner.devices.words import devices_in_words
-from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.jobs.contract import JobStatus, job_status
 from ddptop_runner.jobs.slurm_queue import find
 from ddptop_runner.model.run_step import step_beside
@@ -50,14 +50,14 @@ def run(job: str | None, as_json: bool) -> int:
     if as_json:
         put_json(status)
     else:
-        put_folded(describe(view, status), 4)
+        put_folded(describe(own_job(view), status), 4)
     adopt_if_unguarded(view)
     return 0
 
 
-def describe(view: JobView, status: JobStatus) -> str:
+def describe(view: Job, status: JobStatus) -> str:
     """The job as text with a table of ranks."""
-    elapsed = duration(elapsed_s(view, view.read_at))
+    elapsed = duration(view.elapsed_s(view.read_at))
     attempt = NOT_AVAILABLE if status.attempt is None else str(status.attempt)
     parts = [
         f"{status.job}: {_state(view, status)}",
@@ -69,8 +69,8 @@ def describe(view: JobView, status: JobStatus) -> str:
     if view.state == "lost" and view.is_abandoned:
         lines.append(
             f"  it ran on {view.host}, a host or container that no longer exists;"
-            f" run ddptop restart {view.job} to relaunch it here,"
-            f" or ddptop rm {view.job} to delete it"
+            f" run ddptop restart {view.name} to relaunch it here,"
+            f" or ddptop rm {view.name} to delete it"
         )
     if view.is_live and status.guarded is False:
         lines.append(f"  {UNGUARDED}; the ranks are still running")
@@ -113,7 +113,7 @@ def describe(view: JobView, status: JobStatus) -> str:
     return "\n".join(lines)
 
 
-def _hosts(view: JobView) -> list[str]:
+def _hosts(view: Job) -> list[str]:
     """The nodes of a job on several machines; if there are many, only the first ones."""
     nodes = [] if view.spec.placement is None else view.spec.placement.nodes
     status = {} if view.snapshot is None else {node.host: node for node in view.snapshot.nodes}
@@ -131,7 +131,7 @@ def _is_well(node: NodeStatus | None) -> bool:
     return node is None or node.state not in ("unreachable", "lost")
 
 
-def _state(view: JobView, status: JobStatus) -> str:
+def _state(view: Job, status: JobStatus) -> str:
     """`running`; `no step for 25 s (rank 0 is evaluating)`."""
     pause = status.pause
     if remark := loss_remark(view):
@@ -153,7 +153,7 @@ def _launcher(launcher: LauncherSample) -> str:
     return f"{text}; process tree: CPU {cpu}, {memory}"
 
 
-def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
+def _no_ranks(view: Job, status: JobStatus) -> list[str]:
     """What a command without ranks waits for."""
     if status.launcher is None or status.ranks or not view.is_live:
         return []
@@ -181,7 +181,7 @@ def _details(status: JobStatus) -> list[str]:
     return lines if more <= 0 else [*lines[:DETAILS], f"  and {more} more"]
 
 
-def _device_note(view: JobView, status: JobStatus) -> str | None:
+def _device_note(view: Job, status: JobStatus) -> str | None:
     """Why a live job's devices are unknown, unless an alert explains it."""
     if not view.is_live or view.snapshot is None:
         return None
@@ -198,7 +198,7 @@ def _budget(status: JobStatus) -> str:
     return text
 
 
-def _next(view: JobView, status: JobStatus) -> list[str]:
+def _next(view: Job, status: JobStatus) -> list[str]:
     """What the restart policy does, and why."""
     if status.policy is None:
         return []
@@ -210,7 +210,7 @@ def _next(view: JobView, status: JobStatus) -> list[str]:
     return [f"  {what}: {status.policy}"]
 
 
-def _checkpoint(view: JobView, status: JobStatus) -> str | None:
+def _checkpoint(view: Job, status: JobStatus) -> str | None:
     """`epoch-3.pt at step 120, 4s ago (12.3 MiB)`; None if a checkpoint is not yet overdue."""
     saved = status.checkpoint
     if saved is None:
@@ -224,7 +224,7 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
     return f"{saved.name}{at}, {ago} ago{size_}"
 
 
-def _failing_lines(view: JobView, status: JobStatus) -> list[str]:
+def _failing_lines(view: Job, status: JobStatus) -> list[str]:
     cause = status.cause
     if cause is None or status.attempt is None or (cause.rank is None and not status.launcher):
         return []

@@ -25,6 +25,7 @@ from ddptop.job.progress import (
     steps_per_s,
     text_bar,
 )
+from ddptop.job.record import Job, own_job
 from ddptop.job.status import (
     age_words,
     exit_status,
@@ -88,7 +89,7 @@ def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) 
             put_json(status)
             sys.stdout.flush()
         else:
-            screen.show(job_lines(view, status))
+            screen.show(job_lines(own_job(view), status))
         if not view.is_live:
             return exit_status(view)
         time.sleep(interval_s)
@@ -105,22 +106,23 @@ def _watch_all(screen: Inline, as_json: bool, interval_s: float) -> NoReturn:
     guard(view for view in read_all()[0] if is_recent(view))
     while True:
         found = map(as_queued, read_all()[0])
-        views = by_need((view for view in found if is_recent(view)), utc_now())
+        recent = {view.job: view for view in found if is_recent(view)}
+        jobs = by_need(map(own_job, recent.values()), utc_now())
         if as_json:
-            put_json(JobList(jobs=[job_row(view) for view in views]))
+            put_json(JobList(jobs=[job_row(recent[job.name]) for job in jobs]))
             sys.stdout.flush()
         else:
-            screen.show(_lines(views, screen))
+            screen.show(_lines(jobs, recent, screen))
         time.sleep(interval_s)
 
 
-def _lines(views: list[JobView], screen: Inline) -> list[list[Part]]:
+def _lines(views: list[Job], recent: Mapping[str, JobView], screen: Inline) -> list[list[Part]]:
     """As many lines as fit; the last one counts those left out."""
     if not views:
         return [[(NO_JOBS, "")]]
     room = max(1, screen.size()[1] - 1) if screen.redraws else len(views)
     shown = views if len(views) <= room else views[: room - 1]
-    lines = [job_line(view, job_status(view)) for view in shown]
+    lines = [job_line(view, job_status(recent[view.name])) for view in shown]
     if (more := len(views) - len(shown)) > 0:
         lines.append([(f"and {more} more (ddptop ls)", "")])
     return lines
@@ -130,15 +132,15 @@ Part = tuple[str, str]
 """(text, style); the style is `ok`, `warn`, `bad`, `strong`, or empty."""
 
 
-def job_lines(view: JobView, status: JobStatus) -> list[list[Part]]:
+def job_lines(view: Job, status: JobStatus) -> list[list[Part]]:
     """One line each for state and progress, ranks, and devices."""
     return [_state(view, status), _ranks(status), _devices(status)]
 
 
-def job_line(view: JobView, status: JobStatus) -> list[Part]:
+def job_line(view: Job, status: JobStatus) -> list[Part]:
     """One line for one of several jobs."""
     return [
-        (view.job, "strong"),
+        (view.name, "strong"),
         _state_part(view, status, ""),
         *_progress(status, LIST_CELLS),
         *_news(view, status),
@@ -146,9 +148,9 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
     ]
 
 
-def _state(view: JobView, status: JobStatus) -> list[Part]:
+def _state(view: Job, status: JobStatus) -> list[Part]:
     text, color = _state_part(view, status, "strong")
-    parts: list[Part] = [(f"{view.job}: {text}", color)]
+    parts: list[Part] = [(f"{view.name}: {text}", color)]
     if status.pause is not None and (why := pause_why(status.pause, view.read_at)):
         parts.append((why, ""))
     parts += _progress(status, BAR_CELLS)
@@ -161,7 +163,7 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
     return parts
 
 
-def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
+def _state_part(view: Job, status: JobStatus, plain: str) -> Part:
     """The state in one word, or how long no step has finished."""
     pause = status.pause
     if pause is None or status.state == "hung":
@@ -226,7 +228,7 @@ def _learning(status: JobStatus) -> list[Part]:
     return parts
 
 
-def _news(view: JobView | None, status: JobStatus) -> list[Part]:
+def _news(view: Job | None, status: JobStatus) -> list[Part]:
     """The most important fact: the cause of failure, an alert, or an outlier rank."""
     if status.cause is not None:
         return [(status.cause.summary, "bad")]

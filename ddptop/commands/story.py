@@ -9,6 +9,7 @@ from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, sentence
 from ddptop.job.attempts import in_order
 from ddptop.job.hosts import host_of
+from ddptop.job.record import Job, own_job
 from ddptop.job.report import story_report
 from ddptop.job.status import loss_remark
 from ddptop.output import info, put, put_folded, put_json
@@ -34,7 +35,7 @@ INDENT = 2
 
 def run_story(job: str | None, as_json: bool) -> int:
     """Print the story as text or JSON; the first attempt comes first."""
-    view = adopt_if_unguarded(find(job))
+    view = own_job(adopt_if_unguarded(find(job)))
     source, history = StorySource(), JobHistory(view.folder.history_db)
     story = source.read(view, history)
     failed = next((one.number for one in story.attempts if one.ending == "failed"), None)
@@ -48,13 +49,13 @@ def run_story(job: str | None, as_json: bool) -> int:
         return status
     if status:
         return status
-    put_folded(f"{view.job}: {headline(story.attempts, view.state, loss_remark(view))}", INDENT)
+    put_folded(f"{view.name}: {headline(story.attempts, view.state, loss_remark(view))}", INDENT)
     for line in describe(view, story, view.read_at):
         put_folded(line, INDENT + LABEL_CELLS)
     return status
 
 
-def describe(view: JobView, story: Story, now: dt.datetime) -> list[str]:
+def describe(view: Job, story: Story, now: dt.datetime) -> list[str]:
     """The attempts as text, the first one first."""
     lines = []
     for one in reversed(story.attempts):
@@ -65,7 +66,7 @@ def describe(view: JobView, story: Story, now: dt.datetime) -> list[str]:
         is_last = one is story.attempts[0]
         told += [
             (f"{label:{LABEL_CELLS}}", " ".join(sanitize(text).split()))
-            for label, text, _ in notes(one, view.state, is_last=is_last, job=view.job)
+            for label, text, _ in notes(one, view.state, is_last=is_last, job=view.name)
         ]
         if one.cause is not None and one.cause.evidence:
             told.append((f"{'evidence':{LABEL_CELLS}}", one.cause.evidence))
@@ -131,7 +132,7 @@ def run_stacks(job: str | None, rank: int | None) -> int:
 
 
 def _print_stored(view: JobView, rank: int | None) -> int:
-    files = stored_files(view, rank)
+    files = stored_files(own_job(view), rank)
     now = "is waiting in Slurm's queue" if view.in_slurm_queue else f"has ended ({view.state})"
     if not files:
         raise DdptopError(

@@ -19,10 +19,10 @@ from ddptop.job.compare import (
     options_of,
 )
 from ddptop.job.progress import progress_of, step_text
+from ddptop.job.record import Job
 from ddptop.job.status import job_state
 from ddptop.style import Span
 from ddptop_runner.base import units
-from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.model import run_step
 from ddptop_runner.model.words import is_of_evaluation, is_validation_loss
 
@@ -225,7 +225,7 @@ def _elapsed(run: Run, now: dt.datetime) -> str:
     return (
         units.NOT_AVAILABLE
         if run.view.snapshot is None
-        else units.duration(elapsed_s(run.view, now))
+        else units.duration(run.view.elapsed_s(now))
     )
 
 
@@ -293,7 +293,7 @@ def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
 # --- jobs to compare with -----------------------------------------------------------------------
 
 
-def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str, Span]:
+def companion_row(view: Job, letter: str, mine: Job | None) -> dict[str, Span]:
     """A selectable job's cells by column; for the same script, only the options that differ."""
     snapshot = view.snapshot
     same = mine is not None and mine.spec.target == view.spec.target
@@ -311,7 +311,7 @@ def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str,
     step = None if run is None else run.step
     return {
         "letter": (letter, "strong"),
-        "job": (view.job, ""),
+        "job": (view.name, ""),
         "state": job_state(view.state),
         "step": (
             units.count(step) + "*" * (run is not None and run.counts == "attempt"),

@@ -11,11 +11,10 @@ from ddptop.draw.panels import short_name
 from ddptop.job.figures.columns import Column, Row
 from ddptop.job.figures.devices import FIELD_NAMES, FIGURES, heat, known
 from ddptop.job.help import slowed_by
+from ddptop.job.record import Job
 from ddptop.style import Line, blocks, clip, field, fill, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -236,11 +235,11 @@ def program(command: str | None) -> str:
     return first.rpartition("/")[2] + space + rest
 
 
-def rank_holder(view: AnyJob) -> Holder:
+def rank_holder(view: Job) -> Holder:
     """Formats which of the job's ranks use a device, their name for it, and who else uses it."""
     ranks = view.snapshot.ranks if view.snapshot is not None else []
     mine = {rank.pid for rank in ranks if rank.pid is not None}
-    if isinstance(view, ForeignView):
+    if view.foreign is not None:
         mine.update(view.foreign.pids)
 
     def holder(gpu: GpuSample) -> Line:
@@ -252,7 +251,7 @@ def rank_holder(view: AnyJob) -> Holder:
         if len(names) == 1 and (name := names.pop()) != gpu.index:
             parts.append(line((f"cuda:{name}", "dim")))
         parts.insert(0, device_trouble(gpu, brief=True))
-        strangers = [p for p in gpu.processes or [] if p.job != view.job and p.pid not in mine]
+        strangers = [p for p in gpu.processes or [] if p.job != view.name and p.pid not in mine]
         if strangers:
             parts.append(line((f"+{len(strangers)} from outside this job", "warn")))
         return fill(parts, 48, " ")

@@ -19,10 +19,10 @@ from ddptop.job.progress import (
     steps_per_s,
 )
 from ddptop.job.ranks import common_parts
+from ddptop.job.record import Job
 from ddptop.job.status import age_words, guard_words, job_state, loss_remark, pause_state, pause_why
 from ddptop.style import Line, bar, clip, field, fill, fit, join, line, spread, width
 from ddptop_runner.base import units
-from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
@@ -42,7 +42,7 @@ LATE_S = 5.0
 
 
 def header_lines(
-    view: AnyJob,
+    view: Job,
     now: dt.datetime,
     cells: int,
     trend: LossTrend | None = None,
@@ -53,7 +53,7 @@ def header_lines(
     if snapshot is None:
         text = "no snapshot yet: launching processes"
         if not view.is_live:
-            log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
+            log = f"; see {view.folder.supervisor_log}" if not view.is_foreign else ""
             text = f"it never started{log}"
         return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
     if view.state == "queued":
@@ -65,7 +65,7 @@ def header_lines(
     rows = [
         alive,
         far or far_line(view, snapshot, progress, now, cells),
-        learning_line(snapshot, trend if view.is_live else None, cells, pause_of(view)),
+        learning_line(snapshot, trend if view.is_live else None, cells, view.pause),
     ]
     lines = [fit((*question(place, cells), *row), cells) for place, row in enumerate(rows)]
     if own_row:
@@ -95,7 +95,7 @@ def question(place: int, cells: int) -> Line:
 
 
 def _alive(
-    view: AnyJob,
+    view: Job,
     snapshot: NodeSnapshot,
     now: dt.datetime,
     facts: list[Line],
@@ -103,7 +103,7 @@ def _alive(
     tall: bool,
 ) -> tuple[Line, bool]:
     """(state and pace with the facts at the right, whether the facts need their own row)."""
-    pause = pause_of(view)
+    pause = view.pause
     parts = [line(job_state(view.state))]
     if pause is not None and view.state != "hung":
         parts = [
@@ -139,7 +139,7 @@ def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
     return field("last step", text, "warn" if late else "")
 
 
-def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
+def facts_of(view: Job, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
     """Facts that rarely change, worst first: stale values, guard, attempt, restarts, host."""
     parts: list[Line] = []
     stale = age_words(view)
@@ -179,12 +179,12 @@ def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
     return field("checkpoint", ago if step is None else f"{step}, {ago}", "")
 
 
-def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
+def _queued_lines(view: Job, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
     """For a queued job: how long it has waited; an alert gives the reason."""
     since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
     waited = field("waited", units.duration((now - since).total_seconds()))
     facts = [line(" "), *facts_of(view, snapshot, now)]
-    in_slurm = isinstance(view, JobView) and view.in_slurm_queue
+    in_slurm = not view.is_foreign and view.in_slurm_queue
     why = (
         "waiting for Slurm to start it again" if in_slurm else "not started: waiting for free GPUs"
     )
@@ -209,7 +209,7 @@ def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
     return line((f"↻ {attempt} starts {when}", "busy"), why)
 
 
-def begins(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> bool:
+def begins(view: Job, snapshot: NodeSnapshot, now: dt.datetime) -> bool:
     """Whether an attempt is so young that its total may still be reported."""
     if not view.is_live:
         return False
@@ -220,7 +220,7 @@ def begins(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> bool:
 
 
 def far_line(
-    view: AnyJob,
+    view: Job,
     snapshot: NodeSnapshot,
     progress: Progress | None,
     now: dt.datetime,

@@ -16,6 +16,7 @@ from ddptop.job.ranks import (
     replicas_in_words,
     source_in_words,
 )
+from ddptop.job.record import Job
 from ddptop.job.status import GONE, rank_state, state_of
 from ddptop.style import (
     Line,
@@ -32,7 +33,6 @@ from ddptop.style import (
     width,
 )
 from ddptop_runner.base import units
-from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 from ddptop_runner.store.log_clean import sanitize
 
@@ -41,16 +41,18 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.types import Unreadable
 
 
-def about(view: ForeignView) -> str:
+def about(view: Job) -> str:
     """A note for the title: `not started by ddptop: torchrun, user alice, pid 4711`."""
-    job = view.foreign
-    if job.launcher == "ddptop":
-        return f"in another DDPTOP_HOME: user {job.user}, pid {job.root_pid}"
-    return f"not started by ddptop: {job.launcher}, user {job.user}, pid {job.root_pid}"
+    if view.foreign is None:
+        return ""
+    who = f"user {view.user}, pid {view.foreign.root_pid}"
+    if view.launcher == "ddptop":
+        return f"in another DDPTOP_HOME: {who}"
+    return f"not started by ddptop: {view.launcher}, {who}"
 
 
 def header_lines(
-    view: ForeignView,
+    view: Job,
     now: dt.datetime,
     cells: int,
     trend: LossTrend | None = None,
@@ -60,7 +62,9 @@ def header_lines(
 
     At most `most` rows; the last are dropped first.
     """
-    snapshot, progress = view.snapshot, progress_of(view)
+    snapshot, foreign, progress = view.snapshot, view.foreign, progress_of(view)
+    if snapshot is None or foreign is None:
+        return []
     first: list[Line] = [line(state_of(view))]
     if not view.is_live and view.ended_at is not None:
         first.append(field("since", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
@@ -68,9 +72,9 @@ def header_lines(
     if not counts:
         passed = units.duration(elapsed_s(view, now))
         first.append(field("elapsed" if view.is_live else "ran", passed))
-    first.append(field("world size", _world(view)))
-    if view.foreign.rendezvous:
-        first.append(field("rendezvous", view.foreign.rendezvous, ""))
+    first.append(field("world size", _world(view.world_size, len(foreign.ranks))))
+    if foreign.rendezvous:
+        first.append(field("rendezvous", foreign.rendezvous, ""))
     rows = [(*question(0, cells), *fill(first, cells - 12))]
     if view.stopping and view.is_live:
         rows.append((*question(3, cells), (view.stopping, "warn")))
@@ -100,10 +104,9 @@ def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
     return f"SIGINT sent at {sent}; then SIGTERM at {later} and SIGKILL at {last}"
 
 
-def _world(view: ForeignView) -> str:
-    here = len(view.foreign.ranks)
-    size = units.count(view.world_size)
-    return size if view.world_size == here else f"{size}, {here} here"
+def _world(world_size: int | None, here: int) -> str:
+    size = units.count(world_size)
+    return size if world_size == here else f"{size}, {here} here"
 
 
 def _labeled(name: str, text: str, cells: int) -> Line:

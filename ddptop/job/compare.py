@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddptop.job.record import Job
 from ddptop.job.series import Points, by_step
 from ddptop_runner.base.median import median
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RunStep
 from ddptop_runner.model.spec import JobSpec
@@ -193,7 +193,7 @@ LETTERS = "ABCD"
 class Run:
     """A job and its losses."""
 
-    view: JobView
+    view: Job
     curve: LossCurve = field(default_factory=LossCurve)
     scalars: Mapping[str, LossCurve] = field(default_factory=dict)
     """Other reported scalars, as curves by name."""
@@ -207,7 +207,7 @@ class Run:
     @property
     def job(self) -> str:
         """The job's name."""
-        return self.view.job
+        return self.view.name
 
     def curve_by(self, name: str) -> LossCurve:
         """The curve of the loss or of that scalar; empty if the job has none."""
@@ -287,25 +287,23 @@ FEW_STEPS = 10
 """A run of fewer steps is not offered before longer ones of the same script."""
 
 
-def companions(
-    jobs: Iterable[AnyJob], first: str, preferred: Collection[str] = ()
-) -> list[JobView]:
+def companions(jobs: Iterable[Job], first: str, preferred: Collection[str] = ()) -> list[Job]:
     """Jobs that `first` can be compared with, the best choice first.
 
     The preferred ones come first, then those with its script, longer runs before those of a few
     steps, and newer ones before older ones.
     """
-    own = [job for job in jobs if isinstance(job, JobView)]
-    mine = next((job for job in own if job.job == first), None)
-    others = [job for job in own if job.job != first]
+    own = [job for job in jobs if not job.is_foreign]
+    mine = next((job for job in own if job.name == first), None)
+    others = [job for job in own if job.name != first]
     others.sort(key=lambda job: job.created_at, reverse=True)
     others.sort(key=_is_short)
     others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
-    others.sort(key=lambda job: job.job not in preferred)
+    others.sort(key=lambda job: job.name not in preferred)
     return others
 
 
-def _is_short(job: JobView) -> bool:
+def _is_short(job: Job) -> bool:
     step = run_step.of_snapshot(job.snapshot)
     return step is None or step.step < FEW_STEPS
 

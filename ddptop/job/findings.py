@@ -7,11 +7,10 @@ import re
 from typing import NamedTuple
 
 from ddptop.job.keys import with_keys
+from ddptop.job.record import Job
 from ddptop.job.status import brief_place, job_state, severity
 from ddptop.job.urgency import alerts_of
 from ddptop_runner.base import units
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Alert
 
 _HELP = {
@@ -150,12 +149,12 @@ class Guilty(NamedTuple):
     """A few words, such as `killed by SIGKILL`."""
 
 
-def guilty(view: AnyJob) -> Guilty | None:
+def guilty(view: Job) -> Guilty | None:
     """The rank that the others wait for, or that failed first; None if no rank is to blame."""
     state = view.snapshot
     if state is None:
         return None
-    pause = pause_of(view)
+    pause = view.pause
     if pause is not None and pause.ranks:
         place = next((one.stands_at for one in state.ranks if one.rank == pause.ranks[0]), None)
         where = "" if place is None else f", last seen at {brief_place(place)}"
@@ -177,17 +176,17 @@ def guilty(view: AnyJob) -> Guilty | None:
     return Guilty(cause.rank, attempt, f"{why} at {place}" if place else why)
 
 
-def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str, str]]]:
+def findings(view: Job | None, now: dt.datetime) -> tuple[str, list[tuple[str, str]]]:
     """A brief summary of the current findings, and a heading and text for each."""
     if view is None:
         return "the job no longer exists; esc closes", []
-    if not view.is_live and not isinstance(view, ForeignView):
+    if not view.is_live and not view.is_foreign:
         return _ended(view)
     sections = [(_heading(alert, now), _text(alert)) for alert in alerts_of(view)]
     return f"{'worst first' if sections else 'no problems found'}; esc closes", sections
 
 
-def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
+def _ended(view: Job) -> tuple[str, list[tuple[str, str]]]:
     """For an ended job: why it failed, if it did, and the keys that show more."""
     state, _ = job_state(view.state)
     cause = None if view.snapshot is None else view.snapshot.cause

@@ -18,8 +18,6 @@ from ddptop.job.status import Listed
 from ddptop.job.urgency import Need
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import pause_of
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
@@ -290,15 +288,15 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
     """Return headings and texts for the job's state, status, and figures."""
     view, snapshot = one.view, one.view.snapshot
     state, _ = job_status.state_of(view, now)
-    pause = pause_of(view)
+    pause = view.pause
     meaning = _JOB_STATES.get(view.state, "This version of ddptop does not recognize this state.")
     if pause is not None and pause.state in _PAUSES:
         meaning, trend = _PAUSES[pause.state], None
-    if isinstance(view, ForeignView):
+    if view.is_foreign:
         meaning = "ddptop did not start it and can see only its processes and devices."
     found = [
         (
-            f"{view.job}: {state}",
+            f"{view.name}: {state}",
             with_keys(f"{meaning} {_NEEDS.get(one.attention.need, '')}".strip()),
         ),
         ("status", one.attention.sentence),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
+from ddptop.job.record import Job
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE, duration
-from ddptop_runner.job import registry
-from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RankSample, RunStep
 from ddptop_runner.reading.progress.combine import of_snapshot
@@ -138,7 +137,7 @@ LEAST_BAR = 10
 """Minimum useful width of a bar, in cells."""
 
 
-def progress_of(view: AnyJob) -> Progress | None:
+def progress_of(view: Job) -> Progress | None:
     """The progress of a job; None if no total is known."""
     return None if view.snapshot is None else of_snapshot(view.snapshot, view.is_live)
 
@@ -184,9 +183,9 @@ def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> 
     return f"{known}; progress unknown{more}"
 
 
-def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
+def elapsed_s(view: Job, now: dt.datetime) -> float | None:
     """How long the job has run, or ran before it ended."""
-    return None if view.snapshot is None else registry.elapsed_s(view, now)
+    return None if view.snapshot is None else view.elapsed_s(now)
 
 
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:

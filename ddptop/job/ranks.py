@@ -8,11 +8,11 @@ from pathlib import PurePath
 
 import msgspec
 
+from ddptop.job.record import Job
 from ddptop.style import (
     Span,
 )
 from ddptop_runner.base import units
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.judge.balance.imbalance import (
     RankDeviation,
     busy_s,
@@ -130,16 +130,16 @@ def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:
     return len(ranks) == 1 and launcher.pid is not None and ranks[0].pid == launcher.pid
 
 
-def launcher_in_words(view: JobView) -> str:
+def launcher_in_words(view: Job) -> str:
     """What starts a command's ranks, or if unknown, the name of the running program."""
     if view.spec.launcher is None and view.launcher == "python":
         return PurePath(view.spec.target).name or view.launcher
     return view.launcher
 
 
-def launcher_name(view: AnyJob) -> str | None:
+def launcher_name(view: Job) -> str | None:
     """What starts the ranks; None if ddptop starts them itself."""
-    if isinstance(view, JobView):
+    if not view.is_foreign:
         return launcher_in_words(view) if view.spec.is_command else None
     has_one = view.snapshot is not None and view.snapshot.launcher is not None
     return view.launcher if has_one else None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ddptop.job.attempts import Attempt, Ending
 from ddptop.job.compare import Comparison, Run, losses_at_common_steps
-from ddptop_runner.job.registry import JobView, elapsed_s
+from ddptop.job.record import Job
 from ddptop_runner.model.snapshot import SCHEMA, Cause
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
@@ -141,7 +141,7 @@ def _job(
         gpus=[device.index for device in view.spec.devices or ()],
         started_at=view.created_at,
         ended_at=view.ended_at,
-        elapsed_s=elapsed_s(view, view.read_at),
+        elapsed_s=view.elapsed_s(view.read_at),
         restarts=run.restarts,
         step=None if run.step is None else run.step.step,
         step_counts=None if run.step is None else run.step.counts,
@@ -190,7 +190,7 @@ class StoryReport(Base, frozen=True, kw_only=True):
     """The first attempt comes first."""
 
 
-def story_report(view: JobView, attempts: Sequence[Attempt]) -> StoryReport:
+def story_report(view: Job, attempts: Sequence[Attempt]) -> StoryReport:
     """Convert a job's attempts, latest first, to what `story --json` prints."""
     rows = [
         AttemptRow(
@@ -205,4 +205,4 @@ def story_report(view: JobView, attempts: Sequence[Attempt]) -> StoryReport:
         )
         for one in reversed(attempts)
     ]
-    return StoryReport(job=view.job, state=view.state, attempts=rows)
+    return StoryReport(job=view.name, state=view.state, attempts=rows)

@@ -10,6 +10,7 @@ import msgspec
 from ddptop.job.keys import key, with_keys
 from ddptop.job.progress import assigned_devices, elapsed_s
 from ddptop.job.ranks import lasting_phase
+from ddptop.job.record import Job
 from ddptop.job.urgency import (
     Judged,
     Need,
@@ -24,8 +25,7 @@ from ddptop.job.urgency import (
 from ddptop.style import Line, Span
 from ddptop_runner.base import units
 from ddptop_runner.base.units import duration, duration_in_words, name_ranks
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView, pause_of
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import loss_state
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.model import run_step
@@ -113,10 +113,10 @@ def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
     return f"{symbol} {text}", style
 
 
-def state_of(view: AnyJob, now: dt.datetime | None = None) -> Span:
+def state_of(view: Job, now: dt.datetime | None = None) -> Span:
     """A job's state; a foreign job can also be stuck, stopping, or gone."""
-    if isinstance(view, JobView):
-        pause = pause_of(view)
+    if not view.is_foreign:
+        pause = view.pause
         if pause is not None and view.state != "hung":
             return pause_state(pause, view.read_at if now is None else now, brief=True)
         return job_state(view.state)
@@ -124,7 +124,8 @@ def state_of(view: AnyJob, now: dt.datetime | None = None) -> Span:
         return "■ gone", "dim"
     if is_stopping(view):
         return job_state("stopping")
-    states = [rank.state for rank in view.snapshot.ranks]
+    ranks = () if view.snapshot is None else view.snapshot.ranks
+    states = [rank.state for rank in ranks]
     for state in _STANDING_STILL:
         if number := states.count(state):
             symbol, style = _RANK_STATES[state]
@@ -174,7 +175,7 @@ def event_words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def age_words(view: AnyJob) -> str | None:
+def age_words(view: Job) -> str | None:
     """The age of a live job's metrics; None while they are fresh."""
     if not is_stale(view):
         return None
@@ -231,12 +232,12 @@ def pause_why(pause: Pause, now: dt.datetime) -> str:
     return "; ".join(parts)
 
 
-def how_it_ended(view: AnyJob, now: dt.datetime) -> str:
+def how_it_ended(view: Job, now: dt.datetime) -> str:
     """An ended job in one sentence: why it failed, or how far it came and how long it ran."""
     snapshot, state, ended = view.snapshot, view.state, view.ended_at
     ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
     ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
-    if not isinstance(view, JobView):
+    if view.is_foreign:
         how = f"exited after ddptop sent {view.ended_by}" if view.ended_by else GONE
         return f"{ago}: {how}" if ago else how
     if state == "failed":
@@ -256,7 +257,7 @@ def how_it_ended(view: AnyJob, now: dt.datetime) -> str:
     return ", ".join(parts) or state
 
 
-def loss_remark(view: AnyJob) -> str:
+def loss_remark(view: Job) -> str:
     """That an ended job's last loss was not finite; empty if it was, or if it failed."""
     if view.snapshot is None or view.state not in ("finished", "stopped"):
         return ""
@@ -264,13 +265,13 @@ def loss_remark(view: AnyJob) -> str:
     return f"the loss was {units.loss(None, state)} at the end" if state in ("nan", "inf") else ""
 
 
-def plain_status(view: JobView, now: dt.datetime) -> str:
+def plain_status(view: Job, now: dt.datetime) -> str:
     """How a job ended, why it pauses, or where its head is; empty for other live jobs."""
     if not view.is_live:
         return " ".join(how_it_ended(view, now).split())
     if (member := view.spec.membership) is not None:
         return f"part of a job on {member.head or 'another machine'}"
-    if (pause := pause_of(view)) is None:
+    if (pause := view.pause) is None:
         return ""
 
     return pause_why(pause, now)
@@ -305,7 +306,7 @@ class Attention(msgspec.Struct, frozen=True):
         return self.need >= Need.RUNNING
 
 
-def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
+def attention(view: Job, now: dt.datetime, seen: Seen = ()) -> Attention:
     """The most urgent thing to know about a job.
 
     Args:
@@ -331,13 +332,13 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
 NO_PROBLEMS, NONE_DETECTED = "no problems", "no problems detected"
 
 
-def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
+def next_step(view: Job, needs: Attention, *, readonly: bool = False) -> str:
     """The keys that help now; empty if there is nothing to do."""
     return with_keys(_next_step(view, needs, readonly=readonly))
 
 
-def _next_step(view: AnyJob, needs: Attention, *, readonly: bool) -> str:
-    if isinstance(view, ForeignView):
+def _next_step(view: Job, needs: Attention, *, readonly: bool) -> str:
+    if view.is_foreign:
         steps = "{job.open}: details" + ("; {job.findings}: findings" if alerts_of(view) else "")
         return steps if readonly or not view.is_live else f"{steps}; {{job.stop}}: stop"
     again = "" if readonly else "; {job.again}: relaunch"
@@ -374,11 +375,11 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
     return f"{who} {'has' if one else 'have'} been hung{where} for {since}"
 
 
-def _alarm(view: AnyJob, now: dt.datetime) -> Span:
+def _alarm(view: Job, now: dt.datetime) -> Span:
     """The worst alert, and how many others there are."""
     first, *others = alarms(view)
     symbol, style = severity(first.severity)
-    if first.id == "stalled" and (pause := pause_of(view)) is not None:
+    if first.id == "stalled" and (pause := view.pause) is not None:
         more = f" ({len(others)} more)" if others else ""
         return f"{symbol} {pause_sentence(pause, now)}{more}", style
     for_ = units.brief_duration((now - first.since).total_seconds())
@@ -386,7 +387,7 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
     return f"{symbol} {first.message} (for {for_}{more})", style
 
 
-def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
+def _trouble(view: Job, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
     """Describes problems without an alert: stale values, a dead guardian."""
     if judged.why == "stale":
         return f"▲ {age_words(view)}: the job is not reporting"
@@ -406,12 +407,12 @@ _DOES = {
 }
 
 
-def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
+def _well(view: Job, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
     if judged.why == "queued":
         waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
         return waits or "waiting for free GPUs"
     if judged.why == "stopping":
-        sent = view.stopping if isinstance(view, ForeignView) else None
+        sent = view.stopping if view.is_foreign else None
         return sent or "stopping"
     if judged.why == "starting":
         return _starting(view, snapshot)
@@ -426,9 +427,9 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
         return f"running on {view.host}: not monitored from here"
     if waiting := waiting_text(view, snapshot):
         return waiting
-    if (pause := pause_of(view)) is not None:
+    if (pause := view.pause) is not None:
         return pause_sentence(pause, now)
-    if isinstance(view, ForeignView):
+    if view.is_foreign:
         return NONE_DETECTED
     if snapshot.step is None:
         return "running; no steps yet"
@@ -442,7 +443,7 @@ def _doing(rank: RankSample, now: dt.datetime) -> str | None:
     return None if phase is None else _DOES.get(phase)
 
 
-def _starting(view: AnyJob, snapshot: NodeSnapshot) -> str:
+def _starting(view: Job, snapshot: NodeSnapshot) -> str:
     if waiting := waiting_text(view, snapshot):
         return waiting
     up = sum(rank.pid is not None for rank in snapshot.ranks)
@@ -459,7 +460,7 @@ SEEN_BY_S = 60.0
 """A training command usually has a discovered rank by then."""
 
 
-def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
+def waiting_text(view: Job, snapshot: NodeSnapshot) -> str:
     """What a command without ranks is waiting for, and what to do if no rank appears."""
     launcher = snapshot.launcher
     if launcher is None or snapshot.ranks:
@@ -487,16 +488,16 @@ ORDERS: Mapping[str, str] = {
 class Listed(msgspec.Struct, frozen=True):
     """A job and why it needs attention."""
 
-    view: AnyJob
+    view: Job
     attention: Attention
 
 
-def listed(views: Sequence[AnyJob], now: dt.datetime, seen: Seen, order: str) -> list[Listed]:
+def listed(views: Sequence[Job], now: dt.datetime, seen: Seen, order: str) -> list[Listed]:
     """All jobs in this order; among equals, the more urgent job comes first."""
     found = [Listed(view, attention(view, now, seen)) for view in views]
     found.sort(key=lambda one: order_of(one.view, one.attention.need))
     if order == "name":
-        found.sort(key=lambda one: one.view.job.casefold())
+        found.sort(key=lambda one: one.view.name.casefold())
     elif order == "started":
         found.sort(key=lambda one: -one.view.created_at.timestamp())
     elif order == "gpus":
@@ -504,7 +505,7 @@ def listed(views: Sequence[AnyJob], now: dt.datetime, seen: Seen, order: str) ->
     return found
 
 
-def _first_gpu(view: AnyJob) -> tuple[int, int]:
+def _first_gpu(view: Job) -> tuple[int, int]:
     """Sorts live jobs by their first device, then those without a device, then ended jobs."""
     if not view.is_live or view.snapshot is None:
         return 2, 0
@@ -512,7 +513,7 @@ def _first_gpu(view: AnyJob) -> tuple[int, int]:
     return (0, min(index for _, index in held)) if held else (1, 0)
 
 
-def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
+def sorted_jobs(views: Sequence[Job]) -> list[Job]:
     """Live jobs first, then newest first; the order in which readers return them."""
     return sorted(views, key=lambda v: (not v.is_live, -(v.ended_at or v.created_at).timestamp()))
 

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import RECENT_S, AnyJob, JobView
+from ddptop.job.record import Job
+from ddptop_runner.job.registry import RECENT_S
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
 STALE_S = 5.0
@@ -59,12 +59,12 @@ Seen: TypeAlias = Collection[tuple[str, dt.datetime | None]]
 """Jobs that the user has viewed since they ended, with the time they ended."""
 
 
-def seen_key(view: AnyJob) -> tuple[str, dt.datetime | None]:
+def seen_key(view: Job) -> tuple[str, dt.datetime | None]:
     """What to remember about an ended job that was viewed; a later failure has another key."""
-    return view.job, view.ended_at
+    return view.name, view.ended_at
 
 
-def judge(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Judged:
+def judge(view: Job, now: dt.datetime, seen: Seen = ()) -> Judged:
     """Return how urgent a job is, and why.
 
     Args:
@@ -86,23 +86,23 @@ def judge(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Judged:
     return _trouble(view, snapshot, now) or _well(view)
 
 
-def order_of(view: AnyJob, need: Need) -> tuple[Need, bool, float]:
+def order_of(view: Job, need: Need) -> tuple[Need, bool, float]:
     """The sort key: need, then ddptop's own jobs before others, then newest first."""
-    is_foreign = not isinstance(view, JobView)
+    is_foreign = view.is_foreign
     return need, is_foreign, -(view.ended_at or view.created_at).timestamp()
 
 
-def by_need(views: Iterable[JobView], now: dt.datetime) -> list[JobView]:
+def by_need(views: Iterable[Job], now: dt.datetime) -> list[Job]:
     """Jobs in order of urgency."""
     return sorted(views, key=lambda view: order_of(view, judge(view, now).need))
 
 
-def is_stopping(view: AnyJob) -> bool:
+def is_stopping(view: Job) -> bool:
     """Whether the job was asked to exit; for a foreign job, whether ddptop asked it to."""
-    return view.state == "stopping" or (not isinstance(view, JobView) and bool(view.stopping))
+    return view.state == "stopping" or (view.is_foreign and bool(view.stopping))
 
 
-def alarms(view: AnyJob) -> list[Alert]:
+def alarms(view: Job) -> list[Alert]:
     """Errors and warnings of a live job, worst first."""
     if view.snapshot is None or not view.is_live:
         return []
@@ -117,15 +117,15 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     )
 
 
-def is_stale(view: AnyJob) -> bool:
+def is_stale(view: Job) -> bool:
     """Whether the metrics of a live job are old."""
-    if isinstance(view, JobView) and view.in_slurm_queue:
+    if not view.is_foreign and view.in_slurm_queue:
         return False
     return view.is_live and (view.snapshot_age_s or 0.0) > STALE_S
 
 
-def _of_ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Need:
-    ended, own = view.ended_at, isinstance(view, JobView)
+def _of_ended(view: Job, now: dt.datetime, seen: Seen) -> Need:
+    ended, own = view.ended_at, not view.is_foreign
     is_new = ended is not None and (now - ended).total_seconds() < RECENT_S
     if not own or not is_new or seen_key(view) in seen:
         return Need.ENDED
@@ -138,7 +138,7 @@ def _of_alarm(worst: Alert) -> Need:
     return Need.ERROR if worst.severity == "error" else Need.WARNING
 
 
-def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged | None:
+def _trouble(view: Job, snapshot: NodeSnapshot, now: dt.datetime) -> Judged | None:
     """Problems without an alert, and restarts, which need no one."""
     if is_stale(view):
         return Judged(Need.WARNING, "stale")
@@ -152,7 +152,7 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged |
     return None
 
 
-def _well(view: AnyJob) -> Judged:
+def _well(view: Job) -> Judged:
     if is_stopping(view):
         return Judged(Need.RUNNING, "stopping")
     if view.state == "starting":
@@ -163,17 +163,12 @@ def _well(view: AnyJob) -> Judged:
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
-def alerts_of(view: AnyJob) -> list[Alert]:
+def alerts_of(view: Job) -> list[Alert]:
     """Alerts of a live job, worst first; for a foreign job, also what could not be inspected."""
     alerts = list(view.snapshot.alerts) if view.snapshot is not None and view.is_live else []
-    if isinstance(view, ForeignView):
-        alerts += note_alerts(view)
-    return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))
-
-
-def note_alerts(view: ForeignView) -> list[Alert]:
-    """What could not be inspected of a foreign job, as alerts of severity info."""
-    return [
+    notes = () if view.foreign is None else view.foreign.notes
+    alerts += [
         Alert(id=f"note-{place}", severity="info", message=note, since=view.created_at)
-        for place, note in enumerate(view.foreign.notes)
+        for place, note in enumerate(notes)
     ]
+    return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TAB_CELLS = 8
 MAX_MARKS_PER_CHAR = 3
 """Maximum number of combining marks per character; more would run into the lines above."""
+MAX_PART_CHARS = 4096
+"""More than the characters of any row of the screen."""
 
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 # Characters without a width, or that change the width of others or the direction of text.
@@ -57,62 +59,33 @@ def safe(text: str) -> str:
     return "".join(out)
 
 
-def cells_until(text: str, index: int) -> int:
-    """Width in cells of the first `index` characters of a safe text."""
+def chars_within(text: str, cells: int) -> int:
+    """How many characters of a safe text fit in so many cells."""
     if text.isascii():
-        return min(index, len(text))
-    return sum(get_character_cell_size(char) for char in text[:index])
+        return min(cells, len(text))
+    used = 0
+    for index, char in enumerate(text):
+        used += get_character_cell_size(char)
+        if used > cells:
+            return index
+    return len(text)
 
 
 def wrapped(text: str, cells: int) -> list[tuple[int, int]]:
     """Split a safe text into (start, end) parts of at most `cells`; at least one part."""
-    if cells < 2 or (text.isascii() and len(text) <= cells):
+    if cells < 2:
         return [(0, len(text))]
-    if text.isascii():
-        return [(at, min(at + cells, len(text))) for at in range(0, len(text), cells)]
     parts: list[tuple[int, int]] = []
-    start = used = 0
-    for index, char in enumerate(text):
-        size = get_character_cell_size(char)
-        if used + size > cells:
-            parts.append((start, index))
-            start, used = index, 0
-        used += size
-    return [*parts, (start, len(text))]
+    start = 0
+    while start < len(text) or not parts:
+        end = start + chars_within(text[start : start + MAX_PART_CHARS], cells)
+        parts.append((start, end))
+        start = end
+    return parts
 
 
-def window(text: str, first: int, cells: int) -> tuple[str, int, int, str]:
-    """The part of a safe text that starts at cell `first` and is at most `cells` wide.
-
-    Returns:
-        (padding before, start index, end index, padding after); padding replaces half of a wide
-        character.
-    """
-    if text.isascii():
-        return "", min(first, len(text)), min(first + cells, len(text)), ""
-    at = 0
-    start: int | None = None
-    before = ""
-    for index, char in enumerate(text):
-        size = get_character_cell_size(char)
-        if start is None and at >= first and (size or at == 0):
-            start = index
-            before = " " * min(at - first, cells)
-        if at + size > first + cells:
-            room = first + cells - at
-            if start is None:
-                return " " * min(cells, room), index, index, ""
-            return before, start, index, " " * room
-        at += size
-    if start is None:
-        return "", len(text), len(text), ""
-    return before, start, len(text), ""
-
-
-def marked(
-    text: str, start: int, end: int, style: str, found: Sequence[tuple[int, int]], mark: str
-) -> Line:
-    """`text[start:end]` in `style`, with matches in the style `mark`."""
+def marked(text: str, start: int, end: int, style: str, found: Sequence[tuple[int, int]]) -> Line:
+    """`text[start:end]` in `style`, with matches highlighted."""
     spans: list[Span] = []
     at = start
     for first, last in found:
@@ -121,7 +94,7 @@ def marked(
             continue
         if first > at:
             spans.append((text[at:first], style))
-        spans.append((text[first:last], mark))
+        spans.append((text[first:last], "match"))
         at = last
     if at < end:
         spans.append((text[at:end], style))
@@ -176,31 +149,23 @@ def row_line(
         pattern: what to highlight.
         is_open: whether the line is unfinished.
     """
-    cells = text_cells(width, label_cells)
     start, end = shape.parts[part]
     found = pattern.places(shape.text) if pattern is not None and not row.is_note else []
-    plain_style = "" if row.inside else _STYLES[row.level]
-    style = "dim" if row.is_note or is_open else plain_style
+    style = "dim" if row.is_note or is_open else "" if row.inside else _STYLES[row.level]
     mark = (_INSIDE if row.inside or part else _MARKS)[row.level]
     spans: list[Span] = [("▸ ", "busy") if is_open and not part else mark]
     if label_cells:
         label = row.label if part == 0 else ""
         spans += [(pad(label, label_cells, ">"), "dim"), (" │ ", "faint")]
     if shift is None:
-        return (*spans, *marked(shape.text, start, end, style, found, "match"))
-    before, first, last, _ = window(shape.text, shift, cells)
-    if last < len(shape.text):
-        before, first, last, after = window(shape.text, shift, max(0, cells - 1))
-        tail: Line = ((after, ""), (ELLIPSIS, "busy"))
-    else:
-        tail = ()
-    head = ((before, style),) if before else ()
-    return (*spans, *head, *marked(shape.text, first, last, style, found, "match"), *tail)
-
-
-def widest(shape: Shape) -> int:
-    """Width of the whole text, in cells."""
-    return cells_until(shape.text, len(shape.text))
+        return (*spans, *marked(shape.text, start, end, style, found))
+    cells = text_cells(width, label_cells)
+    start = chars_within(shape.text, shift)
+    end = start + chars_within(shape.text[start:], cells)
+    if end == len(shape.text):
+        return (*spans, *marked(shape.text, start, end, style, found))
+    end = start + chars_within(shape.text[start:], cells - 1)
+    return (*spans, *marked(shape.text, start, end, style, found), (ELLIPSIS, "busy"))
 
 
 def label_width(rows: list[LogRow]) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual.message import Message
 
+from ddptop.job.record import Job, own_job, own_view
 from ddptop.job.series import Machine
 from ddptop.job.status import sorted_jobs
 from ddptop.logs.messages import CollectorFailed
@@ -31,14 +32,7 @@ from ddptop.sources.query import Answer, Answered, Devices, Look, Query, Sources
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.paths import RunFolder, runs_dir
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import (
-    AnyJob,
-    JobView,
-    rank_of_pid,
-    read_job,
-    require_own_name,
-)
+from ddptop_runner.job.registry import JobView, rank_of_pid, read_job, require_own_name
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import ForeignJob
@@ -158,28 +152,28 @@ class Collector:
         if self._adopts:
             self._adopt(answer.look.jobs)
         view, followed = answer.view, query.followed
-        if isinstance(view, ForeignView) and followed is not None:
+        if view is not None and view.is_foreign and followed is not None:
             if (read := self._sources.foreign.log(view, followed.rank, query.viewer)) is not None:
                 self._deliver(read)
         elif (foreign := self._sources.asked_foreign) is not None:
             foreign.forget_log()
 
-    def _adopt(self, views: Iterable[AnyJob]) -> None:
+    def _adopt(self, jobs: Iterable[Job]) -> None:
         """Adopt jobs that need a guardian; after a failure, wait before the next try."""
-        for view in views:
-            if not isinstance(view, JobView) or not view.needs_guardian:
+        for job in jobs:
+            tried_s = self._adoption_tried_at.get(job.name, -TRY_AGAIN_S)
+            if not job.needs_guardian or time.monotonic() - tried_s < TRY_AGAIN_S:
                 continue
-            if time.monotonic() - self._adoption_tried_at.get(view.job, -TRY_AGAIN_S) < TRY_AGAIN_S:
-                continue
-            self._adoption_tried_at[view.job] = time.monotonic()
+            self._adoption_tried_at[job.name] = time.monotonic()
             from ddptop_runner.node import adoption
 
             with contextlib.suppress(DdptopError, OSError):
-                adoption.adopt(view, os.environ)
+                adoption.adopt(own_view(job), os.environ)
 
     def answer(self, query: Query) -> Answer:
         """Read the host and its jobs, then let the query read the rest from its sources."""
-        own = self._sources[SlurmSource].as_queued(self._jobs.read())
+        views = self._sources[SlurmSource].as_queued(self._jobs.read())
+        own = [own_job(view) for view in views]
         now = self._now()
         devices = self._look_at_devices(own, query)
         self._sources[DeviceHistorySource].take(devices.gpus, now.timestamp())
@@ -187,15 +181,15 @@ class Collector:
         if query.foreign:
             followed = None if query.followed is None else query.followed.job
             found = self._sources.foreign.read(devices.gpus, now, followed)
-        views = sorted_jobs([*own, *(found.views if found is not None else ())])
+        jobs = sorted_jobs([*own, *(found.jobs if found is not None else ())])
         look = Look(
             taken_at=now,
             machine=self._machine(),
-            jobs=tuple(views),
+            jobs=tuple(jobs),
             unreadable=() if found is None else found.unreadable,
             damaged=tuple((error.job, str(error)) for error in self._jobs.damaged),
             devices=devices,
-            owners=rank_of_pid(views),
+            owners=rank_of_pid(views) | (found.owners if found is not None else {}),
             cpu_percent=self._cost(),
         )
         return query.answer(look, self._sources)
@@ -206,7 +200,7 @@ class Collector:
         (since_s, before_s), (now_s, cpu_s) = self._spent[0], self._spent[-1]
         return None if now_s - since_s < 1.0 else 100 * (cpu_s - before_s) / (now_s - since_s)
 
-    def _look_at_devices(self, views: list[JobView], query: Query) -> Devices:
+    def _look_at_devices(self, views: list[Job], query: Query) -> Devices:
         if query.devices:
             return self.devices.read(views)
         self.devices.pause()
@@ -246,8 +240,6 @@ class JobSource:
                 self.damaged.append(error)
             return None
         key = self._key(folder, view)
-        # cached properties that read files and processes are evaluated here, in this thread
-        _ = view.user
         if not view.is_live and view.guarded is not True:
             self._ended[path] = (key, view)
         return view

@@ -10,6 +10,7 @@ import msgspec
 
 from ddptop.charts.window import Axis
 from ddptop.job.compare import Comparison, LossCurve, Run, compare
+from ddptop.job.record import Job
 from ddptop.job.series import Points
 from ddptop.sources.history import (
     MOST_POINTS,
@@ -21,7 +22,6 @@ from ddptop.sources.history import (
 )
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.job.registry import JobView
 
 Part = tuple[Axis, float, float]
 """The axis, and the start and end of the zoomed part."""
@@ -39,7 +39,7 @@ class CompareQuery(Query, frozen=True, kw_only=True):
 
     def answer(self, look: Look, sources: Sources) -> CompareAnswer:
         """Compare the jobs that still exist."""
-        by_name = {view.job: view for view in look.own}
+        by_name = {view.name: view for view in look.own}
         chosen = [by_name[name] for name in self.jobs if name in by_name]
         if not chosen:
             return CompareAnswer(query=self, look=look, asked=self.jobs)
@@ -70,7 +70,7 @@ class CompareSource:
     def __init__(self) -> None:
         self._known: dict[str, Paced[Run]] = {}
 
-    def read(self, view: JobView, history: JobHistory, now_s: float) -> Run:
+    def read(self, view: Job, history: JobHistory, now_s: float) -> Run:
         """The job with the losses of its whole run; the same curve while nothing changes."""
 
         def read() -> tuple[Run, float]:
@@ -85,7 +85,7 @@ class CompareSource:
         return replace(known.get((view.state, stamps), now_s, read), view=view)
 
 
-def read_run(view: JobView, history: JobHistory) -> Run:
+def read_run(view: Job, history: JobHistory) -> Run:
     """One job with the losses of its whole run.
 
     Raises:

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from ddptop.job.figures.devices import HISTORY
+from ddptop.job.record import Job
 from ddptop.job.series import DeviceHistory, Points
 from ddptop.sources.query import Look
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.devices import codes
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import device_number
@@ -215,7 +215,7 @@ class DeviceHistorySource:
 
     # --- before this viewer started ------------------------------------------------------------
 
-    def _fill_some(self, views: Sequence[JobView], now_s: float) -> None:
+    def _fill_some(self, views: Sequence[Job], now_s: float) -> None:
         """Read one tier of one history per poll, so that no poll takes long."""
         live = {
             view.spec.job_id: view
@@ -231,7 +231,7 @@ class DeviceHistorySource:
         self._known_jobs = set(live)
         self._to_fill.extend((job_id, tier) for tier in (1, 0, 2) for job_id in sorted(new))
 
-    def _fill(self, view: JobView, tier: int, now_s: float) -> None:
+    def _fill(self, view: Job, tier: int, now_s: float) -> None:
         gpus = view.snapshot.gpus if view.snapshot is not None else []
         hosts = view.spec.hosts
         uuids = {

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ddptop.job.record import Job
 from ddptop.job.series import DeviceHistory
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.query import Answer, Devices, Look, Query, Sources
@@ -20,7 +21,6 @@ from ddptop_runner.devices.report import (
     without_metrics,
 )
 from ddptop_runner.host import procs
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import JobSpec
 
@@ -75,7 +75,7 @@ class DeviceSource:
         self._wanted: tuple[str, ...] = ()
         self._wanted_for = 0
 
-    def read(self, views: Iterable[JobView]) -> Devices:
+    def read(self, views: Iterable[Job]) -> Devices:
         """Every device of this host, and devices of other hosts on which its jobs run."""
         views = list(views)
         found = self._read_own(views)
@@ -86,8 +86,8 @@ class DeviceSource:
         note = None if found.note is None else f"{procs.host_name()}: {found.note}"
         return replace(found, gpus=(*found.gpus, *far), note=note)
 
-    def _read_own(self, views: Iterable[JobView]) -> Devices:
-        if not driver_library_exists():
+    def _read_own(self, views: Iterable[Job]) -> Devices:
+        if self._known is None and not driver_library_exists():
             return Devices(note=no_library_report().note)
         covered = covered_devices(views)
         if self._known is None:
@@ -173,7 +173,7 @@ class DeviceSource:
         task.add_done_callback(self._at_work.discard)
 
 
-def far_devices(views: Iterable[JobView]) -> list[GpuSample]:
+def far_devices(views: Iterable[Job]) -> list[GpuSample]:
     """Devices of other hosts on which a live job of this host runs."""
     found: dict[object, GpuSample] = {}
     for view in views:
@@ -190,7 +190,7 @@ def is_on_several(spec: JobSpec) -> bool:
     return spec.placement is not None and spec.placement.by != "pipe"
 
 
-def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:
+def covered_devices(views: Iterable[Job]) -> Mapping[str, GpuSample]:
     """This host's devices with fresh figures from a live job, by UUID."""
     return {
         gpu.uuid: gpu

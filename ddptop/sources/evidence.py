@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop.job.hosts import host_of
+from ddptop.job.record import Job, own_view
 from ddptop.job.stacks import readable, together
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import owner_in_words, owner_name
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView
+from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.jobs import commands
 from ddptop_runner.store.log_clean import sanitize
 from ddptop_runner.store.logs import tail_bytes
@@ -22,7 +22,7 @@ _ORDER = ("summary", "stacks", "tail", "status", "snapshot")
 """Display order of files, by prefix."""
 
 
-def folders(view: JobView) -> list[Path]:
+def folders(view: Job) -> list[Path]:
     """One folder per failure or hang, latest first."""
     try:
         kept = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
@@ -31,7 +31,7 @@ def folders(view: JobView) -> list[Path]:
     return sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def read_evidence(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
+def read_evidence(view: Job, attempt: int | None = None) -> list[tuple[str, str]]:
     """(heading, text) of each file of a failure, most useful first; then a listing.
 
     Args:
@@ -47,7 +47,7 @@ def read_evidence(view: JobView, attempt: int | None = None) -> list[tuple[str, 
     if attempt is not None:
         kept.sort(key=lambda path: not path.name.startswith(f"attempt-{attempt}-"))
     if not kept or (attempt is not None and not kept[0].name.startswith(f"attempt-{attempt}-")):
-        whose = view.job if attempt is None else f"attempt {attempt} of {view.job}"
+        whose = view.name if attempt is None else f"attempt {attempt} of {view.name}"
         raise DdptopError(
             f"no evidence for {whose}", "evidence is saved when a rank fails or the job hangs"
         )
@@ -64,7 +64,7 @@ def read_evidence(view: JobView, attempt: int | None = None) -> list[tuple[str, 
     return sections
 
 
-def _fetch(view: JobView, attempt: int | None) -> None:
+def _fetch(view: Job, attempt: int | None) -> None:
     """Fetch the evidence that the job's other nodes saved."""
     from ddptop_runner.jobs.far_files import fetch_evidence
 
@@ -74,7 +74,7 @@ def _fetch(view: JobView, attempt: int | None) -> None:
     if attempt is not None:
         names = [f"attempt-{attempt}-{why}" for why in ("failure", "hang", "nan")]
     for name in names:
-        fetch_evidence(view, name)
+        fetch_evidence(own_view(view), name)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -98,7 +98,7 @@ def _text(path: Path, folder: str) -> str:
     return f"{cut}{text}" if text else "(empty)"
 
 
-def stored_files(view: JobView, rank: int | None) -> list[Path]:
+def stored_files(view: Job, rank: int | None) -> list[Path]:
     """The stack files of the latest failure or hang."""
     folders = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
     if not folders:
@@ -110,25 +110,25 @@ def stored_files(view: JobView, rank: int | None) -> list[Path]:
     return sorted([*last.glob(f"stacks-{owner}.txt"), *last.glob(f"stacks-{owner}-loader.txt")])
 
 
-def stacks_hint(view: AnyJob) -> str:
+def stacks_hint(view: Job) -> str:
     """Where a job's stacks come from, and how to see all frames."""
-    if isinstance(view, ForeignView):
+    if view.is_foreign:
         return "read with py-spy, without pausing any process; esc closes"
     how = "read without pausing any rank" if view.is_live else "saved at the last failure or hang"
-    return f"{how}; all frames: ddptop stacks {view.job}"
+    return f"{how}; all frames: ddptop stacks {view.name}"
 
 
-def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
+def read_stacks(view: Job) -> list[tuple[str, str]]:
     """The stack of each rank: now if the job is live, else from its evidence.
 
     Raises:
         DdptopError: the supervisor does not answer, or there is no evidence.
     """
-    if isinstance(view, ForeignView):
-        return _foreign_stacks(view)
+    if view.foreign is not None:
+        return _foreign_stacks(view, view.foreign)
     if view.is_live:
         found = []
-        for entry in commands.stacks(view):
+        for entry in commands.stacks(own_view(view)):
             text = entry.text or f"no stacks: {entry.note or 'no reason given'}"
             if entry.loader:
                 text = f"{text}\n{entry.loader}"
@@ -140,7 +140,7 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
     files = stored_files(view, None)
     if not files:
         raise DdptopError(
-            f"{view.job} has no saved stacks", "stacks are saved when a rank fails or hangs"
+            f"{view.name} has no saved stacks", "stacks are saved when a rank fails or hangs"
         )
     return together(
         (path.stem.removeprefix("stacks-").replace("-", " "), "", _stacks_text(path, view.spec.cwd))
@@ -148,18 +148,18 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
     )
 
 
-def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
+def _foreign_stacks(view: Job, job: ForeignJob) -> list[tuple[str, str]]:
     from ddptop_runner.foreign import actions
 
     if not view.is_live:
-        raise DdptopError(f"{view.job} is gone", "stacks can be read only from live processes")
+        raise DdptopError(f"{view.name} is gone", "stacks can be read only from live processes")
     return together(
         (
             f"rank {one.rank}",
             f"pid {one.pid or 'n/a'}",
             _stack(one.text or f"no stacks: {one.note or 'no reason given'}", None),
         )
-        for one in actions.read_stacks(view.foreign.ranks)
+        for one in actions.read_stacks(job.ranks)
     )
 
 

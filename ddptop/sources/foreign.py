@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from ddptop.job.loss_trend import POINTS, SHARE, LossTrend, Recent, stretch_s, trend
+from ddptop.job.record import Job, foreign_job
 from ddptop.job.series import ChartData, Points, middle_of
 from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.history import TREND_EVERY_S, ChartQuery, Paced, points_of, redraw_pause_s
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import HostCensus
-from ddptop_runner.foreign.types import Census, ForeignView, Unreadable
+from ddptop_runner.foreign.types import Census, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook, NewLines
+from ddptop_runner.job.registry import rank_of_pid
 from ddptop_runner.model.snapshot import Event, GpuSample
 from ddptop_runner.store.history_reader import Series
 
@@ -30,8 +32,10 @@ CENSUS_EVERY_S = 4.0
 class ForeignLook:
     """What one poll found."""
 
-    views: tuple[ForeignView, ...] = ()
+    jobs: tuple[Job, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+    owners: dict[int, tuple[str, int | None]] = field(default_factory=dict)
+    """Job and rank of each process, by pid."""
 
 
 class ForeignSource:
@@ -58,23 +62,19 @@ class ForeignSource:
             self._census = self._host.scan(gpus)
         views = self._book.update(self._census, gpus, now, follow=follow)
         return ForeignLook(
-            tuple(map(self._explained, views)),
+            tuple(
+                foreign_job(view, self.stopping.get(view.job), self.ended_by.get(view.job))
+                for view in views
+            ),
             self._census.unreadable,
+            rank_of_pid(views),
         )
 
-    def _explained(self, view: ForeignView) -> ForeignView:
-        """Add the signals that this viewer is sending, or the one that ended the job."""
-        if view.is_live:
-            sending = self.stopping.get(view.job)
-            return view if sending is None else msgspec.structs.replace(view, stopping=sending)
-        signal = self.ended_by.get(view.job)
-        return view if signal is None else msgspec.structs.replace(view, ended_by=signal)
-
-    def chart(self, view: ForeignView, query: ChartQuery, now_s: float) -> ChartData:
+    def chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         """The losses found in its output; the same object while nothing changes."""
-        spans = self._book.span(view.job), self._book.span(view.job, by_step=True)
-        unknown = spans[0] is None, self._book.is_whole(view.job), view.output
-        key = (view.job, query, view.state, *unknown)
+        spans = self._book.span(view.name), self._book.span(view.name, by_step=True)
+        unknown = spans[0] is None, self._book.is_whole(view.name), view.output
+        key = (view.name, query, view.state, *unknown)
 
         def read() -> tuple[ChartData, float]:
             chart = self._read_chart(view, query, now_s)
@@ -82,7 +82,7 @@ class ForeignSource:
 
         return self._chart.get(key, now_s, read)
 
-    def _read_chart(self, view: ForeignView, query: ChartQuery, now_s: float) -> ChartData:
+    def _read_chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         common = ChartData(
             window_s=query.window_s,
             ended=not view.is_live,
@@ -90,22 +90,22 @@ class ForeignSource:
             empty=no_loss(view),
             stepped=self._stepped(view),
         )
-        span = self._book.span(view.job)
+        span = self._book.span(view.name)
         if span is None:
             return common
         since, until, extent = query.part(span, now_s, live=view.is_live)
-        found = self._book.chart(view.job, since, until, query.columns)
+        found = self._book.chart(view.name, since, until, query.columns)
         return msgspec.structs.replace(
             common, since=since, until=until, whole=extent, **_losses(*found, points_of)
         )
 
-    def _stepped(self, view: ForeignView) -> ChartData | None:
+    def _stepped(self, view: Job) -> ChartData | None:
         """The losses by step, also those of unknown time; None if its output shows no steps."""
-        span = self._book.span(view.job, by_step=True)
+        span = self._book.span(view.name, by_step=True)
         if span is None:
             return None
-        found = self._book.chart(view.job, *span, STEPPED_POINTS, by_step=True)
-        whole = self._book.is_whole(view.job)
+        found = self._book.chart(view.name, *span, STEPPED_POINTS, by_step=True)
+        whole = self._book.is_whole(view.name)
         first = min(0.0, span[0]) if whole else span[0]
         return ChartData(
             since=first,
@@ -116,34 +116,36 @@ class ForeignSource:
             **_losses(*found, _by_step),
         )
 
-    def recent(self, view: ForeignView, now_s: float) -> Recent:
+    def recent(self, view: Job, now_s: float) -> Recent:
         """The trend of the loss in its output; the same object between updates."""
-        found = self._trend.get(view.job, now_s, lambda: (self._read_trend(view), TREND_EVERY_S[0]))
+        found = self._trend.get(
+            view.name, now_s, lambda: (self._read_trend(view), TREND_EVERY_S[0])
+        )
         return Recent(found)
 
-    def _read_trend(self, view: ForeignView) -> LossTrend | None:
+    def _read_trend(self, view: Job) -> LossTrend | None:
         """The trend over the last tenth of the run, by step if its output shows them.
 
         By time, it is unknown until the job has been watched that long.
         """
-        span = self._book.span(view.job, by_step=True)
+        span = self._book.span(view.name, by_step=True)
         if span is not None:
-            series, _ = self._book.chart(view.job, *span, int(POINTS / SHARE), by_step=True)
+            series, _ = self._book.chart(view.name, *span, int(POINTS / SHARE), by_step=True)
             middle = middle_of({rank: _by_step(one) for rank, one in series.items()})
             return None if middle is None else trend(middle, by_step=True)
-        if (span := self._book.span(view.job)) is None:
+        if (span := self._book.span(view.name)) is None:
             return None
         until = span[1] + 1.0
-        since = until - stretch_s(until - view.foreign.started_at.timestamp())
+        since = until - stretch_s(until - view.created_at.timestamp())
         if since < span[0]:
             return None
-        series, _ = self._book.chart(view.job, since, until, POINTS)
+        series, _ = self._book.chart(view.name, since, until, POINTS)
         middle = middle_of({rank: points_of(one) for rank, one in series.items()})
         return None if middle is None else trend(middle)
 
-    def events(self, view: ForeignView) -> tuple[Event, ...]:
+    def events(self, view: Job) -> tuple[Event, ...]:
         """Events since it was discovered, latest first."""
-        events = tuple(self._book.events(view.job))
+        events = tuple(self._book.events(view.name))
         if view.ended_by is None:
             return events
         text = f"all processes exited after ddptop sent {view.ended_by}"
@@ -152,11 +154,11 @@ class ForeignSource:
             for one in events
         )
 
-    def log(self, view: ForeignView, rank: int | None, viewer: int) -> LogRead | None:
+    def log(self, view: Job, rank: int | None, viewer: int) -> LogRead | None:
         """New output since the last call, or None; the first call returns the last lines."""
-        key = LogKey(view.job, view.job, rank, viewer)
+        key = LogKey(view.name, view.name, rank, viewer)
         known = self._shown[1] if self._shown is not None and self._shown[0] == key else NewLines()
-        new = self._book.lines(view.job, rank, known.mark)
+        new = self._book.lines(view.name, rank, known.mark)
         is_first = self._shown is None or self._shown[0] != key
         self._shown = key, new
         if not is_first and not new.is_reset and not new.lines and new.partial == known.partial:
@@ -195,7 +197,7 @@ def _by_step(series: Series) -> Points:
     )
 
 
-def no_loss(view: ForeignView) -> str:
+def no_loss(view: Job) -> str:
     """Why the loss of a job without a probe is unknown."""
     where = f" ({view.output})" if view.output else ""
     return f"no loss found in the job's output{where}"

@@ -17,9 +17,9 @@ from ddptop.charts.window import Axis
 from ddptop.job import loss_trend
 from ddptop.job.compare import offsets_of
 from ddptop.job.loss_trend import LossTrend
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData, Frame, Points
 from ddptop_runner.base.median import median
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import slow_ranks
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import is_printed
@@ -153,7 +153,7 @@ class JobHistory:
         attempts = self.attempts()
         return tuple((one.started, f"attempt {one.attempt}") for one in attempts if one.attempt)
 
-    def offsets(self, view: JobView) -> dict[int, int]:
+    def offsets(self, view: Job) -> dict[int, int]:
         """By attempt, how many steps of the run precede it."""
         return offsets_of(
             [(one.attempt, one.taken or 0) for one in self.attempts()],
@@ -173,12 +173,12 @@ class JobHistory:
             self._events_stamps = stamps
         return self._events[-most:]
 
-    def losses(self, view: JobView, since: float, until: float, most: int) -> Points:
+    def losses(self, view: Job, since: float, until: float, most: int) -> Points:
         """The losses of all ranks together."""
         found = self.reader.losses(since, until, most) or Series(bucket_s=1)
         return at_new_steps(points_of(found, self.offsets(view)))
 
-    def scalars(self, view: JobView, since: float, until: float, most: int) -> dict[str, Points]:
+    def scalars(self, view: Job, since: float, until: float, most: int) -> dict[str, Points]:
         """What else the job reports, by name."""
         offsets = self.offsets(view)
         return {
@@ -186,7 +186,7 @@ class JobHistory:
             for name, one in self.reader.scalar_series(since, until, most).items()
         }
 
-    def part(self, view: JobView, query: ChartQuery, now_s: float) -> tuple[float, float, Span]:
+    def part(self, view: Job, query: ChartQuery, now_s: float) -> tuple[float, float, Span]:
         """The seconds that are shown, and those of the whole run; (0, 0) without samples."""
         run = self.reader.span()
         if run is None:
@@ -199,11 +199,11 @@ class JobHistory:
             since, until = times_of(points, right - query.span, right) or (since, until)
         return since, until, whole
 
-    def trend(self, view: JobView, now_s: float) -> LossTrend | None:
+    def trend(self, view: Job, now_s: float) -> LossTrend | None:
         """The trend of the loss over the last tenth of the run; the same between updates."""
         return self._trend.get(view.is_live, now_s, lambda: self._read_trend(view))
 
-    def _read_trend(self, view: JobView) -> tuple[LossTrend | None, float]:
+    def _read_trend(self, view: Job) -> tuple[LossTrend | None, float]:
         run = self.reader.span()
         if run is None or view.snapshot is None:
             return None, TREND_EVERY_S[0]
@@ -224,7 +224,7 @@ class Histories:
     def __init__(self) -> None:
         self._known: dict[str, JobHistory] = {}
 
-    def of(self, view: JobView) -> JobHistory:
+    def of(self, view: Job) -> JobHistory:
         """One job's history."""
         job_id = view.spec.job_id
         known = self._known.pop(job_id, None) or JobHistory(view.folder.history_db)
@@ -240,9 +240,7 @@ class ChartSource:
     def __init__(self) -> None:
         self._chart = Paced[ChartData]()
 
-    def read(
-        self, view: JobView, history: JobHistory, query: ChartQuery, now_s: float
-    ) -> ChartData:
+    def read(self, view: Job, history: JobHistory, query: ChartQuery, now_s: float) -> ChartData:
         """The losses in the requested part; the same object while nothing changes.
 
         Raises:
@@ -259,7 +257,7 @@ class ChartSource:
 
 
 def _read_chart(
-    view: JobView, history: JobHistory, query: ChartQuery, now_s: float, ranks: int
+    view: Job, history: JobHistory, query: ChartQuery, now_s: float, ranks: int
 ) -> ChartData:
     since, until, whole = history.part(view, query, now_s)
     if not until:
@@ -296,7 +294,7 @@ def _read_chart(
     )
 
 
-def _odd_ranks(view: JobView, reader: HistoryReader) -> list[int]:
+def _odd_ranks(view: Job, reader: HistoryReader) -> list[int]:
     """Ranks that alerts mark: active ones of a live job, all of an ended job."""
     alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts
     if not view.is_live:

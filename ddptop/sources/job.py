@@ -11,6 +11,7 @@ import msgspec
 
 from ddptop.job.attempts import in_order
 from ddptop.job.loss_trend import SPARK_S, Recent
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData
 from ddptop.sources.history import (
     ChartQuery,
@@ -24,8 +25,6 @@ from ddptop.sources.history import (
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.model.snapshot import Event, RankSample
 
@@ -42,7 +41,7 @@ MOST_SPARKS = 16
 class JobDetail(msgspec.Struct, frozen=True):
     """Everything the panels of a job show except its log."""
 
-    view: AnyJob
+    view: Job
     chart: ChartData = msgspec.field(default_factory=ChartData)
     events: tuple[Event, ...] = ()
     """Latest first."""
@@ -105,10 +104,10 @@ class LogsQuery(Query, frozen=True, kw_only=True):
 
 
 def chart_of(
-    view: AnyJob, query: ChartQuery, now_s: float, sources: Sources
+    view: Job, query: ChartQuery, now_s: float, sources: Sources
 ) -> tuple[ChartData, str | None]:
     """The losses of any job, and why they cannot be read, if so."""
-    if isinstance(view, ForeignView):
+    if view.is_foreign:
         return sources.foreign.chart(view, query, now_s), None
     try:
         history = sources[Histories].of(view)
@@ -117,7 +116,7 @@ def chart_of(
         return ChartData(), str(error)
 
 
-def deviations_of(view: AnyJob) -> Mapping[int, RankDeviation]:
+def deviations_of(view: Job) -> Mapping[int, RankDeviation]:
     """Each rank's deviation from the median of its job."""
     if (snapshot := view.snapshot) is None:
         return {}
@@ -125,12 +124,12 @@ def deviations_of(view: AnyJob) -> Mapping[int, RankDeviation]:
     return deviations(snapshot.ranks, snapshot.gpus, alerts)
 
 
-def _detail(view: AnyJob, query: ChartQuery, now_s: float, sources: Sources) -> JobDetail:
+def _detail(view: Job, query: ChartQuery, now_s: float, sources: Sources) -> JobDetail:
     chart, trouble = chart_of(view, query, now_s, sources)
     cause_tail: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     recent = Recent()
-    if isinstance(view, ForeignView):
+    if view.is_foreign:
         events = sources.foreign.events(view)
         recent = sources.foreign.recent(view, now_s)
     else:
@@ -159,7 +158,7 @@ class CauseSource:
         self._path: Path | None = None
         self._lines: tuple[str, ...] = ()
 
-    def read(self, view: JobView) -> tuple[str, ...]:
+    def read(self, view: Job) -> tuple[str, ...]:
         """The last lines of the rank that failed first, or of a command."""
         snapshot = view.snapshot
         if snapshot is None or snapshot.cause is None:
@@ -182,7 +181,7 @@ class RecentSource:
     def __init__(self) -> None:
         self._recent = Paced[Recent]()
 
-    def read(self, view: JobView, history: JobHistory, now_s: float) -> Recent:
+    def read(self, view: Job, history: JobHistory, now_s: float) -> Recent:
         """The last minutes and the trend of the loss.
 
         Raises:
@@ -193,7 +192,7 @@ class RecentSource:
         return msgspec.structs.replace(recent, trend=trend)
 
 
-def _read_recent(view: JobView, history: JobHistory) -> tuple[Recent, float]:
+def _read_recent(view: Job, history: JobHistory) -> tuple[Recent, float]:
     run, pause_s = history.reader.span(), SPARK_EVERY_S if view.is_live else math.inf
     ranks = 0 if view.snapshot is None else len(view.snapshot.ranks)
     if run is None or not 0 < ranks <= MOST_SPARKS:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from ddptop.job.loss_trend import LossTrend
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Machine
 from ddptop.job.status import others
 from ddptop.sources.device_history import DeviceHistorySource
@@ -43,7 +44,7 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
             device_history=sources[DeviceHistorySource].read(look, self.device_span_s),
             trends=_trends(look.own, look.now_s, sources[Histories]),
             slurm=sources[SlurmSource].read(look.own),
-            chosen=None if chosen is None else chosen.job,
+            chosen=None if chosen is None else chosen.name,
             chart=ChartData()
             if chosen is None
             else chart_of(chosen, self.chart, look.now_s, sources)[0],
@@ -63,13 +64,13 @@ class OverviewAnswer(Answer, frozen=True, kw_only=True):
     chart: ChartData = msgspec.field(default_factory=ChartData)
 
 
-def _trends(views: Sequence[JobView], now_s: float, histories: Histories) -> dict[str, LossTrend]:
+def _trends(views: Sequence[Job], now_s: float, histories: Histories) -> dict[str, LossTrend]:
     """The trends of ddptop's own live jobs by name, without those whose trend is unknown."""
     found = {}
     for view in views:
         if view.is_live:
             with contextlib.suppress(DdptopError):
-                found[view.job] = histories.of(view).trend(view, now_s)
+                found[view.name] = histories.of(view).trend(view, now_s)
     return {job: trend for job, trend in found.items() if trend is not None}
 
 
@@ -81,10 +82,11 @@ class SlurmSource:
         self._asked_s = float("-inf")
         self._asking: threading.Thread | None = None
 
-    def read(self, own: Iterable[JobView]) -> tuple[SlurmJob, ...]:
+    def read(self, own: Iterable[Job]) -> tuple[SlurmJob, ...]:
         """Slurm jobs that ddptop did not submit; empty on a machine without Slurm."""
         self._ask_if_due()
-        return () if self._queue is None else tuple(others(with_jobs(self._queue, own) or []))
+        names = {job.spec.slurm_job: job.name for job in own if job.is_live}
+        return () if self._queue is None else tuple(others(with_jobs(self._queue, names) or []))
 
     def as_queued(self, own: list[JobView]) -> list[JobView]:
         """The jobs; those that Slurm has requeued but not started are `queued`."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from textual.message import Message
 
+from ddptop.job.record import Job
 from ddptop.job.series import Machine
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model.snapshot import GpuSample
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Look(msgspec.Struct, frozen=True):
 
     taken_at: dt.datetime
     machine: Machine
-    jobs: tuple[AnyJob, ...] = ()
+    jobs: tuple[Job, ...] = ()
     """ddptop's own and foreign jobs; live ones first, then by age, newest first."""
     damaged: tuple[tuple[str, str], ...] = ()
     """(name, reason) of each run folder that cannot be read."""
@@ -60,13 +60,13 @@ class Look(msgspec.Struct, frozen=True):
         return self.taken_at.timestamp()
 
     @property
-    def own(self) -> list[JobView]:
+    def own(self) -> list[Job]:
         """Jobs that ddptop launched."""
-        return [view for view in self.jobs if isinstance(view, JobView)]
+        return [view for view in self.jobs if not view.is_foreign]
 
-    def job(self, name: str | None) -> AnyJob | None:
+    def job(self, name: str | None) -> Job | None:
         """The job with this name, if it exists."""
-        return next((view for view in self.jobs if view.job == name), None)
+        return next((view for view in self.jobs if view.name == name), None)
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     query: Query
     look: Look
-    view: AnyJob | None = None
+    view: Job | None = None
     """The job that the screen shows; None if the screen shows no job or the job is gone."""
 
 

@@ -13,6 +13,7 @@ from ddptop.charts.curves import Curve, Curves
 from ddptop.charts.devices import device_curves
 from ddptop.charts.split import SplitData
 from ddptop.job.ranks import device_of
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Frame, Points
 from ddptop.sources.device_history import DeviceHistorySource
 from ddptop.sources.history import (
@@ -26,7 +27,6 @@ from ddptop.sources.history import (
 from ddptop.sources.job import chart_of, deviations_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import device_number
@@ -49,7 +49,7 @@ class RankQuery(Query, frozen=True, kw_only=True):
         if view is None:
             return RankAnswer(query=self, look=look)
         chart, trouble = chart_of(view, self.chart, look.now_s, sources)
-        if isinstance(view, JobView):
+        if not view.is_foreign:
             with contextlib.suppress(DdptopError):  # `trouble` has the reason
                 source, of_job = sources[RankSource], sources[Histories].of(view)
                 history = source.read(view, of_job, self.rank, self.chart, look.now_s)
@@ -101,7 +101,7 @@ class RankSource:
         self._history = Paced[RankHistory]()
 
     def read(
-        self, view: JobView, history: JobHistory, rank: int, query: ChartQuery, now_s: float
+        self, view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
     ) -> RankHistory:
         """The rank in the part that the screen shows.
 
@@ -113,11 +113,11 @@ class RankSource:
 
 
 def _read_rank(
-    view: JobView, history: JobHistory, rank: int, query: ChartQuery, now_s: float
+    view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
 ) -> tuple[RankHistory, float]:
     since, until, whole = history.part(view, query, now_s)
     if not until:
-        return RankHistory(view.job, rank), 1.0
+        return RankHistory(view.name, rank), 1.0
     frame = Frame(
         since=since,
         until=until,
@@ -128,7 +128,7 @@ def _read_rank(
     )
     series_of = _RankSeries(history.reader, rank, since, until, query.columns)
     found = RankHistory(
-        view.job, rank, _split(series_of, frame), _load(series_of, view, frame, query.columns)
+        view.name, rank, _split(series_of, frame), _load(series_of, view, frame, query.columns)
     )
     return found, redraw_pause_s(frame, query, live=view.is_live)
 
@@ -169,7 +169,7 @@ def _by_moment(points: Points | None) -> Mapping[float, float | None]:
     return {} if points is None else dict(zip(points.t, points.mean, strict=False))
 
 
-def _load(series_of: _RankSeries, view: JobView, frame: Frame, columns: int) -> Curves:
+def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> Curves:
     """The device's curves, if there is one, then CPU and memory of the rank's processes."""
     curves: list[Curve] = []
     if (device := device_of(view.snapshot, series_of.rank)) is not None:

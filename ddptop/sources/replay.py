@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import time
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from ddptop.job.record import Job, past_job
 from ddptop.job.series import ChartData
 from ddptop.job.timeline import Course, marks_of, opening
 from ddptop.sources.job import EVENTS_SHOWN, JobAnswer, JobDetail, JobQuery, chart_of
@@ -16,49 +16,13 @@ from ddptop.sources.query import Look, Sources
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.moment import Moment, MomentReader
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import deviations
 from ddptop_runner.model.snapshot import Cause
-from ddptop_runner.model.words import LIVE_STATES, JobState
 
 COURSE_POINTS = 600
 """Gaps in the record are rounded to this many cells of the timeline."""
 COURSE_EVERY_S = 5.0
 """How often the course of a live job is read again."""
-
-
-class PastView(JobView, frozen=True, dict=True):
-    """A job at a past time; its state comes from its events, not from its processes."""
-
-    @functools.cached_property
-    def guarded(self) -> bool | None:
-        """None: whether it had a guardian then is unknown."""
-        return None
-
-    @functools.cached_property
-    def needs_guardian(self) -> bool:
-        """False: a past job cannot be adopted."""
-        return False
-
-    @functools.cached_property
-    def on_other_host(self) -> bool:
-        """False: the host does not matter for a past job."""
-        return False
-
-    @functools.cached_property
-    def state(self) -> JobState:
-        """The state according to its events."""
-        return "starting" if self.snapshot is None else self.snapshot.state
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it was live then."""
-        return self.state in LIVE_STATES
-
-    @property
-    def snapshot_age_s(self) -> float | None:
-        """Always 0: the snapshot is of the time shown."""
-        return 0.0
 
 
 class ReplayQuery(JobQuery, frozen=True, kw_only=True):
@@ -70,10 +34,11 @@ class ReplayQuery(JobQuery, frozen=True, kw_only=True):
     def answer(self, look: Look, sources: Sources) -> ReplayAnswer:
         """Read the job as it was, unless it is gone."""
         answer = ReplayAnswer(query=self, look=look, view=look.job(self.job))
-        if not isinstance(answer.view, JobView):
+        job = answer.view
+        if job is None or not job.has_history:
             return answer
-        chart, _ = chart_of(answer.view, self.chart, look.now_s, sources)
-        return sources[ReplaySource].read(answer, answer.view, self.at, chart)
+        chart, _ = chart_of(job, self.chart, look.now_s, sources)
+        return sources[ReplaySource].read(answer, job, self.at, chart)
 
 
 class ReplayAnswer(JobAnswer, frozen=True, kw_only=True):
@@ -112,7 +77,7 @@ class ReplaySource:
         self._job: _Job | None = None
 
     def read(
-        self, answer: ReplayAnswer, view: JobView, at: float | None, chart: ChartData
+        self, answer: ReplayAnswer, view: Job, at: float | None, chart: ChartData
     ) -> ReplayAnswer:
         """The answer, completed with the job at the given time.
 
@@ -125,7 +90,7 @@ class ReplaySource:
         try:
             course = self._course(view)
             if course is None:
-                return replace(answer, trouble=f"{view.job} has no history")
+                return replace(answer, trouble=f"{view.name} has no history")
             at = min(max(opening(course) if at is None else at, course.first), course.last)
             moment = self._known(view).reader.read(at, view.snapshot)
         except DdptopError as error:
@@ -146,12 +111,12 @@ class ReplaySource:
             attempt_started=None if started is None else started.timestamp(),
         )
 
-    def _known(self, view: JobView) -> _Job:
+    def _known(self, view: Job) -> _Job:
         if self._job is None or self._job.job_id != view.spec.job_id:
             self._job = _Job(view.spec.job_id, MomentReader(view.folder, view.spec))
         return self._job
 
-    def _course(self, view: JobView) -> Course | None:
+    def _course(self, view: Job) -> Course | None:
         """The course of the whole run; that of an ended job is read once."""
         known, now_s = self._known(view), time.monotonic()
         old = known.course
@@ -169,14 +134,14 @@ class ReplaySource:
         return known.course
 
 
-def _past(view: JobView, moment: Moment) -> PastView:
+def _past(view: Job, moment: Moment) -> Job:
     """The job with its snapshot at that time."""
     snapshot = replace(
         moment.snapshot,
         cause=_without_key(moment.snapshot.cause),
         previous_cause=_without_key(moment.snapshot.previous_cause),
     )
-    return PastView(view.folder, view.spec, snapshot, read_at=utc_from_unix(moment.at))
+    return past_job(view, snapshot, utc_from_unix(moment.at))
 
 
 def _without_key(cause: Cause | None) -> Cause | None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import msgspec
 
 from ddptop.job.attempts import FAILURES, Attempt, attempts_of, in_order
+from ddptop.job.record import Job
 from ddptop.job.series import Tail
 from ddptop.sources.history import Histories, JobHistory
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot
 from ddptop_runner.store.history_reader import HistoryReader, attempts_taken
@@ -38,7 +38,7 @@ class StoryQuery(Query, frozen=True, kw_only=True):
     def answer(self, look: Look, sources: Sources) -> StoryAnswer:
         """Read the story, unless the job is gone."""
         view, story = look.job(self.job), None
-        if isinstance(view, JobView):
+        if view is not None and view.has_history:
             story = sources[StorySource].read(view, sources[Histories].of(view), self.attempt)
         return StoryAnswer(query=self, look=look, view=view, story=story)
 
@@ -78,7 +78,7 @@ class StorySource:
         self._tail: Tail | None = None
         self._known: tuple[object, tuple[Attempt, ...]] | None = None
 
-    def read(self, view: JobView, history: JobHistory, chosen: int | None = None) -> Story:
+    def read(self, view: Job, history: JobHistory, chosen: int | None = None) -> Story:
         """The story, with the last log lines of attempt `chosen`, or of the latest attempt."""
         if view.spec.job_id != self._job_id:
             self._forget()
@@ -89,9 +89,9 @@ class StorySource:
         except DdptopError as error:
             trouble = str(error)
         attempts = self._attempts(view)
-        return Story(view.job, attempts, self._tail_of(view, attempts, chosen), trouble)
+        return Story(view.name, attempts, self._tail_of(view, attempts, chosen), trouble)
 
-    def _attempts(self, view: JobView) -> tuple[Attempt, ...]:
+    def _attempts(self, view: Job) -> tuple[Attempt, ...]:
         snapshot = view.snapshot
         seq = self._events[-1].seq if self._events else 0
         now = (seq, view.state, snapshot and (snapshot.attempt, snapshot.step, snapshot.cause))
@@ -131,7 +131,7 @@ class StorySource:
                 if one.taken is not None:
                     self._steps[one.attempt] = one.taken
 
-    def _with_steps(self, view: JobView, attempt: Attempt) -> Attempt:
+    def _with_steps(self, view: Job, attempt: Attempt) -> Attempt:
         """The attempt; if its evidence has no step, with the last one in its history."""
         if attempt.steps is not None or attempt.ended_at is None:
             return attempt
@@ -156,9 +156,7 @@ class StorySource:
             self._steps[attempt.number] = min(last)
         return msgspec.structs.replace(attempt, steps=self._steps[attempt.number])
 
-    def _tail_of(
-        self, view: JobView, attempts: Sequence[Attempt], chosen: int | None
-    ) -> Tail | None:
+    def _tail_of(self, view: Job, attempts: Sequence[Attempt], chosen: int | None) -> Tail | None:
         attempt = next((one for one in attempts if chosen in (None, one.number)), None)
         if attempt is None or attempt.ending != "failed" or attempt.cause is None:
             return None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.message import Message
 
+from ddptop.job.record import Job
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.job.registry import AnyJob
 
 if TYPE_CHECKING:
     from ddptop.sources.query import Look
@@ -56,15 +56,15 @@ class SectionsWanted(Message):
 class LaunchWanted(Message):
     """Open the launch form, filled in with the values of the ended job `again`, if given."""
 
-    again: AnyJob | None = None
+    again: Job | None = None
 
 
 @dataclass
 class OperationWanted(Message):
     """Run an operation on a job, after confirmation."""
 
-    view: AnyJob
-    make: Callable[[AnyJob], Operation]
+    view: Job
+    make: Callable[[Job], Operation]
     needs_live: bool
     """Whether it requires a live job; otherwise it requires an ended one."""
 
@@ -73,14 +73,14 @@ class OperationWanted(Message):
 class StacksWanted(Message):
     """Show the ranks' stacks."""
 
-    view: AnyJob
+    view: Job
 
 
 @dataclass
 class EvidenceWanted(Message):
     """Show the evidence saved at a failure or hang."""
 
-    view: AnyJob
+    view: Job
     attempt: int | None = None
     """The attempt; None: the latest one with evidence."""
 

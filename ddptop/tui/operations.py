@@ -13,16 +13,18 @@ import msgspec
 
 from ddptop.job.keys import key
 from ddptop.job.ranks import launcher_in_words
+from ddptop.job.record import Job, own_view
 from ddptop.tui import messages
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.jobs import commands
 
 if TYPE_CHECKING:
     from ddptop.tui.app import DdptopApp
     from ddptop_runner.foreign.actions import Action, SignalOutcome, SignalPlan
+    from ddptop_runner.foreign.types import ForeignJob
+    from ddptop_runner.job.registry import JobView
 
 GRACE_S = 30.0
 UNSTARTED = "Removes the job from the queue; no ranks have started."
@@ -44,42 +46,43 @@ class Operation(msgspec.Struct, frozen=True):
     """For a foreign job: the signals that `run` sends."""
 
 
-Maker = Callable[[AnyJob], Operation]
+Maker = Callable[[Job], Operation]
 """Makes the operation for one job; raises DdptopError if it is not possible."""
 
 
-def _own(view: AnyJob) -> JobView:
-    """The job, if ddptop launched it.
+def _own(view: Job) -> JobView:
+    """What the engine's commands take, if ddptop launched the job.
 
     Raises:
         UsageError: ddptop did not launch it.
     """
-    if isinstance(view, JobView):
-        return view
+    if view.can_restart:
+        return own_view(view)
     raise UsageError(
-        f"ddptop did not start {view.job} and can only stop or kill it",
+        f"ddptop did not start {view.name} and can only stop or kill it",
         "launch it with ddptop to enable other actions",
     )
 
 
-def _signalled(view: ForeignView, action: Action) -> Operation:
+def _signalled(view: Job, job: ForeignJob, action: Action) -> Operation:
     """The operation that sends a foreign job the signals of a plan, described by the plan."""
     from ddptop_runner.foreign import actions
 
-    plan = actions.plan(view, action)
+    assert view.snapshot is not None
+    plan = actions.plan(ForeignView(job, view.snapshot, view.read_at), action)
     verb = action.capitalize()
-    whose = "" if plan.uid == os.geteuid() else f" ({view.foreign.user}'s job)"
+    whose = "" if plan.uid == os.geteuid() else f" ({view.user}'s job)"
     return Operation(
-        f"{verb} {view.job}{whose}? ddptop did not start it.",
+        f"{verb} {view.name}{whose}? ddptop did not start it.",
         plan.sentence,
         verb,
-        f"sent signals to {view.job}",
+        f"sent signals to {view.name}",
         lambda: actions.send(plan),
         plan,
     )
 
 
-def _ranks(view: JobView) -> str:
+def _ranks(view: Job) -> str:
     size = view.snapshot.world_size if view.snapshot is not None else None
     number = size or view.spec.nproc
     if not number or (view.spec.is_command and not (view.snapshot and view.snapshot.ranks)):
@@ -87,14 +90,14 @@ def _ranks(view: JobView) -> str:
     return {1: "its rank", 2: "both ranks"}.get(number, f"all {number} ranks")
 
 
-def _everything(view: JobView) -> str:
+def _everything(view: Job) -> str:
     if view.spec.is_command:
         return f"{launcher_in_words(view)} and all processes it started"
     ranks = _ranks(view)
     return f"{ranks} and all processes {'it' if ranks == 'its rank' else 'they'} started"
 
 
-def _asked_to_end(view: JobView) -> str:
+def _asked_to_end(view: Job) -> str:
     """Which processes get which signal first; for a command, its ranks before the launcher."""
     from ddptop_runner.host.stopping import ask_to_end
 
@@ -110,55 +113,55 @@ def _asked_to_end(view: JobView) -> str:
     )
 
 
-def stop(view: AnyJob) -> Operation:
+def stop(view: Job) -> Operation:
     """Stop a job."""
-    if isinstance(view, ForeignView):
-        return _signalled(view, "stop")
+    if view.foreign is not None:
+        return _signalled(view, view.foreign, "stop")
     own = _own(view)
     return Operation(
-        f"Stop {view.job}?",
+        f"Stop {view.name}?",
         UNSTARTED
         if own.state == "queued"
-        else f"Sends {_asked_to_end(own)}; after {GRACE_S:.0f} s, sends SIGKILL to any that "
+        else f"Sends {_asked_to_end(view)}; after {GRACE_S:.0f} s, sends SIGKILL to any that "
         "remain. The job will not restart. Logs and history are kept.",
         "Stop",
-        f"stopping {view.job}",
+        f"stopping {view.name}",
         lambda: commands.stop(own, grace_s=GRACE_S),
     )
 
 
-def kill(view: AnyJob) -> Operation:
+def kill(view: Job) -> Operation:
     """Kill a job."""
-    if isinstance(view, ForeignView):
-        return _signalled(view, "kill")
+    if view.foreign is not None:
+        return _signalled(view, view.foreign, "kill")
     own = _own(view)
     return Operation(
-        f"Kill {view.job}?",
+        f"Kill {view.name}?",
         UNSTARTED
         if own.state == "queued"
-        else f"Sends SIGKILL to {_everything(own)} now. Work since the last checkpoint is lost.",
+        else f"Sends SIGKILL to {_everything(view)} now. Work since the last checkpoint is lost.",
         "Kill",
-        f"killing {view.job}",
+        f"killing {view.name}",
         lambda: commands.kill(own),
     )
 
 
-def restart_group(view: AnyJob) -> Operation:
+def restart_group(view: Job) -> Operation:
     """Restart all ranks."""
     own = _own(view)
     if own.state == "queued":
-        raise UsageError(f"{view.job} is queued and has no ranks", "wait until it starts")
+        raise UsageError(f"{view.name} is queued and has no ranks", "wait until it starts")
     return Operation(
-        f"Restart all ranks of {view.job}?",
-        f"A group restart: stops {_ranks(own)} and starts a new attempt. The script resumes from "
+        f"Restart all ranks of {view.name}?",
+        f"A group restart: stops {_ranks(view)} and starts a new attempt. The script resumes from "
         "its last checkpoint if it supports that. This does not count toward the restart limit.",
         "Restart",
-        f"restarting all ranks of {view.job}",
+        f"restarting all ranks of {view.name}",
         lambda: commands.restart_group(own),
     )
 
 
-def save(view: AnyJob) -> Operation:
+def save(view: Job) -> Operation:
     """Request a checkpoint, and wait until it is saved."""
     from ddptop_runner.jobs import checkpoint as wanted
 
@@ -171,13 +174,13 @@ def save(view: AnyJob) -> Operation:
         worker = get_current_worker()  # stop waiting if the user quits
         asked = wanted.ask(own)
         saved = wanted.wait(own, asked, is_cancelled=lambda: worker.is_cancelled)
-        return f"{view.job} saved a checkpoint{saved.in_words()}: {saved.checkpoint.path}"
+        return f"{view.name} saved a checkpoint{saved.in_words()}: {saved.checkpoint.path}"
 
-    summary = f"asked {view.job} to save a checkpoint; waiting for it to finish"
-    return Operation("", summary, "Save", f"{view.job} saved a checkpoint", run)
+    summary = f"asked {view.name} to save a checkpoint; waiting for it to finish"
+    return Operation("", summary, "Save", f"{view.name} saved a checkpoint", run)
 
 
-def to_relaunch(view: AnyJob) -> JobView:
+def to_relaunch(view: Job) -> Job:
     """The job, if the launch form can be filled in with its values.
 
     Raises:
@@ -187,20 +190,20 @@ def to_relaunch(view: AnyJob) -> JobView:
 
     own = _own(view)
     if own.is_live:
-        raise UsageError(f"{view.job} is still running", "stop it first")
+        raise UsageError(f"{view.name} is still running", "stop it first")
     require_startable(own)
-    return own
+    return view
 
 
-def remove(view: AnyJob) -> Operation:
+def remove(view: Job) -> Operation:
     """Delete an ended job."""
     own = _own(view)
     return Operation(
-        f"Remove {view.job}?",
+        f"Remove {view.name}?",
         f"Deletes its logs, history, and evidence in {own.folder.path}. This cannot be undone. "
         "Checkpoints that the script saved elsewhere are kept.",
         "Remove",
-        f"removed {view.job}",
+        f"removed {view.name}",
         lambda: commands.remove(own),
     )
 
@@ -214,11 +217,9 @@ def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
     if app.refuses("changing jobs"):
         return
     if view.is_live != message.needs_live:
-        again = (
-            "" if isinstance(view, ForeignView) else f"; press {key('job.again')} to relaunch it"
-        )
+        again = "" if view.is_foreign else f"; press {key('job.again')} to relaunch it"
         text = "is still running; stop it first" if view.is_live else f"has ended{again}"
-        app.notify(f"{view.job} {text}", severity="warning", markup=False)
+        app.notify(f"{view.name} {text}", severity="warning", markup=False)
         return
     try:
         operation = message.make(view)
@@ -227,7 +228,7 @@ def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
         return
     if not operation.question:
         app.notify(operation.effect, markup=False)
-        _carry_out(app, view.job, operation)
+        _carry_out(app, view.name, operation)
         return
 
     def answered(yes: bool | None) -> None:
@@ -235,9 +236,9 @@ def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
             if operation.plan is not None:
                 from ddptop.draw.launchers import stopping_words
 
-                app.collector.stopping(view.job, stopping_words(operation.plan, utc_now()))
+                app.collector.stopping(view.name, stopping_words(operation.plan, utc_now()))
                 app.collector.ask()
-            _carry_out(app, view.job, operation)
+            _carry_out(app, view.name, operation)
 
     from ddptop.tui.screens.confirm import ConfirmScreen
 
@@ -285,29 +286,29 @@ def notify(app: DdptopApp, text: str, error: DdptopError | None) -> None:
         app.notify(f"{error.message}{hint}", severity="error", timeout=10, markup=False)
 
 
-def show_stacks(app: DdptopApp, view: AnyJob) -> None:
+def show_stacks(app: DdptopApp, view: Job) -> None:
     """Show the ranks' stacks when they arrive."""
-    own = not isinstance(view, ForeignView)
+    own = not view.is_foreign
     if own and view.is_live and app.refuses("signaling ranks to read their stacks"):
         return
     from ddptop.sources import evidence
 
     _read_into(
         app,
-        f"stacks for {view.job}",
+        f"stacks for {view.name}",
         evidence.stacks_hint(view),
         lambda: evidence.read_stacks(view),
     )
 
 
-def show_evidence(app: DdptopApp, view: AnyJob, attempt: int | None) -> None:
+def show_evidence(app: DdptopApp, view: Job, attempt: int | None) -> None:
     """Show the evidence saved at the last failure or hang."""
-    if isinstance(view, JobView):
+    if not view.is_foreign:
         from ddptop.sources import evidence
 
         hint = "saved before any signal was sent; esc closes"
         _read_into(
-            app, f"evidence for {view.job}", hint, lambda: evidence.read_evidence(view, attempt)
+            app, f"evidence for {view.name}", hint, lambda: evidence.read_evidence(view, attempt)
         )
 
 

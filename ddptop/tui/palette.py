@@ -11,21 +11,20 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.message import Message
 
+from ddptop.job.keys import BACK, EVERYWHERE, EXIT, LEAVE, PALETTE, SCREENS, Key
+from ddptop.job.record import Job
 from ddptop.tui import messages
-from ddptop.tui.actions import EVERYWHERE, EXIT, PALETTE, Action, table_of
-from ddptop.tui.keymap import keys_in_use
+from ddptop.tui.keymap import bindings
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import ChartWidget
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 
 MAX_JOBS = 200
 """Maximum number of jobs listed."""
 
 
-GOING_BACK = ("Cancel", "Back")
-"""Names of actions whose keys also close the palette, and which nobody looks for in it."""
+UNLISTED = (BACK, LEAVE, PALETTE)
+"""Actions that nobody looks for in the palette."""
 
 NAME_CELLS, KEY_CELLS = 26, 6
 """Widths of the name and key columns."""
@@ -39,7 +38,7 @@ class Palette(CommandPalette):
     Palette OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
-    BINDINGS = [EXIT.binding()]
+    BINDINGS = bindings([EXIT])
 
 
 @dataclass(frozen=True)
@@ -94,22 +93,20 @@ class ActionProvider(CommandProvider):
 
     def commands(self, query: str) -> Iterator[Command]:
         """Actions that the key bar offers, including those for which it has no room."""
-        keys = keys_in_use(self.app)
-        everywhere = [action for action in EVERYWHERE if action != PALETTE]
-        for action in (*table_of(self.screen), *everywhere):
-            if self._is_offered(action):
-                yield Command(action.name, action.help, self._run(action), keys.text(action))
+        screen = self.screen
+        table = SCREENS[screen.KEYS] if isinstance(screen, MonitorScreen) else ()
+        for action in (*table, *EVERYWHERE):
+            if action not in UNLISTED and self._is_offered(action):
+                yield Command(action.name, action.help, self._run(action), action.text)
 
-    def _is_offered(self, action: Action) -> bool:
-        if action.name in GOING_BACK:
-            return False
+    def _is_offered(self, action: Key) -> bool:
         bars = self.screen.query(KeyBar)
         if bars:
             return bars.first().offers(action)
         readonly = isinstance(self.screen, MonitorScreen) and self.screen.readonly
         return action.is_offered(None, foreign=False, readonly=readonly)
 
-    def _run(self, action: Action) -> Callable[[], Awaitable[object]]:
+    def _run(self, action: Key) -> Callable[[], Awaitable[object]]:
         return partial(self.app.run_action, action.action, default_namespace=self.screen)
 
 
@@ -124,8 +121,8 @@ class JobProvider(CommandProvider):
             yield from self._of_job(view)
             yield from self._of_ranks(view, numbers)
 
-    def _of_job(self, view: AnyJob) -> Iterator[Command]:
-        job, foreign = view.job, isinstance(view, ForeignView)
+    def _of_job(self, view: Job) -> Iterator[Command]:
+        job, foreign = view.name, view.is_foreign
         post = self._post
         yield Command(f"go to {job}", "open this job", post(messages.JobPicked(job, foreign)))
         yield Command(
@@ -154,8 +151,8 @@ class JobProvider(CommandProvider):
                 listed=False,
             )
 
-    def _of_ranks(self, view: AnyJob, numbers: set[int]) -> Iterator[Command]:
-        job, foreign = view.job, isinstance(view, ForeignView)
+    def _of_ranks(self, view: Job, numbers: set[int]) -> Iterator[Command]:
+        job, foreign = view.name, view.is_foreign
         ranks = view.snapshot.ranks if view.snapshot is not None else ()
         for rank in ranks if numbers else ():
             if rank.rank in numbers:

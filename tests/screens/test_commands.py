@@ -23,10 +23,9 @@ from tests.support import fake_commands, fake_home
 from tests.support.driving import look, settle, shown
 from tests.support.fake_commands import launcher_of, rank_of
 from tests.support.fake_home import NOW, ago, change
-from tests.support.own_views import row_of, row_of_rank
+from tests.support.own_views import read, row_of, row_of_rank
 from textual.pilot import Pilot
 
-from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
 
 MakeApp = Callable[..., DdptopApp]
@@ -133,7 +132,7 @@ class TestWords:
             assert "   whole tree  " in row
 
     def test_what_a_command_without_ranks_is_waited_for(self, frozen: Path) -> None:
-        view = read_job(fake_commands.waiting(frozen))
+        view = read(fake_commands.waiting(frozen))
         assert view.snapshot is not None
 
         def said(**fields: object) -> str:
@@ -144,26 +143,26 @@ class TestWords:
         assert said(attempt_started_at=ago(125)).startswith("no ranks discovered in 2m: ")
         assert said(ranks=[rank_of(0)]) == ""
         assert said(launcher=None) == ""
-        view.__dict__.update(state="finished")
+        view = msgspec.structs.replace(view, state="finished")
         assert said() == "no ranks discovered; l: logs"
 
     def test_what_stopping_a_command_sends_to_whom(self, frozen: Path) -> None:
         folder = fake_commands.mpirun(frozen)
         change(folder, ranks=[rank_of(0), rank_of(1, frameworks=["lightning"])])
-        effect = operations.stop(read_job(folder)).effect
+        effect = operations.stop(read(folder)).effect
         assert effect.startswith("Sends SIGINT/SIGTERM to both ranks, so that")
         assert (
             "then SIGTERM to mpirun and the rest of its processes; after 30 s, sends SIGKILL"
             in effect
         )
-        effect = operations.kill(read_job(folder)).effect
+        effect = operations.kill(read(folder)).effect
         assert effect.startswith("Sends SIGKILL to mpirun and all processes it started now.")
-        waiting = read_job(fake_commands.waiting(frozen))
+        waiting = read(fake_commands.waiting(frozen))
         effect = operations.stop(waiting).effect
         assert effect.startswith(
             "Sends SIGTERM to accelerate and all processes it started; after 30 s,"
         )
-        own = read_job(fake_home.two_cpu_ranks(frozen))
+        own = read(fake_home.two_cpu_ranks(frozen))
         assert operations.stop(own).effect.startswith(
             "Sends SIGTERM to both ranks, so that the script"
         )
@@ -172,14 +171,14 @@ class TestWords:
         (width,) = [
             column.width for column in columns_for(120, by=["↳ accelerate"]) if column.key == "by"
         ]
-        row = row_of(read_job(fake_commands.mpirun(frozen)))
+        row = row_of(read(fake_commands.mpirun(frozen)))
         assert row["by"] == ("↳ mpirun", "dim")
         assert len("↳ accelerate") <= width
         script = fake_home.spec_of("sh", 0, 9, kind="command", target="./run.sh")
-        assert launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
-        unknown = row_of(read_job(fake_commands.waiting(frozen)))
+        assert launcher_name(read(fake_home.make_folder(frozen, script))) == "run.sh"
+        unknown = row_of(read(fake_commands.waiting(frozen)))
         assert (unknown["ranks"][0], unknown["step"][0]) == ("n/a", "n/a")
-        own = row_of(read_job(fake_home.two_cpu_ranks(frozen)))
+        own = row_of(read(fake_home.two_cpu_ranks(frozen)))
         assert own["by"] == ("ddptop", "dim")
 
 
@@ -280,7 +279,7 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
         state="failed",
         ended_at=ago(5),
         cause=cause,
-        launcher=launcher_of(read_job(folder).spec, state="failed", exit_code=1, pid=None),
+        launcher=launcher_of(read(folder).spec, state="failed", exit_code=1, pid=None),
     )
     app = make_app("gan")
     async with app.run_test(size=(120, 40)) as pilot:

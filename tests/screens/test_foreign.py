@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ddptop.job.record import foreign_job
 from ddptop.sources import foreign as foreign_source
 from ddptop.sources.foreign import ForeignSource
 from ddptop.sources.history import ChartQuery
@@ -295,11 +296,11 @@ class TestSource:
     def test_a_new_viewer_gets_the_output_from_its_first_lines(self, frozen: Path) -> None:
         view = fake_foreign.healthy()
         source = ForeignSource()
-        first = source.log(view, 0, viewer=1)
+        first = source.log(foreign_job(view), 0, viewer=1)
         assert first is not None
         assert first.restarted
-        assert source.log(view, 0, viewer=1) is None
-        again = source.log(view, 0, viewer=2)
+        assert source.log(foreign_job(view), 0, viewer=1) is None
+        again = source.log(foreign_job(view), 0, viewer=2)
         assert again is not None
         assert again.restarted
         assert again.lines == first.lines
@@ -308,26 +309,26 @@ class TestSource:
         view = fake_foreign.healthy()
         source = ForeignSource()
         query = ChartQuery()
-        first = source.chart(view, query, NOW.timestamp())
+        first = source.chart(foreign_job(view), query, NOW.timestamp())
         assert first.watched
-        assert source.chart(view, query, NOW.timestamp() + 0.5) is first
+        assert source.chart(foreign_job(view), query, NOW.timestamp() + 0.5) is first
         wider = msgspec.structs.replace(query, span=300.0)
-        assert source.chart(view, wider, NOW.timestamp() + 0.5) is not first
+        assert source.chart(foreign_job(view), wider, NOW.timestamp() + 0.5) is not first
 
     def test_the_trend_is_that_of_the_last_tenth_of_the_run(self, frozen: Path) -> None:
         view = fake_foreign.healthy()
         FakeWorld.losses[view.job] = rising(int(NOW.timestamp()) - 30, 1)
         FakeWorld.by_step[view.job] = {0: series(range(0, 4001, 10), lambda at: 5.2 - at / 1000)}
-        trend = ForeignSource().recent(view, NOW.timestamp()).trend
+        trend = ForeignSource().recent(foreign_job(view), NOW.timestamp()).trend
         assert trend is not None
         assert (trend.way, trend.span) == ("falling", "400 steps")
 
     def test_seconds_of_a_run_of_an_hour_are_no_trend(self, frozen: Path) -> None:
         view = fake_foreign.healthy()
         FakeWorld.losses[view.job] = rising(int(NOW.timestamp()) - 30, 1)
-        assert ForeignSource().recent(view, NOW.timestamp()).trend is None
+        assert ForeignSource().recent(foreign_job(view), NOW.timestamp()).trend is None
         FakeWorld.losses[view.job] = rising(int(NOW.timestamp()) - 600, 20)
-        trend = ForeignSource().recent(view, NOW.timestamp()).trend
+        trend = ForeignSource().recent(foreign_job(view), NOW.timestamp()).trend
         assert trend is not None and trend.way == "rising"
 
 

@@ -17,11 +17,10 @@ from ddptop.job.figures import devices, jobs, ranks
 from ddptop.job.figures.columns import Column
 from ddptop.job.findings import explain
 from ddptop.job.help import GLOSSARY, SECTIONS
+from ddptop.job.keys import EVERYWHERE, MOVING, SCREENS
 from ddptop.style import plain
-from ddptop.tui import screens, widgets
-from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES
+from ddptop.tui import widgets
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keymap import KeyMap
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.help import HelpScreen, help_lines
 from ddptop.tui.widgets.lines import LinesView
@@ -113,19 +112,6 @@ def test_no_word_is_explained_twice() -> None:
     assert [word for word, n in Counter(word for word, _ in GLOSSARY).items() if n > 1] == []
 
 
-def test_every_screen_has_its_place() -> None:
-    for _ in modules(screens):
-        pass
-    found: list[type] = [MonitorScreen]
-    for screen in found:  # which grows meanwhile
-        found += screen.__subclasses__()
-    found = [screen for screen in found if screen.__module__.startswith("ddptop.")]
-    lacking = {s.__name__ for s in found if not s.__subclasses__()} - set(PLACES)
-    assert lacking == set()
-    assert set(PLACES) <= {screen.__name__ for screen in found}
-    assert set(PLACES.values()) == set(ALL)
-
-
 @pytest.mark.parametrize("cells", [52, 76])
 def test_help_starts_with_this_screens_keys_then_the_item_under_the_cursor(cells: int) -> None:
     told = [("rank 3: quiet", "no step for longer than usual " * 8)]
@@ -135,10 +121,10 @@ def test_help_starts_with_this_screens_keys_then_the_item_under_the_cursor(cells
     first = ["keys on this screen: a job", "under the cursor", "keys on every screen", "mouse"]
     assert heads[:4] == first
     assert heads[-len(SECTIONS) :] == [heading for heading, _ in SECTIONS]
-    assert len(heads) == 4 + len(ALL) - 1 + len(SECTIONS)
+    assert len(heads) == 4 + len(SCREENS) - 1 + len(SECTIONS)
     text = " ".join(" ".join(lines).split())
-    for action in (*MOVING, *EVERYWHERE, *(a for table in ALL.values() for a in table)):
-        assert KeyMap().text(action).split("  ")[0] in text
+    for action in (*MOVING, *EVERYWHERE, *(a for table in SCREENS.values() for a in table)):
+        assert action.keys[0] in text
         assert action.name in text and action.help.split()[0] in text
     for word, meaning in GLOSSARY:
         assert " ".join(word.split()) in text and meaning.split()[-1] in text

@@ -242,5 +242,5 @@ async def test_what_is_typed_in_one_go_reaches_the_field(frozen: Path, make_app:
             name = {"[": "left_square_bracket", "]": "right_square_bracket"}.get(key, key)
             app.post_message(events.Key(name, key if len(key) == 1 else None))
         await until(pilot, lambda: screen._search and not screen._is_searching)
-        assert screen.pattern is not None and screen.pattern.text == "epoch[03]"
+        assert screen._bar.text == "epoch[03]"
         assert "no match" in shown(app)

@@ -10,11 +10,12 @@ from ddptop.charts.curves import ChartOptions, Curve, Curves, draw_curves
 from ddptop.charts.loss import curves_of
 from ddptop.charts.split import SplitData
 from ddptop.charts.window import View
+from ddptop.job.keys import BACK, CHART
 from ddptop.job.series import ChartData, Points, middle_of
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.job import JobAnswer, JobQuery
 from ddptop.style import plain
-from ddptop.tui.actions import BACK, CHART_ACTIONS, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart, SplitChart
@@ -47,7 +48,7 @@ def losses(steps: bool = True) -> ChartData:
 class Both(MonitorScreen):
     """Losses above a value."""
 
-    BINDINGS = bindings((*CHART_ACTIONS, BACK))
+    BINDINGS = bindings((*CHART, BACK))
 
     def __init__(self) -> None:
         super().__init__()

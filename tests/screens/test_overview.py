@@ -295,11 +295,11 @@ async def test_the_cursor_is_on_the_first_job_until_it_is_moved(
         assert isinstance(screen, OverviewScreen) and screen.answer is not None
         jobs, views = screen.query_one(JobsTable), list(screen.answer.look.jobs)
         first = jobs.cursor_key
-        jobs.show([view for view in views if view.job != first], NOW)
+        jobs.show([view for view in views if view.name != first], NOW)
         assert jobs.cursor_key == "mlp-cpu"
         jobs.show(views, NOW)
         assert jobs.cursor_key == first, "it is more urgent, and was found later"
         await pilot.press("down")
-        jobs.show([view for view in views if view.job != first], NOW)
+        jobs.show([view for view in views if view.name != first], NOW)
         jobs.show(views, NOW)
         assert jobs.cursor_key == "mlp-cpu"

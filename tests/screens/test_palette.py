@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.job.keys import SCREENS
 from ddptop.style import plain, width
-from ddptop.tui.actions import ALL, JOB, OVERVIEW, PLACES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, ChartProvider, Command, CommandProvider, JobProvider
 from ddptop.tui.screens.confirm import ConfirmScreen
@@ -33,21 +33,15 @@ def commands(
     return {command.name: command for command in provider(app.screen).commands(query)}
 
 
-def test_every_action_of_every_screen_has_its_own_name_and_help() -> None:
-    for place, table in ALL.items():
-        names = [action.name for action in table]
-        assert len(names) == len(set(names)), place
-        assert all(action.help for action in table)
-    assert set(PLACES.values()) == set(ALL)
-
-
 async def test_a_live_job_has_what_can_be_done_to_one(frozen: Path, make_app: MakeApp) -> None:
     fake_home.two_cpu_ranks(frozen)
     app = make_app("mlp-cpu")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         names = offered(app)
-        expected = {a.name for a in JOB if a.is_offered(True, foreign=False, readonly=False)}
+        expected = {
+            a.name for a in SCREENS["a job"] if a.is_offered(True, foreign=False, readonly=False)
+        }
         assert expected - {"Cancel", "Back"} <= names
         assert "Stop" in names and "Relaunch" not in names
         assert commands(app)["Stop"].key == "s"
@@ -79,7 +73,7 @@ async def test_a_reader_is_offered_nothing_that_changes(held_gpus: Path, make_ap
     app = make_app(readonly=True)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert not offered(app) & {a.name for a in OVERVIEW if a.changes}
+        assert not offered(app) & {a.name for a in SCREENS["all jobs"] if a.changes}
 
 
 async def test_jobs_and_ranks_are_found_by_name(eight_gpus: Path, make_app: MakeApp) -> None:
@@ -186,12 +180,12 @@ class TestKeyBar:
             text = "".join(part for part, _ in app.screen.query_one(KeyBar)._lines[0])
             assert text.endswith("q Quit  ? Help ") and len(text) == 60
 
-    @pytest.mark.parametrize("place", ALL)
+    @pytest.mark.parametrize("place", SCREENS)
     @pytest.mark.parametrize("cells", [60, 80])
     async def test_every_screen_names_the_way_out(self, place: str, cells: int) -> None:
         class Bars(App[None]):
             def compose(self) -> ComposeResult:
-                yield KeyBar(ALL[place])
+                yield KeyBar(SCREENS[place])
 
         async with Bars().run_test(size=(cells, 24)) as pilot:
             bar = pilot.app.query_one(KeyBar)

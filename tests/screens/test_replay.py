@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui.actions import REPLAY
+from ddptop.job.keys import SCREENS
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ReplayWanted, StoryWanted
 from ddptop.tui.screens import replay as replay_screen
@@ -257,7 +257,7 @@ async def test_nothing_is_done_to_a_job_here(frozen: Path, make_app: MakeApp) ->
     app = opened(make_app, 200)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await arrive(pilot)
-        assert not any(action.changes for action in REPLAY)
+        assert not any(action.changes for action in SCREENS["replay"])
         for key in ("s", "K", "r", "R", "c", "n", "x"):
             await pilot.press(key)
         assert app.screen is screen and not app._notifications

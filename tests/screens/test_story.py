@@ -17,10 +17,10 @@ from ddptop.tui.screens.story import StoryScreen
 from tests.support import fake_home, fake_story
 from tests.support.driving import keys_shown, look, said, settle, shown, until
 from tests.support.fake_home import write_log
+from tests.support.own_views import read
 from textual.message import Message
 from textual.pilot import Pilot
 
-from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import Event
 
 MakeApp = Callable[..., DdptopApp]
@@ -69,7 +69,7 @@ async def test_steps_come_from_the_snapshot_and_the_history(
 ) -> None:
     folder = fake_story.many_attempts(frozen, attempts=1)
     fake_home.change(folder, step=None)
-    story = StorySource().read(read_job(folder), JobHistory(folder.history_db))
+    story = StorySource().read(read(folder), JobHistory(folder.history_db))
     assert story is not None
     assert story.attempts[0].steps == 293  # from the last sample before its end
 
@@ -77,17 +77,15 @@ async def test_steps_come_from_the_snapshot_and_the_history(
 async def test_new_events_are_added_to_those_known(frozen: Path) -> None:
     folder = fake_story.one_attempt(frozen)
     source, history = StorySource(), JobHistory(folder.history_db)
-    first = source.read(read_job(folder), history)
+    first = source.read(read(folder), history)
     assert first is not None
-    assert (
-        source.read(read_job(folder), history).attempts is first.attempts
-    )  # nothing is read again
+    assert source.read(read(folder), history).attempts is first.attempts  # nothing is read again
     from ddptop_runner.store.history import HistoryWriter
 
     writer = HistoryWriter(folder.history_db)
     writer.event(Event(ts=fake_home.NOW, type="alert", message="GPU 1 is slowed", attempt=0))
     writer.close(final=False)
-    later = source.read(read_job(folder), history)
+    later = source.read(read(folder), history)
     assert later is not None
     assert len(later.attempts[0].events) == len(first.attempts[0].events) + 1
 

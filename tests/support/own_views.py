@@ -9,23 +9,36 @@ from ddptop.job.figures.columns import Row
 from ddptop.job.figures.jobs import job_row
 from ddptop.job.figures.ranks import NOTHING, Subject, rank_row
 from ddptop.job.outliers import verdict
+from ddptop.job.record import Job, own_job, own_view
 from ddptop.job.status import Listed, attention
 from tests.support.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.registry import AnyJob, JobView
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import RankSample
 
 
-def view_of(snapshot: object = None, **more: object) -> JobView:
-    """A view whose processes are not checked."""
+def view_of(snapshot: object = None, **more: object) -> Job:
+    """A record whose processes are not checked."""
     spec = spec_of("llama-ft", 2, 4330)
     if snapshot is None:
         snapshot = snapshot_of(spec, guardian=None, **more)
     folder = RunFolder(Path("/nowhere"))
     view = JobView(folder=folder, spec=spec, snapshot=snapshot, read_at=NOW)
     view.__dict__.update(state=snapshot.state, guarded=True, on_other_host=False)
+    return own_job(view)
+
+
+def read(folder: RunFolder) -> Job:
+    """The record of a job on disk."""
+    return own_job(read_job(folder))
+
+
+def engine_view(job: Job) -> JobView:
+    """The engine's view of the same job, whose processes are not checked."""
+    view = own_view(job)
+    view.__dict__.update(state=job.state, guarded=job.guarded, on_other_host=False)
     return view
 
 
@@ -34,7 +47,7 @@ def rank(number: int = 0, **more: object) -> RankSample:
     return RankSample(rank=number, local_rank=number, host=HOST, **more)
 
 
-def row_of(view: AnyJob) -> Row:
+def row_of(view: Job) -> Row:
     """Its row on the overview."""
     return job_row(Listed(view, attention(view, NOW)), NOW)
 

@@ -30,9 +30,9 @@ from ddptop.job.progress import (
     step_cell,
     steps_per_s,
 )
+from ddptop.job.record import Job
 from ddptop.style import Line, Span, bar, cells_of, line
 from ddptop_runner.base import units
-from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
@@ -76,14 +76,14 @@ class Subject(msgspec.Struct, frozen=True):
         return self.one.view.snapshot
 
     @property
-    def view(self) -> AnyJob:
+    def view(self) -> Job:
         """The job."""
         return self.one.view
 
     @property
     def foreign(self) -> bool:
         """Whether ddptop did not start it."""
-        return not isinstance(self.one.view, JobView)
+        return self.one.view.is_foreign
 
 
 class PlainJob(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is known for a job without a snapshot."""
     order: str = ""
     """The sort order for a click on its title."""
-    number: Callable[[AnyJob, NodeSnapshot, dt.datetime], Any] | None = None
+    number: Callable[[Job, NodeSnapshot, dt.datetime], Any] | None = None
     """Value that a filter compares."""
     unit: str = ""
     ls: Plain | None = None
@@ -152,17 +152,17 @@ def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
     return line((f"{units.loss(value, state)} ", style), arrow)
 
 
-def by_text(view: AnyJob, me: str | None) -> Span:
+def by_text(view: Job, me: str | None) -> Span:
     """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
 
     A job of this user's in another DDPTOP_HOME is `ddptop, other home`.
     """
-    if isinstance(view, JobView):
+    if not view.is_foreign:
         from ddptop.job.ranks import launcher_name
 
         name = launcher_name(view)
         return ("ddptop" if name is None else f"↳ {name}"), "dim"
-    user, who = view.foreign.user, view.launcher
+    user, who = view.user, view.launcher
     if user != me:
         return f"{user}: {who}", ""
     return (f"{who}, other home" if who == "ddptop" else who), ""
@@ -186,7 +186,7 @@ def _ranks(subject: Subject) -> Cell:
 
 
 def _job(subject: Subject) -> Cell:
-    name = line((subject.view.job, "strong"))
+    name = line((subject.view.name, "strong"))
     return line(("◆ ", "chosen"), *name) if subject.marked else name
 
 
@@ -245,13 +245,13 @@ def _restarts(subject: Subject) -> Cell:
     return f"{used}/{used + left}", ""
 
 
-def _done(view: AnyJob) -> float | None:
+def _done(view: Job) -> float | None:
     progress = progress_of(view)
     fraction = None if progress is None else progress.fraction
     return None if fraction is None else 100 * fraction
 
 
-def _left_s(view: AnyJob) -> float | None:
+def _left_s(view: Job) -> float | None:
     progress = progress_of(view)
     return progress.eta_s if progress is not None and view.is_live else None
 
@@ -284,7 +284,7 @@ def _elapsed(job: PlainJob) -> str:
     return units.duration(job.row.elapsed_s)
 
 
-def _live(view: AnyJob) -> str:
+def _live(view: Job) -> str:
     return "" if view.is_live else "dim"
 
 
@@ -361,7 +361,7 @@ FIGURES: tuple[JobFigure, ...] = (
         key="loss",
         cell=lambda subject: loss_cell(
             subject.snapshot,
-            subject.trend if subject.view.is_live and pause_of(subject.view) is None else None,
+            subject.trend if subject.view.is_live and subject.view.pause is None else None,
         ),
         title="loss ", width=9, align=">", drop=3,
         number=lambda view, snapshot, now: median_loss(snapshot)[0],
@@ -538,7 +538,7 @@ JOB_WORDS = Vocabulary(
 """What a filter of jobs can use."""
 
 
-def job_facts(view: AnyJob, user: str, now: dt.datetime, sentence: str = "") -> Facts:
+def job_facts(view: Job, user: str, now: dt.datetime, sentence: str = "") -> Facts:
     """What a filter examines of a job.
 
     Args:
@@ -548,20 +548,20 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, sentence: str = "") -> 
         sentence: what else the table shows about it.
     """
     snapshot = view.snapshot
-    is_own = isinstance(view, JobView)
+    is_own = not view.is_foreign
     by = f"ddptop {view.launcher}" if is_own else view.launcher
     state = "gone" if not is_own and view.state == "lost" else view.state
-    pause = pause_of(view)
+    pause = view.pause
     held = () if snapshot is None else sorted(assigned_devices(snapshot))
     fields: dict[str, tuple[str, ...]] = {
         "state": (state, *(() if pause is None else (pause.state.replace("_", " "),))),
         "user": (user,),
         "by": tuple(by.split()),
         "host": tuple(dict.fromkeys((view.host, *hosts_of(snapshot)))),
-        "name": (view.job,),
+        "name": (view.name,),
         "gpu": tuple(str(index) for _, index in held),
     }
-    text = " ".join((view.job, state, user, by, view.host, view.command, sentence))
+    text = " ".join((view.name, state, user, by, view.host, view.command, sentence))
     if snapshot is None:
         return Facts(text, fields, {"ranks": view.world_size})
     numbers = {

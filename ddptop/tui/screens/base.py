@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import on
 from textual.dom import NoScreen
@@ -16,6 +16,7 @@ from ddptop.charts.window import View
 from ddptop.draw.header import cost
 from ddptop.job.findings import findings
 from ddptop.job.ranks import device_uuid
+from ddptop.job.record import Job
 from ddptop.logs.messages import LogRead
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
@@ -38,7 +39,6 @@ from ddptop.tui.textual_gaps import HeldScreen
 from ddptop.tui.widgets.bars import Pages
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.job.registry import AnyJob
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]
@@ -55,6 +55,8 @@ _viewers = itertools.count(1)
 class MonitorScreen(HeldScreen, Generic[AnswerT]):
     """A screen that queries the collector and shows its answers."""
 
+    KEYS: ClassVar[str]
+    """Its title in the key table."""
     HORIZONTAL_BREAKPOINTS = HORIZONTAL
     VERTICAL_BREAKPOINTS = VERTICAL
 
@@ -98,12 +100,12 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """What watching costs, for the key bar: a long and a short text."""
         return cost(look.cpu_percent, look.devices.sampler_cpu_percent)
 
-    def show_findings(self, view: AnyJob | None, look: Look) -> None:
+    def show_findings(self, view: Job | None, look: Look) -> None:
         """Show all findings for a job."""
         if view is None:
             self.notify("no job selected", severity="warning")
             return
-        job = view.job
+        job = view.name
 
         def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
             return findings(later.job(job), later.taken_at)
@@ -182,6 +184,10 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         if not self.drop_cursor():
             self.dismiss()
 
+    def action_jobs(self) -> None:
+        """Go to the job list."""
+        self.dismiss()
+
     def action_leave(self) -> None:
         """Go back to the previous screen, or quit if ddptop was opened on this one."""
         if self.is_first:
@@ -247,11 +253,11 @@ class JobBound(MonitorScreen[AnswerT]):
         raise NotImplementedError
 
     @property
-    def view(self) -> AnyJob | None:
+    def view(self) -> Job | None:
         """The job as last read; None before the first answer, and if the job is gone."""
         return None if self.answer is None else self.answer.view
 
-    def _seen(self) -> AnyJob | None:
+    def _seen(self) -> Job | None:
         """The job; notifies the user if it is gone."""
         if self.answer is not None and self.view is None:
             self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
@@ -327,10 +333,6 @@ class JobBound(MonitorScreen[AnswerT]):
         if self.foreign:
             self.notify(NO_HISTORY.format(self.job, what), severity="warning", markup=False)
         return not self.foreign
-
-    def action_jobs(self) -> None:
-        """Go to the job list."""
-        self.dismiss()
 
     def action_launch(self) -> None:
         """Open the launch form."""

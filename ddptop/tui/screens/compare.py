@@ -12,10 +12,10 @@ from ddptop.draw.compare import verdict
 from ddptop.job.compare import LETTERS, companions
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.sources.compare import CompareAnswer, CompareQuery
 from ddptop.sources.query import Look
-from ddptop.tui.actions import COMPARE, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import JobPicked, QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
@@ -50,7 +50,8 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     }
     """
 
-    BINDINGS = bindings(COMPARE)
+    KEYS = "a comparison"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self, jobs: tuple[str, ...], preferred: tuple[str, ...] = (), *, readonly: bool = False
@@ -69,7 +70,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self._chart = CompareChart()
         self._table = CompareTable()
         self._filter = FilterBar("words, state:running, loss<2, !word")
-        shown = [one for one in COMPARE if self.chooses or one.id not in OF_THE_LIST]
+        shown = [one for one in SCREENS[self.KEYS] if self.chooses or one.id not in OF_THE_LIST]
         self._keys = KeyBar(shown)
 
     @property
@@ -144,7 +145,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         filtered = parse(self._filter.text, JOB_WORDS)
         now = look.taken_at
         left = [view for view in everyone if filtered.matches(job_facts(view, "", now))]
-        mine = next((view for view in look.own if view.job == first), None)
+        mine = next((view for view in look.own if view.name == first), None)
         letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
         self._companions.show(mine, left, letters, all_=len(everyone))
         status = filtered.trouble or plural(len(left), "job")

@@ -8,8 +8,8 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from ddptop.tui.actions import EXIT, HELP
-from ddptop.tui.keymap import help_hint
+from ddptop.job.keys import EXIT, HELP
+from ddptop.tui.keymap import bindings, help_hint
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -32,8 +32,7 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("y", "answer(True)", "Yes", id="confirm.yes"),
         Binding("n,escape,q", "answer(False)", "No", id="confirm.no"),
         Binding("left,right", "app.focus_next", show=False),
-        HELP.binding(),
-        EXIT.binding(),
+        *bindings((HELP, EXIT)),
     ]
 
     def __init__(self, question: str, effect: str, verb: str) -> None:
@@ -44,7 +43,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """Question, effect and two buttons."""
         with Vertical() as box:
-            box.border_subtitle = help_hint(self.app)
+            box.border_subtitle = help_hint()
             yield Static(self._question, classes="question", markup=False)
             yield Static(self._effect, classes="effect", markup=False)
             with Horizontal():

@@ -14,9 +14,10 @@ from ddptop.charts.curves import Curves
 from ddptop.charts.devices import figures_of, pause_s
 from ddptop.charts.window import View
 from ddptop.job.help import explain_device
+from ddptop.job.keys import SCREENS
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
 from ddptop.sources.query import Look
-from ddptop.tui.actions import DEVICES, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import JobPicked, QueryChanged, SectionsWanted
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
@@ -31,7 +32,6 @@ from ddptop.tui.widgets.devices import (
 )
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.base.units import duration
-from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
@@ -44,7 +44,7 @@ DAY_S = 86400.0
 
 
 _OF_A_DEVICE = frozenset(
-    action.id for action in DEVICES if action.id.startswith(("device.", "chart."))
+    action.id for action in SCREENS["devices"] if action.id.startswith(("device.", "chart."))
 )
 """Actions that require a device."""
 
@@ -68,7 +68,8 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
     DevicesScreen.-tall #device { display: block; }
     """
 
-    BINDINGS = bindings(DEVICES)
+    KEYS = "devices"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, uuid: str | None = None, *, readonly: bool = False) -> None:
         """`uuid` is the device to select first; None selects the first one."""
@@ -80,7 +81,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self._details = DeviceDetails(processes=False)
         self._machine = MachinePanel()
         self._below = Horizontal(id="below")
-        self._keys = KeyBar(DEVICES)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self._heights: dict[Widget, int] = {}
         self._drawn: tuple[object, float] = (None, 0.0)
         self.devices = DevicesTable()
@@ -241,7 +242,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         if view is None:
             self.notify("this process does not belong to a known job", severity="warning")
             return
-        self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
+        self.post_message(JobPicked(view.name, view.is_foreign))
 
     def action_figure(self) -> None:
         """Put the next figure first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,9 +13,9 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from ddptop.job.help import SECTIONS
+from ddptop.job.keys import EVERYWHERE, HELP, MOVING, SCREENS, Key
 from ddptop.style import Line, line, pad, plain, rule, wrap
-from ddptop.tui.actions import ALL, EVERYWHERE, HELP, MOVING, PLACES, Action
-from ddptop.tui.keymap import KeyMap
+from ddptop.tui.keymap import bindings
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.sections import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
@@ -50,7 +49,6 @@ def help_lines(
     cells: int,
     explained: Iterable[tuple[str, str]] = (),
     here: str | None = None,
-    keys: KeyMap | None = None,
     what: str = UNDER_CURSOR,
 ) -> list[Line]:
     """The help text as lines.
@@ -59,10 +57,8 @@ def help_lines(
         cells: the width.
         explained: (heading, text) pairs on the item under the cursor.
         here: the title of the screen below, whose keys come first.
-        keys: the key map in use.
         what: the heading above `explained`.
     """
-    keys = keys or KeyMap()
     lines: list[Line] = []
 
     def section(title: str) -> None:
@@ -79,10 +75,10 @@ def help_lines(
                 line(" ", (pad(head if index == 0 else "", head_cells), style), " ", (part, ""))
             )
 
-    def table(title: str, actions: Sequence[Action]) -> None:
+    def table(title: str, actions: Sequence[Key]) -> None:
         section(title)
         for action in actions:
-            key = keys.text(action) or "unbound"
+            key = action.text or "unbound"
             if len(key) > KEY_CELLS or cells < ROOMY_CELLS:
                 entry(key, f"{action.name}: {action.help}", "busy", KEY_CELLS)
                 continue
@@ -100,9 +96,9 @@ def help_lines(
                     )
                 )
 
-    titles = sorted(ALL, key=lambda title: title != here)
+    titles = sorted(SCREENS, key=lambda title: title != here)
     if here is not None:
-        table(f"keys on this screen: {here}", ALL[here])
+        table(f"keys on this screen: {here}", SCREENS[here])
         titles = titles[1:]
     sections = list(explained)
     if sections:
@@ -116,7 +112,7 @@ def help_lines(
     for what, text in MOUSE:
         entry(what, text, "busy", KEY_CELLS)
     for title in titles:
-        table(f"keys: {title}" if here is not None else title, ALL[title])
+        table(f"keys: {title}" if here is not None else title, SCREENS[title])
     for heading, words in SECTIONS:
         section(heading)
         for word, meaning in words:
@@ -163,11 +159,9 @@ class _Typed(Input):
 class _HelpText(LinesView):
     """The text at full height, in a scrolling container."""
 
-    def __init__(
-        self, explained: list[tuple[str, str]], here: str | None, keys: KeyMap, what: str
-    ) -> None:
+    def __init__(self, explained: list[tuple[str, str]], here: str | None, what: str) -> None:
         super().__init__()
-        self._help_parts = explained, here, keys, what
+        self._help_parts = explained, here, what
         self._wrapped: tuple[int, list[Line]] = (0, [])
         self._query = ""
 
@@ -203,14 +197,13 @@ class HelpScreen(PagerScreen):
     AUTO_FOCUS = ""  # until somebody types
     BINDINGS = [
         Binding("q,escape", "close", "Close", id="help.close"),
-        replace(HELP, action="dismiss").binding(),
+        *bindings([HELP], {HELP.id: "dismiss"}),
     ]
 
     def __init__(
         self,
         explained: list[tuple[str, str]] | None = None,
         here: str | None = None,
-        keys: KeyMap | None = None,
         what: str = UNDER_CURSOR,
     ) -> None:
         """Show the help.
@@ -218,19 +211,19 @@ class HelpScreen(PagerScreen):
         Args:
             explained: (heading, text) pairs on the item under the cursor.
             here: the title of the screen below.
-            keys: the key map in use.
             what: the heading above `explained`.
         """
         super().__init__()
         self._typed = _Typed(compact=True)
-        self._text = _HelpText(explained or [], here, keys or KeyMap(), what)
+        self._text = _HelpText(explained or [], here, what)
 
     @classmethod
-    def of(cls, screen: Screen[object], keys: KeyMap) -> HelpScreen:
+    def of(cls, screen: Screen[object]) -> HelpScreen:
         """The help for the current state of a screen or dialog."""
         explained = screen.explain() if isinstance(screen, Explained) else []
-        what = UNDER_CURSOR if isinstance(screen, MonitorScreen) else IN_DIALOG
-        return cls(explained, PLACES.get(type(screen).__name__), keys, what)
+        if isinstance(screen, MonitorScreen):
+            return cls(explained, screen.KEYS)
+        return cls(explained, what=IN_DIALOG)
 
     def compose(self) -> ComposeResult:
         """One scrolling text."""

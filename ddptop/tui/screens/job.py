@@ -16,14 +16,14 @@ from ddptop.draw.launchers import about
 from ddptop.job.figures.ranks import RANK_WORDS, ranks_that_match
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.job.findings import SET_BACK, guilty
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import launcher_name
 from ddptop.job.urgency import SETBACK_S, alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
 from ddptop.sources.query import Followed, Look
-from ddptop.tui.actions import JOB, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged, RankPicked
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
@@ -34,8 +34,6 @@ from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHead
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert
 
 NOBODY = -2
@@ -59,7 +57,8 @@ class JobScreen(JobBound[JobAnswer]):
 
     DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
 
-    BINDINGS = bindings(JOB)
+    KEYS = "a job"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, job: str, *, foreign: bool = False, readonly: bool = False) -> None:
         """Show `job`; `foreign` means that ddptop did not launch it."""
@@ -85,7 +84,7 @@ class JobScreen(JobBound[JobAnswer]):
         self._events = EventsTable()
         self._filter = FilterBar(RANK_EXAMPLES)
         self._wanted = Filter()
-        self._keys = KeyBar(JOB)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self.ranks = RankPanel()
         """The ranks."""
         self.log_view = LogPane()
@@ -146,9 +145,9 @@ class JobScreen(JobBound[JobAnswer]):
             self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
         view = detail.view
-        if isinstance(view, JobView) and view.spec.job_id != self._job_id:
+        if not view.is_foreign and view.spec.job_id != self._job_id:
             self._reset(view.spec.job_id)
-        self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
+        self._title.show(self.job, right, about(view) if view.is_foreign else "")
         self._header.show(view, now, detail.recent.trend)
         alerts = alerts_of(view)
         if detail.trouble:
@@ -409,7 +408,7 @@ def what_now(detail: JobDetail) -> str:
     from ddptop.job.attempts import Attempt  # needed only for a failed job
 
     view, state = detail.view, detail.view.snapshot
-    if state is None or isinstance(view, ForeignView):
+    if state is None or view.is_foreign:
         return ""
     last = Attempt(
         state.attempt or 0, state.attempt_started_at, view.ended_at, "failed", state.cause

@@ -20,11 +20,12 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from ddptop.draw.panels import short_name
 from ddptop.job.figures.columns import Column
+from ddptop.job.keys import EXIT, HELP
+from ddptop.job.record import Job
 from ddptop.sources.query import Devices
 from ddptop.style import Span, line
 from ddptop.tui import launching
-from ddptop.tui.actions import EXIT, HELP
-from ddptop.tui.keymap import help_hint, keys_in_use
+from ddptop.tui.keymap import bindings, help_hint, textual_key
 from ddptop.tui.launching import FIELDS, LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.base import VERTICAL
@@ -33,7 +34,6 @@ from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import ranks, size_of
 from ddptop_runner.devices import hardware
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, is_instance
 from ddptop_runner.launch.gpus.usage import (
     DeviceUse,
@@ -160,12 +160,12 @@ class Word(TypedInput):
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Whether to consume a key: all characters except the help key."""
-        is_help = key in keys_in_use(self.app).keys(HELP)
+        is_help = key in map(textual_key, HELP.keys)
         return not is_help and super().check_consume_key(key, character)
 
     def take_key(self, event: events.Key) -> None:
         """Open the help instead of typing its key."""
-        if event.key in keys_in_use(self.app).keys(HELP):
+        if event.key in map(textual_key, HELP.keys):
             event.prevent_default()  # Input would insert it
 
 
@@ -228,11 +228,10 @@ class LaunchScreen(ModalScreen[str | None]):
         Binding("tab", "next_field", show=False, priority=True),
         Binding("enter", "submit_field", show=False, priority=True),
         Binding("shift+tab", "app.focus_previous", show=False, priority=True),
-        HELP.binding(),
-        EXIT.binding(),
+        *bindings((HELP, EXIT)),
     ]
 
-    def __init__(self, again: JobView | None = None) -> None:
+    def __init__(self, again: Job | None = None) -> None:
         """Open an empty form, or one with the values of an ended job."""
         super().__init__()
         self._spec = None if again is None else again.spec
@@ -249,7 +248,7 @@ class LaunchScreen(ModalScreen[str | None]):
         with Vertical() as box:
             before = self._before or LaunchForm()
             box.border_title = f"relaunch {before.name}" if self._before else "launch a job"
-            box.border_subtitle = help_hint(self.app, typing=True)
+            box.border_subtitle = help_hint(typing=True)
             with VerticalScroll(can_focus=False):
                 with Horizontal(classes="row"):
                     yield Label("script")

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.job.ranks import launcher_name
+from ddptop.job.record import Job
 from ddptop.logs.messages import (
     Level,
     LogRead,
@@ -20,7 +21,7 @@ from ddptop.logs.titles import HeadFacts, about_line, choices, head_rule
 from ddptop.sources.job import LogsQuery
 from ddptop.sources.query import Answer, Followed
 from ddptop.style import Line, line, width
-from ddptop.tui.actions import LOGS, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
@@ -29,8 +30,6 @@ from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 
 DIGITS = tuple("0123456789")
 
@@ -71,7 +70,8 @@ class LogHead(LinesView):
 class LogsScreen(MonitorScreen[Answer]):
     """A log that can be searched, filtered, and followed."""
 
-    BINDINGS = bindings(LOGS)
+    KEYS = "logs"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class LogsScreen(MonitorScreen[Answer]):
         self._search = 0
         self._is_searching = False
         self._step = 1
-        self._job_view: AnyJob | None = None
+        self._job_view: Job | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._head = LogHead()
-        self._keys = KeyBar(LOGS)
+        self._keys = KeyBar(SCREENS[self.KEYS])
 
     @property
     def view(self) -> LogView:
@@ -147,7 +147,7 @@ class LogsScreen(MonitorScreen[Answer]):
         )
         pager = self.pager
         pager.is_live = found is None or found.is_live
-        pager.output = (found.output or "n/a") if isinstance(found, ForeignView) else None
+        pager.output = (found.output or "n/a") if found is not None and found.is_foreign else None
         if pager.reader is not None:
             pager.reader.is_live = found is not None and found.is_live
         if self.foreign and not pager.buffer.rows:
@@ -186,7 +186,7 @@ class LogsScreen(MonitorScreen[Answer]):
                 following=pager.following,
                 held=pager.held,
                 is_live=(job is None or job.is_live) and self.view.attempt is None,
-                output=(job.output or "n/a") if isinstance(job, ForeignView) else None,
+                output=(job.output or "n/a") if job is not None and job.is_foreign else None,
             )
         )
 

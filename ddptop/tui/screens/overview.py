@@ -13,13 +13,14 @@ from ddptop.draw.devices import holder_words
 from ddptop.draw.launchers import damaged_sections, unreadable_sections
 from ddptop.job.figures.jobs import JOB_WORDS
 from ddptop.job.filter import EXAMPLES, parse
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
+from ddptop.job.record import Job
 from ddptop.job.status import ORDERS
 from ddptop.job.urgency import seen_key
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
 from ddptop.tui import operations
-from ddptop.tui.actions import OVERVIEW, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import (
     CompareWanted,
     DevicesWanted,
@@ -39,9 +40,7 @@ from ddptop.tui.widgets.devices import DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.jobs import JobSentence, JobsTable, SlurmQueue
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.host import procs
-from ddptop_runner.job.registry import AnyJob
 
 SENTENCE_ROWS = 3
 """Rows for the sentence on the job under the cursor, if there is room."""
@@ -68,14 +67,15 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     OverviewScreen #slurm.-some { display: block; }
     """
 
-    BINDINGS = bindings(OVERVIEW)
+    KEYS = "all jobs"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
         self._title = TitleBar(readonly=readonly)
         self._devices = DevicePanel(id="devices")
         self._heights: dict[Widget, int | str] = {}
-        self._keys = KeyBar(OVERVIEW)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self._sentence = JobSentence()
         self._slurm = SlurmQueue()
         self._chart = LossChart(glance=True)
@@ -199,12 +199,12 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     # --- to other screens ------------------------------------------------------------------------
 
-    def _own(self, refusal: str) -> AnyJob | None:
+    def _own(self, refusal: str) -> Job | None:
         """The job under the cursor if ddptop launched it; else notifies the user."""
         view = self._chosen()
         if view is None:
             self._notify_no_job()
-        elif isinstance(view, ForeignView):
+        elif view.is_foreign:
             self.notify(refusal, severity="warning", markup=False)
             return None
         return view
@@ -214,20 +214,20 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         if (view := self._chosen()) is None:
             self._notify_no_job()
         else:
-            self.post_message(LogsWanted(view.job, foreign=isinstance(view, ForeignView)))
+            self.post_message(LogsWanted(view.name, foreign=view.is_foreign))
 
     def action_story(self) -> None:
         """Show the story of the job under the cursor."""
         refusal = f"no story: ddptop did not start this job; press {key('job.open')} to watch it"
         if (view := self._own(refusal)) is not None:
             self._mark_opened(view)
-            self.post_message(StoryWanted(view.job))
+            self.post_message(StoryWanted(view.name))
 
     def action_replay(self) -> None:
         """Replay the job under the cursor."""
         refusal = "no history to replay: ddptop did not start this job"
         if (view := self._own(refusal)) is not None:
-            self.post_message(ReplayWanted(view.job))
+            self.post_message(ReplayWanted(view.name))
 
     def action_compare(self) -> None:
         """Compare the marked jobs; with fewer than two marks, also the one under the cursor."""
@@ -237,7 +237,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         refusal = "only jobs that ddptop started can be compared"
         if (view := self._own(refusal)) is None:
             return
-        pair = tuple(dict.fromkeys([*self.jobs.marked, view.job]))
+        pair = tuple(dict.fromkeys([*self.jobs.marked, view.name]))
         others = [job for job in self.jobs.own_matches if job not in pair]
         if len(pair) < 2 and self.jobs.filter and not others:
             self.notify(
@@ -256,14 +256,14 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def _open_device(self) -> None:
         self.action_devices()
 
-    def _mark_opened(self, view: AnyJob) -> None:
+    def _mark_opened(self, view: Job) -> None:
         if not view.is_live:
             self._seen.add(seen_key(view))
 
     def _notify_no_job(self) -> None:
         self.notify(f"no job selected; press {key('job.launch')} to launch one", severity="warning")
 
-    def _chosen(self) -> AnyJob | None:
+    def _chosen(self) -> Job | None:
         return None if self.answer is None else self.answer.look.job(self.jobs.cursor_key)
 
     def _want(self, make: operations.Maker, needs_live: bool) -> None:
@@ -285,7 +285,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         view = self._chosen()
         self._keys.show(
             None if view is None else view.is_live,
-            foreign=isinstance(view, ForeignView),
+            foreign=view is not None and view.is_foreign,
             readonly=self.readonly,
             cost=self.cost(self.answer.look) if self.answer is not None else ("", ""),
         )
@@ -298,7 +298,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """Show the job under the cursor."""
         if (view := self._chosen()) is not None:
             self._mark_opened(view)
-            self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
+            self.post_message(JobPicked(view.name, view.is_foreign))
 
     def action_findings(self) -> None:
         """Show all findings for the job under the cursor."""

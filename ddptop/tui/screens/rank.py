@@ -14,24 +14,23 @@ from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
 from ddptop.job.help import explain_rank, glossary
 from ddptop.job.hosts import has_several
-from ddptop.job.keys import key
+from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import Known, device_of, device_uuid, find_rank, sentence
+from ddptop.job.record import Job
 from ddptop.job.series import DeviceHistory
 from ddptop.job.urgency import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
 from ddptop.sources.rank import RankAnswer, RankQuery
 from ddptop.style import Span
-from ddptop.tui.actions import RANK, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart, SplitChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
@@ -70,7 +69,8 @@ class RankScreen(JobBound[RankAnswer]):
     RankScreen.-page-split #split, RankScreen.-page-log #log { margin: 0; }
     """
 
-    BINDINGS = bindings(RANK)
+    KEYS = "a rank"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self, job: str, rank: int, *, foreign: bool = False, readonly: bool = False
@@ -84,7 +84,7 @@ class RankScreen(JobBound[RankAnswer]):
         self._chart = LossChart()
         self._split = SplitChart(id="split")
         self._load = FigureChart("load and memory", id="load")
-        self._keys = KeyBar(RANK)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self.log_view = LogPane()
         """The log of the rank."""
 
@@ -157,7 +157,7 @@ class RankScreen(JobBound[RankAnswer]):
         self._show_charts(answer, view)
         self.log_view.show(view, self.rank, guilty(view))
 
-    def _alerts_of(self, view: AnyJob, trouble: str | None) -> list[Alert]:
+    def _alerts_of(self, view: Job, trouble: str | None) -> list[Alert]:
         """Alerts for the rank and its device, and one for what could not be read."""
         gpu = device_of(view.snapshot, self.rank)
         alerts = [
@@ -182,7 +182,7 @@ class RankScreen(JobBound[RankAnswer]):
             "dim",
         )
 
-    def _sentence(self, answer: RankAnswer, view: AnyJob, rank: RankSample) -> Span:
+    def _sentence(self, answer: RankAnswer, view: Job, rank: RankSample) -> Span:
         state = view.snapshot
         assert state is not None
         known = Known(
@@ -190,23 +190,23 @@ class RankScreen(JobBound[RankAnswer]):
             ranks=len(state.ranks),
             now=answer.look.taken_at,
             live=view.is_live,
-            foreign=isinstance(view, ForeignView),
+            foreign=view.is_foreign,
             several_hosts=has_several(state),
             other=next((one for one in state.ranks if one.rank != self.rank), None),
         )
         return sentence(rank, known)
 
-    def _show_charts(self, answer: RankAnswer, view: AnyJob) -> None:
+    def _show_charts(self, answer: RankAnswer, view: Job) -> None:
         self._chart.show_job(answer.chart, whose_loss(view.snapshot), self.rank)
         history = answer.history
         if history is not None and history.rank == self.rank:
             self._split.show(history.split)
             self._load.show(history.load)
-        elif isinstance(view, ForeignView):
+        elif view.is_foreign:
             self._split.show(SplitData(empty=_OUTSIDE))
             self._load.show(self._seen_load(view, answer.device_history))
 
-    def _seen_load(self, view: ForeignView, seen: DeviceHistory | None) -> Curves:
+    def _seen_load(self, view: Job, seen: DeviceHistory | None) -> Curves:
         """A foreign rank's device, as sampled by this viewer."""
         device = device_of(view.snapshot, self.rank)
         if device is None or seen is None or seen.device != device.uuid:

@@ -23,19 +23,20 @@ from ddptop.draw.timeline import (
     timeline_lines,
 )
 from ddptop.job.findings import guilty
+from ddptop.job.keys import SCREENS
+from ddptop.job.record import Job
 from ddptop.job.timeline import GLYPHS, Course, MarkKind, neighbor
 from ddptop.sources.job import JobAnswer, JobDetail
 from ddptop.sources.query import Look
 from ddptop.sources.replay import ReplayAnswer, ReplayQuery
 from ddptop.style import Line, line
-from ddptop.tui.actions import REPLAY, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import DraggedView
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model import run_step
 
 
@@ -111,7 +112,8 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     ReplayScreen.-tall #timeline { height: 4; }
     """
 
-    BINDINGS = [*Screen.BINDINGS, *bindings(REPLAY)]
+    KEYS = "replay"
+    BINDINGS = [*Screen.BINDINGS, *bindings(SCREENS[KEYS])]
     AUTO_FOCUS = "#timeline"
 
     def __init__(self, job: str, at: float | None = None, *, readonly: bool = False) -> None:
@@ -124,7 +126,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         """Seconds of history per second of playback."""
         self.timeline = TimeLine()
         self._title = TitleBar(f"REPLAY: {job}", readonly=readonly)
-        self._keys = KeyBar(REPLAY)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self._timer: Timer | None = None
         self._frame_at_s = 0.0
 
@@ -155,7 +157,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         return None if self.replay is None else self.replay.course
 
     @property
-    def view(self) -> AnyJob | None:
+    def view(self) -> Job | None:
         """The job at the time shown."""
         return None if self.detail is None else self.detail.view
 
@@ -203,7 +205,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         view, state, rank = detail.view, detail.view.snapshot, self.ranks.rank
         if state is None:
             return
-        is_shared = isinstance(view, JobView) and view.spec.is_command
+        is_shared = not view.is_foreign and view.spec.is_command
         lengths = [one.log_bytes for one in state.ranks if is_shared or one.rank == rank]
         until = max((size for size in lengths if size is not None), default=None)
         if until is None:

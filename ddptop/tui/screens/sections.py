@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ddptop.job.keys import with_keys
+from ddptop.job.keys import EVIDENCE, EXIT, FINDINGS, HELP, MOVING, STACKS, UNSEEN, with_keys
 from ddptop.sources.query import Look
 from ddptop.style import cells_of
-from ddptop.tui.actions import EVIDENCE, EXIT, FINDINGS, HELP, STACKS, UNSEEN, bindings, moving
-from ddptop.tui.keymap import help_hint
+from ddptop.tui.keymap import bindings, help_hint
 
 
 class PagerScreen(ModalScreen[None]):
     """A dialog whose VerticalScroll scrolls by the usual movement keys."""
 
     BINDINGS = [
-        *moving(
+        *bindings(
+            MOVING,
             {
                 "move.up": "scroll(-3)",
                 "move.down": "scroll(3)",
@@ -33,9 +32,9 @@ class PagerScreen(ModalScreen[None]):
                 "move.page_down": "half(2)",
                 "move.first": "scroll(-1000000)",
                 "move.last": "scroll(1000000)",
-            }
+            },
         ),
-        EXIT.binding(),
+        *bindings([EXIT]),
     ]
 
     def action_scroll(self, lines: int) -> None:
@@ -54,6 +53,9 @@ READING = (
 )
 
 MORE = "; {move.down} and {move.up} scroll"
+OPENERS = (STACKS, FINDINGS, UNSEEN, EVIDENCE)
+"""Actions that open such a dialog; their keys also close it."""
+
 LEAST_CELLS, MOST_CELLS = 40, 112
 AROUND_COLUMNS, AROUND_ROWS = 5, 5
 """Cells around the widest line, and rows around the text: border, padding, title, and hint."""
@@ -81,8 +83,8 @@ class SectionsScreen(PagerScreen):
 
     BINDINGS = [
         Binding("q,escape", "dismiss", "Close", id="sections.close"),
-        *bindings([replace(one, action="dismiss") for one in (STACKS, FINDINGS, UNSEEN, EVIDENCE)]),
-        HELP.binding(),
+        *bindings(OPENERS, {one.id: "dismiss" for one in OPENERS}),
+        *bindings([HELP]),
     ]
 
     def __init__(
@@ -100,7 +102,7 @@ class SectionsScreen(PagerScreen):
     def compose(self) -> ComposeResult:
         """Title, hint, and an area for the sections."""
         with Vertical() as box:
-            box.border_subtitle = help_hint(self.app)
+            box.border_subtitle = help_hint()
             yield Static(self._title, classes="title", markup=False)
             yield Static(self._hint, classes="hint", markup=False)
             yield VerticalScroll(can_focus=False)

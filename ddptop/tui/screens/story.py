@@ -10,9 +10,10 @@ from ddptop.draw.events import folded_sections
 from ddptop.draw.story import headline
 from ddptop.job.attempts import Attempt
 from ddptop.job.filter import Vocabulary, parse
+from ddptop.job.keys import SCREENS
 from ddptop.job.status import loss_remark
 from ddptop.sources.story import StoryAnswer, StoryQuery
-from ddptop.tui.actions import STORY, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import (
     EvidenceWanted,
     LogsWanted,
@@ -51,7 +52,8 @@ class StoryScreen(JobBound[StoryAnswer]):
     }
     """
 
-    BINDINGS = bindings(STORY)
+    KEYS = "a job's story"
+    BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, job: str, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
@@ -62,7 +64,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         self._why = WhyPanel()
         self._folded = FoldedEventsTable()
         self._filter = FilterBar("words, event:alert, rank:3, !word")
-        self._keys = KeyBar(STORY)
+        self._keys = KeyBar(SCREENS[self.KEYS])
         self._heights: tuple[int, int | None] = (0, None)
 
     @property

@@ -10,10 +10,8 @@ from textual.content import Content
 from textual.message import Message
 
 from ddptop.draw.panels import title_line
-from ddptop.job.keys import key
+from ddptop.job.keys import HELP, LEAVE, QUIT, Key, key
 from ddptop.style import Line, Span, line, spread, width
-from ddptop.tui.actions import HELP, LEAVE, Action
-from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.widgets.lines import LinesView
 
 
@@ -101,10 +99,10 @@ class Pages(LinesView):
                 return
 
 
-ALWAYS = ("app.leave", "app.quit", HELP.id)
-"""Ids of the actions always shown: those that leave, and the help."""
+ALWAYS = (LEAVE, QUIT, HELP)
+"""Actions always shown: those that leave, and the help."""
 
-_Label: TypeAlias = tuple[Action, Line]
+_Label: TypeAlias = tuple[Key, Line]
 
 
 class KeyBar(LinesView):
@@ -117,12 +115,10 @@ class KeyBar(LinesView):
     KeyBar { height: 1; dock: bottom; background: $panel; }
     """
 
-    def __init__(self, actions: Sequence[Action]) -> None:
+    def __init__(self, actions: Sequence[Key]) -> None:
         super().__init__()
-        self._last = sorted(
-            (one for one in actions if one.id in ALWAYS), key=lambda one: ALWAYS.index(one.id)
-        )
-        self._actions = [one for one in actions if one.show and one not in self._last]
+        self._last = [one for one in ALWAYS if one in actions]
+        self._actions = [one for one in actions if one.bar and one not in ALWAYS]
         self._live: bool | None = None
         self._foreign = self._readonly = False
         self._cost = ("", "")
@@ -151,7 +147,7 @@ class KeyBar(LinesView):
             self._live, self._foreign, self._readonly, self._cost, self._without = now
             self.redraw()
 
-    def offers(self, action: Action) -> bool:
+    def offers(self, action: Key) -> bool:
         """Whether an action applies now to the item under the cursor."""
         if action.id in self._without:
             return False
@@ -163,18 +159,17 @@ class KeyBar(LinesView):
         offered = [action for action in self._actions if self.offers(action)]
         first: list[_Label] = []
         used = 1 + sum(width(label) for _, label in last)
-        for label in (self._label(one) for one in offered if keys_in_use(self.app).keys(one)):
+        for label in (self._label(one) for one in offered if one.keys):
             used += width(label[1])
             if used > cells + 1:  # the last label needs one cell less
                 break
             first.append(label)
         return first, last
 
-    def _label(self, action: Action) -> _Label:
+    def _label(self, action: Key) -> _Label:
         quits = action.id == LEAVE.id and getattr(self.screen, "is_first", False)
-        shown = keys_in_use(self.app).short(action)
-        name = "Quit" if quits else action.name
-        return action, line((f"{shown} " if shown else "", "busy"), f"{name}  ")
+        name = QUIT.name if quits else action.name
+        return action, line((f"{action.short} " if action.keys else "", "busy"), f"{name}  ")
 
     def build(self, cells: int, height: int) -> list[Line]:
         """Build the row."""
@@ -185,7 +180,7 @@ class KeyBar(LinesView):
             right = line((f"{cost}   ", "dim"), *right)
         return [spread(keys, right, cells)]
 
-    def action_at(self, x: int) -> Action | None:
+    def action_at(self, x: int) -> Key | None:
         """The action whose key is at cell `x`."""
         first, last = self._labels(self.size.width)
         end = 1

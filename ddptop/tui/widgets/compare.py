@@ -12,9 +12,9 @@ from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.job.compare import LOSS, Comparison, Run, names_of
 from ddptop.job.figures.columns import Column
 from ddptop.job.keys import key
+from ddptop.job.record import Job
 from ddptop.tui.widgets.charts import FigureChart
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.job.registry import JobView
 
 
 class CompareChart(FigureChart):
@@ -159,12 +159,12 @@ class CompanionTable(Table):
         super().__init__("compare with", COMPANIONS, id="companions")
 
     def show(
-        self, mine: JobView | None, jobs: Sequence[JobView], letters: dict[str, str], *, all_: int
+        self, mine: Job | None, jobs: Sequence[Job], letters: dict[str, str], *, all_: int
     ) -> None:
         """Show the jobs in order; `letters` are those on the chart, `all_` includes hidden jobs."""
         self.empty = "no jobs match" if all_ else NOBODY
         self.set_rows(
-            [(view.job, companion_row(view, letters.get(view.job, ""), mine)) for view in jobs]
+            [(view.name, companion_row(view, letters.get(view.name, ""), mine)) for view in jobs]
         )
 
     def explain(self) -> list[tuple[str, str]]:

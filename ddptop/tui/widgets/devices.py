@@ -27,11 +27,11 @@ from ddptop.draw.panels import cpu_rank_lines, machine_lines, short_name
 from ddptop.job.figures.columns import Column, Row
 from ddptop.job.help import explain_device
 from ddptop.job.hosts import hosts_of_devices
-from ddptop.job.keys import key
+from ddptop.job.keys import MOVING, key
 from ddptop.job.outliers import imbalance_note
 from ddptop.job.series import DeviceHistory, Machine
 from ddptop.style import Line, line, rule, wrap
-from ddptop.tui.actions import MOVING, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural

@@ -11,11 +11,10 @@ from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
 from ddptop.job.figures.columns import Column
 from ddptop.job.help import explain_state
 from ddptop.job.loss_trend import LossTrend
+from ddptop.job.record import Job
 from ddptop.style import Line, Span, fill, fit, line, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Alert, Cause, Event
 
 SHORT = 28
@@ -31,12 +30,12 @@ class JobHeader(LinesView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._view: AnyJob | None = None
+        self._view: Job | None = None
         self._now = dt.datetime.min
         self._trend: LossTrend | None = None
         self._is_gone = False
 
-    def show(self, view: AnyJob, now: dt.datetime, trend: LossTrend | None = None) -> None:
+    def show(self, view: Job, now: dt.datetime, trend: LossTrend | None = None) -> None:
         """Show the job; `trend` is the trend of its loss."""
         self._view, self._now, self._trend, self._is_gone = view, now, trend, False
         rows = max(1, len(self._rows(max(20, self.screen.size.width))))
@@ -53,11 +52,11 @@ class JobHeader(LinesView):
         short = self.screen.size.height < SHORT
         if self._is_gone:
             return header.gone_lines(None if self._view is None else self._now, width)
-        if isinstance(self._view, ForeignView):
-            most = 4 if short else 6
-            return launchers.header_lines(self._view, self._now, width, self._trend, most)
         if self._view is None:
             return []
+        if self._view.is_foreign:
+            most = 4 if short else 6
+            return launchers.header_lines(self._view, self._now, width, self._trend, most)
         return header.header_lines(self._view, self._now, width, self._trend, 3 if short else 4)
 
     def build(self, width: int, height: int) -> list[Line]:

@@ -25,6 +25,7 @@ from ddptop.job.help import explain_job
 from ddptop.job.keys import key, with_keys
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.ranks import launcher_name
+from ddptop.job.record import Job
 from ddptop.job.status import (
     NO_PROBLEMS,
     NONE_DETECTED,
@@ -39,8 +40,6 @@ from ddptop.job.urgency import Seen
 from ddptop.style import Line, fit, line, plain, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.store.log_clean import sanitize
 
@@ -77,7 +76,7 @@ class JobsTable(Table):
         super().__init__("jobs", columns_for(0), empty=FIRST_LOOK, id="jobs")
         self._none = EMPTY.format(how=how)
         self._me = me
-        self._views: Sequence[AnyJob] = ()
+        self._views: Sequence[Job] = ()
         self._listed: list[Listed] = []
         self._now = dt.datetime.min
         self._unreadable: Sequence[Unreadable] = ()
@@ -96,7 +95,7 @@ class JobsTable(Table):
 
     def show(
         self,
-        views: Sequence[AnyJob],
+        views: Sequence[Job],
         now: dt.datetime,
         unreadable: Sequence[Unreadable] = (),
         trends: Mapping[str, LossTrend] | None = None,
@@ -116,11 +115,9 @@ class JobsTable(Table):
         self._views, self._now, self._unreadable = views, now, unreadable
         self._damaged = damaged
         self._trends, self._seen = trends or {}, seen
-        names = {view.job for view in views}
+        names = {view.name for view in views}
         self.marked = [name for name in self.marked if name in names]
-        self._by_others = any(
-            isinstance(view, ForeignView) or launcher_name(view) is not None for view in views
-        )
+        self._by_others = any(view.is_foreign or launcher_name(view) is not None for view in views)
         self.refill()
 
     def refill(self) -> None:
@@ -128,7 +125,7 @@ class JobsTable(Table):
         everything = listed(self._views, self._now, self._seen, self.order)
         self._listed = [one for one in everything if self._matches(one)]
         self.sorted_by = COLUMN_OF_ORDER[self.order]
-        names = [f"{'◆ ' * (view.job in self.marked)}{view.job}" for view in self._views]
+        names = [f"{'◆ ' * (view.name in self.marked)}{view.name}" for view in self._views]
         states = [state_of(view, self._now)[0] for view in self._views]
         by = [by_text(view, self._me)[0] for view in self._views]
         self._columns = columns_for(self.size.width, names, states, by if self._by_others else ())
@@ -138,13 +135,13 @@ class JobsTable(Table):
         names_launcher = not any(column.key == "by" for column, _ in fitting)
         rows = [
             (
-                one.view.job,
+                one.view.name,
                 job_row(
                     one,
                     self._now,
                     self._me,
-                    self._trends.get(one.view.job),
-                    marked=one.view.job in self.marked,
+                    self._trends.get(one.view.name),
+                    marked=one.view.name in self.marked,
                     names_launcher=names_launcher,
                 ),
             )
@@ -172,7 +169,7 @@ class JobsTable(Table):
     def own_matches(self) -> list[str]:
         """Names of the jobs that ddptop started and that match the filter."""
         views = (one.view for one in self._listed)
-        return [view.job for view in views if not isinstance(view, ForeignView)]
+        return [view.name for view in views if not view.is_foreign]
 
     @property
     def known(self) -> int:
@@ -197,12 +194,12 @@ class JobsTable(Table):
     @property
     def chosen(self) -> Listed | None:
         """The job under the cursor, with its attention sentence."""
-        return next((one for one in self._listed if one.view.job == self.cursor_key), None)
+        return next((one for one in self._listed if one.view.name == self.cursor_key), None)
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the row under the cursor."""
         one = self.chosen
-        return [] if one is None else explain_job(one, self._trends.get(one.view.job), self._now)
+        return [] if one is None else explain_job(one, self._trends.get(one.view.name), self._now)
 
     def foot(self, width: int) -> Line:
         """The count of processes that may be training but cannot be inspected."""
@@ -225,7 +222,7 @@ class JobsTable(Table):
         if not views:
             return ()
         live = sum(view.is_live for view in views)
-        foreign = [one for one in views if one.is_live and isinstance(one, ForeignView)]
+        foreign = [one for one in views if one.is_live and one.is_foreign]
         elsewhere = sum(one.launcher == "ddptop" for one in foreign)
         text = f"{live} live"
         if ended := len(views) - live:

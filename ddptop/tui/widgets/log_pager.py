@@ -12,11 +12,12 @@ from textual import events, on
 from textual.binding import Binding
 from textual.message import Message
 
-from ddptop.logs.drawing import Shape, label_width, row_line, shape_of, text_cells, thumb, widest
+from ddptop.job.keys import MOVING
+from ddptop.logs.drawing import Shape, label_width, row_line, shape_of, text_cells, thumb
 from ddptop.logs.messages import LogGrew, LogMissing, LogRead, LogRow, PageRead, Places, PlacesRead
 from ddptop.logs.titles import empty_lines, other_logs
-from ddptop.style import Line, fit, line
-from ddptop.tui.actions import MOVING, bindings
+from ddptop.style import Line, cells_of, fit, line
+from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 
 if TYPE_CHECKING:
@@ -618,7 +619,7 @@ class LogPager(LinesView, can_focus=True):
         """Scroll long lines to the left or right."""
         if self.wrap:
             return
-        longest = max((widest(self._shape(index)) for index, _ in self._places), default=0)
+        longest = max((cells_of(self._shape(index).text) for index, _ in self._places), default=0)
         cells = text_cells(self.size.width - 1, self._label_cells)
         most = max(0, longest - cells + 1) if longest > cells else 0
         self.shift = max(

@@ -11,13 +11,12 @@ from textual.containers import Vertical
 from ddptop.job.findings import Guilty
 from ddptop.job.keys import key
 from ddptop.job.ranks import launcher_name
+from ddptop.job.record import Job
 from ddptop.logs.messages import LogRead, PlacesRead
 from ddptop.style import Line, Span, line, rule
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.job.registry import AnyJob
 
 if TYPE_CHECKING:
     from ddptop.logs.reader import LogView
@@ -48,7 +47,7 @@ class LogPane(Vertical):
         self.lines.steps_attempts = False
         self._title = LogTitle()
         self._job: tuple[object, ...] = ()
-        self._view: AnyJob | None = None
+        self._view: Job | None = None
         self._rank: int | None = None
         self._guilty: Guilty | None = None
         self._asked: tuple[int | None, int | None, int | None] | None = None
@@ -62,7 +61,7 @@ class LogPane(Vertical):
 
     def show(
         self,
-        view: AnyJob,
+        view: Job,
         rank: int | None,
         guilty: Guilty | None = None,
         *,
@@ -79,14 +78,14 @@ class LogPane(Vertical):
             attempt: the attempt; None for the latest, and those that follow.
         """
         self._view, self._rank, self._guilty = view, rank, guilty
-        pager, foreign = self.lines, isinstance(view, ForeignView)
+        pager, foreign = self.lines, view.is_foreign
         pager.is_live = view.is_live
-        pager.output = view.output or "n/a" if isinstance(view, ForeignView) else None
+        pager.output = view.output or "n/a" if view.is_foreign else None
         if guilty is not None and guilty.rank == rank:
             attempt = guilty.attempt if attempt is None else attempt
         is_launcher = rank is None and launcher_name(view) is not None
         whose = LAUNCHER if is_launcher else rank
-        job = (view.job, None if isinstance(view, ForeignView) else view.spec.job_id)
+        job = (view.name, None if view.is_foreign else view.spec.job_id)
         if job != self._job:
             self._job, self._wanted = job, None
             pager.close()
@@ -107,7 +106,7 @@ class LogPane(Vertical):
         from ddptop.logs.reader import LogReader, LogView
 
         if pager.reader is None:
-            folder = None if isinstance(view, ForeignView) else view.folder
+            folder = None if view.is_foreign else view.folder
             pager.read(LogReader(folder, pager.post_message, polls=False))
         whose, attempt, until = self._asked
         wanted = LogView(whose, attempt, until=until)
@@ -121,7 +120,7 @@ class LogPane(Vertical):
             pager.open(wanted)
             self._update_title()
 
-    def show_text(self, view: AnyJob, rank: int | None, words: str) -> None:
+    def show_text(self, view: Job, rank: int | None, words: str) -> None:
         """Show why this rank has no log."""
         self._view, self._rank, self._guilty = view, rank, None
         self._asked = self._wanted = None

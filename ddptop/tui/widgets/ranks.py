@@ -36,17 +36,16 @@ from ddptop.job.figures.columns import Column, Row, plain_cell
 from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row
 from ddptop.job.help import explain_heat, explain_rank, glossary
 from ddptop.job.hosts import has_several, hosts_of, short_names
-from ddptop.job.keys import key, with_keys
+from ddptop.job.keys import MOVING, key, with_keys
 from ddptop.job.loss_trend import SPARK_S, Recent
 from ddptop.job.outliers import state_of, verdict, worst_first
 from ddptop.job.ranks import is_rank_too, launcher_name
 from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobDetail
 from ddptop.style import Line, Span, clip, fill, fit, line, rule, width
-from ddptop.tui.actions import MOVING, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot, RankSample
@@ -343,7 +342,7 @@ class RankTable(Table):
         if self._worst_first:
             ranks = worst_first(ranks, detail.deviations, live)
             note = (*note, (f"  worst first; {key('ranks.sort')}: sort by rank", "dim"))
-        foreign = isinstance(detail.view, ForeignView)
+        foreign = detail.view.is_foreign
         hosts = self._hosts(snapshot)
         self._columns = columns_of(ranks, foreign, hosts)
         if foreign and not live:
@@ -695,7 +694,7 @@ class RankPanel(Vertical):
             return ()
         if waiting := waiting_text(detail.view, snapshot):
             return line((f" {waiting}", "busy"))
-        if isinstance(detail.view, ForeignView) and not detail.view.is_live:
+        if detail.view.is_foreign and not detail.view.is_live:
             return line((" last known values", "dim"))
         if self.usual(detail) != "cards":
             return ()

@@ -9,8 +9,9 @@ from textual import events
 from textual.message import Message
 
 from ddptop.job.figures.columns import GAP, Column, Row, fit_columns, row_line
+from ddptop.job.keys import MOVING
 from ddptop.style import Line, Span, line, rule
-from ddptop.tui.actions import MOVING, bindings
+from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 
 HEAD_LINES = 2

@@ -36,8 +36,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     start_ticks: int
     """Field 22 of /proc/<pid>/stat; identifies the process together with the pid."""
     ppid: int
-    state: str
-    """R, S, D, T, Z, and so on, as in ps(1)."""
+    is_zombie: bool
+    """Whether it has exited and its parent has not reaped it yet."""
     session: int
     uid: int
     comm: str
@@ -131,10 +131,6 @@ class ForeignView(msgspec.Struct, frozen=True):
     read_at: dt.datetime
     output: str | None = None
     """Where its output goes and, if it is unreadable, why."""
-    ended_by: str | None = None
-    """The last signal that this viewer sent before the job ended; None if none."""
-    stopping: str | None = None
-    """Which signals this viewer is sending, and when, in words; None while it sends none."""
 
     guarded = None
     on_other_host = False

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
@@ -60,6 +60,25 @@ RECENT_S = 24 * 3600.0
 
 AnyJob: TypeAlias = "JobView | ForeignView"
 """A job that viewers show: ddptop's own, or one that it did not start."""
+
+
+class Lived(Protocol):
+    """What a job's run time and pause follow from."""
+
+    @property
+    def state(self) -> JobState: ...  # noqa: D102
+    @property
+    def is_live(self) -> bool: ...  # noqa: D102
+    @property
+    def snapshot(self) -> NodeSnapshot | None: ...  # noqa: D102
+    @property
+    def snapshot_age_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def created_at(self) -> dt.datetime: ...  # noqa: D102
+    @property
+    def ended_at(self) -> dt.datetime | None: ...  # noqa: D102
+    @property
+    def read_at(self) -> dt.datetime: ...  # noqa: D102
 
 
 class JobView(msgspec.Struct, frozen=True, dict=True):
@@ -344,7 +363,7 @@ def _is_fresh(path: Path) -> bool:
         return False
 
 
-def elapsed_s(view: AnyJob, now: dt.datetime) -> float:
+def elapsed_s(view: Lived, now: dt.datetime) -> float:
     """How long a job has lived, without the time between an end and a restart.
 
     `now` counts if its snapshot does not contain the time.
@@ -357,7 +376,7 @@ def elapsed_s(view: AnyJob, now: dt.datetime) -> float:
     return snapshot.ran_s + (since_s if view.is_live else 0.0)
 
 
-def pause_of(view: AnyJob) -> Pause | None:
+def pause_of(view: Lived) -> Pause | None:
     """A live job's pause; None while there are steps, and if unknown."""
     lives = view.is_live and view.state in ("starting", "running", "hung")
     return view.snapshot.pause if lives and view.snapshot is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -117,11 +117,10 @@ def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
     return Queue(jobs=queue_of(done.stdout)[:MOST_JOBS])
 
 
-def with_jobs(queue: Queue, views: Iterable[JobView]) -> list[SlurmJob] | None:
-    """The queue's jobs, with the names of the ddptop jobs that they run."""
+def with_jobs(queue: Queue, names: Mapping[str | None, str]) -> list[SlurmJob] | None:
+    """The queue's jobs, with the names of the live ddptop jobs that they run, by number."""
     if queue.jobs is None:
         return None
-    names = {view.spec.slurm_job: view.job for view in views if view.is_live}
     return [msgspec.structs.replace(one, job=names.get(one.number)) for one in queue.jobs]
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
+from ddptop.job.record import own_job
 from ddptop.sources.collector import JobSource
 from ddptop.sources.job import EventSource
 from tests.support.builders import put_job
@@ -159,7 +160,7 @@ def views_show_the_good_one() -> list[str]:
 
 def read_events(view: JobView) -> None:
     try:
-        EventSource().read(view)
+        EventSource().read(own_job(view))
     except DdptopError:
         pass
 

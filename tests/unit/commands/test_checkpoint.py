@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.commands.status import describe
+from ddptop.job.record import own_job
 from tests.support.builders import make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
@@ -75,7 +76,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_status_says_which_checkpoint_was_the_last(name):
     shown, line = CASES[name]
-    text = describe(shown, job_status(shown)) + "\n"
+    text = describe(own_job(shown), job_status(shown)) + "\n"
     assert line in text if line is not None else "checkpoint" not in text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.commands import doctor, keys
-from ddptop.tui.actions import ALL, EVERYWHERE, MOVING
+from ddptop.job.keys import TABLES
 
 
 @pytest.fixture
@@ -26,16 +26,13 @@ def test_every_action_of_every_screen_is_listed(
     report = json.loads(capsys.readouterr().out)
     assert report["problems"] == [] and report["file"] == str(settings)
     listed = {(line["screen"], line["id"]) for line in report["keys"]}
-    assert listed == {
-        *((place, action.id) for place, table in ALL.items() for action in table),
-        *((keys.ANYWHERE, action.id) for action in (*MOVING, *EVERYWHERE)),
-    }
+    assert listed == {(place, one.id) for place, table in TABLES.items() for one in table}
     stop = next(line for line in report["keys"] if line["id"] == "job.stop")
     assert (stop["keys"], stop["default_keys"]) == (["X", "ctrl+x"], ["s"])
     assert stop["help"].startswith("send SIGTERM")
     assert keys.run_keys(False) == 0
     text = capsys.readouterr().out
-    assert all(f"\n{place}\n" in f"\n{text}" for place in (*ALL, keys.ANYWHERE))
+    assert all(f"\n{place}\n" in f"\n{text}" for place in TABLES)
     assert "X ctrl+x" in text and "(changed)" in text and "  none" in text
 
 

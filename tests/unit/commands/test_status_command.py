@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.commands import status
+from ddptop.job.record import own_job
 from tests.support.builders import put_job
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
@@ -14,7 +15,7 @@ from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
 def said(folder: RunFolder, is_live: bool = True) -> list[str]:
     view = read_job(folder)
     view.__dict__.update(state="running" if is_live else "failed", guarded=True)
-    return status.describe(view, job_status(view)).splitlines()
+    return status.describe(own_job(view), job_status(view)).splitlines()
 
 
 def put(job: str, **snapshot: object) -> RunFolder:

@@ -7,6 +7,7 @@ import os
 
 import pytest
 from ddptop.commands.status import describe
+from ddptop.job.record import own_job
 from tests.support.builders import put_job
 
 from ddptop_runner.base.clock import utc_now
@@ -47,7 +48,7 @@ def test_status_says_what_the_restart_policy_does(case, ddptop_home):
     view = read_job(put_job(snapshot=snapshot, devices=DEVICES))
     status = job_status(view)
     for word in words:
-        assert word in describe(view, status) + "\n"
+        assert word in describe(own_job(view), status) + "\n"
     unknowns = {"policy": None, "restarts_refilled": None, "set_aside": [], "previous_cause": None}
     for name, unknown in unknowns.items():
         assert getattr(status, name) == changes.get(name, unknown)
@@ -60,6 +61,6 @@ def test_status_says_what_the_restart_policy_does(case, ddptop_home):
 def test_a_step_counted_within_the_attempt_has_a_footnote(counts, noted, ddptop_home):
     rank = RankSample(rank=0, local_rank=0, host="h", state="running", step=98, step_counts=counts)
     view = read_job(put_job(snapshot={"state": "running", "ranks": [rank]}))
-    text = describe(view, job_status(view))
+    text = describe(own_job(view), job_status(view))
     assert ("STEP*" in text) == noted
     assert ("* steps taken in this attempt; its starting step is unknown" in text) == noted

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from ddptop.commands.status_watch import Inline, cells, clip, fit, odd_one
+from ddptop.job.record import own_job
 from ddptop.job.urgency import by_need
 from tests.support.builders import make_snapshot, put_job
 
@@ -327,6 +328,6 @@ def test_need_goes_before_age(ddptop_home: Path) -> None:
     put_job("alarmed", live(alerts=[alert]))
     put_job("done", {"state": "finished", "ended_at": utc_now()})
     put_job("stuck", live(state="hung"))
-    assert [view.job for view in by_need(read_all()[0], utc_now())] == [
+    assert [job.name for job in by_need(map(own_job, read_all()[0]), utc_now())] == [
         *("failed", "stuck", "alarmed", "well", "done", "old")
     ], "the order of the overview"

@@ -10,17 +10,16 @@ from ddptop.draw.story import headline
 from ddptop.sources.history import JobHistory
 from ddptop.sources.story import StorySource
 from tests.support import fake_story
-
-from ddptop_runner.job.registry import read_job
+from tests.support.own_views import read
 
 
 def test_the_story_is_the_one_of_the_screen(ddptop_home, ddptop_cli):
     folder = fake_story.many_attempts(ddptop_home)
     shown = ddptop_cli("story", "gpt-small")
-    view = read_job(folder)
-    attempts = StorySource().read(view, JobHistory(view.folder.history_db)).attempts
+    job = read(folder)
+    attempts = StorySource().read(job, JobHistory(folder.history_db)).attempts
     assert shown.returncode == 0 and shown.stderr == ""
-    assert shown.stdout.startswith(f"gpt-small: {headline(attempts, view.state)}\n")
+    assert shown.stdout.startswith(f"gpt-small: {headline(attempts, job.state)}\n")
     first, second, third = (shown.stdout.index(f"\nattempt {number} ") for number in range(3))
     assert first < second < third
     assert "✗ SIGKILL, rank 0 first   after 5m 00s" in shown.stdout[second:third]

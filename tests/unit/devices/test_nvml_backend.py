@@ -354,3 +354,25 @@ def test_another_package_of_pynvmls_name_is_explained(tmp_path):
         check=True,
     )
     assert "pip install --force-reinstall nvidia-ml-py" in said.stdout
+
+
+OLD = (
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetRemappedRows",
+)
+"""Functions that drivers before 510 lack."""
+
+
+def test_the_back_end_runs_on_an_old_driver(make_stub, make_reader):
+    stub = make_stub(1, driver="470.57.02", missing=OLD)
+    stub.set_processes(0, [StubProcess(os.getpid(), GIB)])
+    stub.set(0, reasons=0x4)
+    gpu = make_reader(stub).sample(0)[0]
+    assert (gpu["mem_used_bytes"], gpu["mem_reserved_bytes"]) == (41 * GIB, None)
+    assert "used memory" in gpu["unknown"]["mem_reserved_bytes"]
+    assert gpu["processes"][0]["pid"] == os.getpid()
+    assert gpu["throttle_reasons"] == ["power cap"]
+    assert gpu["unknown"]["remapped_rows"] == "not supported by this driver"

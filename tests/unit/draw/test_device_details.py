@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from ddptop.draw.devices import detail_lines, device_lines, device_trouble, holder_text, rank_holder
 from ddptop.draw.header import cost
+from ddptop.job import record
 from ddptop.job.figures.devices import energy, heat
 from ddptop.sources import devices as sources
 from ddptop.sources.devices import DeviceSource
@@ -125,15 +126,15 @@ class TestRows:
         assert found[4724] == ("train.py:4711", 3)
 
     def test_the_name_of_a_device_in_its_rank_is_said_where_it_differs(self) -> None:
-        view = fake_foreign.with_findings()
+        view = record.foreign_job(fake_foreign.with_findings())
         held = {g.index: g for g in view.snapshot.gpus}
         holder = rank_holder(view)
         assert plain(holder(held[5])) == "rank 1 cuda:1"
-        same = fake_foreign.healthy()
+        same = record.foreign_job(fake_foreign.healthy())
         assert plain(rank_holder(same)(same.snapshot.gpus[1])) == "rank 1"
 
     def test_a_stranger_on_a_jobs_device_is_counted(self) -> None:
-        view = fake_foreign.healthy()
+        view = record.foreign_job(fake_foreign.healthy())
         held = view.snapshot.gpus[0]
         more = [*(held.processes or []), GpuProcess(pid=1, user="bob", mem_used_bytes=GIB)]
         crowded = msgspec.structs.replace(held, processes=more)

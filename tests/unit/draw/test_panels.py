@@ -13,21 +13,22 @@ from ddptop.draw.launchers import unreadable_line
 from ddptop.job.figures.ranks import columns_of
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.progress import steps_per_s
+from ddptop.job.record import Job
 from ddptop.job.status import age_words, event_style, job_state, rank_state
 from ddptop.job.urgency import STALE_S, judge
 from ddptop.style import plain, width
+from msgspec.structs import replace
 from tests.support import fake_home
 from tests.support.fake_home import NOW, ago, snapshot_of, spec_of
-from tests.support.own_views import rank, row_of_rank, view_of
+from tests.support.own_views import engine_view, rank, row_of_rank, view_of
 
 from ddptop_runner.foreign.types import Unreadable
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
 from ddptop_runner.model.words import JobState, Phase, RankState
 
 
-def aged(age_s: float) -> JobView:
+def aged(age_s: float) -> Job:
     return view_of(step=12, ts=ago(age_s))
 
 
@@ -65,20 +66,20 @@ class TestWords:
     def test_the_list_of_jobs_and_the_verb_agree_on_what_is_old(self) -> None:
         for age_s, old in ((STALE_S - 0.1, False), (STALE_S + 0.1, True)):
             view = aged(age_s)
-            status = job_status(view)
+            status = job_status(engine_view(view))
             assert ("last update" in str(status_watch.job_lines(view, status))) == old
             assert ("stale" in describe(view, status)) == old
             assert (judge(view, NOW).why == "stale") == old
             assert ("last update" in "".join(header(view))) == old
 
 
-def header(view: JobView, cells: int = 120, trend: LossTrend | None = None) -> list[str]:
+def header(view: Job, cells: int = 120, trend: LossTrend | None = None) -> list[str]:
     lines = job_header.header_lines(view, NOW, cells, trend)
     assert all(width(line) in (0, cells) for line in lines)
     return [plain(line).rstrip() for line in lines]
 
 
-def running(**more: object) -> JobView:
+def running(**more: object) -> Job:
     values = {
         "step": 12339,
         "total_steps": 50_000,
@@ -144,14 +145,12 @@ class TestHeader:
         assert "no bar" not in far
 
     def test_old_figures_and_a_missing_guard_come_first(self) -> None:
-        view = view_of(ts=ago(42))
-        view.__dict__["guarded"] = False
+        view = replace(view_of(ts=ago(42)), guarded=False)
         facts = "▲ last update 42 s ago   ▲ unguarded: its guardian is gone   attempt 0"
         assert facts in "".join(header(view))
 
     def test_another_host_is_named(self) -> None:
-        view = view_of()
-        view.__dict__.update(on_other_host=True, guarded=None)
+        view = replace(view_of(), on_other_host=True, guarded=None)
         assert "on host node-a" in "".join(header(view))
         assert "guardian on another host" in "".join(header(view))
 

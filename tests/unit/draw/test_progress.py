@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from ddptop.draw import header as job_header
 from ddptop.draw import launchers
+from ddptop.job import record
 from ddptop.job.progress import eta, in_words, percent_text, share
+from ddptop.job.record import Job
 from ddptop.style import plain, width
 from tests.support.fake_foreign import foreign_job, ranks_of, view_of
 from tests.support.fake_home import NOW, ago
 from tests.support.own_views import row_of
 from tests.unit.draw.test_panels import view_of as own_view
 
-from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import Progress, RankSample
 
 RUN = Progress(step=12_339, total=50_000, fraction=0.24678, eta_s=12470.0, source="log")
@@ -44,10 +45,10 @@ def header(progress_: Progress | None, cells: int = 120, **snapshot) -> list[str
     return [plain(line).rstrip() for line in job_header.header_lines(view, NOW, cells)]
 
 
-def with_progress(told: Progress) -> ForeignView:
+def with_progress(told: Progress) -> Job:
     job = foreign_job("train.py", 2)
     ranks, gpus = ranks_of(job)
-    return view_of(job, ranks, gpus, output="/home/root/run.log", progress=told)
+    return record.foreign_job(view_of(job, ranks, gpus, output="/home/root/run.log", progress=told))
 
 
 def test_a_run_whose_total_is_known() -> None:

@@ -120,7 +120,7 @@ def test_ranks_without_agent_are_one_job():
 
 def test_a_zombie_that_was_known_before_stays_a_rank():
     agent, first, second = torchrun(100, 0, 1)
-    job = find_one([agent, first, replace(second, state="Z")])
+    job = find_one([agent, first, replace(second, is_zombie=True)])
     assert pid_by_rank(job) == {0: 101, 1: 102}
 
 

@@ -214,7 +214,7 @@ def test_a_sweep_is_not_its_trainings():
 
 
 def test_zombies_and_the_dead_are_no_training():
-    assert find([torch_process(40, 1, "python x.py", state="Z")]) == ([], [])
+    assert find([torch_process(40, 1, "python x.py", is_zombie=True)]) == ([], [])
 
 
 def test_a_circle_of_parents_ends():

@@ -9,6 +9,7 @@ from ddptop.job.figures.columns import fit_columns
 from ddptop.job.figures.jobs import by_text, calm_duration, columns_for, job_row
 from ddptop.job.help import explain_job
 from ddptop.job.loss_trend import LossTrend
+from ddptop.job.record import Job, foreign_job
 from ddptop.job.status import (
     Attention,
     Listed,
@@ -22,9 +23,8 @@ from ddptop.job.status import (
 from ddptop.job.urgency import Need, by_need, judge, seen_key
 from tests.support import fake_foreign, fake_gpus
 from tests.support.fake_home import NOW, ago, snapshot_of, spec_of
-from tests.support.own_views import rank, view_of
+from tests.support.own_views import rank, read, view_of
 
-from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Alert, Cause
 
 RAISED = Cause(
@@ -39,14 +39,14 @@ RAISED = Cause(
 )
 
 
-def job(name: str, state: str = "running", age_s: float = 600, **more: object) -> JobView:
+def job(name: str, state: str = "running", age_s: float = 600, **more: object) -> Job:
     """A job with this name and age and a live guardian."""
     spec = spec_of(name, 2, age_s)
     ended = {} if state in LIVE else {"ended_at": ago(age_s - 60)}
     view = view_of(snapshot_of(spec, **{"state": state, **ended, "step": 5, **more}))
-    msgspec.structs.force_setattr(view, "spec", spec)
-    msgspec.structs.force_setattr(view, "read_at", NOW)
-    return view
+    return msgspec.structs.replace(
+        view, name=spec.job, created_at=spec.created_at, launch_spec=spec
+    )
 
 
 LIVE = ("running", "hung", "starting", "queued", "restarting", "stopping")
@@ -71,18 +71,18 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
         job("crashed", "failed", 400, cause=RAISED),
         job("crashed-long-ago", "failed", 99_000, cause=RAISED),
     ]
-    order = [one.view.job for one in listed(views, NOW, (), "need")]
+    order = [one.view.name for one in listed(views, NOW, (), "need")]
     assert order == [
         *("crashed", "stuck", "lost", "bad", "warned", "slow", "calm", "young", "queued"),
         *("newer", "old", "crashed-long-ago"),
     ]
-    assert [view.job for view in by_need(views, NOW)] == order, "status --watch has the same"
-    seen = {seen_key(view) for view in views if view.job in ("crashed", "lost")}
-    order = [one.view.job for one in listed(views, NOW, seen, "need")]
+    assert [view.name for view in by_need(views, NOW)] == order, "status --watch has the same"
+    seen = {seen_key(view) for view in views if view.name in ("crashed", "lost")}
+    order = [one.view.name for one in listed(views, NOW, seen, "need")]
     assert order[:2] == ["stuck", "bad"]
     assert order[-5:] == ["lost", "crashed", "newer", "old", "crashed-long-ago"]
     again = {("crashed", ago(100_000))}  # it was opened after an earlier failure
-    assert listed(views, NOW, again, "need")[0].view.job == "crashed"
+    assert listed(views, NOW, again, "need")[0].view.name == "crashed"
 
 
 def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
@@ -97,17 +97,17 @@ def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
 
 
 def test_own_jobs_come_before_those_of_others_that_need_as_much() -> None:
-    theirs, ill = fake_foreign.healthy(), fake_foreign.with_findings()
+    theirs, ill = foreign_job(fake_foreign.healthy()), foreign_job(fake_foreign.with_findings())
     views = [
         theirs,
         ill,
         job("calm", age_s=99_000),
         job("bad", age_s=9000, alerts=[alert("error")]),
     ]
-    needs = {view.job: attention(view, NOW).need for view in views}
-    assert needs[theirs.job] == needs["calm"] and needs[ill.job] == needs["bad"]
-    order = [one.view.job for one in listed(views, NOW, (), "need")]
-    assert order == ["bad", ill.job, "calm", theirs.job]
+    needs = {view.name: attention(view, NOW).need for view in views}
+    assert needs[theirs.name] == needs["calm"] and needs[ill.name] == needs["bad"]
+    order = [one.view.name for one in listed(views, NOW, (), "need")]
+    assert order == ["bad", ill.name, "calm", theirs.name]
 
 
 def test_other_orders() -> None:
@@ -116,7 +116,7 @@ def test_other_orders() -> None:
     views[1] = job("A", age_s=300, ranks=[rank(0, gpu=1)])
 
     def order(by: str) -> list[str]:
-        return [one.view.job for one in listed(views, NOW, (), by)]
+        return [one.view.name for one in listed(views, NOW, (), by)]
 
     assert order("name") == ["A", "b", "c"]
     assert order("started") == ["b", "c", "A"]
@@ -184,7 +184,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
-def test_one_sentence(view: JobView, sentence: str) -> None:
+def test_one_sentence(view: Job, sentence: str) -> None:
     assert attention(view, NOW).sentence == sentence
 
 
@@ -195,8 +195,7 @@ def test_job_that_recovers_by_itself_needs_no_attention(state: str) -> None:
 
 
 def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
-    view = job("a", ranks=WELL)
-    view.__dict__["guarded"] = False
+    view = msgspec.structs.replace(job("a", ranks=WELL), guarded=False)
     assert attention(view, NOW).need is Need.WARNING
     assert "guardian" in attention(view, NOW).sentence
     old = job("b", ranks=WELL, ts=ago(30))
@@ -204,13 +203,13 @@ def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
 
 
 def test_foreign_jobs_are_shown_as_far_as_known(frozen: object) -> None:
-    healthy = fake_foreign.healthy()
+    healthy = foreign_job(fake_foreign.healthy())
     assert attention(healthy, NOW).sentence == "no problems detected"
-    assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
+    assert attention(foreign_job(fake_foreign.with_findings()), NOW).need is Need.ERROR
     ending = msgspec.structs.replace(healthy, stopping="SIGINT sent")
     assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "dim")
     assert judge(ending, NOW).why == "stopping" and state_of(ending)[0] == "◌ stopping"
-    gone = fake_foreign.gone()
+    gone = foreign_job(fake_foreign.gone())
     assert attention(gone, NOW).need is Need.ENDED
     assert attention(gone, NOW).sentence.startswith("1m ago: its processes have exited")
 
@@ -233,7 +232,7 @@ def test_places_are_brief() -> None:
 
 
 def test_what_to_do_next() -> None:
-    def step(view: JobView, *, readonly: bool = False) -> str:
+    def step(view: Job, *, readonly: bool = False) -> str:
         return next_step(view, attention(view, NOW), readonly=readonly)
 
     failed = job("a", "failed", cause=RAISED)
@@ -286,7 +285,7 @@ def test_the_sentence_has_what_the_other_columns_leave(cells: int) -> None:
 
 
 def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
-    view = read_job(fake_gpus.eight_gpu_ranks(frozen))
+    view = read(fake_gpus.eight_gpu_ranks(frozen))
     trend = LossTrend("falling", 430.0, -0.03)
     told = dict(explain_job(Listed(view, attention(view, NOW)), trend, NOW))
     assert told["llama-ft: ● running"].startswith("Its ranks are training.")
@@ -296,10 +295,10 @@ def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
 
 
 def test_a_job_in_another_ddptop_home_is_not_called_foreign() -> None:
-    torchrun = fake_foreign.healthy()
+    torchrun = foreign_job(fake_foreign.healthy())
     job = msgspec.structs.replace(torchrun.foreign, launcher="ddptop")
-    other = fake_foreign.view_of(job, torchrun.snapshot.ranks, [])
-    assert by_text(other, other.foreign.user)[0] == "ddptop, other home"
-    assert by_text(other, "somebody")[0] == f"{other.foreign.user}: ddptop"
+    other = foreign_job(fake_foreign.view_of(job, torchrun.snapshot.ranks, []))
+    assert by_text(other, other.user)[0] == "ddptop, other home"
+    assert by_text(other, "somebody")[0] == f"{other.user}: ddptop"
     assert about(other).startswith("in another DDPTOP_HOME: user ")
     assert about(torchrun).startswith("not started by ddptop: ")

@@ -14,6 +14,7 @@ from ddptop.job.compare import (
     losses_at_common_steps,
     options_of,
 )
+from ddptop.job.record import Job, own_job
 from ddptop.job.series import Points
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ from ddptop_runner.model.spec import Device, JobSpec
 NOW = dt.datetime(2026, 3, 14, 12, tzinfo=dt.timezone.utc)
 
 
-def view(job: str = "a", *args: str, minutes: float = 0, **more: object) -> JobView:
+def view(job: str = "a", *args: str, minutes: float = 0, **more: object) -> Job:
     values: dict[str, object] = {
         "job": job,
         "job_id": f"{job}@1",
@@ -39,7 +40,7 @@ def view(job: str = "a", *args: str, minutes: float = 0, **more: object) -> JobV
         "args": list(args),
     }
     spec = JobSpec(**{**values, **more})
-    return JobView(run_folder(job), spec, None, read_at=NOW)
+    return own_job(JobView(run_folder(job), spec, None, read_at=NOW))
 
 
 def run(job: str, losses: list[float], *args: str, **more: object) -> Run:
@@ -114,13 +115,13 @@ def test_companions_of_the_same_script_come_first_and_the_newest_of_them() -> No
         view("new", minutes=5),
         view("other", minutes=9, target="fit.py"),
     ]
-    assert [one.job for one in companions(jobs, "first")] == ["new", "old", "other"]
-    assert next(one.job for one in companions(jobs, "gone")) == "other"
-    assert [one.job for one in companions(jobs, "first", ["other"])] == ["other", "new", "old"]
+    assert [one.name for one in companions(jobs, "first")] == ["new", "old", "other"]
+    assert next(one.name for one in companions(jobs, "gone")) == "other"
+    assert [one.name for one in companions(jobs, "first", ["other"])] == ["other", "new", "old"]
 
 
 def test_a_run_of_a_few_steps_comes_after_longer_ones() -> None:
-    def reached(job: str, step: int, minutes: float) -> JobView:
+    def reached(job: str, step: int, minutes: float) -> Job:
         snapshot = NodeSnapshot(
             job_id=job,
             job=job,
@@ -134,7 +135,7 @@ def test_a_run_of_a_few_steps_comes_after_longer_ones() -> None:
         return replace(view(job, minutes=minutes), snapshot=snapshot)
 
     jobs = [view("first"), reached("long", 600, 1), reached("tried", 4, 5)]
-    assert [one.job for one in companions(jobs, "first")] == ["long", "tried"]
+    assert [one.name for one in companions(jobs, "first")] == ["long", "tried"]
 
 
 def test_facts_of_a_run() -> None:
@@ -160,6 +161,6 @@ def test_facts_of_a_run() -> None:
         total_steps=90,
         world_size=4,
     )
-    known = Run(JobView(run_folder("a"), view().spec, snapshot, read_at=NOW))
+    known = Run(replace(view(), snapshot=snapshot))
     assert known.step is not None
     assert (known.step.step, known.total_steps, known.restarts, known.ranks) == (40, 90, 2, 4)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import msgspec
 import pytest
 from ddptop.job.findings import Guilty, findings, guilty
+from ddptop.job.record import Job
 from tests.support.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.support.own_views import view_of
 
-from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert, Cause, Pause
 
 CAUSE = Cause(kind="exception", rank=1, summary="Rank 1 was the first to fail: exit status 1.")
 
 
-def job(state: str, **more: object) -> JobView:
+def job(state: str, **more: object) -> Job:
     """A job in that state."""
     spec = spec_of("a", 2, 600)
     ended = {} if state == "running" else {"ended_at": ago(60)}
     view = view_of(snapshot_of(spec, **{"state": state, **ended, **more}))
-    msgspec.structs.force_setattr(view, "spec", spec)
-    msgspec.structs.force_setattr(view, "read_at", NOW)
-    return view
+    return msgspec.structs.replace(
+        view, name=spec.job, created_at=spec.created_at, launch_spec=spec
+    )
 
 
 def test_failed_job_shows_its_cause_instead_of_no_findings() -> None:
@@ -78,5 +78,5 @@ def waits(reason: str | None) -> Pause:
         (job("failed", cause=Cause(kind="launch", summary="no such file")), None),
     ],
 )
-def test_the_guilty_rank_and_why(view: JobView, expected: Guilty | None) -> None:
+def test_the_guilty_rank_and_why(view: Job, expected: Guilty | None) -> None:
     assert guilty(view) == expected

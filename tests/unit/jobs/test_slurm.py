@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ddptop.commands import control, ls, status, status_watch, story
 from tests.support.builders import LONG_AGO, gone, make_snapshot, make_spec, put_job
+from tests.support.tables import table
 
 from ddptop_runner.base.errors import (
     ControlError,
@@ -119,22 +120,12 @@ def test_steps_get_none_of_the_options_of_the_batch_step():
     assert sorted(kept) == ["PATH", "SLURM_ARRAY_TASK_ID", "SLURM_CONF", "SLURM_JOB_ID"]
 
 
-SPLITS = {
-    # what follows -- : (sbatch's options, the target and its arguments)
-    "--time=1 train.py --time=2": (["--time=1"], ["train.py", "--time=2"]),
-    "-p high -J x train.py": (["-p", "high", "-J", "x"], ["train.py"]),
-    "-phigh --exclusive -H train.py": (["-phigh", "--exclusive", "-H"], ["train.py"]),
-    "--time 1:00 --requeue train.py": (["--time", "1:00", "--requeue"], ["train.py"]),
-    "--gres gpu:2 -m pkg.train -x": (["--gres", "gpu:2"], ["-m", "pkg.train", "-x"]),
-    "-c 8 -- train.py -- x": (["-c", "8"], ["train.py", "--", "x"]),
-    "train.py": ([], ["train.py"]),
-    "": ([], []),
-}
+SPLITS = table(__file__, "splits")
 
 
 @pytest.mark.parametrize("typed", SPLITS)
 def test_options_of_sbatch_end_where_the_script_begins(typed):
-    assert slurm.split_sbatch(shlex.split(typed)) == SPLITS[typed]
+    assert list(slurm.split_sbatch(shlex.split(typed))) == SPLITS[typed]
 
 
 def test_the_batch_script_is_what_sbatch_reads():
@@ -168,28 +159,7 @@ def test_the_batch_script_is_what_sbatch_reads():
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["-N", "2"],
-        ["-N2"],
-        ["--nodes=2"],
-        ["--wrap=x"],
-        ["-Jx"],
-        ["--job-name", "x"],
-        ["--test-only"],
-        ["-W"],
-        ["--signal=USR1@60"],
-        ["--signal", "9"],
-        ["--nodes=2\r"],
-        ["--comment=a\rb"],
-        ["--nod=2"],
-        ["--job-n", "x"],
-        ["--wra=hostname"],
-        ["--test"],
-        ["--sig=USR1@60"],
-    ],
-)
+@pytest.mark.parametrize("options", table(__file__, "refused"))
 def test_options_that_would_break_a_job_are_refused(options):
     with pytest.raises(UsageError):
         slurm.check_sbatch(options)

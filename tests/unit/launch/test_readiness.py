@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.launch import device_check, readiness
 from ddptop_runner.launch.device_check import HostResult, RankResult
@@ -84,88 +85,16 @@ def test_good_hosts_become_nodes_in_order():
     ]
 
 
-REFUSED = {
-    # what is wrong with b: (its facts, the line)
-    "no ddptop": (
-        Unreachable("ddptop", "ddptop is not installed", "x"),
-        "b: ddptop is not installed; run ddptop setup-host b",
-    ),
-    "no login": (
-        Unreachable("denied", "ssh wants a password", "run ssh-copy-id b"),
-        "b: ssh wants a password; run ssh-copy-id b",
-    ),
-    "an older ddptop": (
-        Unreachable("version", "ddptop 0.9 is installed there, but 1.0 here", ""),
-        "b: ddptop 0.9 is installed there, but 1.0 here; run ddptop setup-host b",
-    ),
-    "another torch": (
-        {"torch": "2.12.1+cu126"},
-        "b: torch 2.12.1+cu126 is installed there, but 2.13.0+cu126 on a, c; run `ssh b"
-        " /v/bin/python -m pip install torch==2.13.0`",
-    ),
-    "no interpreter": (
-        {"torch": None, "python_problem": "/v/bin/python is not a working Python interpreter"},
-        "b: /v/bin/python is not a working Python interpreter; create the same environment there,"
-        " or pass --python PATH (now /v/bin/python)",
-    ),
-    "no folder": (
-        {"has_cwd": False, "script_digest": None, "files": None},
-        "b: the working directory /w does not exist there; copy it: rsync -a /w/ b:/w/,"
-        " or pass --cwd DIR",
-    ),
-    "no script": (
-        {"script_digest": None},
-        "b: no script train.py in /w there; copy it: rsync -a /w/ b:/w/",
-    ),
-    "another script": (
-        {"script_digest": "a0"},
-        "b: train.py in /w is not the same as here; copy it: rsync -a /w/ b:/w/, or pass --force",
-    ),
-    "another module": (
-        {"files": {"train.py": "aa", "model.py": "b0", "new.py": "cc"}},
-        "b: model.py, new.py in /w are not the same as here; copy it: rsync -a /w/ b:/w/,"
-        " or pass --force",
-    ),
-    "busy GPUs": (
-        {
-            "devices": None,
-            "gpus_refused": "busy",
-            "gpus_problem": "GPUs 0-1 are busy: eve's train.py (pid 7) uses 9 GiB",
-        },
-        "b: GPUs 0-1 are busy: eve's train.py (pid 7) uses 9 GiB; choose other"
-        " GPUs, as in HOST:0-3, or pass --force",
-    ),
-    "no such GPUs": (
-        {"devices": None, "gpus_refused": "other", "gpus_problem": "GPU 7 does not exist"},
-        "b: GPU 7 does not exist; choose its GPUs, as in HOST:0-3",
-    ),
-    "no GPUs where some are asked for": (
-        {"devices": None, "gpus_refused": "absent", "gpus_problem": "no GPUs found"},
-        "b: no GPUs found; list it without GPUs, and pass --nproc N, the ranks of each host",
-    ),
-    "no GPUs in the allocation": (
-        {
-            "devices": None,
-            "gpus_refused": "allocation",
-            "gpus_problem": "the allocation has no GPUs",
-        },
-        "b: the allocation has no GPUs; request them with --gpus-per-node=N of sbatch,"
-        " or remove --gpus",
-    ),
-    "no GPUs that work": (
-        {"devices": None, "ranks": None},
-        "b: no GPUs there, so the number of ranks is unknown; pass --nproc N,"
-        " the ranks of each host",
-    ),
-}
+REFUSED = table(__file__, "refused")
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_host_that_does_not_fit_is_refused_in_one_line_with_the_remedy(what):
-    change, line = REFUSED[what]
-    judged = survey(b=change if isinstance(change, Unreachable) else dict(change))
+    case = REFUSED[what]
+    known = {key: None if one == "none" else one for key, one in case.get("facts", {}).items()}
+    judged = survey(b=Unreachable(*case["unreachable"]) if "unreachable" in case else known)
     said = [str(refusal) for refusal in judged.refusals]
-    assert said[0] == line
+    assert said[0] == case["line"]
     assert judged.nodes == []
     states = {row[0]: row[1] for row in judged.rows[1:]}
     assert states["a"] == "ready"

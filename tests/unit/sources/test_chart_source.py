@@ -10,6 +10,7 @@ import pytest
 from ddptop.charts.curves import ChartOptions, draw_curves
 from ddptop.charts.loss import curves_of, no_steps
 from ddptop.charts.window import View
+from ddptop.job.record import Job
 from ddptop.job.series import ChartData, Points
 from ddptop.sources import history
 from ddptop.sources.history import (
@@ -22,9 +23,9 @@ from ddptop.sources.history import (
 from ddptop.style import plain
 from tests.support import fake_home
 from tests.support.fake_home import HOST, NOW
+from tests.support.own_views import read
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Alert, Event, RankSample
 from ddptop_runner.store.history import HistoryWriter
 
@@ -32,7 +33,7 @@ NOW_S = NOW.timestamp()
 SECONDS = 300
 
 
-def many_ranks(home: Path, ranks: int = 9) -> JobView:
+def many_ranks(home: Path, ranks: int = 9) -> Job:
     """A live job with two attempts; rank 5 drifts away, and rank 7 once had NaN."""
     spec = fake_home.spec_of("many", ranks, SECONDS)
     folder = fake_home.make_folder(home, spec)
@@ -69,15 +70,15 @@ def many_ranks(home: Path, ranks: int = 9) -> JobView:
             )
         writer.add(utc_from_unix(NOW_S - SECONDS + second), attempt, row, [])
     writer.close()
-    return read_job(folder)
+    return read(folder)
 
 
-def read(view: JobView, query: ChartQuery) -> ChartData:
+def chart_of(view: Job, query: ChartQuery) -> ChartData:
     return ChartSource().read(view, JobHistory(view.folder.history_db), query, NOW_S)
 
 
 @pytest.fixture
-def view(frozen: Path) -> JobView:
+def view(frozen: Path) -> Job:
     return many_ranks(frozen)
 
 
@@ -86,8 +87,8 @@ class TestVeryMany:
     def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(history, "MANY_RANKS", 8)
 
-    def test_they_are_a_band_and_odd_ones_are_alone(self, view: JobView) -> None:
-        chart = read(view, ChartQuery(rank=2))
+    def test_they_are_a_band_and_odd_ones_are_alone(self, view: Job) -> None:
+        chart = chart_of(view, ChartQuery(rank=2))
         assert chart.middle is not None
         assert chart.number == 9
         assert sorted(chart.series) == [2, 5], "the chosen and the odd one"
@@ -96,25 +97,25 @@ class TestVeryMany:
         assert chart.middle.not_finite
 
     def test_its_chart_is_that_of_the_ranks_themselves(
-        self, view: JobView, monkeypatch: pytest.MonkeyPatch
+        self, view: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         options = ChartOptions()
-        band = draw_curves(curves_of(read(view, ChartQuery()), options), options, 80, 14)
+        band = draw_curves(curves_of(chart_of(view, ChartQuery()), options), options, 80, 14)
         monkeypatch.setattr(history, "MANY_RANKS", 64)
-        ranks = draw_curves(curves_of(read(view, ChartQuery()), options), options, 80, 14)
+        ranks = draw_curves(curves_of(chart_of(view, ChartQuery()), options), options, 80, 14)
         assert plain(ranks.notes[0]) == f"rank 7 ✕ NaN  {plain(band.notes[0])}"
         assert ranks.lines == band.lines
         text = "\n".join(map(plain, band.lines))
         assert "rank 5" in text and "✕" in text
 
-    def test_the_band_knows_steps(self, view: JobView) -> None:
+    def test_the_band_knows_steps(self, view: Job) -> None:
         options = ChartOptions(view=View("step"))
-        stepped = curves_of(read(view, ChartQuery()), options)
+        stepped = curves_of(chart_of(view, ChartQuery()), options)
         assert stepped.by_step
         assert stepped.marks == ((202, "attempt 1"),)
         assert stepped.extent == (0.0, 300.0)
 
-    def test_the_same_chart_while_nothing_can_look_different(self, view: JobView) -> None:
+    def test_the_same_chart_while_nothing_can_look_different(self, view: Job) -> None:
         source, of_job = ChartSource(), JobHistory(view.folder.history_db)
         first = source.read(view, of_job, ChartQuery(), NOW_S)
         assert source.read(view, of_job, ChartQuery(), NOW_S + 0.5) is first
@@ -122,28 +123,28 @@ class TestVeryMany:
 
 
 class TestParts:
-    def test_a_part_in_the_middle(self, view: JobView) -> None:
+    def test_a_part_in_the_middle(self, view: Job) -> None:
         part = ChartQuery(span=60.0, right=NOW_S - 100)
-        chart = read(view, part)
+        chart = chart_of(view, part)
         assert (chart.since, chart.until) == (NOW_S - 160, NOW_S - 100)
         assert chart.whole == (NOW_S - SECONDS, NOW_S)
         assert chart.series[0].t[0] >= NOW_S - 161
         assert chart.series[0].t[-1] <= NOW_S - 99
 
-    def test_attempts_and_steps(self, view: JobView) -> None:
-        chart = read(view, ChartQuery())
+    def test_attempts_and_steps(self, view: Job) -> None:
+        chart = chart_of(view, ChartQuery())
         assert chart.last_step == 300
         assert no_steps(chart) is None
         assert chart.series[0].step[-1] == 300
 
-    def test_some_steps_are_read_by_the_time_that_they_took(self, view: JobView) -> None:
-        chart = read(view, ChartQuery(axis="step", span=50.0, right=120.0))
+    def test_some_steps_are_read_by_the_time_that_they_took(self, view: Job) -> None:
+        chart = chart_of(view, ChartQuery(axis="step", span=50.0, right=120.0))
         assert chart.since - (NOW_S - SECONDS) == pytest.approx(70, abs=3)
         assert chart.until - (NOW_S - SECONDS) == pytest.approx(120, abs=3)
 
     def test_no_sample_yet(self, frozen: Path) -> None:
         folder = fake_home.make_folder(frozen, fake_home.spec_of("new", 2, 5))
-        chart = read(read_job(folder), ChartQuery())
+        chart = chart_of(read(folder), ChartQuery())
         assert chart.series == {}
         assert no_steps(chart)
 

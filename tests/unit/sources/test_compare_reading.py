@@ -8,8 +8,8 @@ from pathlib import Path
 from ddptop.sources.compare import closer, read_run
 from ddptop.sources.history import MOST_POINTS, JobHistory, points_of
 from tests.support import fake_home, fake_story
+from tests.support.own_views import read
 
-from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.store.history_reader import Series
 
@@ -29,7 +29,7 @@ def test_steps_are_those_of_the_run_where_its_start_is_known() -> None:
 def test_a_part_is_read_more_finely_and_the_rest_stays(ddptop_home: Path) -> None:
     folder = fake_story.learner(ddptop_home, "long", "1", steps=4000)
     history = JobHistory(folder.history_db)
-    whole = read_run(read_job(folder), history)
+    whole = read_run(read(folder), history)
     points = whole.curve.points
     assert len(points.t) <= MOST_POINTS + 1
     assert min(b - a for a, b in itertools.pairwise(points.t)) == 3.0
@@ -46,12 +46,12 @@ def test_steps_continue_over_a_restart_from_its_reported_start(
     ddptop_home: Path,
 ) -> None:
     folder = fake_story.learner(ddptop_home, "again", "1", steps=200, restart_at=100)
-    found = read_run(read_job(folder), JobHistory(folder.history_db))
+    found = read_run(read(folder), JobHistory(folder.history_db))
     assert found.curve.last_step == 200
     assert [number for number, _ in found.attempts] == [0, 1]
     # its script reports that the second attempt resumed at step 80
     fake_home.change(folder, attempts_began={0: 0, 1: 80})
-    told = read_run(read_job(folder), JobHistory(folder.history_db)).curve
+    told = read_run(read(folder), JobHistory(folder.history_db)).curve
     assert told.last_step == 180
     assert list(told.by_step.attempt).count(0) == 40  # of the first, up to step 80
 
@@ -60,7 +60,7 @@ def test_printed_steps_are_the_runs_own(ddptop_home: Path) -> None:
     folder = fake_story.learner(ddptop_home, "printed", "1", steps=200, restart_at=100)
     rank = RankSample(rank=0, local_rank=0, host=fake_home.HOST, step=100, step_source="log")
     fake_home.change(folder, ranks=[rank])
-    found = read_run(read_job(folder), JobHistory(folder.history_db)).curve
+    found = read_run(read(folder), JobHistory(folder.history_db)).curve
     assert found.last_step == 100
     assert set(found.by_step.attempt) == {1}
 
@@ -68,6 +68,6 @@ def test_printed_steps_are_the_runs_own(ddptop_home: Path) -> None:
 def test_a_job_without_a_history_has_no_curve(ddptop_home: Path) -> None:
     folder = fake_story.learner(ddptop_home, "none", "1", steps=20)
     fake_story.without_history(folder)
-    found = read_run(read_job(folder), JobHistory(folder.history_db))
+    found = read_run(read(folder), JobHistory(folder.history_db))
     assert not found.curve.points.t
     assert found.step is not None and found.step.step == 20  # the snapshot's

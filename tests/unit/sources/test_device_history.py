@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ddptop.charts.devices import figures_of, pause_s
 from ddptop.draw.devices import first_seen, small_curve, wasted_words
+from ddptop.job.record import Job
 from ddptop.job.series import DeviceHistory, Machine
 from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
 from ddptop.sources.query import Look
@@ -16,8 +17,8 @@ from ddptop.style import plain
 from tests.support import fake_gpus
 from tests.support.fake_device_history import write_gpu_history
 from tests.support.fake_home import GIB, NOW, gpu, uuid
+from tests.support.own_views import read
 
-from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import GpuProcess
 
 START = NOW.timestamp()
@@ -26,7 +27,7 @@ START = NOW.timestamp()
 def history_at(
     source: DeviceHistorySource,
     second: float,
-    *views: JobView,
+    *views: Job,
     device: str | None = uuid(0),
     span_s: float = 900.0,
 ) -> DeviceHistory:
@@ -125,8 +126,7 @@ def test_the_chosen_device_has_its_figures_and_marks() -> None:
 def test_histories_of_jobs_fill_what_was_before_this_viewer(frozen: Path) -> None:
     folder = fake_gpus.eight_gpu_ranks(frozen)
     write_gpu_history(folder, 1000, 2, 1)
-    view = read_job(folder)
-    assert isinstance(view, JobView)
+    view = read(folder)
     source = DeviceHistorySource()
     for look in range(6):  # one history and one tier per update
         source.take(view.snapshot.gpus, START + look)

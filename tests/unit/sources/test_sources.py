@@ -24,6 +24,7 @@ from ddptop.sources.story import StoryQuery
 from tests.support import fake_gpus, fake_home
 from tests.support.fake_gpus import FrozenFeed
 from tests.support.fake_home import NOW
+from tests.support.own_views import read
 from textual.message import Message
 
 from ddptop_runner.job.registry import JobView, read_job
@@ -106,7 +107,7 @@ class TestHistory:
     def test_a_live_chart_is_read_as_often_as_a_dot_moves(
         self, frozen: Path, queries: list[str]
     ) -> None:
-        view = read_job(fake_home.two_cpu_ranks(frozen))
+        view = read(fake_home.two_cpu_ranks(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
         history = JobHistory(view.folder.history_db)
         query = ChartQuery()
@@ -120,7 +121,7 @@ class TestHistory:
     def test_with_other_jobs_a_chart_is_read_less_often(
         self, frozen: Path, queries: list[str]
     ) -> None:
-        view = read_job(fake_home.two_cpu_ranks(frozen))
+        view = read(fake_home.two_cpu_ranks(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
         history = JobHistory(view.folder.history_db)
         query = ChartQuery(2000, glance=True)
@@ -129,7 +130,7 @@ class TestHistory:
         assert source.read(view, history, query, now_s + 6) is not first
 
     def test_another_window_is_read_at_once(self, frozen: Path) -> None:
-        view = read_job(fake_home.two_cpu_ranks(frozen))
+        view = read(fake_home.two_cpu_ranks(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
         history = JobHistory(view.folder.history_db)
         source.read(view, history, ChartQuery(), now_s)
@@ -137,7 +138,7 @@ class TestHistory:
         assert near.until - near.since == 300
 
     def test_an_ended_history_is_read_once(self, frozen: Path, queries: list[str]) -> None:
-        view = read_job(fake_home.failed_job(frozen))
+        view = read(fake_home.failed_job(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
         history = JobHistory(view.folder.history_db)
         chart = source.read(view, history, ChartQuery(), now_s)
@@ -150,7 +151,7 @@ class TestHistory:
         assert queries == ["events", "rank_series", "events"]  # the chart's pauses, then the list
 
     def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
-        view = read_job(fake_gpus.eight_gpu_ranks(frozen))
+        view = read(fake_gpus.eight_gpu_ranks(frozen))
         chart = ChartSource().read(
             view, JobHistory(view.folder.history_db), ChartQuery(), NOW.timestamp()
         )

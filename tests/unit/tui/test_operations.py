@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ddptop.job.record import own_job
 from ddptop.tui import operations
 from tests.support.fake_home import NOW, snapshot_of, spec_of
 
@@ -19,6 +20,6 @@ def test_a_queued_job_has_no_ranks_to_be_ended() -> None:
     queued = JobView(RunFolder(Path("/nowhere")), spec, snapshot, NOW)
     queued.__dict__["state"] = "queued"  # its processes are not checked
     for make in (operations.stop, operations.kill):
-        assert make(queued).effect == operations.UNSTARTED
+        assert make(own_job(queued)).effect == operations.UNSTARTED
     with pytest.raises(UsageError, match="waits is queued and has no ranks"):
-        operations.restart_group(queued)
+        operations.restart_group(own_job(queued))

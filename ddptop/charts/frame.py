@@ -91,7 +91,7 @@ def tick_rows(
         return rows - 1 - axis.dot(value) // DOTS_Y
 
     if logarithmic:
-        values = log_ticks(math.exp(axis.low), math.exp(axis.high), most)
+        values = log_ticks(math.exp(max(-700.0, axis.low)), math.exp(min(700.0, axis.high)), most)
         return {row_of(math.log(value)): f"{value:.3g}" for value in values}
     values, step = _even_ticks(axis, most, unit, row_of)
     return {row_of(value): label(value, step) for value in values}

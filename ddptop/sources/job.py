@@ -62,11 +62,6 @@ class JobDetail(msgspec.Struct, frozen=True):
         ranks = [] if self.view.snapshot is None else self.view.snapshot.ranks
         return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
 
-    @property
-    def has_slow_rank(self) -> bool:
-        """Whether a rank holds up the others."""
-        return any(rank.is_slow for rank in self.deviations.values())
-
 
 class JobQuery(Query, frozen=True, kw_only=True):
     """A job with its losses and latest events."""
@@ -198,12 +193,6 @@ def _read_recent(view: Job, history: JobHistory) -> tuple[Recent, float]:
     if run is None or not 0 < ranks <= MOST_SPARKS:
         return Recent(), pause_s
     until = float(run[1] + 1)
-    step_times, losses = (
-        history.reader.rank_series(metric, until - SPARK_S, until, SPARK_POINTS)
-        for metric in ("step_time_s", "loss")
-    )
-    recent = Recent(
-        step_times={rank: points_of(one) for rank, one in step_times.items()},
-        losses={rank: at_new_steps(points_of(one)) for rank, one in losses.items()},
-    )
-    return recent, pause_s
+    losses = history.reader.rank_series("loss", until - SPARK_S, until, SPARK_POINTS)
+    points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
+    return Recent(losses=points), pause_s

@@ -32,8 +32,6 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
     job: str | None = None
     """The job under the cursor; None if no losses are shown."""
     chart: ChartQuery
-    device_span_s: float
-    """How many seconds the devices' histories cover."""
 
     def answer(self, look: Look, sources: Sources) -> OverviewAnswer:
         """Read all jobs."""
@@ -41,7 +39,7 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
         return OverviewAnswer(
             query=self,
             look=look,
-            device_history=sources[DeviceHistorySource].read(look, self.device_span_s),
+            device_history=sources[DeviceHistorySource].read(look),
             trends=_trends(look.own, look.now_s, sources[Histories]),
             slurm=sources[SlurmSource].read(look.own),
             chosen=None if chosen is None else chosen.name,

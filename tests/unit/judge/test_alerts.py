@@ -50,13 +50,6 @@ def test_alert_keeps_its_time_while_it_holds_and_gets_a_new_one_later():
     assert [alert.since for alert in new] == [at(3)]
 
 
-def test_alert_contains_everything_in_its_finding():
-    alerts, _ = AlertBook().update([Finding("x", "warning", "words", (1, 2), (3,))], NOON)
-    (alert,) = alerts
-    assert (alert.severity, alert.message) == ("warning", "words")
-    assert (alert.ranks, alert.gpus) == ([1, 2], [3])
-
-
 STRAY = Finding("stray-context-0", "warning", "rank 1 holds ...", (1,), (0,), hold_s=10)
 
 
@@ -77,38 +70,12 @@ def test_a_finding_that_has_to_hold_is_shown_when_it_has_and_dates_from_its_begi
     assert book.update([STRAY], at(12)) == ([alert], [])
 
 
-def test_finding_that_clears_before_it_is_shown_starts_over():
-    book = AlertBook()
-    for second in range(100):
-        assert shown(book, [STRAY] if second % 9 else [], second) == ([], [])
-
-
-def test_an_alert_that_had_to_hold_does_not_blink():
-    book = AlertBook()
-    for second in range(11):
-        shown(book, [STRAY], second)
-    for second in range(11, 16):
-        assert shown(book, [], second) == ([STRAY.id], [])
-    assert shown(book, [STRAY], 16) == ([STRAY.id], [])
-    for second in range(17, 22):
-        assert shown(book, [], second) == ([STRAY.id], [])
-    assert shown(book, [], 22) == ([], [])
-    assert shown(book, [STRAY], 23) == ([], [])  # it has to hold again
-
-
 def test_time_in_which_nobody_looked_does_not_count():
     book = AlertBook()
     assert shown(book, [STRAY], 0) == ([], [])
     assert shown(book, [STRAY], 3600) == ([], [])  # the machine was suspended
     assert shown(book, [STRAY], 3602) == ([], [])
     assert shown(book, [STRAY], 3605) == ([STRAY.id], [STRAY.id])
-
-
-def test_the_time_of_day_may_jump():
-    book = AlertBook()
-    book.update([STRAY], at(0), 0)
-    assert book.update([STRAY], at(9000), 1) == ([], [])
-    assert book.update([STRAY], at(-9000), 2) == ([], [])
 
 
 def test_the_worst_alerts_come_first():

@@ -11,9 +11,7 @@ from tests.support.tables import table
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.judge.restarts.policy import (
     BACKOFF_CAP_S,
-    RULES,
     AttemptOutcome,
-    Decision,
     History,
     decide,
 )
@@ -61,8 +59,6 @@ def after(*outcomes: AttemptOutcome, used: int = 0) -> History:
     return history
 
 
-BOOM = raised("RuntimeError", "boom")
-TRAINED = failed(steps=100, exception=BOOM)
 KILLED_AT_START = failed(steps=0, exit_code=None, signal="SIGKILL", lived_s=3.0)
 BUG = failed(steps=0, lived_s=9.0, exception=raised("ValueError", "bad shape"))
 
@@ -90,10 +86,6 @@ def test_jitter_spreads_waits_and_never_passes_the_cap(in_vain):
     assert 0 < low < high <= BACKOFF_CAP_S
 
 
-def test_a_stop_can_be_requeued_unless_it_is_hopeless():
-    assert Decision(restart=False, reason="").requeue is True
-
-
 @pytest.mark.parametrize(
     ("outcome", "used", "restart"),
     [
@@ -118,18 +110,3 @@ BUDGET = table(__file__, "budget")
 def test_new_progress_and_only_that_refills_the_budget(case):
     history = after(*outcomes(case))
     assert (history.used, history.refilled) == (case["used"], case.get("refilled"))
-
-
-def test_a_script_that_saves_and_never_resumes_does_not_refill_for_ever():
-    same = replace(TRAINED, new_checkpoint=True)
-    history = after(same, same)
-    assert history.used == 1
-    assert decide(history, 3, 0.5) == Decision(
-        restart=False,
-        reason="RuntimeError raised at the same line twice without further progress",
-        requeue=False,
-    )
-
-
-def test_every_stopping_rule_explains_what_happened():
-    assert all(rule.again for rule in RULES.values() if rule.tries is not None)

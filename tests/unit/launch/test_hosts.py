@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from tests.support.tables import table
 
-from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch import ssh
 from ddptop_runner.launch.request import (
@@ -19,9 +18,7 @@ from ddptop_runner.launch.request import (
     parse_hosts,
     parse_nodes,
 )
-from ddptop_runner.model.protocol import Answer, Found, NodeEvent
-from ddptop_runner.model.snapshot import Event
-from ddptop_runner.store.log_clean import is_safe, one_line
+from ddptop_runner.store.log_clean import is_safe
 
 
 @pytest.mark.parametrize(
@@ -175,19 +172,3 @@ def test_what_a_node_reports_cannot_steer_the_terminal(ascii_only: bool):
     assert "owned" in shown
     assert is_safe(shown)
     assert "\\u00" not in shown
-
-
-def test_a_report_is_kept_as_it_is_but_for_what_is_too_long():
-    sent = Answer(
-        id=1,
-        reply=Found(data={"text": 'two\nlines\t"é…"', "data": "A" * (2 * ssh.LONG_BYTES)}),
-    )
-    assert ssh.decode_report(msgspec.json.encode(sent) + b"\n") == sent
-    event = Event(type="node", ts=utc_now(), message="m" * (2 * ssh.LONG_BYTES))
-    cut = ssh.decode_report(msgspec.json.encode(NodeEvent(event=event)))
-    assert isinstance(cut, NodeEvent)
-    assert len(cut.event.message) == ssh.TEXT_CHARS
-
-
-def test_a_reason_is_one_short_line():
-    assert one_line("a\x1b[2Jb\nc " + "x" * 999) == ("a\ufffd[2Jb c " + "x" * 999)[:300]

@@ -762,3 +762,16 @@ def test_the_hosts_of_an_earlier_attempts_ranks_stay_known():
             job.state = apply(job.state, event, NOW)
     found = [hosts_of_ranks(job.state, job.spec, attempt) for attempt in (0, 1, 2, 3)]
     assert found == [{0: "n0", 1: "n1", 2: "n2"}, {0: "n0", 1: "n2"}, {0: "n1"}, {}]
+
+
+@pytest.mark.parametrize("order", [["exits", "breaks"], ["breaks", "exits"]])
+def test_a_node_that_keeps_the_store_for_one_that_is_away_has_finished(order: list[str]) -> None:
+    job = Job()
+    job.run()
+    happens = {
+        "breaks": lambda: job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0),
+        "exits": lambda: job.exit(0),
+    }
+    orders = [happens[one]() for one in order]
+    assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
+    assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]

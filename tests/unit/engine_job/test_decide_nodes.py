@@ -119,6 +119,14 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("status", [1, -9])
+def test_the_first_failed_rank_has_the_evidence_of_all_nodes_kept(status: int) -> None:
+    job = Job(count=3)
+    job.run()
+    assert job.exit(0, status) == [pt.KeepEvidenceOnNodes()]
+    assert job.exit(1, status) == []
+
+
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:
     job = Job()
     start = job.take(pt.AgentExited(node="n0", pid=7, status=-9, attempt=0))

@@ -133,3 +133,8 @@ class TestSteps:
         first, second = attempts_taken(reader, printed=True)
         assert (first.before, first.taken, first.first) == (0, 30, 0)
         assert (second.before, second.taken, second.first) == (30, 30, 20)
+
+
+def test_no_file_is_an_empty_history(path: Path) -> None:
+    assert HistoryReader(path).losses(0, START, 100) is None
+    assert attempts_taken(HistoryReader(path)) == []

@@ -172,3 +172,12 @@ def test_a_file_that_is_locked_by_someone_is_written_later(path):
     assert writer.problem is None
     writer.close()
     assert len(HistoryReader(path).rank_series("loss", 0, START + 9, 100)[0].t) == 2
+
+
+def test_another_programs_database_is_no_history(path):
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE bookmarks (url)")
+    db.close()
+    with pytest.raises(DamagedFileError, match="not a valid history"):
+        HistoryReader(path).span()
+    assert HistoryWriter(path).lost_history is not None

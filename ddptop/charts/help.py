@@ -106,17 +106,3 @@ def explain_figures(data: Curves) -> list[tuple[str, str]]:
         _GAPS,
         *_reading(),
     ]
-
-
-def explain_split() -> list[tuple[str, str]]:
-    """Explain the chart of where step time goes."""
-    return [
-        (
-            "step time",
-            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks",
-        ),
-        ("░ other", "step time that could not be attributed"),
-        _MARKS,
-        _GAPS,
-        *_reading(),
-    ]

@@ -15,7 +15,6 @@ from ddptop.job.hosts import hosts_in_words, hosts_of_devices, node_in_words, sh
 from ddptop.job.progress import median_loss
 from ddptop.job.series import Machine
 from ddptop.job.status import short_cause
-from ddptop.logs.merge import Merger, when
 from ddptop.sources.device_history import MOST_DEVICES, DeviceHistorySource
 from ddptop.sources.devices import covered_devices, far_devices
 from ddptop.sources.query import Devices, Look
@@ -279,23 +278,6 @@ def test_a_straggler_is_named_with_its_host():
     (one,) = alerts_of(ranks, [])
     assert one.message.startswith("rank 5 on b is holding up the others: ")
     assert one.ranks == [5]
-
-
-def test_times_of_hosts_are_compared_by_one_clock():
-    lines = {
-        0: ["2026-01-01 12:00:01.000 a first", "2026-01-01 12:00:03.000 a second"],
-        1: ["2026-01-01 12:05:02.000 b between"],
-    }
-
-    def order(ahead_s: dict[int, float]) -> list[str]:
-        merger = Merger(ahead_s=ahead_s)
-        for rank, told in lines.items():
-            merger.add(rank, [(text, "", False) for text in told])
-        return [row.text.split(" ", 2)[2] for row in merger.rows]
-
-    assert order({1: 300.0}) == ["a first", "b between", "a second"]
-    assert order({}) == ["a first", "a second", "b between"]
-    assert when("2026-01-01 00:00:00,25 x", 0.5) == "2025-12-31 23:59:59.75"
 
 
 def test_of_thousands_of_devices_the_first_and_the_selected_one_are_remembered():

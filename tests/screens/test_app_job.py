@@ -163,7 +163,7 @@ class TestJob:
             await settle(pilot)
             assert "loss, whole run" in shown(app)
             await pilot.press("a")
-            assert "━ others" in shown(app)
+            assert "━ rank 0" in shown(app)
             await pilot.press("y")
             assert "log scale" in shown(app)
             for _ in range(9):

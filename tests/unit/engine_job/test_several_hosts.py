@@ -7,9 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw.devices import label
 from ddptop.job.findings import explain
-from ddptop.job.hosts import hosts_of_devices, node_in_words, short_names
+from ddptop.job.hosts import node_in_words, short_names
 from ddptop.job.progress import median_loss
 from tests.support.builders import make_spec, put_job
 from tests.support.head_nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
@@ -165,12 +164,6 @@ def test_a_slow_rank_is_named_alone():
 )  # fmt: skip
 def test_host_names_are_shortened_so_that_they_still_tell_hosts_apart(hosts, short):
     assert [short_names(hosts)[host] for host in hosts] == short
-
-
-def test_devices_are_named_by_host_and_index_where_hosts_are_several():
-    names = hosts_of_devices(GPUS)
-    assert [label(gpu, names) for gpu in (GPUS[0], GPUS[4])] == ["a:0", "b:0"]
-    assert hosts_of_devices(GPUS[:4]) == {} and label(GPUS[3]) == "3"
 
 
 # --- states of nodes ------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ddptop.charts.figures import FiguresData
-from ddptop.charts.loss import LOSS, THROUGHPUT, ChartOptions
-from ddptop.charts.split import SplitData
+from ddptop.charts.curves import ChartOptions, Curves
+from ddptop.charts.loss import LOSS, THROUGHPUT
 from ddptop.job.keys import key, with_keys
-from ddptop.job.series import ChartData
 
 _MARKS = (
     "┊",
@@ -29,7 +27,7 @@ def _reading() -> list[tuple[str, str]]:
     return [("read values", with_keys(cursor)), ("zoom", with_keys(zoom))]
 
 
-def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]]:
+def explain_loss(name: str, options: ChartOptions, *, by_step: bool) -> list[tuple[str, str]]:
     """Explain the loss chart."""
     curves = {
         "median": "the line is the median of all ranks, and the band spans the lowest to "
@@ -39,10 +37,10 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         "rank": f"the solid line is rank {options.rank}, the band spans its lowest to highest "
         "loss in each column, and the dim line is the median of all ranks",
     }
-    is_scalar = data.name not in (LOSS, THROUGHPUT)
+    is_scalar = name not in (LOSS, THROUGHPUT)
     found = [
         (
-            data.name,
+            name,
             "the value reported by the script, printed by it, or logged to TensorBoard: the mean "
             "of the ranks that have one, and a band from the lowest to the highest rank"
             if is_scalar
@@ -75,28 +73,26 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
                 f"equal distances represent equal ratios; press {key('chart.log')} to turn it off",
             )
         )
-    if options.fitted:
+    elif name == LOSS:
         found.append(
             (
-                "scale",
-                "if the first losses would flatten the rest, the axis is logarithmic, or fits the "
-                f"last half; the title says which. Press {key('chart.log')} for a logarithmic or "
-                "linear one",
+                "peak",
+                "if the highest tenth of the losses would flatten the rest, it is cut off. Press "
+                f"{key('chart.log')} for a logarithmic axis, which shows all",
             )
         )
-    if data.by_step:
+    if by_step:
         found.append(
             (
                 "by step",
-                "optimizer steps since the job started. Attempts are shown end to end, "
-                "regardless of the step that each resumed from, so curves never overlap. "
-                f"Press {key('chart.axis')} to switch to time",
+                "optimizer steps of the run; where attempts overlap, the later attempt's losses "
+                f"are shown. Press {key('chart.axis')} to switch to time",
             )
         )
     return [*found, *_reading()]
 
 
-def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
+def explain_figures(data: Curves) -> list[tuple[str, str]]:
     """Explain a chart of several figures."""
     names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
     return [
@@ -106,21 +102,6 @@ def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
             f"press {key('chart.mode')} to move the next unit to the top. Curves are labeled at "
             "their right ends",
         ),
-        _MARKS,
-        _GAPS,
-        *_reading(),
-    ]
-
-
-def explain_split(data: SplitData) -> list[tuple[str, str]]:
-    """Explain the chart of where step time goes."""
-    return [
-        (
-            "step time",
-            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks. "
-            f"Press {key('chart.mode')} to switch between seconds and percentages",
-        ),
-        ("░ other", "step time that could not be attributed"),
         _MARKS,
         _GAPS,
         *_reading(),

@@ -48,7 +48,7 @@ def run(
 
     settings = read_settings()
     asked = settings.interface.ascii if ascii_only is None else ascii_only
-    poor = terminal.wants_ascii(os.environ) if asked is None else asked
+    poor = terminal.wants_ascii(os.environ) if asked == "auto" else asked
     written = sys.__stderr__.encoding if sys.__stderr__ else None
     app = app_with(
         settings,

@@ -76,10 +76,9 @@ def settings_check() -> Check | None:
     file = config_file()
     if not file.exists():
         return None
-    from ddptop.tui.preferences import preferences_of
     from ddptop.tui.settings import read_settings
 
-    problems = list(preferences_of(read_settings()).problems)
+    problems = read_settings().problems
     return Check(
         id="settings",
         title="settings",

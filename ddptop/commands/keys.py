@@ -6,7 +6,6 @@ import sys
 
 from ddptop.job import keys as table
 from ddptop.output import put, put_json
-from ddptop.tui.preferences import preferences_of
 from ddptop.tui.settings import read_settings
 from ddptop_runner.base.paths import config_file
 from ddptop_runner.model.words import Base
@@ -41,9 +40,9 @@ class KeyReport(Base, frozen=True, kw_only=True):
 
 def run_keys(as_json: bool) -> int:
     """Print the actions; return 1 if any setting is invalid, otherwise 0."""
-    preferences = preferences_of(read_settings())
-    table.use(preferences.keys)
-    problems = list(preferences.problems)
+    settings = read_settings()
+    table.use(settings.keys)
+    problems = list(settings.problems)
     report = KeyReport(file=str(config_file()), keys=key_lines(), problems=problems)
     if as_json:
         put_json(report)
@@ -82,7 +81,7 @@ def render(report: KeyReport) -> str:
         keys = " ".join(line.keys) or "none"
         changed = "  (changed)" if line.keys != line.default_keys else ""
         lines.append(f"  {keys:<{key_wide}}  {line.id:<{wide}}  {line.help}{changed}")
-    lines += ["", f'to change keys, edit {report.file}, for example:  [keys]  "job.stop" = "S"']
+    lines += ["", f'to change keys, edit {report.file}, for example:  [keys]  "job.stop" = "X"']
     if report.problems:
         lines += ["", *(f"!  {problem}" for problem in report.problems)]
     return "\n".join(lines)

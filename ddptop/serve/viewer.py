@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     from ddptop.tui.settings import read_settings
 
     settings = read_settings()
-    letters = "utf-8" if settings.interface.ascii else None
+    letters = "utf-8" if settings.interface.ascii is True else None
     app = app_with(settings, readonly=not options.actions, letters=letters)
     app.driver_class = TabDriver
     app.run(mouse=settings.interface.mouse, size=(options.columns, options.rows))

@@ -9,13 +9,20 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import asdict
 
-from ddptop.charts.figures import Curve, FiguresData, device_curves
-from ddptop.charts.split import SplitData
+from ddptop.charts.curves import Curve, Curves
+from ddptop.charts.devices import device_curves
 from ddptop.job.ranks import device_of
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Frame, Points
-from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
 from ddptop.sources.device_history import DeviceHistorySource
+from ddptop.sources.history import (
+    ChartQuery,
+    Histories,
+    JobHistory,
+    Paced,
+    points_of,
+    redraw_pause_s,
+)
 from ddptop.sources.job import chart_of, deviations_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
@@ -32,8 +39,6 @@ class RankQuery(Query, frozen=True, kw_only=True):
     chart: ChartQuery
     device: str | None = None
     """UUID of a foreign rank's device, whose history is the one this viewer recorded."""
-    device_span_s: float = 0.0
-    """How many seconds that history covers."""
 
     def answer(self, look: Look, sources: Sources) -> RankAnswer:
         """Read the rank, unless its job is gone."""
@@ -43,10 +48,10 @@ class RankQuery(Query, frozen=True, kw_only=True):
         chart, trouble = chart_of(view, self.chart, look.now_s, sources)
         if not view.is_foreign:
             with contextlib.suppress(DdptopError):  # `trouble` has the reason
-                history = sources[RankSource].read(view, self.rank, self.chart, look.now_s)
+                source, of_job = sources[RankSource], sources[Histories].of(view)
+                history = source.read(view, of_job, self.rank, self.chart, look.now_s)
         elif self.device is not None:
-            history_of = sources[DeviceHistorySource]
-            seen = history_of.read(look, self.device_span_s, self.device)
+            seen = sources[DeviceHistorySource].read(look, self.device)
         return RankAnswer(
             query=self,
             look=look,
@@ -79,9 +84,9 @@ class RankHistory:
 
     job: str = ""
     rank: int = 0
-    split: SplitData = field(default_factory=SplitData)
+    steps: Curves = field(default_factory=Curves)
     """Step time, split into its parts."""
-    load: FiguresData = field(default_factory=FiguresData)
+    load: Curves = field(default_factory=Curves)
     """CPU and memory, and the device's utilization, memory, and power."""
 
 
@@ -89,45 +94,39 @@ class RankSource:
     """Reads a rank's history, again only if it may look different. Used only by the collector."""
 
     def __init__(self) -> None:
-        self._key: object = None
-        self._until = 0.0
-        self._history: RankHistory | None = None
+        self._history = Paced[RankHistory]()
 
-    def read(self, view: Job, rank: int, query: ChartQuery, now_s: float) -> RankHistory | None:
-        """The rank in the window that the screen shows.
+    def read(
+        self, view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
+    ) -> RankHistory:
+        """The rank in the part that the screen shows.
 
         Raises:
             DdptopError: the history cannot be read.
         """
         key = (view.spec.job_id, rank, query, view.state)
-        if key == self._key and (not view.is_live or now_s < self._until):
-            return self._history
-        self._key = None  # after an error, retry on the next poll
-        reader = HistoryReader(view.folder.history_db)
-        span = reader.span()
-        if span is None:
-            self._history, self._until = RankHistory(view.name, rank), now_s + 1.0
-            self._key = key
-            return self._history
-        since, until, whole = query.part(span, now_s, live=view.is_live)
-        frame = Frame(
-            since=since,
-            until=until,
-            window_s=query.window_s,
-            marks=tuple((at, f"attempt {n}") for n, at in reader.attempt_starts() if n),
-            ended=not view.is_live,
-            whole=whole,
-        )
-        self._until = now_s + redraw_pause_s(frame, query)
-        series_of = _RankSeries(reader, rank, since, until, query.columns)
-        self._history = RankHistory(
-            view.name,
-            rank,
-            _split(series_of, frame),
-            _load(series_of, view, frame, query.columns),
-        )
-        self._key = key
-        return self._history
+        return self._history.get(key, now_s, lambda: _read_rank(view, history, rank, query, now_s))
+
+
+def _read_rank(
+    view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
+) -> tuple[RankHistory, float]:
+    since, until, whole = history.part(view, query, now_s)
+    if not until:
+        return RankHistory(view.name, rank), 1.0
+    frame = Frame(
+        since=since,
+        until=until,
+        window_s=query.window_s,
+        marks=history.marks(),
+        ended=not view.is_live,
+        whole=whole,
+    )
+    series_of = _RankSeries(history.reader, rank, since, until, query.columns)
+    found = RankHistory(
+        view.name, rank, _steps(series_of, frame), _load(series_of, view, frame, query.columns)
+    )
+    return found, redraw_pause_s(frame, query, live=view.is_live)
 
 
 class _RankSeries:
@@ -144,29 +143,25 @@ class _RankSeries:
         return None if series is None or not series.t else points_of(series)
 
 
-def _split(series_of: _RankSeries, frame: Frame) -> SplitData:
-    """The step time and its parts at the times at which the step time is known."""
-    steps = series_of.points("step_time_s")
-    if steps is None:
-        return SplitData(**asdict(frame))
-    parts = {
-        name: _by_moment(series_of.points(name)) for name in ("data_wait_s", "compute_s", "sync_s")
-    }
-    return SplitData(
-        t=list(steps.t),
-        step_time_s=list(steps.mean),
-        data_wait_s=[parts["data_wait_s"].get(t) for t in steps.t],
-        compute_s=[parts["compute_s"].get(t) for t in steps.t],
-        sync_s=[parts["sync_s"].get(t) for t in steps.t],
-        **asdict(frame),
-    )
+_STEP_PARTS = (
+    ("step", "step_time_s"),
+    ("compute", "compute_s"),
+    ("data wait", "data_wait_s"),
+    ("sync", "sync_s"),
+)
 
 
-def _by_moment(points: Points | None) -> Mapping[float, float | None]:
-    return {} if points is None else dict(zip(points.t, points.mean, strict=False))
+def _steps(series_of: _RankSeries, frame: Frame) -> Curves:
+    """The step time and its parts."""
+    curves = [
+        Curve(name, points, "s", least=0.0)
+        for name, metric in _STEP_PARTS
+        if (points := series_of.points(metric)) is not None
+    ]
+    return Curves(curves=tuple(curves), empty="no steps timed yet", **asdict(frame))
 
 
-def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> FiguresData:
+def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> Curves:
     """The device's curves, if there is one, then CPU and memory of the rank's processes."""
     curves: list[Curve] = []
     if (device := device_of(view.snapshot, series_of.rank)) is not None:
@@ -175,7 +170,7 @@ def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> Figu
     for metric, name, unit in (("cpu_percent", "CPU", "%"), ("rss_bytes", "RSS", "bytes")):
         if (points := series_of.points(metric)) is not None:
             curves.append(Curve(name, points, unit, least=0.0))
-    return FiguresData(
+    return Curves(
         curves=tuple(curves),
         **asdict(frame),
     )

@@ -26,11 +26,11 @@ from ddptop.sources.collector import Collector
 from ddptop.sources.overview import read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query
 from ddptop.tui import messages, operations
+from ddptop.tui.ascii import Filters
 from ddptop.tui.keymap import bindings, for_textual
-from ddptop.tui.preferences import Filters, Preferences, greeting, kept, preferences_of
 from ddptop.tui.process import HangUp, give_back, go_on_with_garbage
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.settings import Settings, recall, remember
+from ddptop.tui.settings import Memory, Settings, recall, remember
 from ddptop.tui.textual_gaps import QuietApp, forget_drawn
 from ddptop.tui.themes import OWN, STRONG
 from ddptop_runner.base.clock import utc_now
@@ -106,7 +106,10 @@ class DdptopApp(QuietApp):
         watched: ForeignJob | None = None,
         readonly: bool = False,
         opening: messages.ScreenWanted | None = None,
-        preferences: Preferences | None = None,
+        settings: Settings | None = None,
+        memory: Memory | None = None,
+        remember: Callable[[Memory], None] | None = None,
+        letters: str | None = None,
     ) -> None:
         """Open on `job`, on a foreign job, or on all jobs.
 
@@ -118,12 +121,16 @@ class DdptopApp(QuietApp):
             watched: the foreign job to open on.
             readonly: whether to refuse all actions that change a job.
             opening: a message that opens another screen first, such as CompareWanted.
-            preferences: the user's keys, colors, and glyphs.
+            settings: the user's keys, colors, and choices.
+            memory: what earlier runs remembered.
+            remember: saves the memory; None: it is not saved.
+            letters: if set, only ASCII is drawn, and letters that this encoding can write.
         """
         super().__init__()
-        self.preferences = preferences or Preferences()
-        """The user's interface settings."""
-        self._outgoing = Filters(self.preferences)
+        self._settings = settings or Settings()
+        self._memory = memory or Memory()
+        self._remember = remember
+        self._outgoing = Filters(letters)
         self._take_settings()
         self._readonly = readonly
         self._first = opening
@@ -182,16 +189,16 @@ class DdptopApp(QuietApp):
         ):  # else reported in band
             self.post_message(events.Resize(size, size))
 
-    # --- preferences -----------------------------------------------------------------------------
+    # --- settings --------------------------------------------------------------------------------
 
     def _take_settings(self) -> None:
-        use(self.preferences.keys)
+        use(self._settings.keys)
         self.animation_level = "none"
-        for theme in (*OWN, *self.preferences.themes):
+        for theme in (*OWN, *self._settings.themes):
             self.register_theme(theme)
-        self.theme = self.preferences.theme
+        self.theme = self._settings.theme(self._memory)
         self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
-        self.set_keymap(for_textual(self.preferences.keys))
+        self.set_keymap(for_textual(self._settings.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Remove control characters, and use only colors and glyphs that the terminal has."""
@@ -200,22 +207,27 @@ class DdptopApp(QuietApp):
     def _greet(self) -> None:
         """Report errors in the settings; on the first start, show how to get help."""
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
-        if (startup := greeting(self.preferences)) is not None:
-            text, title = startup
-            self.notify(text, title=title, severity="warning", timeout=12, markup=False)
-        if self.preferences.remember is not None and not self.preferences.memory.greeted:
+        if self._settings.problems:
+            first, *others = self._settings.problems
+            more = f"\nand {len(others)} more; run ddptop keys to list them" if others else ""
+            text = f"{first}{more}"
+            self.notify(text, title="settings", severity="warning", timeout=12, markup=False)
+        if self._remember is not None and not self._memory.greeted:
             hint = f"{HELP.short} help · {PALETTE.short} commands"
             self.notify(hint, markup=False, timeout=12)
-            self.preferences = kept(self.preferences, greeted=True)
+            self._keep(greeted=True)
 
     def _theme_chosen(self, theme: Theme) -> None:
         """Remember a theme chosen in the palette for the next start."""
         self.set_class(STRONG in theme.variables, "-strong-contrast")
-        if theme.name != self.preferences.theme:
-            asked = self.preferences.interface.theme
-            self.preferences = kept(
-                replace(self.preferences, theme=theme.name), theme=theme.name, asked=asked
-            )
+        if theme.name != self._settings.theme(self._memory):
+            self._keep(theme=theme.name, asked=self._settings.interface.theme)
+
+    def _keep(self, **changes: str | bool | None) -> None:
+        """Remember something for the next start."""
+        self._memory = replace(self._memory, **changes)
+        if self._remember is not None:
+            self._remember(self._memory)
 
     def action_refuse_suspending(self) -> None:
         """Refuse to suspend where that would leave the terminal in raw mode."""
@@ -438,5 +450,8 @@ def app_with(
         readonly=readonly,
         opening=opening,
         tick_s=settings.interface.refresh_s,
-        preferences=preferences_of(settings, memory=recall(), remember=remember, letters=letters),
+        settings=settings,
+        memory=recall(),
+        remember=remember,
+        letters=letters,
     )

@@ -1,21 +1,14 @@
-"""The user's `[keys]`, and the bindings that Textual needs.
-
-Textual ignores unknown IDs, and silently gives a key with two actions to one of them, so the
-entries are checked here, and wrong ones are left out.
-"""
+"""Keys as Textual names them, and as users may write them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-import msgspec
 from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 from textual.keys import Keys
 
-from ddptop.job.keys import BY_ID, EVERYWHERE, HELP, MOVING, SCREENS, Key
-from ddptop.tui.settings import did_you_mean, near, shown
+from ddptop.job.keys import HELP, Key
 from ddptop.tui.textual_gaps import key_of_character
 
 NO_KEY = "no-key"
@@ -43,11 +36,11 @@ TEXTUAL_NAMES = {
 }
 """Textual's names of keys that are shown differently."""
 
-_SHOWN = {
+SHOWN = {
     **{name: key for key, name in TEXTUAL_NAMES.items()},
     **{"pgup": "PgUp", "pgdn": "PgDn", "return": "enter", "del": "delete", "ins": "insert"},
 }
-_KNOWN = {key.value for key in Keys if not key.value.startswith("<")}
+KNOWN = {key.value for key in Keys if not key.value.startswith("<")}
 
 
 def textual_key(key: str) -> str:
@@ -99,76 +92,9 @@ def parse_key(text: str) -> str | None:
     if modifiers == ["shift"] and len(last) == 1 and last.isalpha():
         return last.upper()
     is_function_key = last[:1] == "f" and last[1:].isdigit()
-    name = last.upper() if is_function_key else _SHOWN.get(last, last)
+    name = last.upper() if is_function_key else SHOWN.get(last, last)
     key = "+".join([*sorted(set(modifiers)), name])
-    is_known = textual_key(name) in _KNOWN or (len(last) == 1 and last.isprintable())
+    is_known = textual_key(name) in KNOWN or (len(last) == 1 and last.isprintable())
     if not is_known or not {"ctrl", "alt", "shift"}.issuperset(modifiers):
         return None
-    return None if "shift" in modifiers and textual_key(key) not in _KNOWN else key
-
-
-def check_keys(
-    given: Mapping[str, object], file: str
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """The valid entries of `[keys]`, and the errors.
-
-    Args:
-        given: a key, or a list of keys, by action.
-        file: the file's name, for messages.
-    """
-    where = f"{file}, [keys]"
-    wrong: list[str] = []
-    chosen: dict[str, tuple[str, ...]] = {}
-    for name, value in given.items():
-        if name not in BY_ID:
-            remedy = did_you_mean(name, BY_ID) or "; see ddptop keys"
-            wrong.append(f'{where}: "{name}" is not an action{remedy}')
-            continue
-        try:
-            texts = msgspec.convert([value] if isinstance(value, str) else value, list[str])
-            chosen[name] = tuple(dict.fromkeys(_checked(text) for text in texts if text))
-        except msgspec.ValidationError:
-            wrong.append(
-                f'{where}: "{name}" = {shown(value)} is not a key; use "s" or ["s", "ctrl+s"]'
-            )
-        except ValueError as error:
-            wrong.append(f'{where}: "{name}": {error}')
-    while clash := _clash(chosen):
-        key, ids, screen = clash
-        mine = [name for name in ids if chosen.pop(name, None) is not None]
-        both = " and ".join(f'"{name}"' for name in ids)
-        kept = "the default is kept" if len(mine) == 1 else "the defaults are kept"
-        wrong.append(
-            f'{where}: {key} is bound to {both} on the "{screen}" screen, so {kept}; '
-            "remap one of them"
-        )
-    return chosen, wrong
-
-
-def _checked(text: str) -> str:
-    """The key that a text means; raises ValueError if there is none, or it is reserved."""
-    key = parse_key(text)
-    if key is None:
-        meant = near(text.lower(), {*_KNOWN, *_SHOWN})
-        hint = f'did you mean "{meant}"?' if meant else 'use "s", "S", "ctrl+s", or "f5"'
-        raise ValueError(f'"{text}" is not a key; {hint}')
-    if key in RESERVED:
-        raise ValueError(f'"{text}" cannot be remapped: {RESERVED[key]}')
-    return key
-
-
-def _clash(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str], str] | None:
-    """A key that the user gave to an action while another has it: (key, actions, screen)."""
-    for screen, table in SCREENS.items():
-        owners: defaultdict[str, list[str]] = defaultdict(list)
-        given: set[str] = set()
-        for action in (*table, *MOVING, *EVERYWHERE):
-            defaults = action.defaults.split()
-            keys = chosen.get(action.id, tuple(defaults))
-            given |= set(keys) - set(defaults)
-            for key in keys:
-                owners[key].append(action.id)
-        for key, ids in owners.items():
-            if len(ids) > 1 and key in given:
-                return key, ids, screen
-    return None
+    return None if "shift" in modifiers and textual_key(key) not in KNOWN else key

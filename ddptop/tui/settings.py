@@ -1,54 +1,105 @@
-"""The user's settings of the interface, and what it remembers between runs."""
+"""The user's settings of the interface, and what it remembers between runs.
+
+Each entry of config.toml is checked by itself: wrong ones are reported and keep their defaults.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import os
+import typing
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
+from textual.color import Color, ColorParseError
+from textual.theme import BUILTIN_THEMES, Theme
 
+from ddptop.job.keys import BY_ID, EVERYWHERE, MOVING, SCREENS
+from ddptop.tui.keymap import KNOWN, RESERVED, SHOWN, parse_key
+from ddptop.tui.themes import DARK, LIGHT, OWN
 from ddptop_runner.base import bounded
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import config_file, state_home
 
-First = Literal["jobs", "devices"]
-"""The screens that ddptop can start on."""
-
-FIRSTS: tuple[First, ...] = ("jobs", "devices")
-REFRESH_S = (0.2, 60.0)
-"""Shortest and longest refresh interval."""
-
+SCHEMA = 1
+FILE_BYTES = 1 << 16
 TABLES = ("interface", "keys", "themes")
+
+TableT = TypeVar("TableT", bound=msgspec.Struct)
+Flag = Annotated[bool, Meta(description="true or false")]
+Text = Annotated[str, Meta(description="a theme name in quotes")]
+ColorText = Annotated[str | None, Meta(description='a color such as "#6fa8dc"')]
 
 
 class Interface(msgspec.Struct, frozen=True):
-    """`[interface]`."""
+    """`[interface]`; each description says what is valid."""
 
-    theme: str | None = None
+    theme: Text | None = None
     """None: the theme last chosen in the palette, else ddptop's default."""
-    ascii: bool | None = None
-    """None: depends on locale and TERM."""
-    refresh_s: float = 1.0
-    mouse: bool = True
-    first: First = "jobs"
+    ascii: Annotated[bool | Literal["auto"], Meta(description='"auto", true, or false')] = "auto"
+    refresh_s: Annotated[
+        float, Meta(ge=0.2, le=60, description="a number of seconds from 0.2 to 60")
+    ] = 1.0
+    mouse: Flag = True
+    first: Annotated[Literal["jobs", "devices"], Meta(description='"jobs" or "devices"')] = "jobs"
+
+
+class ThemeTable(msgspec.Struct, frozen=True):
+    """`[themes.NAME]`: a base, and the colors that differ from it."""
+
+    base: Text | None = None
+    dark: Flag | None = None
+    background: ColorText = None
+    surface: ColorText = None
+    panel: ColorText = None
+    foreground: ColorText = None
+    primary: ColorText = None
+    secondary: ColorText = None
+    accent: ColorText = None
+    success: ColorText = None
+    warning: ColorText = None
+    error: ColorText = None
+    boost: ColorText = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """The state file's content."""
+
+    schema: int = SCHEMA
+    greeted: bool = False
+    """Whether the hint of the first start was shown."""
+    theme: str | None = None
+    """The theme chosen in the palette."""
+    asked: str | None = None
+    """The theme in the settings at that time; a different one there now takes precedence."""
 
 
 class Settings(msgspec.Struct, frozen=True):
     """The valid settings of the interface."""
 
     interface: Interface = Interface()
-    keys: Mapping[str, object] = msgspec.field(default_factory=dict)
-    """Keys by action, not yet checked."""
-    themes: Mapping[str, object] = msgspec.field(default_factory=dict)
-    """Themes by name, not yet checked."""
-    file: str = "config.toml"
-    """The file's name, for messages."""
+    keys: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """The user's keys by action."""
+    themes: tuple[Theme, ...] = ()
+    """The user's themes."""
     problems: tuple[str, ...] = ()
     """Errors, one line each, with file, section, key, and remedy."""
+
+    def theme(self, memory: Memory) -> str:
+        """The theme at startup: the one chosen in the palette, unless the settings changed since.
+
+        Args:
+            memory: what earlier runs remembered.
+        """
+        chosen = memory.theme if memory.asked == self.interface.theme else None
+        known = known_themes(self.themes)
+        return next((name for name in (chosen, self.interface.theme) if name in known), DARK.name)
 
 
 def read_settings(file: Path | None = None) -> Settings:
@@ -59,8 +110,7 @@ def read_settings(file: Path | None = None) -> Settings:
     except FileNotFoundError:
         return Settings()
     except (OSError, RecursionError, ValueError) as error:  # of msgspec and tomllib
-        what = f"cannot read {file} ({error}); fix or remove it"
-        return Settings(file=file.name, problems=(what,))
+        return Settings(problems=(f"cannot read {file} ({error}); fix or remove it",))
     return parse(data, file.name)
 
 
@@ -71,62 +121,153 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
         data: its tables.
         file: its name, for messages.
     """
-    wrong = [
+    problems = [
         f"{file}: unknown section [{table}]{did_you_mean(table, TABLES)}"
         for table in data
         if table not in TABLES and near(table, TABLES)
     ]
-    tables: dict[str, Mapping[str, object]] = {}
-    for table in TABLES:
-        given = data.get(table, {})
-        if isinstance(given, Mapping):
-            tables[table] = given
-        else:
-            tables[table] = {}
-            wrong.append(f"{file}: {table} is not a section; write [{table}]")
-    interface = _interface(tables["interface"], f"{file}, [interface]", wrong)
-    return Settings(interface, tables["keys"], tables["themes"], file, tuple(wrong))
+    interface = _table(Interface, data.get("interface", {}), file, "interface", problems)
+    keys = _keys(data.get("keys", {}), file, problems)
+    themes = _themes(data.get("themes", {}), file, problems)
+    known = known_themes(themes)
+    if interface.theme is not None and interface.theme not in known:
+        meant = near(interface.theme, known)
+        hint = f'did you mean "{meant}"?' if meant else "the command palette lists all themes"
+        problems.append(
+            f'{file}, [interface]: theme = "{interface.theme}" is not a known theme; {hint}'
+        )
+    return Settings(interface, keys, themes, tuple(problems))
 
 
-def _interface(given: Mapping[str, object], where: str, wrong: list[str]) -> Interface:
-    known = ("theme", "ascii", "refresh_s", "mouse", "first")
-    wrong += [
-        f'{where}: "{name}" is not a setting{did_you_mean(name, known)}'
-        for name in given
-        if name not in known
-    ]
-    default = Interface()
+def _section(given: object, file: str, name: str, problems: list[str]) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    problems.append(f"{file}: {name} is not a section; write [{name}]")
+    return {}
 
-    def report(name: str, remedy: str) -> None:
-        wrong.append(f"{where}: {name} = {shown(given[name])} is not valid; {remedy}")
 
-    theme, mouse = given.get("theme"), given.get("mouse", default.mouse)
-    if theme is not None and not isinstance(theme, str):
-        report("theme", "use a theme name in quotes")
-        theme = None
-    if not isinstance(mouse, bool):
-        report("mouse", "use true or false")
-        mouse = default.mouse
-    ascii_only = given.get("ascii", "auto")
-    if ascii_only != "auto" and not isinstance(ascii_only, bool):
-        report("ascii", 'use "auto", true, or false')
-        ascii_only = "auto"
-    refresh_s = given.get("refresh_s", default.refresh_s)
-    low, high = REFRESH_S
-    is_number = isinstance(refresh_s, (int, float)) and not isinstance(refresh_s, bool)
-    if not is_number or not low <= float(refresh_s) <= high:  # type: ignore[arg-type]
-        report("refresh_s", f"use a number of seconds from {low:g} to {high:g}")
-        refresh_s = default.refresh_s
-    first = next((one for one in FIRSTS if one == given.get("first", default.first)), None)
-    if first is None:
-        report("first", 'use "jobs" or "devices"')
-    return Interface(
-        theme=theme,
-        ascii=None if ascii_only == "auto" else bool(ascii_only),
-        refresh_s=float(refresh_s),  # type: ignore[arg-type]
-        mouse=mouse,
-        first=first or default.first,
-    )
+def _table(kind: type[TableT], given: object, file: str, name: str, problems: list[str]) -> TableT:
+    """A section's valid entries; the others are reported and keep their defaults."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    valid: dict[str, object] = {}
+    for key, value in _section(given, file, name, problems).items():
+        if key not in hints:
+            problems.append(f'{file}, [{name}]: "{key}" is not a setting{did_you_mean(key, hints)}')
+            continue
+        try:
+            valid[key] = msgspec.convert(value, hints[key])
+        except msgspec.ValidationError:
+            problems.append(
+                f"{file}, [{name}]: {key} = {shown(value)} is not valid; use {_valid(hints[key])}"
+            )
+    return kind(**valid)
+
+
+def _valid(hint: object) -> str:
+    """What a field accepts, from the description in its type."""
+    found = (meta.description for meta in getattr(hint, "__metadata__", ()))
+    inner = (_valid(one) for one in typing.get_args(hint))
+    return next((text for text in (*found, *inner) if text), "")
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def _keys(given: object, file: str, problems: list[str]) -> dict[str, tuple[str, ...]]:
+    """The valid entries of `[keys]`.
+
+    Textual ignores unknown IDs, and silently gives a key with two actions to one of them.
+    """
+    where = f"{file}, [keys]"
+    chosen: dict[str, tuple[str, ...]] = {}
+    for name, value in _section(given, file, "keys", problems).items():
+        if name not in BY_ID:
+            remedy = did_you_mean(name, BY_ID) or "; see ddptop keys"
+            problems.append(f'{where}: "{name}" is not an action{remedy}')
+            continue
+        try:
+            texts = msgspec.convert([value] if isinstance(value, str) else value, list[str])
+            chosen[name] = tuple(dict.fromkeys(_key(text) for text in texts if text))
+        except msgspec.ValidationError:
+            problems.append(
+                f'{where}: "{name}" = {shown(value)} is not a key; use "s" or ["s", "ctrl+s"]'
+            )
+        except ValueError as error:
+            problems.append(f'{where}: "{name}": {error}')
+    while clash := _clash(chosen):
+        key, ids, screen = clash
+        mine = [name for name in ids if chosen.pop(name, None) is not None]
+        both = " and ".join(f'"{name}"' for name in ids)
+        kept = "the default is kept" if len(mine) == 1 else "the defaults are kept"
+        problems.append(
+            f'{where}: {key} is bound to {both} on the "{screen}" screen, so {kept}; '
+            "remap one of them"
+        )
+    return chosen
+
+
+def _key(text: str) -> str:
+    """The key that a text means; raises ValueError if there is none, or it is reserved."""
+    key = parse_key(text)
+    if key is None:
+        meant = near(text.lower(), {*KNOWN, *SHOWN})
+        hint = f'did you mean "{meant}"?' if meant else 'use "s", "S", "ctrl+s", or "f5"'
+        raise ValueError(f'"{text}" is not a key; {hint}')
+    if key in RESERVED:
+        raise ValueError(f'"{text}" cannot be remapped: {RESERVED[key]}')
+    return key
+
+
+def _clash(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str], str] | None:
+    """A key that the user gave to an action while another has it: (key, actions, screen)."""
+    for screen, table in SCREENS.items():
+        owners: defaultdict[str, list[str]] = defaultdict(list)
+        given: set[str] = set()
+        for action in (*table, *MOVING, *EVERYWHERE):
+            defaults = action.defaults.split()
+            keys = chosen.get(action.id, tuple(defaults))
+            given |= set(keys) - set(defaults)
+            for key in keys:
+                owners[key].append(action.id)
+        for key, ids in owners.items():
+            if len(ids) > 1 and key in given:
+                return key, ids, screen
+    return None
+
+
+# --- themes ---------------------------------------------------------------------------------------
+
+
+def known_themes(users: Iterable[Theme]) -> dict[str, Theme]:
+    """All themes by name: Textual's, ddptop's, and the user's."""
+    return {theme.name: theme for theme in (*BUILTIN_THEMES.values(), *OWN, *users)}
+
+
+def _themes(given: object, file: str, problems: list[str]) -> tuple[Theme, ...]:
+    themes: list[Theme] = []
+    for name, table in _section(given, file, "themes", problems).items():
+        where = f"{file}, [themes.{name}]"
+        wanted = _table(ThemeTable, table, file, f"themes.{name}", problems)
+        known = known_themes(themes)
+        if wanted.base is not None and wanted.base not in known:
+            hint = did_you_mean(wanted.base, known)
+            problems.append(f'{where}: base = "{wanted.base}" is not a known theme{hint}')
+        base = known.get(wanted.base or "", LIGHT if wanted.dark is False else DARK)
+        changes: dict[str, Any] = {} if wanted.dark is None else {"dark": wanted.dark}
+        for color, text in msgspec.structs.asdict(wanted).items():
+            if color in ("base", "dark") or text is None:
+                continue
+            try:
+                changes[color] = Color.parse(text).hex
+            except ColorParseError:
+                problems.append(
+                    f"{where}: {color} = {shown(text)} is not valid; use {_valid(ColorText)}"
+                )
+        themes.append(dataclasses.replace(base, name=name, **changes))
+    return tuple(themes)
+
+
+# --- messages -------------------------------------------------------------------------------------
 
 
 def shown(value: object) -> str:
@@ -149,45 +290,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f'; did you mean "{found}"?' if found else ""
 
 
-SCHEMA = 1
-FILE_BYTES = 1 << 16
+# --- memory ---------------------------------------------------------------------------------------
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """The file's content."""
-
-    schema: int = SCHEMA
-    greeted: bool = False
-    """Whether the hint of the first start was shown."""
-    theme: str | None = None
-    """The theme chosen in the palette."""
-    asked: str | None = None
-    """The theme in the settings at that time; a different one there now takes precedence."""
-
-    def remembered_theme(self, configured: str | None) -> str | None:
-        """The theme chosen in the palette, unless the settings have changed since."""
-        return self.theme if self.asked == configured else None
-
-
-_decoder = msgspec.json.Decoder(Memory)
-
-
-def _file() -> Path:
+def _memory_file() -> Path:
     return state_home() / "interface.json"
 
 
 def recall() -> Memory:
     """Read the memory; empty if the file cannot be read."""
     try:
-        return bounded.decode_json(_decoder, bounded.read_bytes(_file(), FILE_BYTES))
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return msgspec.json.decode(bounded.read_bytes(_memory_file(), FILE_BYTES), type=Memory)
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return Memory()
 
 
 def remember(memory: Memory) -> None:
     """Save the memory, if possible."""
+    file = _memory_file()
     with contextlib.suppress(OSError):
-        _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _file().parent.stat().st_uid != os.geteuid():
-            return  # never write into another user's folder
-        write_atomic(_file(), msgspec.json.encode(memory))
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if file.parent.stat().st_uid == os.geteuid():  # never write into another user's folder
+            write_atomic(file, msgspec.json.encode(memory))

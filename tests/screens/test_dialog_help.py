@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.launching import FIELDS
-from ddptop.tui.preferences import Preferences
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.settings import Settings
 from tests.support import fake_gpus
 from tests.support.driving import settle, shown, until
 from textual.pilot import Pilot
@@ -89,7 +89,7 @@ async def test_a_question_and_a_text(frozen: Path, make_app: MakeApp) -> None:
 async def test_a_key_of_ones_own_is_named_and_the_question_mark_is_free_again(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    app = make_app(preferences=Preferences(keys={"app.help": ("F2",)}))
+    app = make_app(settings=Settings(keys={"app.help": ("F2",)}))
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("n")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.preferences import preferences_of
 from ddptop.tui.settings import Settings, parse, recall, remember
 from tests.support.driving import said, settle, until
 from tests.support.terminal import Terminal
@@ -16,7 +15,7 @@ MakeApp = Callable[..., DdptopApp]
 
 async def test_a_hint_once(frozen: Path, make_app: MakeApp) -> None:
     for expected in (True, False):
-        app = make_app(preferences=preferences_of(Settings(), memory=recall(), remember=remember))
+        app = make_app(settings=Settings(), memory=recall(), remember=remember)
         async with app.run_test() as pilot:
             await settle(pilot)
             assert ("? help · ctrl+p commands" in said(app)) is expected
@@ -24,7 +23,7 @@ async def test_a_hint_once(frozen: Path, make_app: MakeApp) -> None:
 
 async def test_it_names_the_users_keys(frozen: Path, make_app: MakeApp) -> None:
     given = parse({"keys": {"app.help": "f9", "app.palette": "ctrl+o"}}, "config.toml")
-    app = make_app(preferences=preferences_of(given, remember=remember))
+    app = make_app(settings=given, remember=remember)
     async with app.run_test() as pilot:
         await settle(pilot)
         assert "F9 help · ctrl+o commands" in said(app)

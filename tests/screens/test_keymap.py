@@ -11,7 +11,6 @@ import ddptop
 from ddptop.job import keys
 from ddptop.job.keys import BY_ID
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.preferences import preferences_of
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
@@ -26,9 +25,9 @@ async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: M
     fake_gpus.eight_gpu_ranks(eight_gpus)
     fake_home.two_cpu_ranks(eight_gpus)
     given = {"keys": {"job.stop": "X", "app.help": "f9", "move.down": "ctrl+n", "job.kill": ""}}
-    preferences = preferences_of(parse(given, "config.toml"))
-    assert preferences.problems == ()
-    app = make_app(preferences=preferences)
+    settings = parse(given, "config.toml")
+    assert settings.problems == ()
+    app = make_app(settings=settings)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert "X Stop" in keys_shown(app) and "F9 Help" in keys_shown(app)
@@ -53,8 +52,7 @@ async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: M
 async def test_a_wrong_key_map_does_not_keep_it_from_starting(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    preferences = preferences_of(parse({"keys": {"job.stopp": "s", "job.kill": 3}}, "config.toml"))
-    app = make_app(preferences=preferences)
+    app = make_app(settings=parse({"keys": {"job.stopp": "s", "job.kill": 3}}, "config.toml"))
     async with app.run_test() as pilot:
         await settle(pilot)
         (note,) = app._notifications
@@ -127,7 +125,7 @@ def test_texts_name_known_actions() -> None:
 async def test_messages_name_the_users_keys(eight_gpus: Path, make_app: MakeApp) -> None:
     fake_home.two_cpu_ranks(eight_gpus)
     given = {"keys": {"job.launch": "f7", "view.story": "Z", "job.findings": "", "view.back": "B"}}
-    app = make_app(preferences=preferences_of(parse(given, "config.toml")))
+    app = make_app(settings=parse(given, "config.toml"))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert keys.with_keys("{job.launch} {view.story} {job.stop}") == "F7 Z s"

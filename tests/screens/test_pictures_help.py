@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.preferences import Preferences
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.settings import Interface, Settings
 from ddptop.tui.themes import OWN
 from tests.support import fake_gpus, fake_home
 from tests.support.driving import look, settle, until
@@ -37,12 +37,12 @@ def test_help(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: obje
 def test_other_themes(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, theme: str
 ) -> None:
-    app = some_jobs(eight_gpus, make_app, Preferences(theme=theme))
+    app = some_jobs(eight_gpus, make_app, settings=Settings(Interface(theme=theme)))
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
 def test_ascii_only(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
-    app = some_jobs(eight_gpus, make_app, Preferences(letters="ascii"))
+    app = some_jobs(eight_gpus, make_app, letters="ascii")
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
@@ -50,12 +50,12 @@ def test_no_colors(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    app = some_jobs(eight_gpus, make_app, Preferences())
+    app = some_jobs(eight_gpus, make_app)
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
-def some_jobs(home: Path, make_app: MakeApp, preferences: Preferences) -> DdptopApp:
+def some_jobs(home: Path, make_app: MakeApp, **options: object) -> DdptopApp:
     """Four jobs on eight devices."""
     for make in (fake_home.two_cpu_ranks, fake_gpus.eight_gpu_ranks, fake_home.failed_job):
         make(home)
-    return make_app(preferences=preferences)
+    return make_app(**options)

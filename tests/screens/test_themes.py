@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from ddptop.charts.compared import STYLES
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.preferences import Preferences, preferences_of
-from ddptop.tui.settings import Memory, Settings, parse
-from ddptop.tui.themes import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
+from ddptop.tui.settings import Interface, Memory, Settings, parse
+from ddptop.tui.themes import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN
 from ddptop.tui.widgets.bars import KeyBar
 from tests.support import color_vision, fake_gpus, fake_home
 from tests.support.driving import settle
@@ -77,8 +76,7 @@ class TestOwn:
             "pale": {"dark": False},
             "hers": {"base": "mine"},
         }
-        (mine, pale, hers), wrong = own_themes(given, "config.toml")
-        assert wrong == []
+        mine, pale, hers = parse({"themes": given}, "config.toml").themes
         assert mine.error == "#FF0000" and mine.primary == "#88C0D0"
         assert not pale.dark and pale.background == "#fbfbf9"
         assert hers.error == "#FF0000"
@@ -88,18 +86,18 @@ class TestOwn:
         [
             ({"base": "nordd"}, 'base = "nordd" is not a known theme; did you mean "nord"?'),
             ({"dark": "yes"}, 'dark = "yes" is not valid; use true or false'),
-            ({"eror": "red"}, '"eror" is not a theme color; did you mean "error"?'),
-            ({"error": 3}, 'error = 3 is not a color; use a value such as "#6fa8dc"'),
+            ({"eror": "red"}, '"eror" is not a setting; did you mean "error"?'),
+            ({"error": 3}, 'error = 3 is not valid; use a color such as "#6fa8dc"'),
         ],
     )
     def test_what_is_wrong_is_named(self, table: dict[str, object], problem: str) -> None:
-        themes, wrong = own_themes({"mine": table}, "config.toml")
-        assert wrong == [f"config.toml, [themes.mine]: {problem}"]
-        assert [theme.name for theme in themes] == ["mine"]
+        settings = parse({"themes": {"mine": table}}, "config.toml")
+        assert settings.problems == (f"config.toml, [themes.mine]: {problem}",)
+        assert [theme.name for theme in settings.themes] == ["mine"]
 
     async def test_it_is_used(self, frozen: Path, make_app: MakeApp) -> None:
         given = {"interface": {"theme": "mine"}, "themes": {"mine": {"error": "#cc3344"}}}
-        app = make_app(preferences=preferences_of(parse(given, "config.toml")))
+        app = make_app(settings=parse(given, "config.toml"))
         async with app.run_test() as pilot:
             await settle(pilot)
             assert app.theme == "mine" and app.theme_variables["error"].lower() == "#cb3344"
@@ -109,14 +107,14 @@ async def test_a_theme_chosen_in_the_palette_is_there_at_the_next_start(
     frozen: Path, make_app: MakeApp
 ) -> None:
     kept: list[Memory] = []
-    app = make_app(preferences=preferences_of(Settings(), remember=kept.append))
+    app = make_app(settings=Settings(), remember=kept.append)
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("ctrl+p", *"theme nord")
         await settle_palette(pilot)
         assert app.theme == "nord"
     assert kept[-1] == Memory(greeted=True, theme="nord", asked=None)
-    assert preferences_of(Settings(), memory=kept[-1]).theme == "nord"
+    assert Settings().theme(kept[-1]) == "nord"
 
 
 async def settle_palette(pilot: Pilot[None]) -> None:
@@ -138,7 +136,7 @@ async def settle_palette(pilot: Pilot[None]) -> None:
 async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_app: MakeApp) -> None:
     kept: list[Memory] = []
     given = {"interface": {"theme": "nord"}}
-    app = make_app(preferences=preferences_of(parse(given, "config.toml"), remember=kept.append))
+    app = make_app(settings=parse(given, "config.toml"), remember=kept.append)
     async with app.run_test() as pilot:
         await settle(pilot)
     assert [memory.theme for memory in kept] == [None]
@@ -147,7 +145,7 @@ async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_ap
 async def test_labels_are_brighter_where_contrast_is_wanted(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    app = make_app(preferences=Preferences(theme=CONTRAST.name))
+    app = make_app(settings=Settings(Interface(theme=CONTRAST.name)))
     async with app.run_test() as pilot:
         await settle(pilot)
         view = app.screen.query_one(KeyBar)

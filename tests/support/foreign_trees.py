@@ -45,7 +45,7 @@ def process(pid: int, ppid: int, command: str | Sequence[str], **values: Any) ->
     argv = tuple(command.split() if isinstance(command, str) else command)
     defaults: dict[str, Any] = {
         "start_ticks": pid * 10,
-        "state": "S",
+        "is_zombie": False,
         "session": ppid,
         "uid": 1000,
         "comm": argv[0].rpartition("/")[2][:15] if argv else "",

@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.snapshot import Progress
@@ -352,279 +354,47 @@ def seldom(run: Run, tick: Tick) -> Iterator[Written]:
         yield tick.at_s, f"epoch {tick.epoch} step {tick.step}/{tick.of} loss {_loss(tick):.3f}\n"
 
 
-LONG = Run(epochs=39, steps=131, step_s=0.25)  # 5,109 steps: not a round number of epochs
-SHORT = Run(epochs=1, steps=600)
-RESUMED = Run(began_at=300)
-PAUSES = Run(epochs=8, steps=188, validation_s=10.0)
-UNEVEN = Run(epochs=4, steps=188, last=61)
+def unknown_length(run: Run, tick: Tick) -> Iterator[Written]:
+    """A bar without a total."""
+    yield tick.at_s, f"\r{tick.done}it [00:10, 4.00it/s, loss={_loss(tick):.3f}]"
 
-CASES = (
-    # the recorded samples' styles
-    Case("accelerate: one bar for the run", bars(of_run=True), "estimate"),
-    Case("HF Trainer: bar for the run, dictionaries", hf_trainer, "estimate"),
-    Case(
-        "imagenet: Epoch: [0][11/25]",
-        lines("Epoch: [{epoch}][{step:2d}/{of}]\tTime  0.053 ( 0.273)\tLoss {loss:.4e} (2.1)"),
-        "epoch",
-    ),
-    Case(
-        "imagenet, --epochs 4",
-        lines("Epoch: [{epoch}][{step:2d}/{of}]\tTime  0.053 ( 0.273)\tLoss {loss:.4e} (2.1)"),
-        "estimate",
-        command=("python", "main.py", "--dummy", "--epochs", "4"),
-    ),
-    Case(
-        "apex imagenet",
-        lines("Epoch: [{epoch}][{step}/{of}]\tTime 0.412 (0.633)\tLoss {loss:.10f} (7.0123)"),
-        "epoch",
-    ),
-    Case(
-        "DeepSpeed: step=30, skipped=0",
-        running_on("[2026-11-21 02:13:04,658] [INFO] [Rank 0] step={done}, skipped=0, lr=[0.01]"),
-        "nothing",
-    ),
-    Case(
-        "fairseq: epoch 027:  267 / 1000",
-        lines(
-            "| epoch {epoch:03d}:   {step} / {of} loss={loss:.3f}, ups=4.00, num_updates={done},"
-            " lr=0.1",
-            first=1,
-        ),
-        "nothing",
-    ),
-    Case(
-        "horovod mnist, 2 tagged ranks",
-        tagged("Train Epoch: {epoch} [{samples}/{of_samples} ({percent:.0f}%)]\tLoss: {loss:.6f}"),
-        "epoch",
-    ),
-    Case("Keras 3 bar", keras),
-    Case("Keras 2 bar", keras_2),
-    Case("Keras, one line per epoch", keras_lines, known_from=0.25, off=0.25),
-    Case("Lightning, rich", rich),
-    Case(
-        "Lightning, tqdm: Epoch 1:  50%|",
-        bars("Epoch {epoch}: "),
-        "epoch",
-    ),
-    Case(
-        "Lightning, tqdm, --trainer.max_epochs=4",
-        bars("Epoch {epoch}: "),
-        "estimate",
-        command=("python", "fit.py", "--trainer.max_epochs=4"),
-    ),
-    Case(
-        "Megatron: iteration  122/  250000",
-        running_on(
-            " iteration {done:8d}/{total:8d} | consumed samples:  125952 | elapsed time per"
-            " iteration (ms): {ms:.1f} | lm loss: {loss:.6E} | loss scale: 1.0 |",
-            every=10,
-        ),
-    ),
-    Case(
-        "mmengine: Epoch(train) [1][ 340/1563], eta",
-        lines(
-            "2023/05/19 13:41:22 - mmengine - INFO - Epoch(train) [{epoch}][{step:4d}/{of}]"
-            "  lr: 1.0e-03  eta: {run_eta}  time: 0.2500  data_time: 0.0069  loss: {loss:.4f}",
-            first=1,
-        ),
-        "epoch",
-    ),
-    Case("mpirun: step 10/40", tagged("step {done}/{total} loss {loss:.4f}")),
-    Case(
-        "nanoGPT: iter 55: loss",
-        running_on("iter {done}: loss {loss:.4f}, time {ms:.2f}ms, mfu 0.01%", every=10),
-        "nothing",
-    ),
-    Case(
-        "nanoGPT, --max_iters=752",
-        running_on("iter {done}: loss {loss:.4f}, time {ms:.2f}ms, mfu 0.01%", every=10),
-        "estimate",
-        command=("python", "train.py", "--max_iters=752"),
-    ),
-    Case(
-        "timm: Train: 0 [  50/625 (  8%)]",
-        lines(
-            "Train: {epoch} [{before:4d}/{of} ({percent:3.0f}%)]  Loss: {loss:.3f} (6.93)"
-            "  Time: 0.205s, 1248.78/s  LR: 1.0e-05"
-        ),
-        "epoch",
-    ),
-    Case("Ultralytics", ultralytics),
-    # scripts of other people
-    Case(
-        "Fabric: iteration without a total",
-        running_on("epoch {epoch} | iteration {done} | loss {loss:.4f}", every=5),
-        "nothing",
-    ),
-    Case(
-        "accelerate cv_example: one line per epoch",
-        lines("epoch {epoch}: accuracy 41.20", every=10**6),
-        "nothing",
-    ),
-    Case(
-        "DeepSpeed cifar10: [1,  2000] loss",
-        lines("[{epoch}, {step:5d}] loss: {loss:.3f}", first=1),
-        "nothing",
-    ),
-    Case(
-        "horovod synthetic: Iter #1",
-        running_on("Iter #{done}: 10.2 img/sec per CPU", every=50),
-        "nothing",
-    ),
-    # hard ones
-    Case(
-        "epoch 25 step 3220/5120, continuing counter",
-        running_on("epoch {epoch} step {done}/{total} loss {loss:.4f}"),
-        run=LONG,
-        known_from=1 / 39 + 0.01,
-    ),
-    Case(
-        "epoch 1/39 step 3220/5120, continuing counter",
-        running_on("epoch {epoch}/{epochs} step {done}/{total} loss {loss:.4f}", first=1),
-        run=LONG,
-        known_from=1 / 39 + 0.01,
-    ),
-    Case(
-        "the same, watched from the middle",
-        running_on("epoch {epoch} step {done}/{total} loss {loss:.4f}"),
-        run=LONG,
-        looked_from=0.4,
-        known_from=0.45,
-    ),
-    Case(
-        "the same, resumed midway",
-        running_on("epoch {epoch} step {done}/{total} loss {loss:.4f}"),
-        run=LONG._replace(began_at=2000),
-        known_from=0.45,
-    ),
-    Case(
-        "the same from epoch 0/39, watched from the middle",
-        running_on("epoch {epoch}/{epochs} step {done}/{total} loss {loss:.4f}"),
-        run=LONG,
-        looked_from=0.4,
-        known_from=0.45,
-    ),
-    Case(
-        "Epoch 1 above step 3220/5120, continuing counter",
-        headed("step {done}/{total} loss {loss:.4f}", "=== Epoch {epoch} ==="),
-        run=LONG,
-        known_from=1 / 39 + 0.01,
-    ),
-    Case(
-        "Epoch [1/5], Step [100/600]",
-        lines("Epoch [{epoch}/{epochs}], Step [{step}/{of}], Loss: {loss:.4f}", first=1),
-        known_from=0.1,
-    ),
-    Case(
-        "epoch 0 step 60/188, 0-based, one line per 47 steps",
-        seldom,
-        "epoch",
-        known_from=0.26,
-        off=0.25,
-    ),
-    Case(
-        "epoch 0/4, 0-based: four epochs or five?",
-        lines("epoch {epoch}/{epochs} step {step}/{of} loss {loss:.4f}"),
-        "epoch",
-        known_from=0.26,
-    ),
-    Case(
-        "epoch 0/4, 0-based, --epochs=4",
-        lines("epoch {epoch}/{epochs} step {step}/{of} loss {loss:.4f}"),
-        "estimate",
-        known_from=0.1,
-        command=("python", "t.py", "--epochs=4"),
-    ),
-    Case(
-        "tqdm per epoch, --epochs 4",
-        bars(),
-        "estimate",
-        command=("torchrun", "--nproc-per-node", "2", "t.py", "--epochs", "4"),
-    ),
-    Case(
-        "tqdm per epoch, --epochs 4, watched from epoch 3",
-        bars(),
-        "estimate",
-        command=("python", "t.py", "--epochs", "4"),
-        looked_from=0.6,
-    ),
-    Case(
-        "tqdm per epoch, --epochs 4, resumed",
-        bars(),
-        "epoch",
-        run=RESUMED,
-        command=("python", "t.py", "--epochs", "4", "--resume", "last.pt"),
-        known_from=0.51,
-    ),
-    Case("tqdm per epoch, epochs unknown", bars(), "epoch", known_from=0.26),
-    Case("tqdm for steps inside tqdm for epochs", nested),
-    Case("tqdm: Epoch 2/4:", bars("Epoch {epoch}/{epochs}: ", first=1)),
-    Case("the same, resumed midway", bars("Epoch {epoch}/{epochs}: ", first=1), run=RESUMED),
-    Case(
-        "tqdm: Epoch 2/8, validation bars in between",
-        bars("Epoch {epoch}/{epochs}: ", first=1, validation="Validating: "),
-        run=PAUSES,
-    ),
-    Case(
-        "tqdm: Epoch 2/8, bare validation bars in between",
-        bars("Epoch {epoch}/{epochs}: ", first=1, validation="-"),
-        run=PAUSES,
-    ),
-    Case(
-        "tqdm: Epoch 2/4, short last epoch",
-        bars("Epoch {epoch}/{epochs}: ", first=1),
-        run=UNEVEN,
-        off=0.16,
-    ),
-    Case("Epoch 1/4 above step lines", headed("step {step}/{of} loss {loss:.4f}"), known_from=0.1),
-    Case("Epoch 1/4 above tqdm", headed(""), known_from=0.1),
-    Case(
-        "Epoch 1 above [ 640/6400]",
-        headed("loss: {loss:.4f}  [{samples:5d}/{of_samples}]", "Epoch {epoch}\n-----"),
-        "epoch",
-        known_from=0.26,
-    ),
-    Case(
-        "two counters: batch 20/188 ... step 396/752",
-        lines(
-            "epoch {epoch}/{epochs} | batch {step}/{of} | step {done}/{total} | loss {loss:.4f}",
-            first=1,
-        ),
-    ),
-    Case(
-        "two counters: iter 20/188 global_step 396",
-        lines("epoch {epoch} iter {step}/{of} global_step {done} loss {loss:.4f}"),
-        "epoch",
-    ),
-    Case("gradient accumulation: Steps: bar counts updates", bars("Steps: ", of_run=True)),
-    Case(
-        "the same, --epochs 4",
-        bars("Steps: ", of_run=True),
-        "estimate",
-        command=("accelerate", "launch", "t.py", "--epochs", "4"),
-    ),
-    Case(
-        "bar of unknown length",
-        lambda run, tick: iter(
-            [(tick.at_s, f"\r{tick.done}it [00:10, 4.00it/s, loss={_loss(tick):.3f}]")]
-        ),
-        "nothing",
-    ),
-    Case(
-        "step 10/2000, one epoch",
-        lines("step {step}/{of} loss {loss:.4f}"),
-        run=SHORT,
-    ),
-    Case(
-        "epoch 1/1 step 10/600",
-        lines("epoch {epoch}/{epochs} step {step}/{of} loss {loss:.4f}", first=1),
-        run=SHORT,
-    ),
-    Case(
-        "one line per epoch: epoch 3/8 loss",
-        lines("epoch {epoch}/{epochs} loss {loss:.4f}", every=10**6, first=1),
-        run=PAUSES,
-        known_from=0.25,
-        off=1 / 8,
-    ),
-)
+
+def tutorial(run: Run, tick: Tick) -> Iterator[Written]:
+    """One line before each epoch, as in torch's tutorial."""
+    if tick.step == 1:
+        text = f"[GPU0] Epoch {tick.epoch} | Batchsize: 32 | Steps: 188\n"
+        yield tick.at_s - run.step_s, text
+
+
+MAKERS = {one.__name__: one for one in (lines, running_on, bars, tagged, headed)}
+BARS = (nested, keras, keras_2, rich, ultralytics, hf_trainer, unknown_length)
+WRITERS = {one.__name__: one for one in (*BARS, keras_lines, seldom, tutorial)}
+LONG = Run(epochs=39, steps=131, step_s=0.25)  # 5,109 steps: not a round number of epochs
+PAUSES = Run(epochs=8, steps=188, validation_s=10.0)
+RUNS = {
+    "long": LONG,
+    "long, resumed": LONG._replace(began_at=2000),
+    "short": Run(epochs=1, steps=600),
+    "resumed": Run(began_at=300),
+    "pauses": PAUSES,
+    "uneven": Run(epochs=4, steps=188, last=61),
+}
+
+
+def _case(name: str, writer: str, **given: Any) -> Case:
+    of_case = {key: given.pop(key) for key in Case._fields if key in given}
+    if "run" in of_case:
+        of_case["run"] = RUNS[of_case["run"]]
+    of_case["command"] = tuple(of_case.get("command", ()))
+    write = MAKERS[writer](**given) if writer in MAKERS else WRITERS[writer]
+    return Case(name, write, **of_case)
+
+
+def _cases(kind: str) -> tuple[Case, ...]:
+    styles = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+    return tuple(_case(**style) for style in styles[kind])
+
+
+CASES = _cases("case")
+RESUMED_CASES = (*CASES, *_cases("resumed"))
+"""Those of jobs that resume."""

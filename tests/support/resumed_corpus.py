@@ -2,7 +2,6 @@
 
 Time is simulated. A resumed script first skips the batches that it has trained on, quickly, and
 then trains on; its probe counts the steps of the new attempt only.
-`python -m tests.support.resumed_corpus` prints the table of all cases.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from tests.support.progress_corpus import CASES, START, Case, Run, Tick, lines, running_on
+from tests.support.progress_corpus import START, Case, Run, Tick
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job import progress as job_progress
@@ -32,29 +30,6 @@ LOOK_AFTER_S = 30.0
 """How long after the first step is looked."""
 
 NAMED = "=> resuming from runs/k/last.pt (step {step}, epoch {epoch})\n"
-RESUMED_CASES = (
-    *CASES,
-    Case(
-        "tutorial: [GPU0] Epoch 329 | Batchsize: 32 | Steps: 32",
-        lambda run, tick: iter(
-            [(tick.at_s - run.step_s, f"[GPU0] Epoch {tick.epoch} | Batchsize: 32 | Steps: 188\n")]
-            if tick.step == 1
-            else []
-        ),
-        "nothing",
-    ),
-    Case(
-        "nanoGPT, --max_iters=752 --init_from=resume",
-        running_on("iter {done}: loss {loss:.4f}, time {ms:.2f}ms, mfu 0.01%", every=10),
-        "estimate",
-        command=("python", "train.py", "--max_iters=752", "--init_from=resume"),
-    ),
-    Case(
-        "Epoch 2/4, line at the end only",
-        lines("Epoch {epoch}/{epochs} loss {loss:.4f}", every=10**6, first=1),
-        "estimate",
-    ),
-)
 BARS = ("bar", "tqdm", "Keras", "Lightning", "Ultralytics", "HF Trainer", "Steps:")
 
 
@@ -168,34 +143,3 @@ def _every(case: Case, run: Run, ticks: list[Tick]) -> int:
     printing = [tick.done for tick in ticks if any(True for _ in case.write(run, tick))]
     apart = [after - before for before, after in itertools.pairwise(printing)]
     return max(apart, default=run.total)
-
-
-def error(shown: Shown) -> tuple[str, str, str]:
-    """(step, share, ETA) as shown, against the truth."""
-    step = "n/a"
-    if shown.step is not None:
-        step = f"{shown.step - shown.true_step:+d}" if shown.counts == "run" else "own count"
-    progress = shown.progress
-    share = eta = "n/a"
-    if progress is not None and progress.fraction is not None:
-        share = f"{100 * (progress.fraction - shown.true_share):+.1f} %"
-    if progress is not None and progress.eta_s is not None:
-        eta = f"{100 * (progress.eta_s / shown.true_eta_s - 1):+.0f} %"
-    return step, share, eta
-
-
-def main() -> None:
-    """Print the table."""
-    print("|output|every|first attempt|loaded|named|neither|")
-    print("|---|--:|---|---|---|---|")
-    for case in RESUMED_CASES:
-        cells = []
-        for began, loaded, named in ((0, 0, 0), (300, 1, 0), (300, 0, 1), (300, 0, 0)):
-            with tempfile.TemporaryDirectory() as folder:
-                shown = resumed(case, Path(folder), began, loaded=bool(loaded), named=bool(named))
-                cells.append(" · ".join(error(shown)))
-        print("|".join(["", case.name.replace("|", "/"), str(shown.every), *cells, ""]))
-
-
-if __name__ == "__main__":
-    main()

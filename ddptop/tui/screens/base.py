@@ -12,12 +12,13 @@ from textual.dom import NoScreen
 from textual.reactive import var
 from textual.widget import Widget
 
+from ddptop.charts.window import View
 from ddptop.draw.header import cost
 from ddptop.job.findings import findings
 from ddptop.job.ranks import device_uuid
 from ddptop.job.record import Job
 from ddptop.logs.messages import LogRead
-from ddptop.sources.chart import ChartQuery
+from ddptop.sources.history import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
 from ddptop.style import Line, line
 from ddptop.tui import operations
@@ -121,16 +122,14 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         message.stop()
         for chart in self.charts():
             if chart is not message.chart:
-                view = message.chart.view
-                chart.follow(view if chart.has_steps else message.chart.time_view())
+                chart.follow(message.chart.view)
         if message.moved:
             self.post_message(QueryChanged())
 
     def chart_query(self, columns: int, rank: int | None = None) -> ChartQuery:
         """The query for its charts; the whole run if there are none."""
-        charts = self.charts()
-        window_s, until = charts[0].time_span() if charts else (None, None)
-        return ChartQuery(columns, window_s, until, rank)
+        view = next((chart.view for chart in self.charts()), View())
+        return ChartQuery(columns, view.axis, view.span, view.right, rank)
 
     def action_chart(self, name: str, amount: int = 0) -> None:
         """Apply a chart key to the focused chart, or else to the first visible one."""
@@ -142,10 +141,10 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     def next_axis(self, chart: ChartWidget) -> None:
         """Switch between time and steps, or explain why that is not possible."""
-        if chart.has_steps:
+        if (why_not := chart.no_steps) is None:
             chart.next_axis()
         else:
-            self.notify(chart.no_steps, severity="warning")
+            self.notify(why_not, severity="warning")
 
     def pan(self, chart: ChartWidget, direction: int) -> None:
         """Pan a chart; if another widget uses the arrow keys, the chart takes the focus."""

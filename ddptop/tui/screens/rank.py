@@ -7,17 +7,15 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.charts.figures import FiguresData, device_curves
-from ddptop.charts.split import SplitData
+from ddptop.charts.curves import Curves
+from ddptop.charts.devices import figures_of
 from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
 from ddptop.job.help import explain_rank, glossary
-from ddptop.job.hosts import has_several
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
-from ddptop.job.ranks import Known, device_of, device_uuid, find_rank, sentence
+from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence
 from ddptop.job.record import Job
-from ddptop.job.series import ChartData, DeviceHistory
 from ddptop.job.status import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
@@ -27,11 +25,11 @@ from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.charts import USUAL, ChartWidget, FigureChart, LossChart, SplitChart
+from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
 PAGES = (
     ("main", "loss"),
@@ -41,11 +39,9 @@ PAGES = (
 )
 """Name and title of each page, for screens that have room for only one."""
 
-DEVICE_S = 1800.0
-"""Time span of the chart of a foreign rank's device, as recorded by this viewer."""
-
 _NOTHING = RankDeviation()
 _OUTSIDE = "n/a: ddptop did not start this job, so step times are not measured"
+_UNSEEN = "n/a: the device is unknown, and ddptop does not record this job's history"
 
 
 class RankScreen(JobBound[RankAnswer]):
@@ -81,7 +77,7 @@ class RankScreen(JobBound[RankAnswer]):
         self._head = RankHead()
         self._alerts = AlertsPanel()
         self._chart = LossChart()
-        self._split = SplitChart(id="split")
+        self._split = FigureChart("step time", id="split")
         self._load = FigureChart("load and memory", id="load")
         self._keys = KeyBar(SCREENS[self.KEYS])
         self.log_view = LogPane()
@@ -103,7 +99,7 @@ class RankScreen(JobBound[RankAnswer]):
 
     def on_mount(self) -> None:
         """Focus the loss chart, which compares the rank with the median."""
-        self._chart.show(self._chart_data(), replace(USUAL, mode="rank", rank=self.rank))
+        self._chart.set_options(mode="rank", rank=self.rank)
         self.focus_main()
 
     @property
@@ -121,7 +117,6 @@ class RankScreen(JobBound[RankAnswer]):
             job=self.job,
             rank=self.rank,
             chart=self.chart_query(max(60, self.app.size.width), self.rank),
-            device_span_s=DEVICE_S,
         )
         if not self.foreign:
             return query
@@ -149,10 +144,8 @@ class RankScreen(JobBound[RankAnswer]):
             apart = answer.deviations.get(self.rank, _NOTHING)
             facts = fact_lines(rank, apart, state, now, view.is_live)
             about = explain_rank(rank, apart, now, view.is_live)
-            sentence = self._sentence(answer, view, rank)
-            self._head.show(
-                sentence, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
-            )
+            rows = 3 if height >= 32 else 2 if height >= 20 else 1
+            self._head.show(sentence(rank, view, apart, now), facts[:rows], about)
         self._show_charts(answer, view)
         self.log_view.show(view, self.rank, guilty(view))
 
@@ -181,46 +174,19 @@ class RankScreen(JobBound[RankAnswer]):
             "dim",
         )
 
-    def _sentence(self, answer: RankAnswer, view: Job, rank: RankSample) -> Span:
-        state = view.snapshot
-        assert state is not None
-        known = Known(
-            apart=answer.deviations.get(self.rank, _NOTHING),
-            ranks=len(state.ranks),
-            now=answer.look.taken_at,
-            live=view.is_live,
-            foreign=view.is_foreign,
-            several_hosts=has_several(state),
-            other=next((one for one in state.ranks if one.rank != self.rank), None),
-        )
-        return sentence(rank, known)
-
-    def _chart_data(self) -> ChartData:
-        return ChartData() if self.answer is None else self.answer.chart
-
     def _show_charts(self, answer: RankAnswer, view: Job) -> None:
-        self._chart.show(answer.chart, None, whose_loss(view.snapshot), rank=self.rank)
+        self._chart.show_job(answer.chart, whose_loss(view.snapshot), self.rank)
         history = answer.history
         if history is not None and history.rank == self.rank:
-            self._split.show(history.split)
+            self._split.show(history.steps)
             self._load.show(history.load)
         elif view.is_foreign:
-            self._split.show(SplitData(empty=_OUTSIDE))
-            self._load.show(self._seen_load(view, answer.device_history))
-
-    def _seen_load(self, view: Job, seen: DeviceHistory | None) -> FiguresData:
-        """A foreign rank's device, as sampled by this viewer."""
-        device = device_of(view.snapshot, self.rank)
-        if device is None or seen is None or seen.device != device.uuid:
-            return FiguresData(
-                empty="n/a: the device is unknown, and ddptop does not record this job's history"
-            )
-        return FiguresData(
-            curves=tuple(device_curves(device, seen.figures)),
-            since=seen.since,
-            until=seen.until,
-            watched=True,
-        )
+            device, seen = device_of(view.snapshot, self.rank), answer.device_history
+            self._split.show(Curves(empty=_OUTSIDE))
+            if device is not None and seen is not None and seen.device == device.uuid:
+                self._load.show(figures_of(device, seen))
+            else:
+                self._load.show(Curves(empty=_UNSEEN))
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -247,8 +213,8 @@ class RankScreen(JobBound[RankAnswer]):
             numbers.index(self.rank) if self.rank in numbers else 0 if step > 0 else len(numbers)
         )
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
-        self._split.show(SplitData(empty="reading history..."))
-        self._load.show(FiguresData(empty="reading history..."))
+        self._split.show(Curves(empty="reading history..."))
+        self._load.show(Curves(empty="reading history..."))
         self.show(self.answer)
         self.post_message(QueryChanged())
 

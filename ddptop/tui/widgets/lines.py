@@ -12,7 +12,6 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddptop.style import STYLES, Line, cells_of, fit
-from ddptop.tui.ascii import harmless
 from ddptop.tui.textual_gaps import attach
 
 
@@ -36,13 +35,6 @@ def common_spans(old: Line, new: Line) -> Line:
             break
         number += 1
     return new[:number]
-
-
-def _harmless(line: Line) -> Line:
-    """The line without control characters."""
-    if all(text.isprintable() for text, _ in line):
-        return line
-    return tuple((harmless(text), style) for text, style in line)
 
 
 class LinesView(Widget):
@@ -163,7 +155,7 @@ class LinesView(Widget):
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != width:
             on_cursor = y == self._cursor_line
-            spans = fit(_harmless(self._lines[y] if y < len(self._lines) else ()), width)
+            spans = fit(self._lines[y] if y < len(self._lines) else (), width)
             strip = Strip(
                 [Segment(text, self._style(name, on_cursor)) for text, name in spans], width
             )

@@ -84,9 +84,12 @@ class HostCensus:
         self._answers: dict[tuple[str, int], bool] = {}
         self._boot_unix_s = time.time() - boottime_s()
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._scanned: tuple[object, ...] = ()
+        """What the last census was made from."""
+        self._census = Census()
 
     def scan(self, gpus: Sequence[GpuSample] = ()) -> Census:
-        """All foreign training now; never raises.
+        """All foreign training now, the same object while nothing changes; never raises.
 
         Args:
             gpus: the latest device sample, which shows the processes on each device. Without it,
@@ -94,6 +97,9 @@ class HostCensus:
         """
         held, strangers = devices_by_pid(gpus)
         facts, left_out = _within_bounds(self._table.scan(held), held)
+        if self._scanned == (facts, held, strangers, left_out):
+            return self._census
+        self._scanned = (facts, held, strangers, left_out)
         by_pid = {process.pid: process for process in facts}
         jobs, unreadable = find_jobs(
             facts,
@@ -104,11 +110,12 @@ class HostCensus:
             uid=os.geteuid(),
         )
         members = {pid for job in jobs for pid in job.pids}
-        return Census(
+        self._census = Census(
             jobs=tuple(jobs),
             unreadable=(*unreadable, *strangers, *left_out),
             facts={pid: by_pid[pid] for pid in sorted(members) if pid in by_pid},
         )
+        return self._census
 
     def _own_pids(self, facts: Iterable[ProcessFacts]) -> list[int]:
         own, answers = [], {}

@@ -164,7 +164,7 @@ class _Stat:
     """The contents of /proc/<pid>/stat."""
 
     comm: str
-    state: str
+    is_zombie: bool
     ppid: int
     session: int
     threads: int
@@ -256,7 +256,7 @@ class ProcessTable:
                 return None
             return _Stat(
                 comm=data[data.index(b"(") + 1 : close].decode("utf-8", "replace"),
-                state=fields[0].decode("ascii", "replace"),
+                is_zombie=fields[0] in (b"Z", b"X"),
                 ppid=int(fields[1]),
                 session=int(fields[3]),
                 threads=int(fields[17]),
@@ -278,12 +278,12 @@ class ProcessTable:
             stat.environ_at != known.environ_at or (is_renamed and not stat.environ_at)
         ):
             return self._new(pid, stat, again=known.environ_at == _UNSURE)
-        now = (stat.state, stat.ppid, stat.session)
-        if is_renamed or (facts.state, facts.ppid, facts.session) != now:
+        now = (stat.is_zombie, stat.ppid, stat.session)
+        if is_renamed or (facts.is_zombie, facts.ppid, facts.session) != now:
             known.facts = msgspec.structs.replace(
                 facts,
                 comm=stat.comm,
-                state=stat.state,
+                is_zombie=stat.is_zombie,
                 ppid=stat.ppid,
                 session=stat.session,
             )
@@ -297,8 +297,7 @@ class ProcessTable:
         argv = self._argv(pid, uid)
         if argv is None:
             return None
-        zombie = stat.state in "ZX"
-        environ = None if zombie else self._read(uid, f"{folder}/environ", ENVIRON_BYTES)
+        environ = None if stat.is_zombie else self._read(uid, f"{folder}/environ", ENVIRON_BYTES)
         if _uid(folder) != uid:
             return None  # it has executed another program since
         try:
@@ -309,7 +308,7 @@ class ProcessTable:
             pid=pid,
             start_ticks=stat.start_ticks,
             ppid=stat.ppid,
-            state=stat.state,
+            is_zombie=stat.is_zombie,
             session=stat.session,
             uid=uid,
             comm=stat.comm,
@@ -363,7 +362,7 @@ class ProcessTable:
 def _is_ended(stat: _Stat, known: _Known | None) -> bool:
     """Whether it has ended: memory goes first, then the state changes, as in a second exec."""
     has_lost = known is not None and stat.environ_at == 0 and known.environ_at != 0
-    return stat.state in "ZX" or has_lost
+    return stat.is_zombie or has_lost
 
 
 def is_distributed(process: ProcessFacts) -> bool:

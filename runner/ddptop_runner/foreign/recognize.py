@@ -268,9 +268,7 @@ def _first_of_each_chain(tree: Tree, group: Iterable[_Claimed]) -> list[_Claimed
 
 def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
     by_rank: dict[int, _Claimed] = {}
-    for one in sorted(
-        claimed, key=lambda one: (one.process.state in "ZX", *start_order(one.process))
-    ):
+    for one in sorted(claimed, key=lambda one: (one.process.is_zombie, *start_order(one.process))):
         by_rank.setdefault(one.claim.rank, one)
     chosen = [one for _, one in sorted(by_rank.items())]
     claim, environ = chosen[0].claim, chosen[0].process.environ or {}
@@ -409,7 +407,7 @@ def single_jobs(tree: Tree) -> list[JobDraft]:
 
 
 def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
-    if process.state in "ZX" or process.environ is None or not tree.can_be_rank(process):
+    if process.is_zombie or process.environ is None or not tree.can_be_rank(process):
         return False  # without its environment, it may also be one of many ranks
     if tree.devices(process):
         return True
@@ -440,7 +438,7 @@ def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
         for process in tree.by_pid.values()
         if _launches_training(process)
         and process.environ is not None
-        and process.state not in "ZX"
+        and not process.is_zombie
         and not tree.is_taken(process)
         and not any(one.pid in tree.members for one in tree.descendants(process.pid))
     }
@@ -475,7 +473,7 @@ def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
         )
         for process in tree.by_pid.values()
         if process.environ is None
-        and process.state not in "ZX"
+        and not process.is_zombie
         and tree.devices(process)
         and not tree.is_taken(process)
     ]

@@ -36,8 +36,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     start_ticks: int
     """Field 22 of /proc/<pid>/stat; identifies the process together with the pid."""
     ppid: int
-    state: str
-    """R, S, D, T, Z, and so on, as in ps(1)."""
+    is_zombie: bool
+    """Whether it has exited and its parent has not reaped it yet."""
     session: int
     uid: int
     comm: str

@@ -431,6 +431,7 @@ class ForeignBook:
         """`clock` returns seconds and is monotonic."""
         self._clock = clock
         self._records: dict[str, JobRecord] = {}
+        self._census: Census | None = None
         self._meter = UsageMeter[int]()
 
     def update(
@@ -441,17 +442,19 @@ class ForeignBook:
         *,
         follow: str | None = None,
     ) -> list[ForeignView]:
-        """All foreign jobs as views, newest first; call it once per scan.
+        """All foreign jobs as views, newest first.
 
         Args:
-            census: the latest.
+            census: the latest; matched with the known jobs unless it is the one of the last call.
             gpus: the latest device samples; [] without devices.
             now: the wall clock.
             follow: the job that stays in the list as `lost`, with `ended_at`, once its processes
                 are gone.
         """
         now_s = self._clock()
-        self._match(census, now, follow)
+        if census is not self._census:
+            self._census = census
+            self._match(census, now, follow)
         alive = [record for record in self._records.values() if record.ended_at is None]
         trees = {rank.pid: (rank.pid, *rank.helpers) for one in alive for rank in one.foreign.ranks}
         usages = self._meter.look(trees, now_s)

@@ -32,7 +32,7 @@ from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
 
 if TYPE_CHECKING:
-    from ddptop_runner.foreign.types import Census, ForeignJob
+    from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts
 
 
 class RankRow(Base, frozen=True, kw_only=True):
@@ -260,11 +260,11 @@ def _foreign_row(
         for rank in job.ranks
     ]
     ranks, _ = on_devices(job, job.name, samples, gpus)
-    states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
+    facts = [census.facts[rank.pid] for rank in job.ranks if rank.pid in census.facts]
     restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
     return ForeignRow(
         job=job.name,
-        state=_foreign_state(job, states),
+        state=_foreign_state(job, facts),
         host=host,
         command=job.command,
         launcher=job.launcher,
@@ -281,10 +281,10 @@ def _foreign_row(
     )
 
 
-def _foreign_state(job: ForeignJob, rank_states: Sequence[str]) -> JobState:
+def _foreign_state(job: ForeignJob, facts: Sequence[ProcessFacts]) -> JobState:
     if not job.ranks:
         return "starting"
-    return "running" if any(state not in "ZX" for state in rank_states) else "lost"
+    return "lost" if all(one.is_zombie for one in facts) else "running"
 
 
 _OF_SNAPSHOT = [

@@ -441,10 +441,6 @@ class Network:
             script.write_text(f'#!/bin/sh\nexec {system_tools.find(name)} -F {config} "$@"\n')
             script.chmod(0o755)
 
-    def cut_head(self) -> None:
-        """Disconnect this machine: ssh reaches no host, but the hosts reach each other."""
-        _do("ip", "-n", self.switch, "link", "set", "p0", "down")
-
     def restore(self) -> None:
         """Reconnect everything, and boot hosts that are down."""
         _do("ip", "-n", self.switch, "link", "set", "p0", "up")

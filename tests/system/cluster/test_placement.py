@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import runpy
 import shutil
 import signal
 import subprocess
@@ -93,12 +91,6 @@ def test_a_host_that_is_down(hosts, refused):
     assert line.startswith("ddptop: h3: it does not respond; check that it is up"), line
 
 
-def test_a_host_without_sshd(hosts, refused):
-    hosts.hosts["h3"].die()
-    line = refused("--hosts", "h3")
-    assert "h3: the connection was refused; start sshd there" in line
-
-
 def test_host_with_a_changed_key(hosts, refused, tmp_path):
     known = tmp_path / "known_hosts"
     other = (hosts.hosts["h2"].folder / "host_key.pub").read_text()
@@ -109,27 +101,6 @@ def test_host_with_a_changed_key(hosts, refused, tmp_path):
     known.write_text("")
     line = refused("--hosts", "h1", DDPTOP_SSH=ssh)
     assert "h1: its host key is not known yet; run `ssh h1 true` once" in line
-
-
-def test_host_that_requires_a_password(hosts, refused):
-    ssh = f"ssh -F {hosts.keys}/ssh_config -o IdentityFile=/dev/null -o PubkeyAuthentication=no"
-    line = refused("--hosts", "h1,h2", DDPTOP_SSH=ssh)
-    assert "h2: ssh wants a password; run ssh-copy-id h2" in line
-
-
-def test_host_with_a_different_torch(hidden, refused, tmp_path):
-    found = importlib.util.find_spec("torch")
-    assert found is not None
-    assert found.origin is not None
-    version = Path(found.origin).with_name("version.py")
-    other = tmp_path / "version.py"
-    other.write_text("__version__ = '2.11.0+cpu'\n")
-    hidden("h3", version, other)
-    line = refused("--hosts", "h1,h2,h3")
-    here = runpy.run_path(str(version))["__version__"]
-    assert line.startswith(f"ddptop: h3: torch 2.11.0+cpu is installed there, but {here} on")
-    plain = here.partition("+")[0]
-    assert f"run `ssh h3 {sys.executable} -m pip install torch=={plain}`" in line
 
 
 def test_host_without_the_script_and_one_with_a_different_script(hidden, refused, script, tmp_path):
@@ -146,27 +117,6 @@ def test_host_without_the_script_and_one_with_a_different_script(hidden, refused
     hidden("h3", script.parent)
     line = refused("--hosts", "h1,h3")
     assert f"h3: no script train.py in {script.parent} there; copy it: rsync" in line
-
-
-def test_half_of_the_hosts_busy(hosts, refused, tmp_path):
-    with StubDriver(tmp_path, 2) as driver:
-        driver.set(0, mem_used=60 << 30)
-        with_gpus = driver.env({}, log=False)
-        idle = tmp_path / "idle"
-        idle.mkdir()
-        with StubDriver(idle, 2) as other:
-            other.set(0, mem_used=0)
-            for name, variables in (("h1", other.env({}, log=False)), ("h2", with_gpus)):
-                hosts.hosts[name].die()
-                hosts.hosts[name].start(**variables)
-            try:
-                line = refused("--hosts", "h1:0,h2:0")
-                assert "h2: GPU 0 is busy: unknown process, 60.0 GiB; choose other" in line
-            finally:
-                for name in ("h1", "h2"):
-                    hosts.hosts[name].die()
-                    for variable in with_gpus:
-                        hosts.hosts[name].environment.pop(variable)
 
 
 def test_host_that_the_others_cannot_reach(hosts, refused):
@@ -256,18 +206,6 @@ def test_ctrl_c_says_that_a_job_that_exists_keeps_running(
     wait_until(lambda: job.trains(["h1", "h2"]))
     job.stop()
     wait_until(lambda: head.cli("rm", "kept").returncode == 0, 20)
-
-
-def test_two_jobs_with_one_name(head, hosts, script):
-    taken = head.home / "runs" / "taken"
-    taken.mkdir(parents=True)
-    try:
-        done = head.cli(*LAUNCH, "--hosts", "h1", "--name", "taken", script.name)
-        assert done.returncode == 2
-        [line] = done.stderr.splitlines()  # no host was contacted
-        assert line.startswith("ddptop: the name 'taken' is in use; choose another name")
-    finally:
-        taken.rmdir()
 
 
 def test_setup_host_installs_ddptop_and_doctor_confirms_it(head, hosts, hidden, refused):

@@ -14,9 +14,6 @@ from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubPr
 from tests.support.nvml_stub.driver import GIB
 from tests.support.real_jobs import Job
 
-from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices import report as device_once
-from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.queue import LOOK_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
@@ -79,39 +76,6 @@ def waits_for(job: Job) -> str:
     return " ".join(a["message"] for a in job.status()["alerts"] if a["id"] == "queued")
 
 
-@pytest.mark.parametrize("dry", [True, False])
-def test_busy_device_is_refused_and_its_user_named(stub, tmp_path, ddptop_cli, dry, ddptop_home):
-    (tmp_path / "s.py").write_text("")
-    dry_run = ["--dry-run"] if dry else []
-    answer = ddptop_cli("launch", "-d", *dry_run, "--gpus", "0-2", str(tmp_path / "s.py"))
-    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
-    told = answer.stderr
-    assert "GPUs 0, 1 are busy: GPU 0: " in told
-    assert f"(pid {os.getpid()}) uses 30.0 GiB" in told
-    assert "--gpus auto:2" in told
-    assert "--wait-gpus" in told
-    assert "--force" in told
-    assert not (ddptop_home / "runs").exists()
-
-
-def test_most_idle_devices_are_chosen_with_reasons(stub, ddptop_cli, tmp_path):
-    (tmp_path / "s.py").write_text("")
-    refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
-    assert refused.returncode == 2
-    assert "--gpus auto:3: only 2 of 4 GPUs are free" in refused.stderr
-    assert "pass --gpus auto:2" in refused.stderr
-    stub.set(2, temperature=80)
-    dry = ddptop_cli("launch", "--dry-run", "--gpus", "auto:1", str(tmp_path / "s.py"))
-    assert "GPU 3 as cuda:0" in dry.stdout
-    assert "using GPU 3; busy: " in dry.stdout
-    free(stub, 1)
-    answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", "--", "true")
-    assert answer.returncode == 0
-    assert "using busy GPUs (--force): GPU 0: " in answer.stderr
-    assert "cuda:0 is GPU 3, cuda:1 is GPU 0 (CUDA_VISIBLE_DEVICES renumbers" in answer.stderr
-    assert Job(answer.stdout.strip(), ddptop_cli).wait() == 0
-
-
 def test_job_without_memory_in_use_has_its_devices_reserved(stub, ddptop_cli, tmp_path):
     launched = ddptop_cli("launch", "-d", "--gpus", "2-3", "--name", "first", *COMMAND)
     assert launched.returncode == 0, launched.stderr
@@ -136,32 +100,6 @@ def test_job_without_memory_in_use_has_its_devices_reserved(stub, ddptop_cli, tm
     assert job.status()["attempt"] == 2
     assert ddptop_cli("stop", "first").returncode == 0
     assert job.status()["state"] == "stopped"
-
-
-def test_simultaneous_plans_get_different_devices(stub, tmp_path, ddptop_cli, monkeypatch):
-    # this process read LD_LIBRARY_PATH when it started; the sampler is a separate process
-    monkeypatch.setattr(device_once, "driver_library_exists", lambda: True)
-    (tmp_path / "s.py").write_text("import time\ntime.sleep(600)\n")
-
-    def plan(gpus: str, **options: bool) -> launch.LaunchPlan:
-        request = launch.LaunchRequest(
-            kind="script", target=str(tmp_path / "s.py"), gpus=gpus, **options
-        )
-        return launch.prepare(request, os.environ)
-
-    plans = [plan("auto:1"), plan("auto:1"), plan("auto:1"), plan("2", wait_gpus=True)]
-    assert [plan.spec.devices[0].index for plan in plans] == [2, 2, 2, 2]
-    first, _ = launch.start(plans[0])
-    second, note = launch.start(plans[1])
-    assert (first.spec.devices[0].index, second.spec.devices[0].index) == (2, 3)
-    assert "using GPU 3; busy: " in (note or "")
-    with pytest.raises(UsageError, match="0 of 4 GPUs are free"):
-        launch.start(plans[2])
-    waiting, note = launch.start(plans[3])
-    assert waiting.spec.is_queued
-    assert "waiting for GPU 2; GPU 2: reserved by job s" in (note or "")
-    for view in (waiting, first, second):
-        assert ddptop_cli("kill", view.job).returncode == 0
 
 
 def test_queued_job_starts_when_its_devices_are_free_despite_killed_processes(
@@ -246,9 +184,3 @@ def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
     wait_until(lambda: "sees 0" in job.log(), what="the ranks")
     assert job.processes()["guardian"] != before
     assert job.cli("kill", job.name).returncode == 0
-
-
-def test_free_devices_are_not_queued_for(stub, launch_command):
-    job = launch_command(["true"], "--wait-gpus", "--gpus", "2")
-    assert job.wait() == 0
-    assert job.events("queued") == []

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.support.nvml_stub.driver import GIB
-from tests.support.real_jobs import Job
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
@@ -63,35 +62,3 @@ def test_status_shows_ranks_devices_and_imbalance(stub, launch_script, wait_unti
     job.cli("kill", job.name)
     over = job.events("alert_over")[-1]["message"]
     assert over.startswith("still active when the job ended: ") and "GPU 3 is lost" in over
-
-
-def test_by_default_every_allowed_device_gets_a_rank(stub, tmp_path, ddptop_cli, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    (tmp_path / "s.py").write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
-    answer = ddptop_cli("launch", "-d", str(tmp_path / "s.py"))
-    assert answer.returncode == 0, answer.stderr
-    job = Job(answer.stdout.strip(), ddptop_cli)
-    assert job.wait() == 0
-    assert job.cli("logs", job.name, "-r", "1").stdout.strip() == "2,0"
-    assert len(job.status()["ranks"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ("1", "not allowed"),
-        ("auto:3", "only 2 to choose from (GPUs 0, 2)"),
-        ("GPU-ff", "no device has UUID GPU-ff"),
-    ],
-)
-def test_unavailable_devices_are_named(
-    stub, tmp_path, ddptop_cli, monkeypatch, asked, words, ddptop_home
-):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
-    (tmp_path / "s.py").write_text("")
-    answer = ddptop_cli("launch", "-d", "--gpus", asked, str(tmp_path / "s.py"))
-    assert answer.returncode == 2
-    assert answer.stdout == ""
-    assert answer.stderr.count("\n") == 1
-    assert words in answer.stderr
-    assert not (ddptop_home / "runs").exists()

@@ -7,12 +7,11 @@ import datetime as dt
 
 import msgspec
 import pytest
-from benchmarks.faults.kinds import BY_NAME, FAULTS
-from benchmarks.faults.record import Step, longest_pause_s, repeated_steps
-from benchmarks.faults.verdict import Flood, Seen, is_shown, missing, steps_lost, story_gaps, wrong
+from benchmarks.faults.kinds import BY_NAME
+from benchmarks.faults.record import Step
+from benchmarks.faults.verdict import Flood, Seen, missing, wrong
 
 from ddptop_runner.model.snapshot import Event
-from ddptop_runner.store.history_reader import Series
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 BEFORE = Seen(
@@ -118,79 +117,5 @@ def test_requirements_specific_to_a_fault_are_checked(fault: str, well: Seen, il
     assert len(missing(BY_NAME[fault], 1, BEFORE, ill)) == 1
 
 
-def test_stop_fault_lasts_until_it_was_shown() -> None:
-    assert not is_shown(BY_NAME["stop"], {"running"})
-    assert is_shown(BY_NAME["stop"], {"running", "paused"})
-    assert is_shown(BY_NAME["disk-full"], set())
-
-
-def story(*types: str, attempt: int = 0) -> list[Event]:
-    whole = ["launched", "attempt_started", "rank_started", "rank_exited", *types]
-    return [
-        event(type_, seq=number, attempt=attempt, rank=0 if type_.startswith("rank_") else None)
-        for number, type_ in enumerate(whole, 1)
-    ]
-
-
-def test_complete_events_have_no_gaps() -> None:
-    whole = story("finished")
-    assert story_gaps(whole, 0) == []
-    assert "numbers have gaps" in story_gaps(whole[1:], 0)[0]
-    assert "0 events report the end" in story_gaps(whole[:-1], 0)[0]
-    assert "2 events report the end" in story_gaps(story("finished", "finished"), 0)[0]
-    assert "attempt 1" in story_gaps(whole, 1)[0]
-    unseen_end = [one for one in whole if one.type != "rank_exited"]
-    assert any("ranks {0} started, set() ended" in one for one in story_gaps(unseen_end, 0))
-
-
 def steps(attempt: int, first: int, last: int, at: float) -> list[Step]:
     return [Step(attempt, n, 1.0, at + n - first) for n in range(first, last + 1)]
-
-
-def series(*points: tuple[int, int, int]) -> Series:
-    times, attempts, counts = zip(*points, strict=True)
-    return Series(bucket_s=1, t=list(times), attempt=list(attempts), last=list(counts))
-
-
-def test_recorded_steps_are_compared_with_the_scripts() -> None:
-    record = {0: [*steps(0, 1, 10, 100.0), *steps(1, 6, 15, 120.0)]}
-    known = series(
-        *((100 + n, 0, n + 1) for n in range(10)), *((120 + n, 1, n + 1) for n in range(10))
-    )
-    assert steps_lost(record, {0: known}, {0: 10}) == []
-    # the last attempt ended by itself, so all of its steps are known
-    assert "9 steps recorded, but the script took 10" in steps_lost(record, {0: known}, {0: 9})[0]
-    assert "11 steps recorded" in steps_lost(record, {0: known}, {0: 11})[0]
-    assert steps_lost(record, {0: known}, {0: 9}, finished=False) == []
-    # a step that a killed rank took but did not record, though not two
-    assert steps_lost(record, {0: known}, {0: 11}, finished=False) == []
-    assert "12 steps recorded" in steps_lost(record, {0: known}, {0: 12}, finished=False)[0]
-    # the last seconds of an attempt that was ended may be missing, but no more
-    late = series(
-        *((100 + n, 0, n + 1) for n in range(5)), *((120 + n, 1, n + 1) for n in range(10))
-    )
-    assert any(
-        "attempt 0, rank 0: 5 steps" in one for one in steps_lost(record, {0: late}, {0: 10})
-    )
-    gone = series(*((120 + n, 1, n + 1) for n in range(10)))
-    assert any("attempt 0, rank 0: None" in one for one in steps_lost(record, {0: gone}, {0: 10}))
-
-
-def test_gap_in_the_history_is_found() -> None:
-    record = {0: steps(0, 1, 30, 100.0)}
-    holed = series((100, 0, 1), (112, 0, 13), *((113 + n, 0, 14 + n) for n in range(17)))
-    assert steps_lost(record, {0: holed}, {0: 30}) == ["attempt 0: nothing recorded for 12 s"]
-    assert steps_lost(record, {0: holed}, {0: 30}, gap_s=15.0) == []
-
-
-def test_pause_is_the_longest_time_without_a_step_after_the_fault() -> None:
-    record = {0: [*steps(0, 1, 10, 100.0), *steps(1, 6, 15, 120.0)], 1: steps(0, 1, 10, 100.0)}
-    assert longest_pause_s(record, 108.5) == 11.0
-    assert longest_pause_s(record, 121.5) == 1.0
-    assert longest_pause_s({}, 0.0) is None
-    assert repeated_steps(record) == 5
-
-
-def test_every_fault_describes_its_injection_and_expectation() -> None:
-    assert len(FAULTS) == len(BY_NAME)
-    assert all(fault.event in ("failure", "hang") for fault in FAULTS if fault.restarts)

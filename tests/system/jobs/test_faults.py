@@ -16,7 +16,6 @@ import pytest
 from benchmarks.faults import places
 from benchmarks.faults.kinds import BY_NAME, Fault
 from benchmarks.faults.trial import Trial
-from ddptop.commands import demo
 from tests.support.nvml_stub import NoCompilerError
 
 from ddptop_runner.base.errors import UsageError
@@ -25,7 +24,6 @@ from ddptop_runner.job.registry import read_all
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
-TRAIN = Path(__file__).parents[3] / "ddptop" / "demo" / "train.py"
 LEAN = Path(__file__).parents[2] / "support" / "trainers" / "descent_train.py"
 """The same without DDP."""
 MEETING = Path(__file__).parents[2] / "support" / "trainers" / "meeting_train.py"
@@ -167,12 +165,6 @@ def test_demo_prints_the_outcome_of_a_fault(
     assert lines[0].startswith("fault hang (rank 0): ")
     assert re.search(r"^[0-9:]{8}  hang: .*[Rr]ank 0", answer.stdout, re.MULTILINE)
     assert lines[-1].startswith("hang: OK (the group restarts once")
-
-
-def test_demo_script_implements_its_faults() -> None:
-    script = TRAIN.with_name("misbehave.py").read_text(encoding="utf-8")
-    kinds = script.partition("KINDS = (")[2].partition("\n)")[0]
-    assert all(f'"{fault.kind}"' in kinds for fault in demo.FAULTS.values())
 
 
 def test_unknown_fault_gets_one_line(

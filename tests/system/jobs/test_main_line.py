@@ -190,19 +190,6 @@ def test_without_tmux_the_job_runs_as_a_daemon(
     assert [rank["step"] for rank in status["ranks"]] == [8, 8]
 
 
-def test_dry_run_shows_the_plan_and_leaves_no_trace(trainer, ddptop_cli, ddptop_home):
-    script = str(trainer / "train.py")
-    answer = ddptop_cli(
-        *["launch", "--dry-run", "--nproc", "3", "--name", "try", "--env", "LR=secret-value"],
-        *[script, "--lr", "0.1"],
-    )
-    assert answer.returncode == 0
-    assert not (ddptop_home / "runs").exists()
-    for words in ("ranks:         3", f"-u {script} --lr 0.1", "DDPTOP_JOB_ID, LR", "up to 3"):
-        assert words in answer.stdout
-    assert "secret-value" not in answer.stdout
-
-
 def test_two_jobs_of_one_script_get_names_and_stop_leaves_no_process(
     launch_script, wait_until, ddptop_cli
 ):

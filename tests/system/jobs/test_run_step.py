@@ -109,21 +109,3 @@ def test_resumed_jobs_show_the_run_step_or_mark_attempt_steps(
         messages = [one["message"] for one in jobs[name].events() if one["attempt"]]
         steps = [one for one in messages if " step " in one]
         assert steps and not any("of attempt 1" in one for one in steps), steps
-
-
-def test_a_relaunched_job_continues_with_the_steps_of_the_one_before(
-    launch_script, ddptop_cli, wait_until, tmp_path
-):
-    script = SCRIPT.format(out=str(tmp_path), prints=False, saves=True)
-    job = launch_script(script, nproc=1)
-    wait_until(lambda: job.trains(step=60), what="the first job")
-    ddptop_cli("stop", job.name)
-    assert job.wait() == 4
-    again = launch_script(script, nproc=1)
-    wait_until(lambda: again.trains(step=60), what="the second job")
-    (tmp_path / "end").touch()
-    assert again.wait() == 0
-    began, end = json.loads((tmp_path / "truth.json").read_text())
-    status = again.status()
-    assert began >= 40 and (status["step"], status["attempt_step"]) == (end, end - began)
-    assert status["checkpoint"]["global_step"] == end - end % 40

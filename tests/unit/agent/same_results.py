@@ -23,16 +23,14 @@ class Noise(Dataset):
         return torch.cat([torch.tensor([float(index), random.random()]), *drawn])[:16]
 
 
-def train(model, optimizer=None, *, batches=None, step=None, loss_of=None):
+def train(model, *, batches=None, loss_of=None):
     """Print the loss of each step."""
     torch.manual_seed(1)
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for batch in batches if batches is not None else [torch.randn(8, 16) for _ in range(6)]:
         optimizer.zero_grad()
         loss = loss_of(batch) if loss_of else model(batch).square().mean()
         loss.backward()
-        if step:
-            step(loss)
         optimizer.step()
         print(loss.item().hex())
     digest = hashlib.sha256()
@@ -41,68 +39,12 @@ def train(model, optimizer=None, *, batches=None, step=None, loss_of=None):
     print(digest.hexdigest())
 
 
-def mlp(*more):
-    return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), *more, nn.Linear(64, 4))
+def mlp(hidden=64):
+    return nn.Sequential(nn.Linear(16, hidden), nn.Tanh(), nn.Linear(hidden, 4))
 
 
 def momentum():
     train(mlp())
-
-
-def adamw_and_a_schedule():
-    model = mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)
-    train(model, optimizer, step=lambda loss: schedule.step())
-
-
-def lbfgs():
-    model, batch = mlp(), torch.randn(8, 16)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        return loss
-
-    print(*(optimizer.step(closure).item().hex() for _ in range(4)))
-
-
-def dropout_and_batch_norm():
-    train(mlp(nn.BatchNorm1d(64), nn.Dropout(0.3)))
-
-
-def convolution():
-    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 49, 4)
-    train(nn.Sequential(*layers), batches=[torch.randn(4, 3, 16, 16) for _ in range(5)])
-
-
-def lstm():
-    model = nn.LSTM(16, 32, num_layers=2, dropout=0.2, batch_first=True)
-    batches = [torch.randn(4, 9, 16) for _ in range(5)]
-    train(model, batches=batches, loss_of=lambda batch: model(batch)[0].square().mean())
-
-
-def attention():
-    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    train(model, batches=[torch.randn(4, 12, 16) for _ in range(5)])
-
-
-def mixed_precision():
-    model = mlp()
-
-    def loss_of(batch):
-        with torch.autocast("cpu", torch.bfloat16):
-            return model(batch).float().square().mean()
-
-    train(model, loss_of=loss_of)
-
-
-def clipped_gradients():
-    model = mlp()
-    train(model, step=lambda loss: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
 
 
 def numpy_random():
@@ -163,9 +105,8 @@ def threads():
 
 
 RECIPES = (
-    *(momentum, adamw_and_a_schedule, lbfgs, dropout_and_batch_norm, convolution, lstm, attention),
-    *(mixed_precision, clipped_gradients, numpy_random, python_random, loader_workers_forked),
-    *(loader_workers_spawned, distributed, compiled, threads),
+    *(momentum, numpy_random, python_random, loader_workers_forked, loader_workers_spawned),
+    *(distributed, compiled, threads),
 )
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def test_no_device_is_claimed_for_one_process_on_several():
 
 def test_a_job_of_zombies_is_lost():
     agent, *ranks = torchrun(100, 0, 1)
-    ended = [process(one.pid, 100, one.argv, state="Z", environ=one.environ) for one in ranks]
+    ended = [process(one.pid, 100, one.argv, is_zombie=True, environ=one.environ) for one in ranks]
     assert rows(census(agent, *ended))["jobs"][0]["state"] == "lost"
     [starting] = rows(census(agent))["jobs"]
     assert (starting["state"], starting["ranks"]) == ("starting", [])

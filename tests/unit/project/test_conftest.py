@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from ddptop_runner.host import procs
 
 CONFTEST = Path(__file__).parents[2] / "conftest.py"
@@ -31,13 +29,6 @@ def run_in(folder: Path, source: str, **env: str) -> subprocess.CompletedProcess
     )
 
 
-def test_home_is_short_private_and_exported(ddptop_home: Path) -> None:
-    assert os.environ["DDPTOP_HOME"] == str(ddptop_home)
-    assert len(str(ddptop_home)) < 40
-    assert ddptop_home.stat().st_mode & 0o777 == 0o700
-    assert os.environ["DDPTOP_TMUX_SOCKET"].startswith("ddptop-test-")
-
-
 def test_a_process_that_outlives_its_test_fails_it_and_is_killed(tmp_path: Path) -> None:
     source = (
         "import subprocess, pathlib\n"
@@ -52,23 +43,6 @@ def test_a_process_that_outlives_its_test_fails_it_and_is_killed(tmp_path: Path)
     assert "processes outlived the test" in done.stdout and "sleep 300" in done.stdout
     pid = int((tmp_path / "pid").read_text())
     assert procs.state_letter(pid) in (None, "Z", "X")
-
-
-@pytest.mark.tmux
-def test_the_tmux_server_of_a_test_goes_with_it(tmp_path: Path) -> None:
-    source = (
-        "import os, subprocess, pathlib\n"
-        "def test_tmux(ddptop_home):\n"
-        "    name = os.environ['DDPTOP_TMUX_SOCKET']\n"
-        f"    pathlib.Path({str(tmp_path / 'name')!r}).write_text(name)\n"
-        "    argv = ['tmux', '-L', name, '-f', '/dev/null', 'new', '-d', 'cat']\n"
-        "    subprocess.run(argv, check=True)\n"
-    )
-    done = run_in(tmp_path, source)
-    assert done.returncode == 0, done.stdout
-    name = (tmp_path / "name").read_text()
-    asked = subprocess.run(["tmux", "-L", name, "ls"], capture_output=True, text=True, check=False)
-    assert asked.returncode == 1
 
 
 def test_a_missing_tool_skips_unless_it_is_required(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.progress_corpus import PAUSES, Case
-from tests.support.resumed_corpus import RESUMED_CASES, Shown, resumed
+from tests.support.progress_corpus import PAUSES, RESUMED_CASES, Case
+from tests.support.resumed_corpus import Shown, resumed
 
 BEGAN = 300
 ETA_OFF, ETA_OFF_WITH_PAUSES = 0.2, 0.3

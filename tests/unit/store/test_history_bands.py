@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.model.snapshot import Event, RankSample
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_reader import attempts_taken
@@ -65,46 +64,6 @@ def test_losses_of_all_ranks_are_the_lowest_the_median_and_the_highest(path: Pat
     first = each[: coarse.bucket_s]
     assert coarse.min[0] == min(map(min, first)) and coarse.max[0] == max(map(max, first))
     assert coarse.mean[0] == pytest.approx(statistics.mean(map(statistics.median, first)))
-
-
-def test_some_ranks_alone(path: Path) -> None:
-    losses = some_losses(100)
-    writer = HistoryWriter(path)
-    write(writer, range(100), losses)
-    writer.close()
-    few = HistoryReader(path).rank_series("loss", START, START + 99, 11, [1, 5])
-    assert sorted(few) == [1, 5]
-    assert few[5].t == [START + t for t in range(0, 100, 10)]
-    first = [losses[s, 5] for s in range(10)]
-    assert few[5].mean[0] == pytest.approx(sum(first) / 10)
-    assert (few[5].min[0], few[5].max[0]) == (min(first), max(first))
-    assert few[5].step[0] == 9
-
-
-def test_a_loss_that_is_not_finite_names_its_bucket(path: Path) -> None:
-    writer = HistoryWriter(path)
-    for second in range(30):
-        ranks = [sample(r, 1.0, second, bad=(second, r) == (17, 4)) for r in range(RANKS)]
-        writer.add(utc_from_unix(START + second), 0, ranks, [])
-    writer.close()
-    found = HistoryReader(path).losses(START, START + 29, 400)
-    assert found is not None and found.nonfinite_t == [START + 17]
-    assert found.mean[17] == 1.0
-
-
-def test_file_removed_meanwhile_is_reported(path: Path) -> None:
-    writer = HistoryWriter(path)
-    write(writer, range(5), some_losses(5))
-    writer.close()
-    reader = HistoryReader(path)
-    with pytest.raises(DdptopError, match=r"cannot be read \(No such file"), reader.open():
-        path.unlink()
-        path.stat()
-
-
-def test_no_file_is_an_empty_history(path: Path) -> None:
-    assert HistoryReader(path).losses(0, START, 100) is None
-    assert attempts_taken(HistoryReader(path)) == []
 
 
 def began(at: float, attempt: int) -> Event:
@@ -163,3 +122,8 @@ class TestSteps:
         first, second = attempts_taken(reader, printed=True)
         assert (first.before, first.taken, first.first) == (0, 30, 0)
         assert (second.before, second.taken, second.first) == (30, 30, 20)
+
+
+def test_no_file_is_an_empty_history(path: Path) -> None:
+    assert HistoryReader(path).losses(0, START, 100) is None
+    assert attempts_taken(HistoryReader(path)) == []

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.support.histories import START, dump, event, rank, write_losses
+from tests.support.histories import START, event, rank, write_losses
 
 from ddptop_runner.base.errors import DamagedFileError
-from ddptop_runner.model.snapshot import GpuSample
-from ddptop_runner.store import history
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
-from ddptop_runner.store.history_schema import TIERS
 
 
 @pytest.fixture
@@ -25,58 +21,7 @@ def path(tmp_path: Path) -> Path:
 # --- nothing there, and old files ------------------------------------------------------------
 
 
-def test_no_file_and_an_empty_one_read_as_nothing(path):
-    for _ in range(2):
-        reader = HistoryReader(path)
-        assert reader.span() is None
-        assert reader.events() == [] and reader.attempt_starts() == []
-        assert reader.rank_series("loss", 0, START, 10) == {}
-        assert reader.gpu_series("power_w", 0, START, 10) == {}
-        path.touch()
-    HistoryWriter(path).close()
-    assert HistoryReader(path).span() is None
-
-
 # --- size ------------------------------------------------------------------------------------
-
-
-def test_a_week_of_eight_ranks_and_devices_stays_below_100_mib(path):
-    """Bytes per row are measured; the rows of a week are computed from the tiers."""
-    rng = random.Random(5)
-    ticks = 2400
-    writer = HistoryWriter(path, batch_s=10)
-    for second in range(ticks):
-        ranks = [
-            rank(
-                r,
-                step=second,
-                loss=rng.random(),
-                step_time_s=rng.random(),
-                data_wait_s=rng.random(),
-                sync_s=rng.random(),
-                compute_s=rng.random(),
-                log_bytes=rng.randrange(10**9),
-                cpu_percent=rng.random() * 100,
-                rss_bytes=rng.randrange(10**10),
-            )
-            for r in range(8)
-        ]
-        gpus = [
-            GpuSample(
-                index=g,
-                util_percent=rng.random() * 100,
-                mem_used_bytes=rng.randrange(10**11),
-                temperature_c=rng.random() * 90,
-                power_w=rng.random() * 700,
-            )
-            for g in range(8)
-        ]
-        writer.add(START + second, 0, ranks, gpus)
-    writer.close(final=True)
-    written = sum(len(rows) for rows in dump(path).values())
-    week_s = 7 * 86_400
-    week = sum(16 * min(week_s, tier.keep_s or week_s) // tier.width_s for tier in TIERS)
-    assert path.stat().st_size / written * week < 100 * 2**20
 
 
 # --- trouble ---------------------------------------------------------------------------------
@@ -106,15 +51,6 @@ def test_a_file_that_is_no_history_is_set_aside(path):
         writer.close(final=True)
         assert writer.problem is None
         assert len(HistoryReader(path).events()) == 1
-
-
-def test_another_programs_database_is_no_history(path):
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TABLE bookmarks (url)")
-    db.close()
-    with pytest.raises(DamagedFileError, match="not a valid history"):
-        HistoryReader(path).span()
-    assert HistoryWriter(path).lost_history is not None
 
 
 def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
@@ -166,13 +102,6 @@ def test_values_of_unexpected_types_cost_no_sample_of_now(path, harm):
     assert HistoryReader(path).rank_series("loss", 0, START + 40, 10)[0].last == [3.0, 3.0]
 
 
-def test_a_scalar_whose_name_is_not_text_is_omitted(path):
-    write_losses(path, {0: 1.0})
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("INSERT INTO scalar_1s (t, scalar, value_mean) VALUES (?, x'00', 1)", (START,))
-    assert HistoryReader(path).scalar_series(0, START + 40, 10) == {}
-
-
 def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):
     folder = tmp_path / "not-there-yet"
     writer = HistoryWriter(folder / "history.db")
@@ -189,15 +118,6 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):
     assert len(reader.events()) == 1
 
 
-def test_a_writer_that_can_never_write_gives_up_the_oldest(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "MAX_PENDING_ROWS", 20)
-    writer = HistoryWriter(tmp_path / "missing" / "history.db")
-    for second in range(100):
-        writer.add(START + second, 0, [rank(loss=1.0)], [])
-    assert all(len(rows) <= 20 for rows in writer._pending.values())
-    writer.close(final=True)
-
-
 def test_a_file_that_is_locked_by_someone_is_written_later(path):
     writer = HistoryWriter(path)
     other = sqlite3.connect(path, isolation_level=None)
@@ -210,3 +130,12 @@ def test_a_file_that_is_locked_by_someone_is_written_later(path):
     assert writer.problem is None
     writer.close()
     assert len(HistoryReader(path).rank_series("loss", 0, START + 9, 100)[0].t) == 2
+
+
+def test_another_programs_database_is_no_history(path):
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE bookmarks (url)")
+    db.close()
+    with pytest.raises(DamagedFileError, match="not a valid history"):
+        HistoryReader(path).span()
+    assert HistoryWriter(path).lost_history is not None

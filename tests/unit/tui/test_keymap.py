@@ -9,8 +9,16 @@ import pytest
 from ddptop.job import keys
 from ddptop.job.keys import BY_ID, CHART, EVERYWHERE, MOVING, SCREENS, STOP
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keymap import RESERVED, check_keys, parse_key
+from ddptop.tui.keymap import RESERVED, parse_key
 from ddptop.tui.screens.base import CHART_KEYS, MonitorScreen
+from ddptop.tui.settings import parse
+
+
+def check_keys(given: dict[str, object]) -> tuple[object, tuple[str, ...]]:
+    """The keys of `[keys]`, and the errors."""
+    settings = parse({"keys": given}, "config.toml")
+    return settings.keys, settings.problems
+
 
 MODULES = ("overview", "job", "rank", "devices", "logs", "story", "compare", "replay")
 
@@ -127,27 +135,27 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_had_is_named_and_left_out(given: dict[str, object], problem: str) -> None:
-    chosen, wrong = check_keys(given, "config.toml")
-    assert wrong == [f"config.toml, [keys]: {problem}"]
+    chosen, wrong = check_keys(given)
+    assert wrong == (f"config.toml, [keys]: {problem}",)
     assert chosen == {}
 
 
 def test_two_actions_may_change_places() -> None:
-    chosen, wrong = check_keys({"job.stop": "K", "job.kill": "s"}, "config.toml")
-    assert wrong == []
+    chosen, wrong = check_keys({"job.stop": "K", "job.kill": "s"})
+    assert wrong == ()
     assert chosen == {"job.stop": ("K",), "job.kill": ("s",)}
 
 
 def test_a_clash_of_two_choices_gives_both_up_and_keeps_the_rest() -> None:
     given = {"job.stop": "y", "job.kill": "y", "job.findings": "Y"}
-    chosen, wrong = check_keys(given, "config.toml")
+    chosen, wrong = check_keys(given)
     assert len(wrong) == 1 and "the defaults are kept" in wrong[0]
     assert chosen == {"job.findings": ("Y",)}
 
 
 def test_a_key_can_be_taken_away() -> None:
-    chosen, wrong = check_keys({"job.stop": ""}, "config.toml")
-    assert wrong == []
+    chosen, wrong = check_keys({"job.stop": ""})
+    assert wrong == ()
     keys.use(chosen)
     assert STOP.keys == () and keys.key("job.stop") == "ctrl+p Stop"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddptop.tui.preferences import preferences_of
 from ddptop.tui.settings import Interface, Memory, Settings, parse, read_settings, recall, remember
 
 FILE = "config.toml"
@@ -18,7 +17,7 @@ mouse = false
 first = "devices"
 
 [keys]
-"job.stop" = "S"
+"job.stop" = "X"
 
 [themes.mine]
 primary = "#123456"
@@ -34,8 +33,8 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
     settings = read_settings(tmp_path / FILE)
     assert settings.problems == ()
     assert settings.interface == Interface("nord", True, 2.0, False, "devices")
-    assert settings.keys == {"job.stop": "S"}
-    assert settings.themes == {"mine": {"primary": "#123456"}}
+    assert settings.keys == {"job.stop": ("X",)}
+    assert [(theme.name, theme.primary) for theme in settings.themes] == [("mine", "#123456")]
 
 
 @pytest.mark.parametrize("text", ["[keys", "keys = \xff"])
@@ -113,11 +112,11 @@ def test_all_that_is_wrong_is_gathered() -> None:
         },
         FILE,
     )
-    assert preferences_of(settings).problems == (
+    assert settings.problems == (
         'config.toml, [keys]: "job.stopp" is not an action; did you mean "job.stop"?',
-        'config.toml, [themes.mine]: "bas" is not a theme color; did you mean "base"?',
-        'config.toml, [themes.mine]: primary = "blu" is not a color; use a value such as "#6fa8dc"',
-        "config.toml: themes.bad is not a section; write [themes.bad] with its colors below it",
+        'config.toml, [themes.mine]: "bas" is not a setting; did you mean "base"?',
+        'config.toml, [themes.mine]: primary = "blu" is not valid; use a color such as "#6fa8dc"',
+        "config.toml: themes.bad is not a section; write [themes.bad]",
         'config.toml, [interface]: theme = "nordd" is not a known theme; did you mean "nord"?',
     )
 
@@ -145,8 +144,7 @@ class TestMemory:
         chosen = Memory(theme="dracula", asked="nord")
         for asked, begins in (("nord", "dracula"), ("gruvbox", "gruvbox"), (None, "ddptop")):
             settings = parse({"interface": {"theme": asked} if asked else {}}, FILE)
-            assert preferences_of(settings, memory=chosen).theme == begins
+            assert settings.theme(chosen) == begins
 
     def test_a_remembered_theme_that_is_gone_is_no_problem(self) -> None:
-        reach = preferences_of(Settings(), memory=Memory(theme="was mine"))
-        assert reach.theme == "ddptop" and reach.problems == ()
+        assert Settings().theme(Memory(theme="was mine")) == "ddptop"

@@ -66,7 +66,7 @@ def launcher_of(detail: JobDetail) -> LauncherSample | None:
 def foot_of(detail: JobDetail, rank: RankSample | None, cells: int) -> Line:
     """What is not shown elsewhere of the selected rank, or what the job waits for."""
     view, snapshot = detail.view, detail.view.snapshot
-    if waiting := waiting_text(view, snapshot):
+    if waiting := waiting_text(view):
         return line((f" {waiting}", "busy"))
     if view.is_foreign and not view.is_live:
         return line((" last known values", "dim"))

@@ -17,7 +17,7 @@ from ddptop.job.keys import SCREENS
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
 from ddptop.sources.query import Look
 from ddptop.tui.keymap import bindings
-from ddptop.tui.messages import JobPicked, QueryChanged, SectionsWanted
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, FigureChart
@@ -227,13 +227,11 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             found = next((one for one in later.devices.gpus if key_of(one) == key), gpu)
             return "what each metric means; esc closes", explain_device(found)
 
-        self.post_message(
-            SectionsWanted(
-                name_of(gpu, None if self.answer is None else self.answer.look.machine.host),
-                "what each metric means; esc closes",
-                explain_device(gpu),
-                made,
-            )
+        self.show_sections(
+            name_of(gpu, None if self.answer is None else self.answer.look.machine.host),
+            "what each metric means; esc closes",
+            explain_device(gpu),
+            made,
         )
 
     def _open_job(self) -> None:
@@ -241,7 +239,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         if view is None:
             self.notify("this process does not belong to a known job", severity="warning")
             return
-        self.post_message(JobPicked(view.name, view.is_foreign))
+        self.open("job", view.name, foreign=view.is_foreign)
 
     def action_figure(self) -> None:
         """Put the next figure first."""

@@ -1,127 +1,42 @@
-"""Explains the chart under the cursor for the help. Pure."""
+"""Explains the chart under the cursor; the prose is in job/help.toml. Pure."""
 
 from __future__ import annotations
 
 from ddptop.charts.figures import FiguresData
 from ddptop.charts.loss import LOSS, THROUGHPUT, ChartOptions
-from ddptop.charts.split import SplitData
-from ddptop.job.keys import key, with_keys
+from ddptop.job.help import texts
+from ddptop.job.keys import with_keys
 from ddptop.job.series import ChartData
 
-_MARKS = (
-    "┊",
-    "the start of an attempt, when all ranks restarted together; curves break here",
-)
-_GAPS = ("gaps", "no data was recorded; gaps are never filled in")
+AXIS = ("┊", "gaps", "read values", "zoom")
 
 
-def _reading() -> list[tuple[str, str]]:
-    cursor = (
-        "{chart.left} and {chart.right} move a cursor that shows the value of each curve; "
-        "{chart.first} and {chart.last} move it to the edges, a click or drag moves it anywhere, "
-        "and {view.back} hides it"
-    )
-    zoom = (
-        "{chart.in} and {chart.out} zoom at the cursor, or at the right edge if there is no "
-        "cursor; the mouse wheel zooms at the pointer; {chart.pan_left} and {chart.pan_right} pan; "
-        "{chart.whole} shows the whole run"
-    )
-    return [("read values", with_keys(cursor)), ("zoom", with_keys(zoom))]
+def entries(*names: str) -> list[tuple[str, str]]:
+    """Headings and texts on parts of a chart."""
+    return [(name, with_keys(texts().charts[name])) for name in names]
 
 
 def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]]:
     """Explain the loss chart."""
-    curves = {
-        "median": "the line is the median of all ranks, and the band spans the lowest to "
-        "highest rank. A rank that holds up the others "
-        f"({key('job.findings')}: findings) has its own labeled line outside the band",
-        "ranks": "each line is a rank; the selected rank and outliers are labeled",
-        "rank": f"the solid line is rank {options.rank}, the band spans its lowest to highest "
-        "loss in each column, and the dim line is the median of all ranks",
+    lines = options.mode if data.name in (LOSS, THROUGHPUT) else "metric"
+    extra = {
+        "smoothing": bool(options.smoothing),
+        "log scale": options.logarithmic,
+        "scale": options.fitted,
+        "by step": data.by_step,
     }
-    is_scalar = data.name not in (LOSS, THROUGHPUT)
-    found = [
-        (
-            data.name,
-            "the value reported by the script, printed by it, or logged to TensorBoard: the mean "
-            "of the ranks that have one, and a band from the lowest to the highest rank"
-            if is_scalar
-            else f"{curves[options.mode]}. Press {key('chart.mode')} to switch between median, all "
-            "ranks, and one rank",
-        ),
-        (
-            "metrics",
-            f"press {key('chart.figure')} for the next one: loss, throughput, then whatever the "
-            "job reports, such as a learning rate or validation loss. Up to three validation "
-            "losses are also drawn on the loss chart; one with several names is drawn once",
-        ),
-        ("✕", "a loss was NaN or infinite; shown at the bottom edge"),
-        _MARKS,
-        _GAPS,
+    return [
+        (data.name, with_keys(texts().loss_lines[lines])),
+        *entries("metrics", "✕", *(name for name, is_on in extra.items() if is_on), *AXIS),
     ]
-    if options.smoothing:
-        found.append(
-            (
-                f"smoothing {options.smoothing:g}",
-                "each line is a moving average with this weight, as in TensorBoard, and so is the "
-                "band from the lowest to the highest rank; one rank's line keeps its measured "
-                f"values behind it. Press {key('chart.smooth')} to change the weight",
-            )
-        )
-    if options.logarithmic:
-        found.append(
-            (
-                "log scale",
-                f"equal distances represent equal ratios; press {key('chart.log')} to turn it off",
-            )
-        )
-    if options.fitted:
-        found.append(
-            (
-                "scale",
-                "if the first losses would flatten the rest, the axis is logarithmic, or fits the "
-                f"last half; the title says which. Press {key('chart.log')} for a logarithmic or "
-                "linear one",
-            )
-        )
-    if data.by_step:
-        found.append(
-            (
-                "by step",
-                "optimizer steps since the job started. Attempts are shown end to end, "
-                "regardless of the step that each resumed from, so curves never overlap. "
-                f"Press {key('chart.axis')} to switch to time",
-            )
-        )
-    return [*found, *_reading()]
 
 
 def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
     """Explain a chart of several figures."""
     names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
-    return [
-        (
-            "metrics",
-            f"{names}. Metrics with the same unit share a plot; if the plots do not all fit, "
-            f"press {key('chart.mode')} to move the next unit to the top. Curves are labeled at "
-            "their right ends",
-        ),
-        _MARKS,
-        _GAPS,
-        *_reading(),
-    ]
+    return [("metrics", names), *entries("units", *AXIS)]
 
 
-def explain_split(data: SplitData) -> list[tuple[str, str]]:
+def explain_split() -> list[tuple[str, str]]:
     """Explain the chart of where step time goes."""
-    return [
-        (
-            "step time",
-            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks. "
-            f"Press {key('chart.mode')} to switch between seconds and percentages",
-        ),
-        ("░ other", "step time that could not be attributed"),
-        _MARKS,
-        _GAPS,
-        *_reading(),
-    ]
+    return entries("step time", "░ other", *AXIS)

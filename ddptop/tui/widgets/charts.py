@@ -496,7 +496,7 @@ class SplitChart(ChartWidget):
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the curves and marks."""
-        return explain_split(self._data)
+        return explain_split()
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the title with current values, the stack, and the axes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.draw.devices import label
-from ddptop.job.findings import explain
+from ddptop.job.help import explain_alert as explain
 from ddptop.job.hosts import hosts_in_words, hosts_of_devices, node_in_words, short_names
 from ddptop.job.progress import median_loss
 from ddptop.job.series import Machine

@@ -22,13 +22,6 @@ def test_prepared_folder_becomes_the_attempts_folder_without_other_logs(tmp_path
     assert not (tmp_path / NEXT).exists()
 
 
-def test_attempt_keeps_its_existing_folder(tmp_path: Path) -> None:
-    (tmp_path / "attempt-3").mkdir()
-    (tmp_path / "attempt-3" / "launcher.log").write_text("written\n")
-    assert make_logs(str(tmp_path), "3", ["launcher.log"]) == str(tmp_path / "attempt-3")
-    assert (tmp_path / "attempt-3" / "launcher.log").read_text() == "written\n"
-
-
 def test_logs_are_private_regardless_of_umask(tmp_path: Path) -> None:
     for number, umask in enumerate((0, 0o777)):
         before = os.umask(umask)

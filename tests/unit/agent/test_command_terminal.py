@@ -93,27 +93,3 @@ def test_pump_drains_output_before_it_exits(tmp_path: Path, watch, wait_until):
     wait_until(lambda: pumps() == [], what="the pump's end")
     writer.communicate(b"\n", timeout=30)
     terminal.close()
-
-
-def test_pump_stopped_during_startup_drains_output(tmp_path: Path, wait_until):
-    log = tmp_path / "launcher.log"
-    with log.open("ab") as file:
-        # none is started in its place
-        terminal = Terminal(file.fileno(), ExitWatch(lambda *_: None))
-    os.write(terminal.slave, b"before\n")
-    for pid in pumps():
-        os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: pumps() == [], what="the pump's end")
-    assert log.read_bytes() == b"before\n"
-    terminal.hand_over()
-    terminal.close()
-
-
-def test_no_pump_is_started_for_a_closed_terminal(tmp_path: Path, watch, wait_until):
-    with (tmp_path / "launcher.log").open("ab") as file:
-        terminal = Terminal(file.fileno(), watch)
-    terminal.hand_over()
-    terminal.close()
-    terminal.pump_ended(-signal.SIGKILL)
-    wait_until(lambda: pumps() == [], what="the pump's end")
-    assert terminal._pumps == 1

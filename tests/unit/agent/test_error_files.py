@@ -63,13 +63,3 @@ def test_what_torch_would_read_for_ever_is_set_aside(elastic, tmp_path, make):
     make(path)
     elastic.set_aside_broken_files([str(path)])
     assert not os.path.lexists(path)
-
-
-@pytest.mark.parametrize("content", [json.dumps(GOOD), '{"message": "x", "timestamp": 5}'])
-def test_readable_error_file_is_kept(elastic, tmp_path, content):
-    from torch.distributed.elastic.multiprocessing.api import ProcessFailure
-
-    path = tmp_path / "rank-0.error.json"
-    path.write_text(content)
-    elastic.set_aside_broken_files([str(path), str(tmp_path / "not-written.json")])
-    assert ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path)).message

@@ -57,22 +57,6 @@ def test_config_file(monkeypatch, base, file):
     assert paths.config_file() == Path(file)
 
 
-def test_every_file_of_a_job_lies_in_its_run_folder(tmp_path):
-    run = RunFolder(tmp_path / "train")
-    files = [
-        *[run.spec_file, run.node_file("node"), run.log_file(2, 11), run.evidence_dir],
-        *[run.supervisor_log, run.handover_file, run.history_db],
-        *[run.control_socket, run.probe_socket],
-    ]
-    assert [str(file.relative_to(run.path)) for file in files] == [
-        *["job.json", "nodes/node.json", "logs/attempt-2/rank-11.log", "evidence"],
-        *["supervisor.log", "handover.json", "history.db"],
-        *["control.sock", "probe.sock"],
-    ]
-    assert run.job == "train"
-    assert not run.path.exists()  # reading creates nothing
-
-
 @pytest.mark.parametrize("length", [99, 100, 101, 200])
 def test_sockets_move_when_their_path_passes_the_limit(tmp_path, length):
     stem = len(os.fsencode(tmp_path / "x" / "control.sock")) - 1
@@ -82,13 +66,6 @@ def test_sockets_move_when_their_path_passes_the_limit(tmp_path, length):
     assert (reason is None) == (length <= 100)
     if reason:
         assert "too long for a socket" in reason
-
-
-def test_length_is_counted_in_bytes():
-    for letter, fits in (("x", True), ("日", False)):
-        run = RunFolder(Path("/dev/shm") / (letter * 40))
-        assert len(str(run.path / "control.sock")) == 62
-        assert (local_dir_reason(run) is None) == fits
 
 
 @pytest.mark.parametrize(("number", "name"), sorted(paths.SHARED_FILE_SYSTEMS.items()))
@@ -108,11 +85,6 @@ def test_statfs_knows_shared_file_systems(monkeypatch, tmp_path, number, name):
     assert local_dir_reason(run) == f"the run folder is on {name}"
 
 
-def test_a_local_disk_is_no_shared_one():
-    assert paths.shared_file_system(Path("/proc/self")) is None
-    assert paths.shared_file_system(Path("/dev/shm/none/such")) is None
-
-
 @pytest.fixture
 def local_disk(monkeypatch, tmp_path) -> Path:
     """Used in place of /var/tmp."""
@@ -127,12 +99,6 @@ def run(tmp_path) -> RunFolder:
     path = tmp_path / "train"
     path.mkdir()
     return RunFolder(path)
-
-
-def test_the_real_place_is_short_enough_for_sockets(monkeypatch, run):
-    monkeypatch.setattr(paths.os, "geteuid", lambda: 2**32 - 2)
-    name = paths._local_names(run)[0] + "x" * 8
-    assert len(str(Path("/var/tmp") / name / "control.sock")) <= 100
 
 
 def test_local_folder_holds_the_live_files_and_is_found_through_the_pointer(local_disk, run):
@@ -153,14 +119,6 @@ def test_history_is_read_where_it_lies(local_disk, run):
     assert run.history_db == run.path / "history.db"
     (local / "history.db").touch()
     assert run.history_db == local / "history.db"
-
-
-def test_two_jobs_never_share_a_local_folder(local_disk, tmp_path):
-    found = set()
-    for name in ("a/train", "b/train"):
-        (tmp_path / name).mkdir(parents=True)
-        found.add(create_local_dir(RunFolder(tmp_path / name)))
-    assert len(found) == 2
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,6 @@ def test_what_a_person_names_comes_last_and_what_is_relative_not_at_all():
     ]
 
 
-def test_without_pythonpath_nothing_is_taken_off():
-    path = ["/lib/python", str(Path.cwd())]
-    assert start.searched(path, "")[:2] == path
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

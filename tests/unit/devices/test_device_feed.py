@@ -6,17 +6,15 @@ import asyncio
 import errno
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import pytest
-from tests.support.nvml_stub.driver import DRIVER_NOT_LOADED, UNINITIALIZED, UNKNOWN
+from tests.support.nvml_stub.driver import UNINITIALIZED, UNKNOWN
 
 from ddptop_runner.devices import feed as device_feed
-from ddptop_runner.devices import report as device_once
-from ddptop_runner.devices.feed import DeviceFeed, next_delay_s
+from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.report import sample_once
 
 
@@ -66,14 +64,6 @@ async def test_a_report_can_be_requested_between_ticks(stub):
     await until(lambda: feed.latest.gpus[0].util_percent == 5)
     await feed.stop()
     feed.request()
-
-
-async def test_a_feed_of_some_devices(stub):
-    feed = DeviceFeed([stub.gpu(1).uuid], interval_s=0.1)
-    await feed.start()
-    await until(lambda: feed.latest and feed.latest.gpus)
-    assert [gpu.index for gpu in feed.latest.gpus] == [1]
-    await feed.stop()
 
 
 async def test_a_killed_sampler_is_started_again(stub, monkeypatch):
@@ -195,26 +185,6 @@ async def test_where_no_process_can_be_started_it_says_so_and_tries_again(stub, 
     await feed.stop()
 
 
-async def test_where_there_is_nothing_to_sample_it_looks_again_seldom(stub, monkeypatch):
-    gpus, stub.gpus = stub.gpus, []
-    stub.write()
-    feed = DeviceFeed(interval_s=0.1)
-    await feed.start()
-    await until(lambda: feed.latest and feed.pid is None)
-    assert "found no devices" in feed.note
-    assert stub.counts()["nvmlInitWithFlags"] == 1
-    await feed.stop()
-    monkeypatch.setattr(device_feed, "LONGEST_DELAY_S", 0.2)
-    stub.slow_ms = 0
-    stub.set_driver(init_status=DRIVER_NOT_LOADED)
-    await feed.start()
-    await until(lambda: feed.latest and "not loaded" in (feed.note or ""))
-    stub.gpus = gpus
-    stub.set_driver(init_status=0)
-    await until(lambda: feed.latest.gpus and feed.note is None)
-    await feed.stop()
-
-
 async def test_without_the_library_no_process_is_started(monkeypatch):
     monkeypatch.setattr(device_feed, "driver_library_exists", lambda: False)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", None)
@@ -223,13 +193,6 @@ async def test_without_the_library_no_process_is_started(monkeypatch):
     await until(lambda: feed.latest)
     assert feed.latest.source is None and "libnvidia-ml.so.1" in feed.note
     await feed.stop()
-
-
-def test_delays_double_up_to_a_limit_and_reset_after_a_long_run():
-    assert next_delay_s(None, 0) == 1
-    assert next_delay_s(1, 2) == 2
-    assert next_delay_s(16, 2) == 30
-    assert next_delay_s(30, 3600) == 1
 
 
 # --- one reading -------------------------------------------------------------------------------
@@ -247,30 +210,3 @@ def test_one_reading_does_not_wait_for_a_driver_that_blocks(stub):
     report = sample_once(timeout_s=0.5)
     assert time.monotonic() - started < 30
     assert report.gpus == [] and "has not responded" in report.note
-
-
-def test_one_reading_survives_a_crash_of_the_driver(stub, monkeypatch):
-    crashing = [sys.executable, "-c", "import os; os.abort()"]
-    monkeypatch.setattr(device_once, "sampler_command", lambda *_, **__: crashing)
-    report = sample_once(60)
-    assert report.gpus == [] and "signal 6" in report.note
-
-
-def test_the_working_folders_modules_are_not_imported(stub, monkeypatch, tmp_path):
-    for name in ("select", "signal", "msgspec", "pynvml", "ddptop_runner"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError\n")
-    monkeypatch.chdir(tmp_path)
-    assert sample_once(60).source == "nvml"
-
-
-def test_a_reading_where_nvml_cannot_be_loaded_starts_nothing(no_library_env):
-    script = """
-import subprocess
-subprocess.Popen = None
-from ddptop_runner.devices.report import sample_once
-print(sample_once().note)
-"""
-    said = subprocess.run(
-        [sys.executable, "-c", script], env=no_library_env, capture_output=True, text=True
-    )
-    assert "libnvidia-ml.so.1 cannot be loaded" in said.stdout, said.stderr

@@ -84,32 +84,6 @@ def test_a_driver_that_blocks_is_not_waited_for(make_stub, wait_until, function)
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_without_the_library_nothing_is_forked(no_library_env):
-    script = """
-import os
-os.fork = None
-from ddptop_runner.devices.report import ForkedReading
-print(ForkedReading().report().note)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=no_library_env, capture_output=True, text=True
-    )
-    assert "libnvidia-ml.so.1 cannot be loaded" in done.stdout, done.stderr
-
-
-def test_child_that_cannot_sample_reports_its_last_line(make_stub):
-    script = """
-import sys
-from ddptop_runner.devices.report import ForkedReading
-sys.modules["ddptop_runner.devices.sampler"] = None
-print(ForkedReading().report().note)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=make_stub(1).env(), capture_output=True, text=True
-    )
-    assert "exited with status 1: " in done.stdout and "sampler" in done.stdout, done.stderr
-
-
 def test_an_interrupted_command_leaves_no_child(make_stub, wait_until):
     stub = make_stub(1)
     stub.set_driver(slow_ms=200)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from tests.support.nvml_stub import GIB, StubProcess
@@ -148,25 +146,6 @@ def test_queries_keep_to_the_budget(make_stub, make_reader):
     assert per_device_second < 7  # nvitop: 9.4
 
 
-def test_a_tick_that_comes_early_puts_nothing_off(make_stub, make_reader):
-    stub = make_stub(1)
-    reader = make_reader(stub)
-    reader.sample(0)
-    stub.clear_calls()
-    for second in range(1, 11):
-        reader.sample(second - 0.01 * (second % 2))
-    assert stub.counts()["nvmlDeviceGetUtilizationRates"] == 10
-    assert stub.counts()["nvmlDeviceGetTemperature"] == 2
-
-
-def test_faster_ticks_ask_no_more(make_stub, make_reader):
-    stub = make_stub(1)
-    reader = make_reader(stub)
-    for tick in range(41):
-        reader.sample(tick / 4)
-    assert 10 <= stub.counts()["nvmlDeviceGetPowerUsage"] <= 13
-
-
 @pytest.mark.parametrize("status", [3, FUNCTION_NOT_FOUND, NO_PERMISSION])
 def test_what_a_device_does_not_tell_is_none_and_not_asked_again(make_stub, make_reader, status):
     stub = make_stub(1)
@@ -214,16 +193,6 @@ def test_what_a_device_does_not_tell_is_none_and_not_asked_again(make_stub, make
     assert set(counts.values()) == {1}
 
 
-def test_a_missing_older_name_does_not_hide_why_a_figure_is_unknown(make_stub, make_reader):
-    stub = make_stub(1)
-    names = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
-    stub.unsupported(0, names[0], status=FUNCTION_NOT_FOUND)
-    stub.unsupported(0, names[1], status=NO_PERMISSION)
-    reader = make_reader(stub)
-    for second in (0, 5):
-        assert reader.sample(second)[0]["unknown"]["temperature_c"] == "no permission"
-
-
 def test_older_names_serve_where_newer_are_missing(make_stub, make_reader):
     stub = make_stub(1)
     stub.unsupported(
@@ -246,31 +215,6 @@ def test_older_names_serve_where_newer_are_missing(make_stub, make_reader):
     assert gpu["throttle_reasons"] == ["thermal, by software"]
     assert gpu["power_limit_w"] == 700
     assert gpu["processes"][0]["mem_used_bytes"] == GIB
-
-
-def test_memory_shared_with_the_host_is_unknown(make_stub, make_reader):
-    stub = make_stub(1)
-    stub.set(0, mem_total=0, mem_used=0)
-    gpu = make_reader(stub).sample(0)[0]
-    assert gpu["mem_used_bytes"] is gpu["mem_total_bytes"] is gpu["mem_reserved_bytes"] is None
-    assert "shares host memory" in gpu["unknown"]["mem_total_bytes"]
-    assert gpu["util_percent"] == 97
-
-
-def test_process_memory_that_reads_nothing_is_unknown(make_stub, make_reader):
-    stub = make_stub(1)
-    stub.set_processes(
-        0, [StubProcess(70001, 0), StubProcess(70002, None), StubProcess(70003, GIB)]
-    )
-    processes = make_reader(stub).sample(0)[0]["processes"]
-    assert [p["mem_used_bytes"] for p in processes] == [None, None, GIB]
-
-
-def test_graphics_processes_are_not_asked_for(make_stub, make_reader):
-    stub = make_stub(1)
-    stub.set_processes(0, [StubProcess(os.getpid(), kind="graphics")])
-    assert make_reader(stub).sample(0)[0]["processes"] == []
-    assert "nvmlDeviceGetGraphicsRunningProcesses_v3" not in stub.counts()
 
 
 @pytest.mark.parametrize(
@@ -329,31 +273,12 @@ def test_a_driver_that_does_not_start_is_explained(make_stub, make_reader, statu
     assert words in report["note"]
 
 
-def test_a_driver_without_devices_is_named(make_stub, make_reader):
-    report = make_reader(make_stub(0)).report(0)
-    assert (report["source"], report["driver"], report["gpus"]) == (None, "570.124.06", [])
-    assert "found no devices" in report["note"]
-
-
 def test_devices_that_the_driver_does_not_list_are_not_called_absent(make_stub, make_reader):
     stub = make_stub(2)
     stub.set_driver(errors={"nvmlDeviceGetCount_v2": UNKNOWN})
     report = make_reader(stub).report(0)
     assert (report["source"], report["gpus"]) == (None, [])
     assert "cannot list its devices (unreadable: NVML error 999)" in report["note"]
-
-
-def test_another_package_of_pynvmls_name_is_explained(tmp_path):
-    (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
-    script = "from ddptop_runner.devices.sampler import open_backend; print(open_backend().note)"
-    said = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "pip install --force-reinstall nvidia-ml-py" in said.stdout
 
 
 OLD = (

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from tests.support.nvml_stub.driver import (
-    FUNCTION_NOT_FOUND,
-    NO_PERMISSION,
     UNKNOWN,
 )
 from tests.unit.devices.test_nvml_backend import FIGURES
@@ -67,17 +64,6 @@ def test_a_device_that_is_lost_from_the_start_keeps_its_index(make_stub, make_re
     assert gpus[1]["uuid"] is None
 
 
-def test_the_only_device_that_was_asked_for_and_is_lost_is_named(make_stub, make_reader):
-    stub = make_stub(3)
-    stub.lose(1)
-    asked = [stub.gpu(1).uuid, stub.gpu(2).uuid]
-    gpus = make_reader(stub, ",".join(asked)).sample(0)
-    assert [(gpu["index"], gpu["uuid"], gpu["lost"]) for gpu in gpus] == [
-        (1, asked[0], True),
-        (2, asked[1], False),
-    ]
-
-
 def test_a_device_that_only_fails_counts_as_lost_at_the_second_tick(make_stub, make_reader):
     stub = make_stub(1)
     reader = make_reader(stub)
@@ -114,28 +100,3 @@ def test_xids_are_kept_in_order_by_device(make_stub, make_reader):
         stub.raise_xid(0, 48)
     assert [gpu["xid"] for gpu in reader.sample(1)] == [[48], [31, 94]]
     assert [gpu["xid"] for gpu in reader.sample(2)] == [[48], [31, 94]]
-
-
-def test_failed_event_set_is_created_again(make_stub, make_reader):
-    stub = make_stub(1)
-    reader = make_reader(stub)
-    reader.sample(0)
-    stub.set_driver(errors={"nvmlEventSetWait_v2": UNKNOWN})
-    deaf = reader.sample(1)[0]
-    assert deaf["xid"] is None and deaf["unknown"]["xid"] == "unreadable: NVML error 999"
-    stub.set_driver(errors={})
-    for second in range(2, 12):
-        reader.sample(second)
-    stub.raise_xid(0, 45)
-    assert reader.sample(12)[0]["xid"] == [45]
-
-
-@pytest.mark.parametrize("status", [FUNCTION_NOT_FOUND, NO_PERMISSION])
-def test_where_events_cannot_be_waited_for_xids_are_unknown(make_stub, make_reader, status):
-    stub = make_stub(1)
-    stub.set_driver(errors={"nvmlEventSetWait_v2": status})
-    reader = make_reader(stub)
-    for second in range(31):
-        gpu = reader.sample(second)[0]
-    assert gpu["xid"] is gpu["xid_meanings"] is None and gpu["unknown"]["xid"]
-    assert stub.counts()["nvmlEventSetWait_v2"] == stub.counts()["nvmlEventSetCreate"] == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from tests.support.nvml_stub import StubGpu
-from tests.support.nvml_stub.driver import UNKNOWN
 
 from ddptop_runner.devices.nvml_device import METRICS
 from ddptop_runner.devices.report import without_metrics
@@ -64,50 +63,12 @@ def test_of_a_device_that_is_back_everything_is_read_again(make_stub, make_reade
     assert gpu["unknown"] == {}
 
 
-def test_failing_device_does_not_affect_the_others(make_stub, make_reader):
-    stub = make_stub(3)
-    reader = make_reader(stub)
-    reader.sample(0)
-    every = [name for name in stub.counts() if name.startswith("nvmlDevice")]
-    stub.unsupported(1, *every, status=UNKNOWN)
-    for second in range(1, 31):
-        gpus = reader.sample(second)
-    assert [gpu["lost"] for gpu in gpus] == [False, True, False]
-    assert "no longer responding" in gpus[1]["note"] or "NVML error" in gpus[1]["note"]
-    assert stub.counts()["nvmlInitWithFlags"] == 1
-    assert stub.counts()["nvmlShutdown"] == 0
-
-
 @pytest.mark.parametrize(("status", "words"), [(8, "power cables"), (11, "interrupts")])
 def test_device_that_cannot_be_opened_shows_the_reason(make_stub, make_reader, status, words):
     stub = make_stub(2)
     stub.unsupported(1, "nvmlDeviceGetHandleByIndex_v2", status=status)
     gpu = make_reader(stub).sample(0)[1]
     assert gpu["lost"] and words in gpu["note"]
-
-
-def test_rows_that_could_not_be_replaced_are_said(make_stub, make_reader):
-    stub = make_stub([StubGpu(0, remapped_uncorrectable=8, remap_failed=1)])
-    gpu = make_reader(stub).sample(0)[0]
-    assert gpu["remap_failed"] and gpu["remapped_rows"] == 8
-    assert "replace the device" in gpu["note"]
-
-
-def test_xids_have_their_meaning_beside_them(make_stub, make_reader):
-    stub = make_stub(1)
-    reader = make_reader(stub)
-    reader.sample(0)
-    stub.raise_xid(0, 94)
-    stub.raise_xid(0, 4242)
-    gpu = reader.sample(1)[0]
-    assert gpu["xid"] == [94, 4242]
-    assert "contained" in gpu["xid_meanings"][0] and gpu["xid_meanings"][1] == "XID 4242"
-
-
-def test_a_device_that_reports_no_xids_has_none_rather_than_an_empty_list(make_stub, make_reader):
-    gpu = make_reader(make_stub([StubGpu(0, xid_events=0)])).sample(0)[0]
-    assert gpu["xid"] is gpu["xid_meanings"] is None
-    assert gpu["unknown"]["xid"] == gpu["unknown"]["xid_meanings"] == "not supported"
 
 
 def test_a_device_whose_sampler_is_silent_keeps_its_identity_and_gives_the_reason():

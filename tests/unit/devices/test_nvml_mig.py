@@ -50,34 +50,6 @@ def test_all_devices_come_with_their_instances(stub, make_reader):
     assert [gpu["mem_used_bytes"] // GIB for gpu in gpus] == [40, 40, 3, 5]
 
 
-def test_what_nvml_does_not_tell_of_an_instance_is_not_asked(stub, make_reader):
-    reader = make_reader(stub)
-    reader.sample(0)
-    stub.clear_calls()
-    for second in range(1, 61):
-        gpus = reader.sample(second)
-    asked = {call.function for call in stub.calls() if call.index and call.index >= 100}
-    assert asked == {
-        "nvmlDeviceGetMemoryInfo_v2",
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        # looked up again every 30 s
-        "nvmlDeviceGetUUID",
-        "nvmlDeviceGetName",
-    }
-    mig = gpus[2]
-    assert mig["util_percent"] is mig["power_w"] is mig["temperature_c"] is mig["xid"] is None
-    for name in ("util_percent", "power_w", "temperature_c", "xid"):
-        assert "see the parent GPU" in mig["unknown"][name]
-    assert not mig["lost"]
-
-
-def test_utilization_of_a_device_in_mig_mode_is_not_supported(stub, make_reader):
-    gpu = make_reader(stub).sample(0)[1]
-    assert gpu["util_percent"] is None
-    assert gpu["unknown"]["util_percent"] == "not supported"
-    assert gpu["power_w"] == 412 and gpu["note"] is None
-
-
 def test_a_process_is_listed_once_at_its_instance(stub, make_reader):
     stub.set_processes(1, [StubProcess(70001, GIB), StubProcess(70002, GIB)])
     stub.set_processes(102, [StubProcess(70002, GIB)])
@@ -87,13 +59,6 @@ def test_a_process_is_listed_once_at_its_instance(stub, make_reader):
     alone = make_reader(stub, stub.gpu(1).uuid).sample(0)[0]
     assert [p["pid"] for p in alone["processes"]] == [70001, 70002]
     assert alone["mig_instances"] == [FIRST, SECOND]
-
-
-def test_instances_that_were_asked_for(stub, make_reader):
-    gpus = make_reader(stub, SECOND).sample(0)
-    assert [(gpu["index"], gpu["uuid"]) for gpu in gpus] == [(1, SECOND)]
-    assert gpus[0]["parent_uuid"] == stub.gpu(1).uuid
-    assert gpus[0]["mem_total_bytes"] == 40 * GIB
 
 
 def test_mig_device_without_instances_is_reported_as_unusable(make_stub, make_reader):
@@ -116,16 +81,6 @@ def test_the_sampler_starts_over_if_instances_come_or_go(stub, make_reader):
     assert gpus[1]["mig_instances"] == [FIRST, "MIG-7"]
 
 
-def test_missing_requested_instance_is_reported(stub, make_reader):
-    reader = make_reader(stub, SECOND)
-    reader.sample(0)
-    stub.gpus = [gpu for gpu in stub.gpus if gpu.uuid != SECOND]
-    stub.write()
-    for second in range(1, 12):
-        report = reader.report(second)
-    assert report["gpus"][0]["lost"] and "no longer exists" in report["gpus"][0]["note"]
-
-
 def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
     reader = make_reader(stub)
     reader.sample(0)
@@ -140,20 +95,6 @@ def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
         gpus = reader.sample(second)
     assert [gpu["lost"] for gpu in gpus] == [False] * 4
     assert gpus[3]["mem_used_bytes"] == 5 * GIB
-
-
-def test_instances_that_changed_while_their_device_was_lost_are_found(stub, make_reader):
-    reader = make_reader(stub)
-    reader.sample(0)
-    lose_second_device(stub)
-    for second in range(1, 12):
-        reader.sample(second)
-    stub.gpus = [gpu for gpu in stub.gpus if gpu.uuid not in (FIRST, SECOND)]
-    stub.gpus.append(instance("MIG-7", 1, stub.gpu(1)))
-    stub.restore(1)
-    with pytest.raises(msgspec.DecodeError):
-        for second in range(12, 52):
-            reader.sample(second)
 
 
 def test_the_sampler_starts_over_if_a_device_enters_or_leaves_mig_mode(make_stub, make_reader):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from tests.support.nvml_stub import GIB, StubProcess
 from tests.support.nvml_stub.driver import FUNCTION_NOT_FOUND, NO_PERMISSION
@@ -27,23 +25,6 @@ def test_shares_are_those_that_the_driver_told(make_stub, make_reader):
     assert "no sample" in gpus[0]["unknown"][SHARE]
     assert shares(gpus[1]) == {70001: 0, 70002: 91}
     assert SHARE not in gpus[1]["unknown"]
-
-
-def test_no_samples_at_all_are_no_failure(make_stub, make_reader):
-    stub = make_stub(1)
-    stub.set_processes(0, [StubProcess(70001)])
-    reader = make_reader(stub)
-    gpu = reader.sample(0)[0]
-    assert shares(gpu) == {70001: None} and "no sample" in gpu["unknown"][SHARE]
-    stub.set_processes(0, [StubProcess(70001, sm_util=7)])
-    assert shares(reader.sample(4)[0]) == {70001: 7}  # it is queried again
-
-
-def test_stale_samples_are_not_used(make_stub, make_reader):
-    stub = make_stub(1)
-    stub.set_processes(0, [StubProcess(70001, sm_util=91)])
-    stub.set(0, util_age_ms=5000)
-    assert shares(make_reader(stub).sample(0)[0]) == {70001: None}
 
 
 def test_in_a_container_shares_are_not_joined_by_pid(make_stub, make_reader):
@@ -88,19 +69,6 @@ def test_of_several_samples_the_latest_that_can_be_true_counts(samples, expected
     assert latest_shares(samples, since_us=1000) == expected
 
 
-def test_many_processes_are_all_listed(make_stub, make_reader):
-    stub = make_stub(1)
-    pids = range(70001, 70091)
-    stub.set_processes(0, [StubProcess(pid, GIB, sm_util=1) for pid in pids])
-    assert shares(make_reader(stub).sample(0)[0]) == dict.fromkeys(pids, 1)
-
-
-def test_unreported_memory_has_a_reason(make_stub, make_reader):
-    stub = make_stub(1)
-    stub.set_processes(0, [StubProcess(70001, 0), StubProcess(70002, GIB)])
-    assert "not reported" in make_reader(stub).sample(0)[0]["unknown"]["processes.mem_used_bytes"]
-
-
 # --- drivers ----------------------------------------------------------------------------------
 
 
@@ -123,10 +91,3 @@ def test_the_layout_that_only_drivers_535_43_to_535_97_have_is_not_misread(make_
     stub.set_processes(0, [StubProcess(70000 + i, GIB) for i in range(5)])
     processes = make_reader(stub).sample(0)[0]["processes"]
     assert [p["pid"] for p in processes] == [70000 + i for i in range(5)]
-
-
-def test_the_owner_of_a_process_of_this_machine_is_told(make_stub, make_reader):
-    stub = make_stub(1)
-    stub.set_processes(0, [StubProcess(os.getpid(), GIB)])
-    process = make_reader(stub).sample(0)[0]["processes"][0]
-    assert process["user"] and "python" in process["command"] and process["note"] is None

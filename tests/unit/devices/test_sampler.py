@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ddptop_runner.devices.report import decode_report
-from ddptop_runner.devices.sampler import Cost, Options, parse_arguments
+from ddptop_runner.devices.sampler import Options, parse_arguments
 from ddptop_runner.host import procs
 
 SAMPLER = [sys.executable, "-m", "ddptop_runner.devices.sampler"]
@@ -33,12 +33,6 @@ def test_once_prints_one_report_and_ends_with_0(make_stub):
     assert now_s - 20 < report.boottime_s <= now_s
 
 
-def test_uuids_limit_it(make_stub):
-    stub = make_stub(3)
-    done = run(stub.env(), "--once", "--uuids", stub.gpu(1).uuid)
-    assert [gpu.index for gpu in decode_report(done.stdout).gpus] == [1]
-
-
 @pytest.mark.parametrize(
     ("gpus", "arguments", "words"),
     [(0, (), "found no devices"), (1, ("--uuids", "GPU-none"), "not on this machine: GPU-none")],
@@ -49,12 +43,6 @@ def test_nothing_to_sample_exits_with_3_and_prints_the_reason(make_stub, gpus, a
     report = decode_report(done.stdout.splitlines()[-1])
     assert (report.source, report.gpus) == (None, [])
     assert words in report.note
-
-
-def test_without_the_library_it_ends_with_3(no_library_env):
-    done = run(no_library_env)
-    assert done.returncode == 3
-    assert "libnvidia-ml.so.1 not found" in decode_report(done.stdout).note
 
 
 @pytest.mark.parametrize(
@@ -70,35 +58,6 @@ def test_arguments():
     assert parse_arguments([]) == Options(None, 1.0, False)
     assert parse_arguments(["--uuids", "a,b", "--once"]) == Options(("a", "b"), 1.0, True)
     assert parse_arguments(["--uuids", "a", "--all", "--interval", "2"]) == Options(None, 2.0)
-
-
-def test_its_own_cost_is_a_mean_over_its_last_seconds():
-    cost = Cost()
-    assert cost.mark(100.0, 5.0) is None
-    assert cost.mark(101.0, 5.01) == pytest.approx(1.0)
-    for second in range(2, 30):
-        spent = cost.mark(100.0 + second, 5.01 + 0.02 * (second - 1))
-    assert spent == pytest.approx(2.0)
-
-
-def test_each_report_contains_the_samplers_cost(make_stub):
-    stub = make_stub(2)
-    with subprocess.Popen(
-        [*SAMPLER, "--interval", "0.5"], env=stub.env(), stdout=subprocess.PIPE
-    ) as child:
-        reports = [decode_report(child.stdout.readline()) for _ in range(5)]
-        child.stdout.close()
-    assert reports[0].sampler_cpu_percent is None
-    assert all(0 <= report.sampler_cpu_percent < 50 for report in reports[1:])
-
-
-def test_a_tick_has_its_interval(make_stub):
-    with subprocess.Popen(
-        [*SAMPLER, "--interval", "0.2"], env=make_stub(1).env(), stdout=subprocess.PIPE
-    ) as child:
-        stamps = [decode_report(child.stdout.readline()).boottime_s for _ in range(6)]
-        child.stdout.close()
-    assert 0.9 < stamps[-1] - stamps[0] < 4.5, "it would be 5 by the usual interval"
 
 
 def test_a_request_is_answered_between_ticks_with_what_changes_every_second(make_stub):
@@ -165,10 +124,3 @@ def test_ctrl_c_is_for_the_one_who_started_it(make_stub):
             assert child.stdout.readline()
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == -signal.SIGTERM
-
-
-def test_nvml_is_never_shut_down(make_stub):
-    stub = make_stub(1)
-    run(stub.env(), "--once")
-    assert stub.counts()["nvmlInitWithFlags"] == 1
-    assert stub.counts()["nvmlShutdown"] == 0

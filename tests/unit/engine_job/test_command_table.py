@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.builders import make_spec, put_exit
+from tests.support.builders import put_exit
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.job.ranks import CommandRanks, OwnRanks, table_of
+from ddptop_runner.job.ranks import CommandRanks
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 
@@ -47,13 +47,6 @@ def ranks_of(table: CommandRanks) -> dict[int, int | None]:
     return {record.rank: record.pid for record in table}
 
 
-def test_only_a_command_has_a_launcher():
-    assert type(table_of(make_spec(), 0.0)) is OwnRanks
-    made = table_of(make_spec(kind="command", nproc=0), 0.0)
-    assert made.launcher is not None
-    assert list(made) == [] and made.world_size is None
-
-
 def test_the_attempt_lives_in_its_launcher(table, pids):
     receive(table, pids[0], 0, world_size=2)
     assert [record.rank for record in table.alive()] == [LAUNCHER]
@@ -72,11 +65,6 @@ def test_ranks_appear_in_any_order_and_are_new_once(table, pids):
     table.new = []
     assert receive(table, pids[1], 1, steps=3, last_step_t=2.0) == 1
     assert (table.new, table.world_size, table[1].steps) == ([], 2, 3)
-
-
-def test_messages_of_another_attempt_make_no_rank(table, pids):
-    assert receive(table, pids[0], 0, attempt=1) is None
-    assert list(table) == []
 
 
 def test_a_launcher_that_restarts_its_ranks(table, pids):
@@ -156,18 +144,3 @@ def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
     assert after.world_size == 2
     assert receive(after, third, None, steps=1, last_step_t=3.0) == 2
     assert ranks_of(after) == {0: first, 1: second, 2: third}
-
-
-def test_the_next_supervisor_knows_the_world_size(table, pids):
-    receive(table, pids[0], 0, world_size=4)
-    after = CommandRanks(0.0)
-    after.recall(table.remember())
-    assert after.world_size == 4
-
-
-def test_one_that_learns_its_rank_is_not_numbered_any_more(table, pids):
-    receive(table, pids[0], None, steps=1, last_step_t=1.0)
-    receive(table, pids[0], 0, world_size=2, steps=2, last_step_t=2.0)
-    # the rank is alive, and reports so itself
-    assert receive(table, pids[1], 0, world_size=2) is None
-    assert ranks_of(table) == {0: pids[0]}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-import msgspec
 import pytest
 from tests.support.builders import make_spec
 
 from ddptop_runner.job.decide import decide
-from ddptop_runner.job.state import JobState, NodeLife
+from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
@@ -89,16 +88,6 @@ def test_evidence_of_orphans_is_kept_before_any_signal_and_never_after():
     assert orders(state, pt.OrphanExited()) == [pt.EndLeftovers()]
 
 
-def test_a_stop_keeps_its_grace_though_evidence_of_orphans_arrives():
-    state = after(exited(0, 1), ev.StopRequested(attempt=0, grace_s=30.0, kill_at_s=39.0))
-    assert orders(state, pt.EvidenceKept(attempt=0, question=None)) == []
-
-
-def test_late_evidence_of_an_attempt_marks_nothing_of_the_next():
-    late = pt.EvidenceKept(attempt=3, question=4, ranks=[1])
-    assert decide(after(), late, 9.0, make_spec()) == [pt.AnswerAgent(question=4)]
-
-
 def test_ranks_that_an_earlier_supervisor_did_not_record_are_recorded():
     state = after(
         ev.AttemptStarted(attempt=0, world=2, at_s=1.0),
@@ -113,21 +102,6 @@ def test_ranks_that_an_earlier_supervisor_did_not_record_are_recorded():
 def test_requested_restart_continues_after_the_supervisor_died():
     state = after(ev.RestartRequested(attempt=0, used=0, limit=3))
     assert orders(state, pt.SupervisorStarted(agent=AGENT)) == [pt.WaitForRestart(at_s=None)]
-
-
-@pytest.mark.parametrize("prepared", [True, False])
-def test_devices_come_back_only_for_an_attempt_that_is_not_prepared(prepared):
-    lost = ev.SetAside(device=Device(index=1, uuid="GPU-1"), reason="lost")
-    state = after(
-        ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=9.0, at_s=18.0),
-        ev.RestartPrepared(attempt=0, aside=[lost]),
-    )
-    assert state.restart is not None and state.set_aside == [lost]
-    if not prepared:
-        state = msgspec.structs.replace(state, nodes={HERE: NodeLife(takes_part=True)})
-    (hurried,) = events(state, pt.RestartAsked(agent=AGENT, devices_back=[lost.device]))
-    assert isinstance(hurried, ev.RestartHurried)
-    assert hurried.devices_back == ([] if prepared else [lost.device])
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
@@ -145,44 +119,12 @@ def test_a_device_that_comes_back_takes_a_new_agent(comes_back):
     assert follows == [pt.InterruptRanks(), pt.ReplaceAgent() if comes_back else again]
 
 
-@pytest.mark.parametrize("attempt", [0, 1])
-def test_an_agent_that_goes_on_to_the_next_attempt_is_not_asked_again(attempt):
-    sent = [ev.RestartSent(attempt=0)] if attempt == 0 else []  # it is ending its ranks
-    state = after(
-        ev.RestartRequested(attempt=0, used=0, limit=3),
-        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
-        *sent,
-    )
-    agent = pt.AgentState(pid=7, listens=True, attempt=attempt)
-    assert decide(state, pt.DevicesChosen(agent=agent), 9.0, make_spec()) == []
-
-
-def test_an_agent_is_started_only_for_an_attempt_that_begins():
-    state = after(
-        ev.RestartRequested(attempt=0, used=0, limit=3),
-        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
-        ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=2),
-    )
-    start = pt.StartAgent(attempt=1, restarts_left=2)
-    assert orders(state, pt.AgentMadeRoom()) == [start]
-    state = after(ev.NodesChosen(attempt=2, nodes=[HERE], at_s=3.0), state=state)
-    assert orders(state, pt.AgentMadeRoom()) == []
-
-
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():
     state = after(ev.TroubleFound(attempt=0, reason="nan", stops=True), exited(0, 1), exited(1, 1))
     judged = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=OUTCOME, jitter=0.0)
     ended = events(state, judged, on_nan="stop")[-1]
     assert isinstance(ended, ev.EndDecided) and ended.requeue is False
     assert orders(state, judged, on_nan="stop") == [pt.Conclude()]
-
-
-def test_a_status_that_is_known_late_is_recorded():
-    state = after(exited(0, None))
-    known = pt.ProcessExited(attempt=0, rank=0, pid=10, status=0, at_s=5.0)
-    (event,) = events(state, known)
-    assert after(event, state=state).ranks[0].status == 0
-    assert events(after(event, state=state), known) == []
 
 
 def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_for_that():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.builders import make_snapshot, make_spec
-from tests.support.virtual_time import VirtualLoop
 
-from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import SHRINK_AFTER_S, begin_job, decide
 from ddptop_runner.job.event_log import as_row
@@ -23,13 +20,11 @@ from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import Cause, Checkpoint, RankSample
+from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.model.words import HERE
-from ddptop_runner.node import head as head_module
 from ddptop_runner.node.alerts import LastResort
 from ddptop_runner.node.engine import until
-from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import LinkError, NodeLink
 from ddptop_runner.node.remote_nodes import MOST_REPEATED, RemoteNodes, Reported
 
@@ -124,24 +119,6 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
     ]
 
 
-def test_a_job_whose_only_node_was_rebooted_has_not_finished() -> None:
-    job = Job(count=1)
-    job.run()
-    job.take(pt.LinkBroken(node="n0", why="no route"))
-    assert job.take(pt.LinkMade(node="n0", is_there=False)) == [pt.KeepEvidenceOnNodes()]
-    assert job.take(pt.NodesDue(attempt=0), 900.0) == []
-    assert job.take(pt.VerdictsDue(attempt=0)) == [pt.JudgeAttempt()]
-
-
-def test_a_job_that_has_finished_is_not_restarted_before_its_end_is_recorded() -> None:
-    job = Job()
-    job.run()
-    job.finish(0)
-    assert job.finish(1) == [pt.Conclude()]
-    with pytest.raises(ControlError, match="the job is ending"):
-        job.take(pt.RestartAsked(agent=pt.AgentState()))
-
-
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:
     job = Job()
     start = job.take(pt.AgentExited(node="n0", pid=7, status=-9, attempt=0))
@@ -171,19 +148,6 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order: list[
     assert job.state.phase == "failed" and job.state.ending.requeue
     assert job.state.cause is not None and job.state.cause.kind == "node"
     assert "n1 cannot be reached" in job.state.cause.summary
-
-
-@pytest.mark.parametrize("order", [["exits", "breaks"], ["breaks", "exits"]])
-def test_a_node_that_keeps_the_store_for_one_that_is_away_has_finished(order: list[str]) -> None:
-    job = Job()
-    job.run()
-    happens = {
-        "breaks": lambda: job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0),
-        "exits": lambda: job.exit(0),
-    }
-    orders = [happens[one]() for one in order]
-    assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
-    assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
 
 
 @pytest.mark.parametrize("new_head", [False, True])
@@ -257,13 +221,6 @@ def test_a_node_reports_its_own_ranks_only() -> None:
     assert not job.state.has_failed
 
 
-def test_the_first_node_to_report_a_group_reports_its_own_ranks_only() -> None:
-    job = Job()
-    others = [pt.Worker(rank=rank, pid=666) for rank in (0, 1, 10**6)]
-    job.take(pt.GroupStarted(node="n1", attempt=0, workers=others))
-    assert list(job.state.ranks) == [1]
-
-
 @pytest.mark.parametrize(
     "fact",
     [
@@ -289,15 +246,6 @@ def test_once_a_restart_is_asked_for_nothing_else_is_decided(fact: pt.Fact) -> N
     assert not job.state.nodes["n1"].failed
 
 
-def test_a_node_whose_failure_is_known_is_not_blamed_again_for_what_is_gone() -> None:
-    job = Job()
-    job.run()
-    job.take(KILLED)
-    job.take(FAILED)
-    fact = pt.LinkMade(node="n0", is_there=False)
-    assert decide(job.state, fact, 9.0, job.spec) == []
-
-
 def test_a_node_is_not_taken_back_into_an_attempt_that_fails_or_ends() -> None:
     for fact in (exited(0, 1, attempt=1), exited(0, attempt=1)):
         job = Job(count=3)
@@ -306,15 +254,6 @@ def test_a_node_is_not_taken_back_into_an_attempt_that_fails_or_ends() -> None:
         job.take(torn_down(0, attempt=1))
         assert job.take(pt.LinkMade(node="n2"), 60.0) == [END_N2]
         assert job.state.restart is None
-
-
-def test_a_job_that_is_ending_is_not_restarted() -> None:
-    job = Job()
-    job.run()
-    ended = ev.EndDecided(attempt=0, state="failed", reason="no restarts left")
-    job.state = apply(job.state, ended, NOW)
-    with pytest.raises(ControlError, match="is ending"):
-        job.take(pt.RestartAsked(agent=pt.AgentState()))
 
 
 def test_decided_restart_waits_and_gets_its_own_port() -> None:
@@ -424,17 +363,6 @@ class Deaf(NodeLink):
         return pt.Done()
 
 
-def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
-    job = Job(count=3)
-    without_the_third(job, starts=False)
-    remotes = remote_nodes_of(job)
-    near = remotes.by_host["n0"]
-    near.ended, near.link.is_up = False, True
-    remotes.take_report(near.link, pt.NodeAbsent())
-    assert near.ended
-    assert not job.state.nodes["n0"].failed
-
-
 async def test_a_node_that_repeats_facts_without_end_fills_no_memory() -> None:
     job = Job()
     job.run()
@@ -495,28 +423,6 @@ async def test_a_node_takes_over_events_about_itself_and_those_that_it_has_misse
     assert sent.orders == [pt.InterruptRanks(node="n1")]
 
 
-async def test_a_node_that_has_begun_is_not_known_before_it_reports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    job = Job()
-    [order, _] = [one for one in job.begun if isinstance(one, pt.BeginOn)]
-    remotes = remote_nodes_of(job)
-    near = remotes.by_host["n0"]
-    near.link.is_up = True
-
-    async def start(*_: Any) -> dict[str, Any]:
-        return {}
-
-    monkeypatch.setattr(NodeLink, "start", start)
-    assert near.is_known
-    assert await remotes.begin(order) is None
-    assert not near.is_known
-    remotes.take_report(near.link, HERE_NOW)
-    assert near.is_known
-    remotes._link_made(near.link)
-    assert not near.is_known
-
-
 async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None:
     job = Job()
     remotes = remote_nodes_of(job)
@@ -538,56 +444,6 @@ async def test_a_part_that_may_have_started_as_the_link_broke_is_ended() -> None
     ended = ev.JobEnded(attempt=0, state="stopped")
     remotes.take_report(link, pt.NodeEvent(event=replace(as_row(ended), seq=2)))
     await asyncio.wait_for(asyncio.gather(beginning, ending), 5.0)
-
-
-async def test_a_kill_does_not_wait_for_one_slow_node_to_begin() -> None:
-    job = Job()
-    remotes, asked = remote_nodes_of(job), {}
-    for host, part in remotes.by_host.items():
-        link = Deaf(remotes, host)
-        asked[host] = link.asked
-        part.link, part.ended, part.reported = link, False, Reported.COMPLETE
-    await remotes.by_host["n0"].is_beginning.acquire()
-    ending = asyncio.create_task(remotes.end_all(0.0))
-    await until(lambda: bool(asked["n1"]), 5.0)
-    assert asked == {"n0": [], "n1": [pt.StopAsked(grace_s=0.0)]}
-    ending.cancel()
-    await asyncio.gather(ending, return_exceptions=True)
-
-
-@pytest.mark.parametrize(("back", "said"), [("at the end", 0), ("at a fetch", 0), ("never", 1)])
-def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) -> None:
-    loop = VirtualLoop()
-    job = Job()
-    remotes: Any = remote_nodes_of(job)
-    part, under_way, told = remotes.by_host["n1"], list[Any](), list[ev.JobEvent]()
-    part.ended = False
-
-    def end() -> None:
-        under_way.clear()
-        part.ended = True
-
-    def begin(when: str) -> Any:
-        async def order(*_: Any) -> None:
-            if back == when:
-                under_way[:] = [(pt.EndOn(node="n1", grace_s=10.0), 0)]
-                loop.call_later(5.0, end)
-
-        return order
-
-    remotes.end_all = begin("at the end")
-    head: Any = SimpleNamespace(
-        attempt=0,
-        nodes=remotes,
-        _is_stopped=False,
-        _alerts=SimpleNamespace(record_end=lambda: None),
-        _fetcher=SimpleNamespace(take_ends=begin("at a fetch")),
-        _log=SimpleNamespace(emit=told.append),
-        _under_way=under_way,
-    )
-    with contextlib.closing(loop):
-        loop.run_until_complete(Head._conclude(head))
-    assert len(told) == said
 
 
 @pytest.mark.parametrize(("now_s", "seen"), [(300.0, None), (302.0, [0])])
@@ -631,30 +487,6 @@ async def test_no_hang_is_looked_for_before_each_node_has_started_its_ranks() ->
     assert [one.rank for one in remotes.progress(11.0) or ()] == [0]
 
 
-def test_a_node_that_makes_it_enough_shortens_the_wait_for_the_others() -> None:
-    job = Job(count=3, least=2)
-    job.run()
-    for node in ("n1", "n2"):
-        job.take(pt.LinkBroken(node=node, why="no route"), now_s=10.0)
-    job.take(pt.RestartAsked(agent=pt.AgentState()), now_s=20.0)
-    due = pt.RestartDue(attempt=0)
-    assert job.take(due, now_s=20.0) == [pt.AwaitNodes(seconds=290.0)]
-    assert job.take(pt.LinkMade(node="n1"), now_s=30.0) == [pt.WaitForRestart(at_s=None)]
-    assert job.take(due, now_s=30.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
-    begun = job.take(pt.NodesDue(attempt=0), now_s=45.0)
-    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1"]
-
-
-def test_a_node_that_goes_away_again_is_waited_for_as_long_again() -> None:
-    job = Job(count=2, least=2)
-    job.run()
-    job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0)
-    job.take(pt.RestartAsked(agent=pt.AgentState()), now_s=20.0)
-    job.take(pt.LinkMade(node="n1"), now_s=300.0)
-    job.take(pt.LinkBroken(node="n1", why="no route"), now_s=305.0)
-    assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.AwaitNodes(seconds=295.0)]
-
-
 END_N2 = pt.EndOn(node="n2", grace_s=0.0)
 """What is still running on an excluded node belongs to an earlier attempt."""
 
@@ -669,15 +501,6 @@ def without_the_third(job: Job, *, starts: bool = True) -> None:
     assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n1"]
     if starts:
         job.run()
-
-
-def test_a_node_is_not_taken_back_while_one_that_cannot_be_reached_may_train_on() -> None:
-    job = Job(count=3)
-    without_the_third(job)
-    job.take(pt.LinkBroken(node="n0", why="no route"), 100.0)
-    assert job.take(pt.LinkMade(node="n2"), 900.0) == [END_N2]
-    assert job.state.restart is None
-    assert job.take(pt.LinkMade(node="n0"), 901.0) == [pt.WaitForRestart(at_s=None)]
 
 
 def test_a_node_that_returns_while_the_others_meet_is_taken_back_once_they_have() -> None:
@@ -713,56 +536,6 @@ def test_ranks_are_asked_to_save_before_a_node_is_taken_back(meanwhile: str) -> 
     assert job.take(pt.CheckpointWaited(attempt=1), 902.0) == restarts
 
 
-@pytest.mark.parametrize(
-    ("age_s", "writes", "saved_s", "takes_s"),
-    [
-        (60.0, (0, 0), None, (10, 13)),  # it does not check for requests
-        (3.0, (0, 0), None, (0, 0)),  # it has just saved
-        (60.0, (1, 3), 4.0, (4, 6)),
-        (60.0, (8, 40), 41.0, (41, 43)),  # a large one
-        (60.0, (5, 900), None, (90, 92)),  # it never ends
-    ],
-)
-def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
-    monkeypatch: pytest.MonkeyPatch,
-    age_s: float,
-    writes: tuple[float, float],
-    saved_s: float | None,
-    takes_s: tuple[float, float],
-) -> None:
-    loop = VirtualLoop()
-    monkeypatch.setattr(head_module, "boottime_s", loop.time)
-    now = utc_now()
-    monkeypatch.setattr(head_module, "utc_now", lambda: now)
-    began_s = loop.time()
-    before = Checkpoint(path="/old", at=now - dt.timedelta(seconds=age_s))
-
-    class Stub:
-        """Replaces the head."""
-
-        attempt = 1
-
-        @property
-        def job(self) -> JobState:
-            is_new = saved_s is not None and loop.time() - began_s >= saved_s
-            last = replace(before, path="/new") if is_new else before
-            return JobState(phase="running", attempt=1, checkpoint=last)
-
-        async def _ask_to_save(self) -> None:
-            pass
-
-        def _snapshot(self) -> Any:
-            passed_s = loop.time() - began_s
-            phase = "checkpoint" if writes[0] <= passed_s < writes[1] else None
-            ranks = [RankSample(rank=0, local_rank=0, host="n0", state="running", phase=phase)]
-            return make_snapshot(Job().spec, ranks=ranks)
-
-    stub: Any = Stub()
-    with contextlib.closing(loop):
-        loop.run_until_complete(Head._save_first(stub, 1))
-    assert takes_s[0] <= loop.time() - began_s <= takes_s[1]
-
-
 END_N1 = pt.EndOn(node="n1", grace_s=0.0)
 
 
@@ -770,14 +543,6 @@ def refuse(job: Job, attempt: int, node: str = "n1") -> list[pt.Order]:
     """The orders for a node that could not start."""
     error = "No space left on device"
     return job.take(pt.NodeRefused(node=node, attempt=attempt, error=error, answered=True))
-
-
-def test_nodes_that_refuse_one_after_the_other_leave_too_few() -> None:
-    job = Job(count=3, least=2)
-    refuse(job, 0)
-    begun = job.take(pt.RestartDue(attempt=0))
-    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
-    assert refuse(job, 1, "n2") == [pt.EndRanks(grace_s=10.0)]
 
 
 def test_refusing_node_is_left_out_until_a_user_restarts() -> None:
@@ -830,25 +595,6 @@ def test_a_node_that_went_away_unnoticed_costs_one_restart() -> None:
     assert job.state.budget.used == 1
 
 
-def test_a_node_that_refused_does_not_keep_the_others_waiting() -> None:
-    job = Job(count=3, least=1)
-    refuse(job, 0)
-    job.take(pt.LinkBroken(node="n2", why="no route"), now_s=5.0)
-    due = pt.RestartDue(attempt=0)
-    assert job.take(due, now_s=6.0) == [pt.AwaitNodes(seconds=SHRINK_AFTER_S)]
-    assert job.take(pt.LinkMade(node="n2"), now_s=7.0) == [pt.WaitForRestart(at_s=None)]
-    begun = job.take(due, now_s=7.0)
-    assert [one.node for one in begun if isinstance(one, pt.BeginOn)] == ["n0", "n2"]
-
-
-def test_late_ranks_do_not_affect_a_pending_restart() -> None:
-    job = Job()
-    job.take(pt.RestartAsked(agent=pt.AgentState()))
-    assert job.take(STARTED) == []
-    orders = job.take(pt.RestartDue(attempt=0))
-    assert [type(one) for one in orders] == [pt.BeginOn, pt.BeginOn]
-
-
 def test_a_node_that_returns_while_the_job_stops_has_the_rest_of_the_grace() -> None:
     job = Job()
     job.run()
@@ -856,15 +602,6 @@ def test_a_node_that_returns_while_the_job_stops_has_the_rest_of_the_grace() -> 
     job.take(pt.LinkBroken(node="n1", why="no route to host"))
     orders = job.take(pt.LinkMade(node="n1"), now_s=60.0)
     assert orders == [pt.EndOn(node="n1", grace_s=250.0)]
-
-
-def test_a_new_head_ends_a_node_that_it_reaches_late_and_never_missed() -> None:
-    job = Job()
-    job.run()
-    job.take(pt.StopAsked(grace_s=300.0), now_s=10.0)
-    orders = job.take(pt.LinkMade(node="n1"), now_s=60.0)
-    assert orders == [pt.EndOn(node="n1", grace_s=250.0)]
-    assert job.take(pt.LinkMade(node="n1", is_there=False), now_s=61.0) == []
 
 
 def test_a_stop_for_a_bad_loss_has_a_cause_even_if_the_failure_could_not_be_judged() -> None:
@@ -876,14 +613,6 @@ def test_a_stop_for_a_bad_loss_has_a_cause_even_if_the_failure_could_not_be_judg
     job.take(exited(0, status=-9))
     job.take(pt.AttemptJudged(attempt=0, cause=None, outcome=None, jitter=0.0))
     assert job.state.ending is not None and job.state.ending.cause is not None
-
-
-def test_a_rank_whose_exit_is_reported_before_its_start_has_failed() -> None:
-    job = Job(count=1)
-    job.take(exited(0, status=-9))
-    job.start(0)
-    assert (job.state.restart, job.state.ranks[0].status) == (None, -9)
-    assert job.take(torn_down(0)) == [pt.JudgeAttempt()]
 
 
 def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_chosen_since() -> None:

@@ -6,17 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tests.support.resuming import (
     AGENT,
-    AT_START,
     CAUSE,
     PIDS,
     TRAINED,
-    ask,
     begin,
     connect,
     fail,
@@ -30,7 +27,6 @@ from tests.support.resuming import (
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.job.state import NodeLife, PendingRestart, WantedAgent
 from ddptop_runner.judge.restarts import policy
-from ddptop_runner.judge.restarts.devices import Waited
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.spec import Device
@@ -139,61 +135,6 @@ def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_st
     run(scenario)
 
 
-def test_an_agent_that_ended_its_ranks_does_not_lend_them_its_exit_status():
-    async def scenario() -> None:
-        driver, _around = begin()
-        end_nothing(driver)
-        driver.agent_pid = os.getppid()
-        with subprocess.Popen(["sleep", "60"]) as rank:
-            driver.take(pt.GroupStarted(attempt=0, workers=[pt.Worker(rank=0, pid=rank.pid)]))
-            driver.stop(20.0)
-            rank.terminate()
-        driver.process_exited(os.getppid(), 0, boottime_s())  # overtakes what the agent reports
-        await driver.ended.wait()
-        assert driver.job.phase == "stopped"
-        assert [event.exit_code for event in told("rank_exited")] == [None]
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("status", [None, -15], ids=["ranks live", "ranks were ended"])
-def test_an_agent_that_dies_during_a_restart_is_followed_by_another_and_no_failure(status):
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        end_nothing(driver)
-        connect(driver)
-        driver.restart()
-        if status is not None:
-            driver.attempt.exited(PIDS[0], status, boottime_s())
-        driver.process_exited(AGENT, -9, boottime_s())
-        await finish(around)
-        assert around.agents == [(1, 3)]
-        assert driver.job.phase == "restarting" and driver.job.budget.used == 0
-        assert told("failure") == told("alert") == []
-
-    run(scenario)
-
-
-def test_an_agent_that_may_have_missed_it_is_asked_again_to_restart():
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        sent = connect(driver)
-        driver.restart()
-        assert [one.order for one in sent] == ["restart_group"]
-        driver, around = begin(around.die())
-        driver.agent_pid = AGENT
-        driver.resume()
-        sent = connect(driver)
-        assert [one.order for one in sent] == ["restart_group"]
-        start(driver, 1)
-        assert connect(driver, 1) == []
-        assert driver.job.phase == "starting"
-
-    run(scenario)
-
-
 def test_a_lost_device_ends_a_job_that_may_not_shrink_and_is_its_cause():
     async def scenario() -> None:
         driver, around = begin(devices=DEVICES)
@@ -288,107 +229,6 @@ def test_an_agent_that_is_killed_before_it_starts_ranks_is_followed_by_others_wi
         assert job.ending.requeue is True
 
     run(scenario)
-
-
-def test_an_agent_that_cannot_start_ranks_ends_the_job():
-    async def scenario() -> None:
-        driver, around = begin()
-        end_nothing(driver)
-        driver.agent_pid = AGENT
-        driver.process_exited(AGENT, 1, boottime_s())
-        await finish(around)
-        assert driver.job.phase == "failed"
-        assert driver.job.cause is not None and driver.job.cause.kind == "launch"
-
-    run(scenario)
-
-
-def test_someone_need_not_wait_for_the_next_attempt_and_it_costs_nothing(monkeypatch):
-    monkeypatch.setattr(policy, "BACKOFF_BASE_S", 60.0)
-
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        sent = connect(driver)
-        for rank in (0, 1):
-            driver.attempt.exited(PIDS[rank], -9, boottime_s())
-        fail(driver, AT_START, question=5)
-        pending = driver.job.restart
-        assert pending is not None and pending.at_s is not None
-        assert pending.at_s - boottime_s() > 15 and driver.job.budget.used == 1
-        await asyncio.sleep(0)
-        assert sent == []
-        driver.restart()
-        began_s = boottime_s()
-        await finish(around)
-        assert boottime_s() - began_s < 12
-        assert sent == [pt.AnswerAgent(question=5, restart=True, restarts_left=3)]
-        assert driver.job.budget.used == 0
-
-    run(scenario)
-
-
-def test_the_memory_is_awaited_before_the_ranks_start_unless_the_job_is_stopped(monkeypatch):
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        end_nothing(driver)
-        sent = connect(driver)
-        freed = asyncio.Event()
-
-        async def wait_for_memory(
-            report: Any, aside: Any, is_ours: Any, skip: Any, request: Any
-        ) -> Any:
-            while not freed.is_set() and not skip():
-                await asyncio.sleep(0.01)
-            return Waited(9.0)
-
-        monkeypatch.setattr(driver.devices, "wait_for_memory", wait_for_memory)
-        ask(driver, "group_stopped", 5)
-        await asyncio.sleep(0.05)
-        assert sent == []
-        freed.set()
-        await finish(around)
-        assert [one.question for one in sent] == [5]
-        freed.clear()
-        ask(driver, "group_stopped", 6)
-        await asyncio.sleep(0.05)
-        driver.agent_pid = None
-        for rank in (0, 1):
-            driver.attempt.exited(PIDS[rank], -9, boottime_s())
-        driver.stop(0.0)
-        await finish(around)
-        assert [type(one) for one in sent[1:]] == [pt.TellAgent]
-
-    run(scenario)
-
-
-def test_evidence_of_one_failure_is_kept_once_and_awaited_by_all(monkeypatch):
-    kept: list[str] = []
-
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        sent = connect(driver)
-        written = asyncio.Event()
-
-        async def keep(reason: str) -> str:
-            await written.wait()
-            kept.append(reason)
-            return reason
-
-        monkeypatch.setattr(driver, "_keep_evidence", keep)
-        driver.attempt.on_bad_exit()
-        ask(driver, "failing", 1, ranks=[1])
-        await asyncio.sleep(0.05)
-        assert sent == []  # the agent's question waits for what its rank's exit has started
-        written.set()
-        await finish(around)
-        assert [one.question for one in sent] == [1]
-        assert driver.job.node().failed_before == [1]
-
-    run(scenario)
-    assert kept == ["failure"]
 
 
 @pytest.mark.parametrize("attempt", [0, 1])

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import subprocess
 import sys
 
 import pytest
-from msgspec.structs import replace
-from tests.support.builders import make_snapshot, make_spec
 from tests.support.resuming import (
     AGENT,
     CAUSE,
     PIDS,
     begin,
     connect,
-    exited,
     fail,
     finish,
     put_state,
@@ -28,10 +23,8 @@ from tests.support.resuming import (
 )
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.host import procs
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import RankSample, decode_snapshot, encode
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -182,32 +175,6 @@ def test_ranks_without_any_guard_are_seen_to_end_and_unknown_is_not_0():
     run(scenario)
 
 
-def test_no_hang_is_found_right_after_an_unobserved_time():
-    async def scenario() -> None:
-        attempt = begin()[0].attempt
-        now_s = boottime_s()
-        attempt.look_at_progress(now_s + 10.0)
-        settled_s = attempt.settled_at_s
-        attempt.look_at_progress(now_s + 11.0)
-        assert attempt.settled_at_s == settled_s
-        attempt.look_at_progress(now_s + 31.0)  # SIGSTOP, or a suspended machine
-        assert attempt.settled_at_s > now_s + 31.0
-
-    run(scenario)
-
-
-def test_memory_that_cannot_be_read_is_left_out():
-    async def scenario() -> None:
-        sample = RankSample(rank=0, local_rank=0, host=procs.host_name(), pid=os.getpid(), step=7)
-        for memory in ({"ranks": {"last_step_s": 7}}, {"state": "x", "devices": 3}, {}):
-            snapshot = make_snapshot(make_spec(), ranks=[sample], attempt=None, memory=memory)
-            driver, _ = begin(decode_snapshot(json.dumps(json.loads(encode(snapshot))).encode()))
-            assert driver.attempt.table[0].steps == 7
-            assert not driver.job.in_queue
-
-    run(scenario)
-
-
 def test_the_next_attempt_remembers_why_the_one_before_failed():
     async def scenario() -> None:
         driver, around = begin()
@@ -223,19 +190,5 @@ def test_the_next_attempt_remembers_why_the_one_before_failed():
         assert previous is not None and previous.rank == 1
         start(driver, 2)  # a user asked for it
         assert driver.job.previous_cause is None
-
-    run(scenario)
-
-
-def test_an_agent_reports_an_exit_in_its_own_words():
-    async def scenario() -> None:
-        driver, _around = begin()
-        start(driver)
-        connect(driver)
-        link = driver._link
-        assert link is not None
-        driver.from_agent(link, exited(1, 7, boottime_s()))
-        driver.from_agent(link, replace(exited(0, 7, 1.0), attempt=9))
-        assert [event.exit_code for event in told("rank_exited")] == [7]
 
     run(scenario)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.support.builders import make_spec
 from tests.support.resuming import CAUSE, begin, fail, run, start, state_of_the_log
+from tests.support.tables import table
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import run_folder
@@ -17,184 +18,41 @@ from ddptop_runner.job.event_text import text
 from ddptop_runner.job.moment import rebuild
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import SILENT, Alert, Checkpoint, Event
+from ddptop_runner.model.snapshot import SILENT, Alert, Event
 from ddptop_runner.model.spec import Device
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
 NOW = dt.datetime(2026, 1, 2, 12, tzinfo=dt.timezone.utc)
-SAVED = Checkpoint(path="/ck/a.pt", at=NOW, rank=0, attempt=0, step=21, size_bytes=2560, took_s=0.1)
 HOT = Alert(id="hot", severity="warning", message="GPU 1 is throttled", gpus=[1], since=NOW)
 GPU = Device(index=1, uuid="GPU-1", name="H100")
 
-EVERY: list[tuple[ev.JobEvent, str, str]] = [
-    (
-        ev.Launched(attempt=0, target="train.py", nproc=2),
-        "launched",
-        "launched train.py with 2 ranks on CPU",
-    ),
-    (
-        ev.Launched(attempt=0, target="torchrun x.py", devices=[GPU]),
-        "launched",
-        "launched torchrun x.py on GPU 1",
-    ),
-    (ev.Queued(waits_for="waits for 2 GPUs"), "queued", "queued: waits for 2 GPUs"),
-    (ev.AttemptStarted(attempt=1, world=2), "attempt_started", "attempt 1: 2 ranks started"),
-    (
-        ev.AttemptStarted(attempt=0, world=1, launcher_pid=7),
-        "attempt_started",
-        "attempt 0: the command started (pid 7)",
-    ),
-    (ev.RankStarted(attempt=0, rank=1, pid=71), "rank_started", "rank 1 started (pid 71)"),
-    (ev.TrainingStarted(attempt=0, after_s=4.04), "training", "first step after 4.0 s"),
-    (
-        ev.CheckpointRequested(attempt=0, signals={"SIGUSR1": [0, 1]}, flag_file=True),
-        "checkpoint_asked",
-        "checkpoint requested by sending SIGUSR1 to ranks 0, 1 and creating the flag file",
-    ),
-    (
-        ev.CheckpointSaved(attempt=0, checkpoint=SAVED, more_before=2),
-        "checkpoint",
-        "rank 0 saved a.pt at step 21 of attempt 0 (2 KiB in 0.1 s); 2 more since the last report",
-    ),
-    (
-        ev.RankExited(attempt=0, rank=1, pid=71, status=-9, at_s=9.5),
-        "rank_exited",
-        "rank 1 was killed by SIGKILL",
-    ),
-    (
-        ev.LauncherExited(attempt=0, pid=7, status=1, by_us=True),
-        "launcher_exited",
-        "the command exited with status 1",
-    ),
-    (
-        ev.HangSuspected(attempt=0, found="no rank made progress", ranks=[1]),
-        "hang_suspected",
-        "no rank made progress",
-    ),
-    (ev.FailureJudged(attempt=0, cause=CAUSE), "failure", "Rank 1 was killed."),
-    (ev.HangJudged(attempt=0, cause=CAUSE), "hang", "Rank 1 was killed."),
-    (
-        ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=10.0, at_s=99.0, reason="it got far"),
-        "group_restart",
-        "restarting all ranks as attempt 1 (restart 1 of 3); it got far",
-    ),
-    (
-        ev.RestartRequested(attempt=0, used=0, limit=3, devices_back=[GPU]),
-        "group_restart",
-        "restarting all ranks as attempt 1, as requested, with GPU 1 back in use",
-    ),
-    (
-        ev.RestartHurried(attempt=0, used=0, limit=3),
-        "group_restart",
-        "starting attempt 1 now, as requested",
-    ),
-    (
-        ev.StopRequested(attempt=0, grace_s=2.5, kill_at_s=12.0, by="ada"),
-        "stopping",
-        "stop requested by ada (grace period 2.5 s)",
-    ),
-    (ev.StopRequested(attempt=0, grace_s=0.0), "stopping", "kill requested"),
-    (
-        ev.JobEnded(attempt=0, state="finished"),
-        "finished",
-        "finished in attempt 0: all ranks exited with status 0",
-    ),
-    (ev.JobEnded(attempt=0, state="stopped", in_queue=True), "stopped", "stopped in the queue"),
-    (
-        ev.JobEnded(attempt=2, state="failed", cause=CAUSE, reason="no restarts left"),
-        "failed",
-        "failed in attempt 2: no restarts left",
-    ),
-    (ev.JobLost(attempt=1, rebooted=True, last_seen=NOW), "lost", ""),
-    (
-        ev.JobLost(attempt=1, requeued=True, last_seen=NOW),
-        "requeued",
-        "Slurm ended attempt 1 and requeued the job",
-    ),
-    (
-        ev.StopRequested(attempt=0, grace_s=0.0, by=ev.CANCELLED_BY),
-        "stopping",
-        "cancelled with scancel",
-    ),
-    (
-        ev.AgentLost(attempt=0, status=-9, ranks=2),
-        "alert",
-        "the agent was killed by SIGKILL; 2 ranks continue without it",
-    ),
-    (
-        ev.SupervisorRestarted(attempt=0),
-        "supervisor_restarted",
-        "the supervisor restarted; nothing was lost",
-    ),
-    (
-        ev.GuardianRestarted(attempt=0),
-        "guardian_restarted",
-        "the guardian had exited; a new one adopted the job",
-    ),
-    (ev.AlertRaised(attempt=0, alert=HOT), "alert", "GPU 1 is throttled"),
-    (
-        ev.AlertsCleared(attempt=0, messages={"hot": HOT.message}),
-        "alert_over",
-        "resolved: GPU 1 is throttled",
-    ),
-    (
-        ev.GpuMemoryAwaited(attempt=0, seconds=3.0, found="waited 3.0 s"),
-        "gpu_memory",
-        "waited 3.0 s",
-    ),
-    (
-        ev.ProcessesStuck(attempt=0, pids=[7, 8]),
-        "alert",
-        "cannot kill pid 7, 8: stuck in the kernel",
-    ),
-    (ev.SnapshotDamaged(attempt=0, damage="damaged"), "alert", "damaged"),
-    (ev.SocketsRecreated(folder="/x"), "alert", ""),
-    (ev.SocketsFailed(error="no"), "alert", ""),
-    (ev.InternalError(error="KeyError", place="a.py:7"), "alert", ""),
-    (ev.Noticed(text="a log was cut"), "alert", "a log was cut"),
-    (
-        ev.NodeUnreachable(attempt=0, node="b", why="no route to host"),
-        "node",
-        "b cannot be reached: no route to host; its ranks may still be training",
-    ),
-    (ev.NodeReachable(attempt=0, node="b"), "node", "b can be reached again"),
-    (
-        ev.NodesAwaited(attempt=0, nodes=["b", "c"], seconds=15.0),
-        "node",
-        "waiting up to 15 s for b, c before attempt 1",
-    ),
-    (
-        ev.NodeLost(attempt=0, node="b", why="no route to host"),
-        "node",
-        "gave up on b: no route to host",
-    ),
-    (ev.Untyped(text="of another version"), "alert", "of another version"),
-]
+SENTENCES = table(__file__, "events")
+EVERY = [ev.from_data(one["data"]) for one in SENTENCES]
 
 
 def test_every_kind_of_event_has_a_sentence_and_is_tested_here():
     silent = {kind for kind in typing.get_args(ev.JobEvent) if kind.TYPE == SILENT}
-    assert {type(event) for event, _, _ in EVERY} == set(typing.get_args(ev.JobEvent)) - silent
-    for event, type_, words in EVERY:
-        assert event.type == type_
-        assert text(event) == words or (words == "" and text(event))
+    assert {type(event) for event in EVERY} == set(typing.get_args(ev.JobEvent)) - silent
+    for event, one in zip(EVERY, SENTENCES, strict=True):
+        assert event.type == one["type"]
+        assert text(event) == one.get("words", text(event)) != ""
 
 
 def test_the_history_gives_every_event_back_as_it_was(tmp_path):
     writer = HistoryWriter(tmp_path / "history.db")
-    for event, _, _ in EVERY:
+    for event in EVERY:
         writer.event(as_row(event))
     writer.close(final=True)
     rows = HistoryReader(tmp_path / "history.db").events()
-    assert [ev.from_data(row.data) for row in rows] == [event for event, _, _ in EVERY]
+    assert [ev.from_data(row.data) for row in rows] == EVERY
 
 
 def test_events_without_a_sentence_leave_no_gap_in_the_numbers(tmp_path):
     writer = HistoryWriter(tmp_path / "history.db")
     silent = ev.RunningAssumed(attempt=0)
-    for event in (silent, EVERY[0][0], silent, silent, EVERY[1][0], silent, EVERY[2][0]):
+    for event in (silent, EVERY[0], silent, silent, EVERY[1], silent, EVERY[2]):
         writer.event(as_row(event))
     writer.close(final=True)
     reader = HistoryReader(tmp_path / "history.db")

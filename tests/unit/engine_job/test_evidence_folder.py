@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 from tests.support.builders import put_job
 
-from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs
 from ddptop_runner.job import evidence
 from ddptop_runner.model.snapshot import Cause, RankStacks
@@ -81,17 +80,6 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
         assert pattern in summary or path.name == "summary.txt"
 
 
-async def test_of_a_command_the_end_of_all_that_it_wrote_is_kept(tmp_path):
-    made = put_job("horo", kind="command", nproc=0)
-    log = made.log_file(0, LAUNCHER)
-    log.parent.mkdir(parents=True)
-    log.write_text("[1]<stderr>:ValueError: no\n")
-    seen = Scene(ranks=[RankFiles(0), RankFiles(1)])
-    kept = await evidence_folder.keep(made, 0, "failure", seen)
-    assert (kept / "tail-launcher.txt").read_text() == "[1]<stderr>:ValueError: no\n"
-    assert not list(kept.glob("tail-rank-*"))
-
-
 async def test_a_second_failure_of_an_attempt_leaves_the_first_as_it_is(folder):
     first = await evidence_folder.keep(folder, 2, "failure", Scene(snapshot=b"1"))
     second = await evidence_folder.keep(folder, 2, "failure", Scene(snapshot=b"2"))
@@ -115,14 +103,6 @@ async def test_a_full_disk_costs_files_and_nothing_else(folder, tmp_path, monkey
     kept = await evidence_folder.keep(folder, 2, "failure", scene(tmp_path, os.getpid()))
     names = sorted(path.name for path in kept.iterdir())
     assert names == ["error-rank-0.json", "flight-rank-0.json", "snapshot.json"]
-    evidence_folder.summarize(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
-
-
-async def test_a_folder_that_cannot_be_made_is_no_error(folder):
-    folder.evidence_dir.write_text("a file lies here")
-    kept = await evidence_folder.keep(folder, 2, "failure", Scene(snapshot=b"1"))
-    assert not kept.exists()
-    assert evidence_folder.latest(folder, 2, "failure") is None
     evidence_folder.summarize(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
 
 

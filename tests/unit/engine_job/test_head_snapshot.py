@@ -19,7 +19,6 @@ from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model import run_step
 from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
 from ddptop_runner.model.snapshot import Cause, Checkpoint, NodeSnapshot
 
@@ -73,17 +72,6 @@ def test_ranks_of_all_nodes_continue_from_a_checkpoint_that_one_of_them_saved():
     assert {one.run_step for one in unknown.ranks} == {None}
 
 
-def test_ranks_whose_start_is_unknown_are_not_shown_beside_steps_of_the_run():
-    ranks = ranks_and_devices()[0]
-    known = [replace(one, step=50, step_source="probe", run_step=2705) for one in ranks[:4]]
-    unknown = [
-        replace(one, step=50, step_source="probe", step_counts="attempt") for one in ranks[4:]
-    ]
-    shown = run_step.alike([*known, *unknown])
-    assert {(one.run_step, one.step_counts) for one in shown} == {(None, "attempt")}
-    assert run_step.alike(known) == known
-
-
 def test_others_that_were_stopped_are_counted_on_all_nodes():
     def end(rank: int, by_us: bool) -> RankEnd:
         return RankEnd(RankExit(rank, 100, -15 if by_us else 1, rank + 0.0, ended_by_us=by_us))
@@ -123,14 +111,3 @@ def test_lost_work_and_progress_count_from_the_last_checkpoint_of_any_node():
         book,
     )
     assert (cause.work_lost_steps, outcome.checkpoint_step, outcome.global_step) == (7, 240, 247)
-
-
-def test_the_checkpoint_of_a_later_attempt_counts_whatever_the_clock_of_its_node():
-    book = CheckpointBook()
-    early, behind = (
-        Checkpoint(path="/c", at=NOON - dt.timedelta(hours=hours), attempt=attempt, step=20)
-        for attempt, hours in ((0, 0), (1, 2))
-    )
-    for saved in (early, behind, early):
-        book.learn(saved)
-    assert book.last == behind

@@ -3,7 +3,6 @@ ones."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -80,14 +79,6 @@ async def end(processes: list[ProcessId], grace_s: float) -> tuple[ProcessId, ..
     return await stopping.end(lambda: processes, grace_s)
 
 
-async def test_polite_processes_end_at_once(start):
-    processes = [start(POLITE), start(POLITE)]
-    began = time.monotonic()
-    assert await end(ids(*processes), 30.0) == ()
-    assert time.monotonic() - began < 25
-    assert [process.wait() for process in processes] == [-signal.SIGTERM] * 2
-
-
 async def test_a_rank_gets_its_grace_to_save(start):
     process = start(SAVES)
     assert await end(ids(process), 30.0) == ()
@@ -110,27 +101,12 @@ async def test_a_stopped_process_is_continued_so_that_it_can_save(start, wait_un
     assert process.wait() == 7
 
 
-async def test_without_grace_nobody_is_asked(start):
-    process = start(SAVES)
-    process.send_signal(signal.SIGSTOP)
-    assert await end(ids(process), 0.0) == ()
-    assert process.wait() == -signal.SIGKILL
-
-
 async def test_a_later_process_of_the_same_pid_is_not_touched(start):
     process = start(POLITE)
     (identity,) = ids(process)
     reused = msgspec.structs.replace(identity, start_ticks=identity.start_ticks - 1)
     assert await end([reused], 0.0) == ()
     assert process.poll() is None
-
-
-async def test_what_cannot_be_ended_is_told(start, monkeypatch):
-    process = start(POLITE)
-    monkeypatch.setattr(stopping, "KILL_WAIT_S", 0.1)
-    monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
-    identities = ids(process)
-    assert await end(identities, 0.1) == tuple(identities)
 
 
 def test_ranks_are_distinguished_from_other_processes_with_the_jobs_id(start, job_id):
@@ -215,31 +191,6 @@ input()
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(0)
     assert not procs.is_alive(procs.identify(int(rank.stdout.readline())))
     assert story.lines == []
-
-
-async def test_what_starts_during_the_grace_is_asked_too(start, monkeypatch):
-    monkeypatch.setattr(stopping, "LOOK_EVERY_S", 0.05)
-    deaf, late = start(DEAF), start(SAVES)
-    rounds = iter([ids(deaf)])
-    ended = asyncio.create_task(stopping.end(lambda: next(rounds, ids(deaf, late)), 2.0))
-    assert await asyncio.to_thread(late.wait, 10) == 7
-    assert deaf.poll() is None  # its grace period is not over
-    deaf.kill()
-    assert await ended == ()
-
-
-async def test_the_machine_is_searched_once_where_nothing_is_left_and_twice_where_all_exit(start):
-    looks: list[int] = []
-    process = start(POLITE)
-
-    def find() -> list[ProcessId]:
-        looks.append(1)
-        return ids(process) if process.poll() is None else []
-
-    assert await stopping.end(find, 30.0) == ()
-    assert len(looks) == 2
-    assert await stopping.end(find, 30.0) == ()
-    assert len(looks) == 3
 
 
 async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch):

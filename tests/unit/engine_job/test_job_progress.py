@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.builders import put_exit
 from tests.unit.reading import test_trace_series as made
 
 from ddptop_runner.base.clock import boottime_s
@@ -17,7 +16,6 @@ from ddptop_runner.host import procs
 from ddptop_runner.job import progress as job_progress
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.job.ranks import OwnRanks
-from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.event_files import EventFile, rank_of
@@ -95,41 +93,6 @@ def test_files_are_read_if_nothing_else_has_a_loss(progress, table, tmp_path, wa
     assert (done.step, done.total, done.fraction) == (30, 100, 0.3)
 
 
-def test_what_files_tell_of_a_rank_outlasts_it(progress, table, tmp_path, wait_until) -> None:
-    put_events(tmp_path, (9, {"train_loss": 2.5}))
-    _, other = table
-    other.reported = msgspec.structs.replace(other.reported, loss_state="ok", loss=9.5)
-
-    def told() -> bool:
-        progress.look(table, 0, boottime_s() - 100)
-        return samples(progress, table)[0].loss is not None
-
-    wait_until(told)
-    for record in table:
-        put_exit(record, RankExit(record.rank, 1, 0, 0.0))
-        progress.look(table, 0, boottime_s() - 100)
-        first, _ = samples(progress, table)
-        assert (first.loss, first.step) == (2.5, 9)
-
-
-def test_of_a_job_whose_probes_tell_files_have_only_scalars(
-    progress, table, tmp_path, wait_until
-) -> None:
-    put_events(tmp_path, (9, {"epoch": 0.0, "train_loss": 2.5, "val_loss": 3.5, "lr": 0.125}))
-    for record in table:
-        record.reported = msgspec.structs.replace(record.reported, loss_state="ok", loss=9.5)
-
-    def found() -> bool:
-        progress.look(table, 0, boottime_s() - 100)
-        return bool(samples(progress, table)[0].metrics)
-
-    wait_until(found)
-    first, _ = samples(progress, table)
-    assert first.metrics == {"validation loss": 3.5, "lr": 0.125, "epoch": 0.0}
-    assert (first.loss, first.step) == (9.5, None)
-    assert progress.steps(table, 0)[0].printed is None, "what probes count is not mixed with it"
-
-
 def test_on_a_node_without_rank_0_files_are_read_only_where_a_loss_is_missing(progress) -> None:
     table = OwnRanks(2, boottime_s(), first_rank=2)
     for record in table:
@@ -181,11 +144,3 @@ def test_what_the_output_counts_is_told_beside_the_ranks_own_steps(
     assert (first.own, first.printed) == (153, Printed(400, 390, 10, 900))
     assert (second.own, second.printed) == (157, None)
     assert progress.steps(table, 1)[0].printed is None  # the output belongs to another attempt
-
-
-def test_output_that_counts_each_epoch_is_labeled(progress, table, tmp_path) -> None:
-    log = RunFolder(tmp_path / "run").log_file(0, 0)
-    log.write_text("epoch 2 step 90/100 loss 2.5\nepoch 3 step 2/100 loss 2.4\n")
-    progress.look(table, 0, boottime_s())
-    printed = progress.steps(table, 0)[0].printed
-    assert printed is not None and not printed.of_run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import sqlite3
 from pathlib import Path
 
@@ -85,12 +84,6 @@ def test_the_state_is_what_the_events_up_to_then_say(second, state, attempt, res
     assert (story.phase, story.attempt, story.budget.used) == (state, attempt, restarts)
 
 
-def test_what_comes_later_is_not_known_yet():
-    assert at(8).checkpoint is None and at(20.9).cause is None
-    assert at(20.4).ranks[1].exited and not at(20.4).ranks[0].exited
-    assert at(44).ended_at is None and at(47).ended_at == STORY[-1].ts
-
-
 def test_ranks_end_by_themselves_or_are_ended():
     failed, ended = at(22).ranks[1], at(22).ranks[0]
     assert failed.state("running") == "failed" and failed.status == 1
@@ -99,18 +92,6 @@ def test_ranks_end_by_themselves_or_are_ended():
     assert at(40.05).ranks[0].state("quiet") == "hung"
     assert at(40.05).ranks[0].state("paused") == "paused"
     assert at(40.05).ranks[1].state("running") == "running"
-
-
-def test_the_cause_of_an_attempt_becomes_the_one_before():
-    assert at(22).cause == ev.cause_in(STORY[9]) and at(22).previous_cause is None
-    later = at(26)
-    assert later.cause is None and later.previous_cause == ev.cause_in(STORY[9])
-
-
-def test_an_alert_is_shown_for_a_while():
-    lonely = [*STORY[:6], told(12.0, "alert", "disk low", attempt=0, lasts_s=NOTICE_S)]
-    assert alerts_at(lonely, 13) == ["disk low"]
-    assert alerts_at(lonely, 12 + NOTICE_S + 1) == []
 
 
 @pytest.mark.parametrize("lasted_s", [30, 5 * NOTICE_S])
@@ -132,14 +113,6 @@ def test_an_alert_is_shown_as_long_as_it_held(lasted_s):
     assert shown(55 + lasted_s) == {hot}
     assert shown(61 + lasted_s) == {slow, hot}, "it came back"
     assert shown(91 + lasted_s) == set()
-
-
-def test_an_alert_is_over_with_the_job():
-    hot = "GPU 5 is throttled"
-    end = [told(9000, "alert_over", messages={hot: hot}, attempt=0)]
-    events = [*STORY[:5], told(50, "alert", hot, attempt=0), told(9000.1, "finished", attempt=0)]
-    assert alerts_at(events[:6] + end + events[6:], 8999) == [hot]
-    assert alerts_at(events[:6] + end + events[6:], 9001) == []
 
 
 # --- figures ---------------------------------------------------------------------------------
@@ -216,25 +189,6 @@ def test_moment_without_steps_is_replayed_as_it_was(folder):
     assert seen(195) == ("hung", 70, WHY)
     assert [one.message for one in reader.read(START + 180).snapshot.alerts] == [STALL]
     assert not reader.read(START + 160).snapshot.alerts
-
-
-def test_a_history_that_is_brought_home_at_the_jobs_end_is_found_there(folder, tmp_path):
-    local = tmp_path / "local"
-    local.mkdir()
-    folder.__dict__["live_dir"] = local  # as it was read while the job was live
-    writer = HistoryWriter(local / "history.db")
-    writer.add(START, 0, [rank(0, step=7)], [])
-    writer.close(final=True)
-    reader = reader_of(folder)
-    (local / "history.db").rename(folder.path / "history.db")
-    assert [one.step for one in reader.read(START).snapshot.ranks] == [7]
-
-
-def test_samples_of_an_attempt_before_are_not_the_ranks_of_this_one(folder):
-    write(folder, range(1, 25), STORY)
-    moment = reader_of(folder).read(START + 26)
-    assert [one.step for one in moment.snapshot.ranks] == [None, None]
-    assert [one.pid for one in moment.snapshot.ranks] == [80, 81]
 
 
 def test_where_nothing_was_recorded_nothing_is_known(folder):
@@ -314,30 +268,3 @@ def test_what_was_printed_by_then_is_known_and_nothing_later(folder):
     assert seen(20) == (1, 3, 10, 10, {"validation loss": 3.5})
     early, late = (reader.read(START + at).snapshot.progress.fraction for at in (6, 13))
     assert (early, late) == (pytest.approx(6 / 30), pytest.approx(13 / 30))
-
-
-def test_a_bad_loss_is_a_state(folder):
-    writer = HistoryWriter(folder.history_db)
-    writer.add(START, 0, [rank(loss=None, loss_state="nan", step=4)], [])
-    writer.close(final=True)
-    (one,) = reader_of(folder).read(START).snapshot.ranks
-    assert (one.loss, one.loss_state, one.step) == (None, "nan", 4)
-
-
-def test_a_job_without_a_history_has_no_moments(folder):
-    reader = reader_of(folder)
-    assert reader.span() is None and reader.recorded(10) == [] and list(reader.events()) == []
-
-
-def test_events_that_come_later_are_added(folder):
-    write(folder, range(1, 10), STORY[:3])
-    reader = reader_of(folder)
-    assert len(reader.events()) == 3
-    writer = HistoryWriter(folder.history_db)
-    writer.event(told(60, "stopped", attempt=0))
-    writer.close()
-    span = reader.span()
-    assert span is not None and span[1] == START + 60
-    assert len(reader.events()) == 4
-    assert reader.read(span[1]).snapshot.ended_at == utc_from_unix(START + 60)
-    assert dt.timedelta(0) == utc_from_unix(START + 60) - reader.events()[-1].ts

@@ -12,13 +12,12 @@ from tests.support.builders import put_exit
 from ddptop_runner.base import clock
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.progress import of_table
-from ddptop_runner.job.ranks import OwnRanks, RankRecord
+from ddptop_runner.job.ranks import OwnRanks
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.reading.progress.combine import total_steps
 
 PID = os.getpid()
-JOB = "train@1"
 
 
 def message(**fields: Any) -> ProbeMessage:
@@ -37,17 +36,6 @@ def table() -> OwnRanks:
     made = OwnRanks(2, 100.0)
     made.started(0, 0, PID)
     return made
-
-
-def test_a_new_table_knows_its_ranks_and_nothing_of_them():
-    table = OwnRanks(3, 100.0)
-    assert [record.rank for record in table] == [0, 1, 2]
-    assert table.alive() == [] and table[0].exit is None
-    assert table.most_steps() is None
-    sample = table[1].sample(101.0, probe=True)
-    assert (sample.state, sample.pid, sample.step, sample.loss) == ("starting", None, None, None)
-    assert sample.has_probe is False
-    assert table[1].sample(101.0, probe=False).has_probe is None
 
 
 HEARD = {
@@ -85,20 +73,6 @@ def test_counters_move_and_what_a_message_leaves_out_stays(table):
     assert (sample.step_time_s, sample.data_wait_s) == (0.1, 0.02)
     assert sample.metrics == {"lr": 0.1, "acc": None}
     assert (sample.loss_state, sample.loss_source, sample.state) == ("ok", "probe", "running")
-
-
-def test_a_loss_that_is_not_finite_replaces_the_last_good_one(table):
-    table.receive(message(loss=2.5, loss_state="ok", loss_step=3, loss_source="probe"), 0)
-    table.receive(message(loss=None, loss_state="nan", loss_step=4, loss_source="probe"), 0)
-    sample = table[0].sample(101.0, probe=True)
-    assert (sample.loss, sample.loss_state, sample.loss_step) == (None, "nan", 4)
-
-
-def test_a_bad_loss_is_known_by_where_it_began(table):
-    fields = {"loss_bad_since": 8, "loss_last_good": 2.5}
-    table.receive(message(loss_state="nan", loss_step=9, **fields), 0)
-    sample = table[0].sample(101.0, probe=True)
-    assert (sample.loss_bad_since, sample.loss_last_good) == (8, 2.5)
 
 
 def test_signals_are_only_those_of_the_rank_s_own_process(table):
@@ -143,13 +117,6 @@ def test_the_last_steps_of_a_killed_rank_are_known_from_the_others(table):
     assert table.steps_at_exit(table[0]) == 200  # it trained alone
 
 
-def test_a_message_without_a_new_step_is_no_mark(table):
-    for _ in range(3):
-        table.receive(stepped(5, 105.0), 0)
-    assert table[0].steps_per_s(105.0) is None
-    assert table[0].since_progress_s(107.0) == pytest.approx(2.0)
-
-
 def test_progress_without_a_step_proves_life(table):
     table.receive(stepped(5, 105.0), 0)
     table.receive(stepped(5, 190.0), 0)  # a gradient scaler skipped the steps in between
@@ -191,26 +158,8 @@ def test_the_slowest_rank_decides_when_it_ends(table):
     assert table.most_steps() == 20
 
 
-def test_a_reported_global_step_counts_for_the_end(table):
-    for second in (1, 2):
-        fields = {"global_step": 900 + second, "total_steps": 1000}
-        table.receive(stepped(second, 100.0 + second, **fields), 0)
-    assert eta_s(table, 102.0) == pytest.approx(98.0)
-
-
-def test_no_total_no_end(table):
-    for second in (1, 2):
-        table.receive(stepped(second, 100.0 + second), 0)
-    assert eta_s(table, 102.0) is None
-    assert total_steps(progress_of(table, 102.0)) is None
-
-
 def usage(letter: str) -> RankUsage:
     return RankUsage(50.0, 2**30, letter, (PID, PID + 1))
-
-
-def ended(returncode: int | None, by_us: bool = False) -> RankExit:
-    return RankExit(0, PID, returncode, 150.0, by_us)
 
 
 STATES = {
@@ -251,22 +200,6 @@ def test_state(table, case):
     assert table[0].sample(200.0, probe).state == state
 
 
-def test_an_end_is_known_from_the_job(table):
-    put_exit(table[0], ended(3))
-    assert table[0].exit == ended(3)
-    assert table.alive() == []
-
-
-def test_figures_of_a_process_go_with_it(table):
-    table[0].usage = usage("R")
-    sample = table[0].sample(200.0, probe=True)
-    assert (sample.cpu_percent, sample.rss_bytes) == (50.0, 2**30)
-    put_exit(table[0], ended(0))
-    sample = table[0].sample(200.0, probe=True)
-    assert (sample.cpu_percent, sample.rss_bytes, sample.steps_per_s) == (None, None, None)
-    assert sample.pid == PID
-
-
 def test_progress_is_unknown_without_a_probe_and_zero_before_the_first_step(table):
     table.started(1, 1, os.getppid())
     table.receive(message(), 0)  # its probe reports, but has seen no step yet
@@ -300,12 +233,6 @@ def test_restored_rank_continues_from_its_last_snapshot(table):
     assert again.has_probe is True
     assert later.of_pid(PID) is later[0]
     assert later[0].last_step_boottime_s == pytest.approx(now_s - 3.0, abs=1.0)
-
-
-def test_a_pid_leads_to_its_rank(table):
-    assert table.of_pid(PID) is table[0]
-    assert table.of_pid(PID + 1) is None
-    assert isinstance(table[1], RankRecord)
 
 
 def test_rank_ends_after_its_probes_last_message(table):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from typing import Any
 
 import pytest
@@ -82,16 +81,6 @@ def test_a_job_that_has_no_process_is_lost_and_not_starting(folder):
     assert [rank.pid for rank in view.snapshot.ranks] == [8, 9]
 
 
-def test_a_job_that_ended_keeps_its_end_if_its_snapshot_is_deleted(folder):
-    tell(folder, [*STORY, ("failed", {"attempt": 1, "exit_code": 3})])
-    folder.nodes_dir.rmdir()
-    assert read_job(folder).snapshot is None  # a new job has none yet
-    os.utime(folder.history_db, (0, 0))
-    view = read_job(folder)
-    assert (view.state, view.snapshot and view.snapshot.attempt) == ("failed", 1)
-    assert f"nodes/{host_name()}.json is missing" in view.snapshot.alerts[0].message
-
-
 def test_without_a_history_the_logs_tell_the_attempt(folder):
     (folder.logs_dir / "attempt-4").mkdir(parents=True)
     folder.history_db.write_bytes(b"no database at all" * 100)
@@ -120,12 +109,3 @@ def test_restarted_supervisor_continues_from_the_history(folder, content):
     assert "nothing was lost" not in text(found.event)
     aside = folder.nodes_dir / f"{host_name()}.json.damaged-1"
     assert aside.read_bytes() == content
-
-
-def test_restarted_job_reports_its_damaged_snapshot(folder):
-    tell(folder, [*STORY, ("stopped", {"attempt": 1})])
-    folder.node_file(host_name()).write_bytes(b"{")
-    found = process.recover(folder, hello(0, attempt=2))
-    assert not found.has_continued
-    assert found.event.attempt == 2
-    assert "damaged" in text(found.event)

@@ -10,7 +10,7 @@ import sys
 from unittest.mock import Mock
 
 import pytest
-from tests.support.builders import LONG_AGO, gone, make_snapshot, make_spec, put_job
+from tests.support.builders import gone, make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, OtherSchemaError, UsageError
@@ -91,27 +91,6 @@ def test_without_a_name_nothing_is_guessed():
         resolve(None)
 
 
-def test_there_may_be_no_state_folder_at_all(ddptop_home):
-    assert not runs_dir().exists()
-    assert read_all() == ([], [])
-    runs_dir().write_text("a file")
-    assert read_all() == ([], [])
-
-
-def test_what_is_no_job_is_not_one():
-    put_job("train", ALIVE)
-    (runs_dir() / "empty").mkdir()
-    (runs_dir() / "file").touch()
-    (runs_dir() / "loop").symlink_to("loop")
-    assert [view.job for view in all_jobs()] == ["train"]
-
-
-def test_jobs_come_newest_first():
-    for day, job in enumerate(("old", "middle", "new")):
-        put_job(job, ENDED, created_at=LONG_AGO + dt.timedelta(days=day))
-    assert [view.job for view in all_jobs()] == ["new", "middle", "old"]
-
-
 # --- states ------------------------------------------------------------------------------------
 
 NOW = object()
@@ -182,16 +161,6 @@ def test_a_job_that_ends_while_it_is_read_is_not_lost(monkeypatch):
     monkeypatch.setattr(procs, "pids_of_job", last_words)
     assert read_job(folder).state == "finished"
     assert len(looks) == 1
-
-
-def test_lost_job_ended_at_its_last_report():
-    heard = utc_now() - dt.timedelta(hours=30)
-    view = read_job(put_job("train", {**LOST, "ts": heard}))
-    assert view.ended_at == heard
-    assert view.snapshot_age_s == pytest.approx(30 * 3600, abs=60)
-    assert not is_recent(view)
-    never = read_job(put_job("never"))
-    assert (never.ended_at, never.snapshot_age_s) == (LONG_AGO, None)
 
 
 @pytest.mark.parametrize(

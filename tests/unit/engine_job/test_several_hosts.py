@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import os
 from pathlib import Path
 
@@ -11,14 +9,9 @@ import msgspec
 import pytest
 from ddptop.draw.devices import label
 from ddptop.job.help import explain_alert as explain
-from ddptop.job.hosts import hosts_in_words, hosts_of_devices, node_in_words, short_names
+from ddptop.job.hosts import hosts_of_devices, node_in_words, short_names
 from ddptop.job.progress import median_loss
-from ddptop.job.series import Machine
-from ddptop.job.status import short_cause
 from ddptop.logs.merge import Merger, when
-from ddptop.sources.device_history import MOST_DEVICES, DeviceHistorySource
-from ddptop.sources.devices import covered_devices, far_devices
-from ddptop.sources.query import Devices, Look
 from tests.support.builders import make_spec, put_job
 from tests.support.head_nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
 
@@ -33,8 +26,6 @@ from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import (
     Alert,
-    Cause,
-    GpuSample,
     NodeSnapshot,
     NodeStatus,
     RankSample,
@@ -79,11 +70,6 @@ def test_each_rank_has_its_own_hosts_device():
     assert [own[rank.rank].uuid for rank in RANKS] == [gpu.uuid for gpu in GPUS]
 
 
-def test_devices_that_do_not_tell_their_host_are_found_by_index():
-    bare = [msgspec.structs.replace(gpu, host=None) for gpu in GPUS[:4]]
-    assert own_devices(RANKS[:4], bare)[2].index == 2
-
-
 def test_the_pids_of_other_hosts_are_not_local_ones(ddptop_home: Path):
     host = make_spec().host
     here, _ = ranks_and_devices((host, "b"))
@@ -107,10 +93,6 @@ def test_history_keeps_the_devices_of_hosts_apart(tmp_path: Path):
     assert set(series[device_number(HOSTS, "b", 1)].mean) == {90.0}
 
 
-def test_a_single_host_is_recorded_by_index_as_ever():
-    assert device_number((), "anything", 3) == device_number(("a", "b"), "a", 3) == 3
-
-
 def test_a_replay_shows_the_devices_of_each_host(tmp_path: Path):
     writer = HistoryWriter(tmp_path / "history.db", hosts=HOSTS)
     writer.add(START, 0, RANKS, change(GPUS, _6={"util_percent": 11.0}))
@@ -126,10 +108,6 @@ def test_a_replay_shows_the_devices_of_each_host(tmp_path: Path):
 
 
 # --- findings -------------------------------------------------------------------------------------
-
-
-def test_a_healthy_job_on_two_hosts_has_no_alert():
-    assert alerts_of(RANKS, GPUS) == []
 
 
 def test_what_is_wrong_with_a_device_names_its_host():
@@ -172,11 +150,6 @@ def test_a_slow_rank_is_named_alone():
     assert (one.id, one.ranks) == ("straggler", [5])
 
 
-def test_hosts_of_one_rank_are_compared_as_ranks():
-    (one,) = alerts_of(nodes_busy(0.15, 0.15, 0.29, per_host=1), [])
-    assert (one.id, one.ranks) == ("straggler", [2])
-
-
 # --- names ----------------------------------------------------------------------------------------
 
 
@@ -197,25 +170,10 @@ def test_host_names_are_shortened_so_that_they_still_tell_hosts_apart(hosts, sho
     assert [short_names(hosts)[host] for host in hosts] == short
 
 
-def test_many_hosts_are_counted_and_few_are_named():
-    assert hosts_in_words(["a", "b"]) == "a, b"
-    many = [f"node-{number:03}" for number in range(128)]
-    assert hosts_in_words(many) == "128 (node-000 to node-127)"
-
-
 def test_devices_are_named_by_host_and_index_where_hosts_are_several():
     names = hosts_of_devices(GPUS)
     assert [label(gpu, names) for gpu in (GPUS[0], GPUS[4])] == ["a:0", "b:0"]
     assert hosts_of_devices(GPUS[:4]) == {} and label(GPUS[3]) == "3"
-
-
-def test_only_devices_of_other_hosts_are_added_to_those_of_this_one(ddptop_home: Path):
-    host = make_spec().host
-    ranks, gpus = ranks_and_devices((host, "b"))
-    alive = {"ranks": ranks, "gpus": gpus, "guardian": procs.identify(os.getpid())}
-    view = read_job(put_job(snapshot=alive, placement=placement((host, "b"))))
-    assert {gpu.host for gpu in far_devices([view])} == {"b"}
-    assert {gpu.host for gpu in covered_devices([view]).values()} == {host}
 
 
 # --- states of nodes ------------------------------------------------------------------------------
@@ -255,24 +213,6 @@ def test_many_hosts_out_of_reach_are_one_alert():
     assert one.message.startswith("n0, n1, n2, n3 and 5 more have been unreachable: their ranks")
 
 
-def test_status_tells_of_each_host(ddptop_home: Path, ddptop_cli):
-    snapshot = with_nodes("unreachable", unknown_since=SINCE, why="no route to host")
-    alive = {
-        **{name: getattr(snapshot, name) for name in ("ranks", "gpus", "nodes")},
-        "guardian": procs.identify(os.getpid()),
-    }
-    put_job(snapshot=alive, placement=placement(), nproc=8)
-    text = ddptop_cli("status", "train").stdout
-    assert "host b: 4 ranks, GPUs 0-3" in text
-    assert f"unreachable since {SINCE.astimezone():%H:%M} (no route to host)" in text
-    assert "  host a: 4 ranks" in text and "HOST" in text
-    status = json.loads(ddptop_cli("status", "train", "--json").stdout)
-    assert [node["state"] for node in status["nodes"]] == ["running", "unreachable"]
-    assert [rank["host"] for rank in status["ranks"]] == ["a"] * 4 + ["b"] * 4
-    (row,) = json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]
-    assert [rank["host"] for rank in row["ranks"]] == ["a"] * 4 + ["b"] * 4
-
-
 def test_a_straggler_is_named_with_its_host():
     ranks = nodes_busy(0.15, 0.15)
     ranks[5] = busy("b", 5, 1, 0.29)
@@ -296,40 +236,6 @@ def test_times_of_hosts_are_compared_by_one_clock():
     assert order({1: 300.0}) == ["a first", "b between", "a second"]
     assert order({}) == ["a first", "a second", "b between"]
     assert when("2026-01-01 00:00:00,25 x", 0.5) == "2025-12-31 23:59:59.75"
-
-
-def test_of_thousands_of_devices_the_first_and_the_selected_one_are_remembered():
-    source = DeviceHistorySource()
-    many = [GpuSample(index=n % 8, uuid=f"GPU-{n}", host=f"n{n // 8}") for n in range(1024)]
-    for second, selected in ((0, "GPU-900"), (1, "GPU-900"), (2, "GPU-901")):
-        source.take(many, START + second)
-        now = dt.datetime.fromtimestamp(START + second, dt.timezone.utc)
-        look = Look(now, Machine("here"), devices=Devices(tuple(many)))
-        assert source.read(look, 900.0, selected).device == selected
-        assert len(source._devices) == MOST_DEVICES + 1
-    assert "GPU-901" in source._devices and "GPU-900" not in source._devices
-
-
-def test_the_history_of_one_device_is_read_by_itself(tmp_path: Path):
-    writer = HistoryWriter(tmp_path / "history.db", hosts=HOSTS)
-    for second in range(3):
-        writer.add(START + second, 0, RANKS, GPUS)
-    writer.close()
-    reader, number = HistoryReader(tmp_path / "history.db"), device_number(HOSTS, "b", 1)
-    alone = reader.gpu_series("power_w", 0, START + 9, 100, [number])
-    assert alone == {number: reader.gpu_series("power_w", 0, START + 9, 100)[number]}
-
-
-def test_a_cause_in_one_row_names_the_host_once():
-    cause = Cause(
-        kind="exit",
-        headline="rank 5 was killed by SIGKILL at step 3",
-        summary="On b: Rank 5 (pid 101) was killed by SIGKILL at step 3.",
-        rank=5,
-        host="b",
-        signal="SIGKILL",
-    )
-    assert short_cause(cause) == "b: rank 5 was killed by SIGKILL at step 3"
 
 
 def test_figures_of_a_host_out_of_reach_are_neither_compared_nor_recorded():

@@ -133,13 +133,6 @@ def test_whose_job_an_id_names(ddptop_home):
 # --- naming ----------------------------------------------------------------------------------
 
 
-def test_every_pid_of_a_job_names_it():
-    worker = torch_process(150, 101, "python -u train.py", comm="pt_data_worker")
-    census = census_of(torchrun(100, 0, 1), [worker])
-    for pid in (100, 101, 102, 150):
-        assert resolve(str(pid), census).name == "train:100"
-
-
 def test_names_prefixes_and_scripts():
     other = [torch_process(300, 1, "python trainer.py"), torch_process(301, 1, "python fit.py")]
     census = census_of(torchrun(100, 0, 1), other)
@@ -153,12 +146,6 @@ def test_what_could_be_several_is_refused_with_their_names():
     census = census_of(torchrun(100, 0, 1), torchrun(200, 0, 1, port=1))
     with pytest.raises(UsageError, match="train:100, train:200"):
         resolve("train", census)
-
-
-@pytest.mark.parametrize("text", ["nothing", "", "999999999", "²"])
-def test_what_is_not_there(text):
-    with pytest.raises(NoSuchJobError):
-        resolve(text, Census())
 
 
 def test_a_living_process_that_is_no_training(sleeper):

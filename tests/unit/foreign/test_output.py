@@ -41,11 +41,6 @@ def test_a_file(tmp_path: Path, wait_until) -> None:
         assert find(process.pid, 2).words != found.words
 
 
-def test_a_file_that_is_appended_to_may_hold_an_earlier_run(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("ab") as file, running(*SLEEP, stdout=file) as process:
-        assert find(process.pid).is_appended
-
-
 def test_a_file_that_was_deleted_is_still_read(tmp_path: Path, wait_until) -> None:
     path = tmp_path / "train.log"
     with path.open("wb") as file, running(*printer(), stdout=file) as process:
@@ -53,16 +48,6 @@ def test_a_file_that_was_deleted_is_still_read(tmp_path: Path, wait_until) -> No
         path.unlink()
         found = find(process.pid)
         assert found.words == f"file {path} (deleted)"
-        assert b"step 1/1000" in read(found)
-
-
-def test_a_file_that_was_renamed_is_read_on(tmp_path: Path, wait_until) -> None:
-    path = tmp_path / "train.log"
-    with path.open("wb") as file, running(*printer(), stdout=file) as process:
-        wait_until(lambda: lines_in(path) > 2)
-        found = find(process.pid)
-        path.rename(tmp_path / "train.log.1")
-        path.write_bytes(b"another file\n")
         assert b"step 1/1000" in read(found)
 
 
@@ -103,22 +88,6 @@ def test_pipes_that_lead_to_each_other_are_not_followed(tmp_path: Path, wait_unt
         wait_until(lambda: "3" in os.listdir(f"/proc/{first.pid}/fd"))
         assert find(process.pid).key is None
         assert find(first.pid, 3).words == f"file {path}"
-
-
-def test_a_pipe_without_a_reader() -> None:
-    reader, writer = os.pipe()
-    with running(*SLEEP, stdout=writer) as process:
-        os.close(reader)
-        os.close(writer)
-        found = find(process.pid)
-        assert found.words == "a pipe: not readable unless it leads to `tee FILE`"
-
-
-def test_dev_null() -> None:
-    with running(*SLEEP, stdout=subprocess.DEVNULL) as process:
-        found = find(process.pid)
-        assert found.words == "/dev/null: discarded"
-        assert found.key is None
 
 
 def test_a_terminal_is_read_through_tmux_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,18 +49,6 @@ def test_the_difference_between_two_captures(after: list[str], new: list[str]) -
     assert new_lines(BEFORE, after) == new
 
 
-def test_the_longest_common_part_counts() -> None:
-    assert new_lines(["A", "B", "A"], ["A", "B", "C"]) == ["C"]
-    assert new_lines(["x"] * 5, ["x"] * 7) == ["x"] * 2
-    assert new_lines([], ["a"]) == ["a"]
-
-
-def test_bars_above_each_other_are_redrawn_together() -> None:
-    before = ["start", "epoch 1/3", "step 10/90"]
-    assert new_lines(before, ["start", "epoch 1/3", "step 20/90"]) == ["step 20/90"]
-    assert new_lines(before, ["start", "epoch 2/3", "step 0/90"]) == ["epoch 2/3", "step 0/90"]
-
-
 def reader() -> PaneReader:
     return PaneReader(Pane("/none", "%0", "none:0.0", "/dev/pts/0"))
 
@@ -76,14 +64,6 @@ def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
     assert one.add(["a", "b", "c", "e"]) == []  # d became e
     assert one.last == "e"
     assert one.add(["b", "c", "e", "f", "g"]) == ["e", "f"]
-
-
-def test_cleared_screen_starts_over() -> None:
-    one = reader()
-    one.add(["a", "b"])
-    assert one.add([]) == []
-    assert one.last == ""
-    assert one.add(["x", "y"]) == ["x"]
 
 
 # -- a real tmux -----------------------------------------------------------------------------------

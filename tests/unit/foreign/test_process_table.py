@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.foreign import process_table
-from ddptop_runner.foreign.process_table import KEPT_VARIABLES, ProcessTable, kept_of
+from ddptop_runner.foreign.process_table import KEPT_VARIABLES, ProcessTable
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
 
@@ -87,25 +87,6 @@ def test_another_exec_of_the_same_pid_is_noticed(wait_until):
         assert after.environ == {"RANK": "5"} and after.start_ticks == before.start_ticks
 
 
-def test_a_new_name_does_not_read_the_environment_again(monkeypatch, wait_until):
-    table = ProcessTable()
-    rename = f"open('/proc/self/comm', 'w').write(input()); {SLEEP}"
-    with running(sys.executable, "-c", rename, RANK="4") as child:
-        before = one(table, child.pid)
-        read = []
-        real = process_table._read
-        monkeypatch.setattr(
-            process_table,
-            "_read",
-            lambda *what, **how: (read.append(what[0]), real(*what, **how))[1],
-        )
-        child.stdin.write(b"pt_data_worker\n")
-        child.stdin.flush()
-        after = wait_until(lambda: (now := one(table, child.pid)).comm != before.comm and now)
-        assert after.comm == "pt_data_worker" and after.environ == before.environ
-        assert f"/proc/{child.pid}/environ" not in read
-
-
 def test_a_zombie_keeps_what_was_known(wait_until):
     table = ProcessTable()
     with running(sys.executable, "-c", SLEEP, RANK="1") as child:
@@ -129,54 +110,6 @@ def put_process(proc: Path, environ_at: int, state: str = "S", argv: bytes = b""
     (folder / "environ").write_bytes(b"RANK=1\0" if environ_at else b"")
 
 
-def test_an_ending_process_keeps_what_was_known_before_it_is_a_zombie(tmp_path):
-    table = ProcessTable(tmp_path)
-    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
-    [before] = table.scan()
-    assert (before.argv, before.environ) == (("python", "train.py"), {"RANK": "1"})
-    put_process(tmp_path, 0, state="R")
-    [ending] = table.scan()
-    assert ending == before
-
-
-def test_a_process_seen_within_its_exec_is_read_again(tmp_path):
-    table = ProcessTable(tmp_path)
-    put_process(tmp_path, 0)
-    assert table.scan()[0].environ == {}
-    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
-    assert table.scan()[0].environ == {"RANK": "1"}
-
-
-def test_an_environment_that_is_still_empty_is_read_again(tmp_path):
-    table = ProcessTable(tmp_path)
-    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
-    (tmp_path / "77" / "environ").write_bytes(b"")
-    assert table.scan()[0].environ == {}
-    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
-    assert table.scan()[0].environ == {"RANK": "1"}
-
-
-def test_what_is_known_of_an_ending_process_is_kept_all_of_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_table, "DETAILS_EVERY_S", 0.0)
-    table = ProcessTable(tmp_path)
-    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
-    (tmp_path / "77" / "maps").write_bytes(b"/lib/libtorch.so")
-    (tmp_path / "77" / "task" / "77").mkdir(parents=True)
-    (tmp_path / "77" / "task" / "77" / "comm").write_text("pt_gloo\n")
-    [before] = table.scan()
-    assert (before.libraries, before.threads) == ({"torch"}, {"pt_gloo"})
-    for environ_at in (4096, 0):  # it exits after its state was read, and before it
-        put_process(tmp_path, environ_at, state="R")
-        (tmp_path / "77" / "maps").write_bytes(b"")
-        if not environ_at:
-            (tmp_path / "77" / "task" / "77" / "comm").write_text("python\n")
-        for known in table._known.values():
-            known.virtual_then = -1
-        [ending] = table.scan()
-        assert (ending.argv, ending.libraries) == (before.argv, before.libraries)
-        assert ending.threads == before.threads
-
-
 def test_threads_of_python_processes_only():
     with running(sys.executable, "-c", SLEEP) as python, running("sleep", "600") as other:
         table = ProcessTable()
@@ -186,28 +119,6 @@ def test_threads_of_python_processes_only():
         assert (facts[other.pid].threads, facts[other.pid].libraries) == (None, None)
         facts = {facts.pid: facts for facts in table.scan([other.pid])}
         assert facts[other.pid].threads == {"sleep"}
-
-
-THREAD = """
-import threading, time
-def work():
-    open("/proc/thread-self/comm", "w").write("pt_tcpstore_uv")
-    print("named", flush=True)
-    time.sleep(600)
-input()
-threading.Thread(target=work, daemon=True).start()
-time.sleep(600)
-"""
-
-
-def test_a_thread_that_appears_later_is_seen():
-    table = ProcessTable()
-    with running(sys.executable, "-c", THREAD) as child:
-        assert "pt_tcpstore_uv" not in one(table, child.pid).threads
-        child.stdin.write(b"\n")
-        child.stdin.flush()
-        child.stdout.readline()
-        assert "pt_tcpstore_uv" in one(table, child.pid).threads
 
 
 def test_libraries_are_seen_once_they_are_mapped(tmp_path, wait_until):
@@ -261,8 +172,3 @@ def test_a_second_look_reads_one_file_of_each_process(monkeypatch):
         release.set()
         for thread in threads:
             thread.join()
-
-
-def test_only_the_listed_variables_are_kept():
-    raw = b"RANK=1\0TOKEN=secret\0broken\0=x\0MASTER_ADDR=a=b\0RANKS=9\0MASTER_PORT=\0"
-    assert kept_of(raw) == {"RANK": "1", "MASTER_ADDR": "a=b", "MASTER_PORT": ""}

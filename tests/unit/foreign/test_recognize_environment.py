@@ -15,8 +15,6 @@ from tests.support.foreign_trees import (
     torchrun,
 )
 
-FORK = "/venv/bin/python -u train.py"
-
 
 def test_each_agent_has_a_job_of_its_own():
     jobs, _ = find(torchrun(100, 0, 1, size=4) + torchrun(200, 2, 3, size=4))
@@ -35,25 +33,6 @@ def test_orphans_of_different_addresses_are_two_jobs(more):
     orphans = [replace(one, ppid=1) for _, *ranks in both for one in ranks]
     jobs, _ = find(orphans)
     assert [pid_by_rank(job) for job in jobs] == [{0: 201, 1: 202}, {0: 101, 1: 102}]
-
-
-def test_the_same_ranks_under_two_agents_are_two_jobs():
-    """Two containers, each with its own 127.0.0.1."""
-    jobs, _ = find(torchrun(100, 0, 1) + torchrun(200, 0, 1))
-    assert [pid_by_rank(job) for job in jobs] == [{0: 201, 1: 202}, {0: 101, 1: 102}]
-    assert [job.name for job in jobs] == ["train:200", "train:100"]
-
-
-def test_another_users_equal_job_is_another_job():
-    others = [replace(one, uid=1001) for one in torchrun(200, 2, 3, size=4)]
-    assert len(find(torchrun(100, 0, 1, size=4) + others)[0]) == 2
-
-
-def test_forked_workers_of_an_older_torch_carry_the_same_rank():
-    worker = torch_process(150, 101, FORK, environ=rank_environ(0))
-    job = find_one([*torchrun(100, 0, 1), worker])
-    assert pid_by_rank(job) == {0: 101, 1: 102}
-    assert job.ranks[0].helpers == (150,)
 
 
 def test_nothing_below_a_rank_is_a_rank():
@@ -143,13 +122,6 @@ def test_a_launcher_between_two_attempts_stays_a_job(command, launcher, name):
     assert "no ranks yet" in job.notes[0]
 
 
-def test_one_launcher_of_several_is_named_once():
-    outer = torch_process(100, 1, "python /venv/bin/deepspeed train.py")
-    inner = torch_process(101, 100, "python -u -m deepspeed.launcher.launch train.py")
-    job = find_one([outer, inner])
-    assert (job.root_pid, job.helper_pids) == (100, (101,))
-
-
 def test_launcher_that_started_another_job_does_not_belong_to_this_one():
     agent, *ranks = torchrun(100, 0, 1)
     processes = [
@@ -166,16 +138,6 @@ def test_launcher_that_started_another_job_does_not_belong_to_this_one():
 )
 def test_launchers_of_something_else_are_no_training(command):
     assert find([process(100, 1, command)]) == ([], [])
-
-
-def test_restarts_are_counted():
-    job = find_one(torchrun(100, 0, 1, TORCHELASTIC_RESTART_COUNT="3"))
-    assert [rank.restart_count for rank in job.ranks] == [3, 3]
-
-
-def test_devices_of_ranks():
-    job = find_one(torchrun(100, 0, 1), {101: ["GPU-c"], 102: []})
-    assert [rank.devices for rank in job.ranks] == [("GPU-c",), ()]
 
 
 def test_ranks_that_were_started_by_hand():
@@ -269,9 +231,3 @@ def test_when_it_was_started_and_what_is_printed():
     assert job.command.startswith("torchrun 'a b.py'")
     assert job.command.encode()
     assert job.user == "user1000"
-
-
-def test_a_very_long_command_is_cut():
-    agent, *ranks = torchrun(100, 0, 1)
-    job = find_one([replace(agent, argv=(*agent.argv, "x" * 5000)), *ranks])
-    assert len(job.command) == 400 and job.command.endswith("...")

@@ -63,13 +63,6 @@ def test_a_rank_that_is_not_at_work_yet_has_its_number_already():
     assert pid_by_rank(job) == {0: 12, 1: 13, 2: 14}
 
 
-def test_a_worker_that_comes_much_later_is_no_rank():
-    evaluation = rank(14, threads={"python"}, start_ticks=99_999)
-    job = find_one([script(), rank(12, threads=OWNER), rank(13), evaluation])
-    assert pid_by_rank(job) == {0: 12, 1: 13}
-    assert job.helper_pids == (14,)
-
-
 def test_before_anyone_is_at_work_there_is_one_process():
     job = find_one([script(), tracker(), rank(12, threads={"python"})])
     assert (job.launcher, job.name, pid_by_rank(job)) == ("python", "train:10", {0: 10})
@@ -236,19 +229,3 @@ def test_another_users_processes_on_a_device_are_named_with_reason_and_remedy():
     assert (other.pid, other.user, other.command) == (54, "user1001", "./solver")
     assert other.devices == ("GPU-a",)
     assert other.reason == "owned by user1001; run ddptop as user1001 or root to inspect it"
-
-
-def test_another_users_ranks_are_not_guessed():
-    workers = [spawned(51 + i, 50, uid=1001, environ=None) for i in range(2)]
-    devices = {51: ["GPU-a"], 52: ["GPU-b"]}
-    jobs, unreadable = find([hidden(50, "python train.py"), *workers], devices)
-    assert jobs == []
-    assert [(one.pid, one.devices) for one in unreadable] == [(51, ("GPU-a",)), (52, ("GPU-b",))]
-
-
-def test_the_reason_fits_who_asks():
-    mine, roots = (hidden(50, "python train.py", uid=uid) for uid in (1000, 0))
-    held = {50: ["GPU-a"]}
-    assert find([roots], held)[1][0].reason == "owned by user0; run ddptop as root to inspect it"
-    assert find([mine], held)[1][0].reason == "owned by user1000; run ddptop as root to inspect it"
-    assert "CAP_SYS_PTRACE" in find([mine], held, uid=0)[1][0].reason

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.foreign_toys import job_of, running, stop_and_wait
+from tests.support.foreign_toys import job_of, running
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
@@ -26,15 +25,6 @@ from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.words import JobState
 
 SLEEP = (sys.executable, "-c", "print('up', flush=True); import time; time.sleep(1000)")
-DEAF = (
-    sys.executable,
-    "-c",
-    "import signal, time\n"
-    "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "print('up', flush=True)\n"
-    "time.sleep(1000)\n",
-)
 QUIET = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
 
 
@@ -74,26 +64,6 @@ def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
         assert outcome.left == ()
         assert "SIGINT was enough" in outcome.sentence
         assert outcome.ended_by == "SIGINT"
-
-
-def test_a_deaf_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "TERM_GRACE_S", 0.3)
-    with running(*DEAF, **QUIET) as process:
-        up(process)
-        confirmed = actions.plan(view_of(job_of(process.pid)), "stop", grace_s=0.3)
-        started = time.monotonic()
-        outcome = actions.send(confirmed)
-        assert time.monotonic() - started > 0.6
-        assert reaped(process) == -signal.SIGKILL
-        assert "SIGKILL was enough" in outcome.sentence
-
-
-def test_stopped_process_is_signaled_too(wait_until) -> None:
-    with running(*SLEEP, **QUIET) as process:
-        up(process)
-        stop_and_wait(process.pid, wait_until)
-        actions.send(actions.plan(view_of(job_of(process.pid)), "stop"))
-        assert reaped(process) == -signal.SIGINT
 
 
 def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,21 +155,6 @@ def test_a_process_that_took_the_pid_is_never_signalled() -> None:
         stale = dataclasses.replace(confirmed, processes=tuple(other), launchers=tuple(other))
         assert actions.send(stale).left == ()
         assert process.poll() is None
-
-
-def test_a_helper_that_began_after_the_look_is_not_recorded() -> None:
-    with running(*SLEEP, **QUIET) as rank:
-        up(rank)
-        job = job_of(rank.pid)
-        view = view_of(job)
-        time.sleep(0.05)
-        with running(*SLEEP, **QUIET) as newcomer:
-            up(newcomer)
-            view = msgspec.structs.replace(
-                view, foreign=msgspec.structs.replace(job, helper_pids=(newcomer.pid,))
-            )
-            confirmed = actions.plan(view, "kill")
-            assert [one.pid for one in confirmed.processes] == [rank.pid]
 
 
 def test_this_process_its_ancestors_and_their_other_children_are_spared() -> None:

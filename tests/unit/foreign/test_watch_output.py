@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import itertools
 import os
-import random
 import shlex
 import shutil
 import subprocess
@@ -30,8 +29,6 @@ from tests.support.foreign_watching import FAR, SLEEP, first_rank, look
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import output, watch
 from ddptop_runner.foreign.watch import Curves, ForeignBook, NewLines
-from ddptop_runner.reading.progress.combine import total_steps
-from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text.parser import Reading
 
 # -- what it prints --------------------------------------------------------------------------------
@@ -219,25 +216,6 @@ def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
         assert book.lines(job.name, 0).lines == ("step 3/9 loss 2.5",)
 
 
-def test_bar_next_to_lines_does_not_mix_with_their_steps() -> None:
-    progress = TextProgress()
-    at = utc_now()
-    for number in range(30):
-        at += dt.timedelta(seconds=1)
-        bar = Reading(step=number % 10, total=10, counts="epoch", loss=1.0)
-        progress.add(bar, at, source=1)
-        if number >= 5:
-            progress.add(Reading(step=number * 100, loss=2.0), at, source=2)
-    assert progress.step == 2900
-    assert progress.counts_run
-    assert progress.steps_per_s(at) == pytest.approx(100)
-    for number in range(40):
-        at += dt.timedelta(seconds=1)
-        progress.add(Reading(step=number % 20, total=20, counts="epoch"), at, source=1)
-    assert progress.step == 19
-    assert not progress.counts_run
-
-
 def test_validations_and_epochs_are_told_apart(book: ForeignBook, tmp_path: Path) -> None:
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
@@ -350,20 +328,6 @@ def test_losses_printed_before_are_known_by_step(book: ForeignBook, tmp_path: Pa
         assert len(by_time.t) <= 2, "the times of the others are unknown"
 
 
-def test_the_step_of_the_run_follows_from_its_epochs(book: ForeignBook, tmp_path: Path) -> None:
-    with (
-        (tmp_path / "log").open("wb", buffering=0) as file,
-        running(*SLEEP, stdout=file) as process,
-    ):
-        for epoch, step, of in ((0, 90, 100), (1, 90, 100), (2, 10, 61)):
-            file.write(f"Epoch: [{epoch}][{step}/{of}]\tLoss 2.5 (2.5)\n".encode())
-        job = job_of(process.pid)
-        view = look(book, census_of(job), job.name)
-        assert (first_rank(view).step, view.snapshot.progress.total) == (10, 61)
-        assert first_rank(view).run_step == view.snapshot.run_step.step == 210
-        assert view.snapshot.run_step.counts == "run"
-
-
 def test_a_log_beyond_the_limit_is_read_from_its_end(
     book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,72 +388,3 @@ def test_the_oldest_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert losses[3].nonfinite_t == [start + 5000]
     few = curves.series(start + 4850, start + 4949, 10)[0][0]
     assert len(few.t) <= 10 and all(t % few.bucket_s == 0 for t in few.t)
-
-
-def test_the_number_of_names_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MOST_SCALARS", 2)
-    curves = Curves()
-    for name in ("a", "b\x1b", "b", "c", "a"):
-        curves.add(0, 1.0, Reading(scalars=((name, 1.0),)))
-    _, named = curves.series(0, FAR, 10)
-    assert list(named) == ["a", "b"]
-
-
-def test_mean_and_extremes_of_a_bucket() -> None:
-    curves = Curves()
-    for at, loss in ((10.0, 4.0), (10.4, 2.0), (10.9, 3.0), (11.0, 1.0), (12.5, 7.0)):
-        curves.add(0, at, Reading(loss=loss))
-    one = curves.series(0, FAR, 100)[0][0]
-    assert one.t == [10, 11, 12]
-    assert (one.min[0], one.mean[0], one.max[0], one.last[0]) == (2.0, 3.0, 4.0, 3.0)
-    joined = curves.series(10, 13, 2)[0][0]
-    assert joined.bucket_s == 2
-    assert joined.t == [10, 12]
-    assert (joined.min[0], joined.mean[0], joined.max[0], joined.last[0]) == (1.0, 2.5, 4.0, 1.0)
-    curves.add(0, 3.0, Reading(loss=9.0))  # the clock was set back
-    assert curves.series(0, FAR, 100)[0][0].t == [3, 10, 11, 12]
-
-
-def test_progress_of_a_log_that_stops_or_starts_over() -> None:
-    start = utc_now()
-    progress = TextProgress()
-
-    def hear(step: int, after_s: float) -> None:
-        at = start + dt.timedelta(seconds=after_s)
-        progress.add(Reading(step=step, total=100, loss=1.0), at)
-
-    for step in range(10):
-        hear(step, step * 2.0)
-    now = start + dt.timedelta(seconds=18)
-    assert progress.steps_per_s(now) == pytest.approx(0.5)
-    done = progress.progress(now)
-    assert done is not None and done.eta_s == pytest.approx(182)
-    assert (done.counts, done.total) == ("run", 100)
-    assert progress.steps_per_s(now + dt.timedelta(seconds=60)) is None
-    hear(0, 80.0)  # one bar per epoch
-    assert total_steps(progress.progress(now)) is None
-    assert progress.step == 0
-
-
-def test_any_readings_add_up_to_something() -> None:
-    random_ = random.Random(5)
-    progress = TextProgress()
-    at = utc_now()
-    for _ in range(3000):
-        at += dt.timedelta(seconds=random_.choice((-3.0, 0.0, 0.1, 500.0)))
-        progress.add(
-            Reading(
-                step=random_.choice((None, 0, 7, 10**17)),
-                total=random_.choice((None, 0, 3)),
-                counts=random_.choice(("run", "epoch", "samples", "epochs")),
-                epoch=random_.choice((None, 0.0, 1.0, 2.5, float("inf"), float("nan"))),
-                epochs=random_.choice((None, 0, 3)),
-                open=random_.choice((False, True)),
-                loss=random_.choice((None, 1.0, float("nan"), float("-inf"))),
-            ),
-            random_.choice((None, at)),
-        )
-        rate, done = progress.steps_per_s(at), progress.progress(at)
-        assert rate is None or rate > 0
-        assert done is None or done.eta_s is None or done.eta_s >= 0
-        assert done is None or done.fraction is None or 0 <= done.fraction <= 1

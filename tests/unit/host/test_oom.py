@@ -76,23 +76,6 @@ def test_version_2(tmp_path):
     assert (root.kills, root.path) == (None, str(mount))
 
 
-def test_version_1_in_a_container_that_mounts_its_own_group(tmp_path):
-    mount = tmp_path / "cg/memory"
-    oom_control = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"
-    limits = {"memory__limit_in_bytes": "9223372036854771712\n"}
-    put(mount / "job", memory__oom_control=oom_control, **limits)
-    put(mount, memory__oom_control="oom_kill 0\n", **limits)
-    own, above = groups_seen(tmp_path, "5:devices:/\n4:cpu,memory:/docker/abc/job\n0::/\n")
-    assert (own.kills, own.limit_bytes, own.version) == (1, None, 1)
-    assert (above.kills, above.path) == (0, str(mount))
-
-
-@pytest.mark.parametrize("membership", ["", "garbage\n0::/x\n", "1:cpu:/\n", "1:memory:/../..\n"])
-def test_no_memory_cgroup(tmp_path, membership):
-    assert groups_seen(tmp_path, membership) == []
-    assert oom.groups_of(pid=0, proc=tmp_path / "none") == []
-
-
 EAT = "\n".join(
     [
         "import os, sys",

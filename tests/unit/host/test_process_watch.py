@@ -98,23 +98,6 @@ def test_without_pidfds_it_is_seen_all_the_same(parent, monkeypatch):
     parent.stdin.write("\n")
 
 
-def test_missing_one_is_reported_at_once():
-    child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    gone = procs.identify(child.pid)
-    child.communicate()
-    told: list[tuple[ProcessId, int | None]] = []
-
-    async def body() -> None:
-        watch = ProcessWatch(lambda *end: told.append(end))
-        watch.watch(gone)
-        while not told:
-            await asyncio.sleep(0.01)
-        watch.close()
-
-    asyncio.run(asyncio.wait_for(body(), 5))
-    assert told == [(gone, None)]
-
-
 def test_only_those_that_no_guardian_collects_are_watched(parent, monkeypatch):
     watched: list[int] = []
     monkeypatch.setattr(

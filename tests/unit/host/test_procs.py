@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -154,40 +153,6 @@ def test_environment_and_command_line_as_started(start):
     assert procs.argv(process.pid)[-2:] == ["", "two words"]
 
 
-def test_a_process_is_known_while_it_becomes_another_program(tmp_path):
-    again = tmp_path / "again"
-    again.write_text(f"exec /bin/sh {again}\n")
-    env = {"DDPTOP_X": "1"}
-    with subprocess.Popen(["/bin/sh", str(again)], env=env, stdin=subprocess.DEVNULL) as process:
-        values = [procs.environ_value(process.pid, "DDPTOP_X") for _ in range(3000)]
-        words = [procs.argv(process.pid) for _ in range(3000)]
-        process.kill()
-    assert set(values) == {"1"}
-    assert {tuple(one) for one in words} == {("/bin/sh", str(again))}
-
-
-def test_memory_that_is_being_filled_is_not_taken_for_an_empty_one(monkeypatch):
-    fields = ["R", *["0"] * 49]
-    fields[45:49] = ["64"] * 4  # where they will be, without any code yet
-    reads = iter([b"", b"", b"", b"DDPTOP_X=1\0"])
-    monkeypatch.setattr(procs, "stat_fields", lambda pid: fields)
-    monkeypatch.setattr(procs, "read_up_to", lambda path, limit: next(reads))
-    assert procs.environ_value(4711, "DDPTOP_X") == "1"
-
-
-def test_what_has_no_variables_is_not_waited_for(monkeypatch):
-    looks, read = [], procs.read_up_to
-    monkeypatch.setattr(
-        procs, "read_up_to", lambda path, limit: looks.append(path) or read(path, limit)
-    )
-    with subprocess.Popen(["sleep", "60"], env={}) as bare, subprocess.Popen(["true"]) as ended:
-        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        found = [procs.environ_of(pid) for pid in (bare.pid, ended.pid)]
-        bare.kill()
-    assert found == [{}, {}]
-    assert len(looks) < 10
-
-
 def test_the_processes_of_a_job_are_found_whoever_their_parent_is(start, wait_until):
     job_id = f"train@{os.getpid():08x}"
     orphans = """
@@ -250,14 +215,3 @@ print(2, flush=True)
 )
 def test_split_status(returncode, status):
     assert split_status(returncode) == status
-
-
-def test_the_host_name_is_short_and_usable_in_a_file_name(monkeypatch):
-    for name, expected in (("node7.cluster.org", "node7"), ("", "localhost"), ("a", "a")):
-        monkeypatch.setattr(procs.os, "uname", lambda name=name: SimpleNamespace(nodename=name))
-        assert procs.host_name.__wrapped__() == expected
-
-
-def test_own_identity_is_complete():
-    own = procs.identify(os.getpid())
-    assert all(getattr(own, field) is not None for field in ProcessId.__struct_fields__)

@@ -173,34 +173,6 @@ def test_the_persons_own_config_and_shell_do_not_matter(
 
 
 @pytest.mark.tmux
-@pytest.mark.parametrize("outer", ["tmux", "screen"])
-def test_it_works_the_same_inside_another_multiplexer(
-    ddptop_home, ask, wait_until, monkeypatch, outer
-):
-    if outer == "tmux":
-        monkeypatch.setenv("TMUX", "/tmp/tmux-0/default,123,0")
-        monkeypatch.setenv("TMUX_PANE", "%5")
-        monkeypatch.setenv("TERM", "tmux-256color")
-    else:
-        monkeypatch.setenv("STY", "123.pts-0.host")
-        monkeypatch.setenv("TERM", "screen.xterm-256color")
-    witnessed(start(ddptop_home), wait_until)
-    assert ask("list-sessions", "-F", "#{session_name}") == "train\n"
-    if outer == "tmux":
-        assert os.environ["TMUX"] == "/tmp/tmux-0/default,123,0"
-
-
-@pytest.mark.tmux
-@pytest.mark.parametrize("term", ["dumb", "", None, "no-such-terminal"])
-def test_no_terminal_is_needed(ddptop_home, wait_until, monkeypatch, term):
-    if term is None:
-        monkeypatch.delenv("TERM", raising=False)
-    else:
-        monkeypatch.setenv("TERM", term)
-    witnessed(start(ddptop_home), wait_until)
-
-
-@pytest.mark.tmux
 def test_one_server_holds_all_jobs_and_a_name_is_taken_once(ddptop_home, ask, wait_until):
     for name in ("train", "train-2", "tra"):
         witnessed(start(ddptop_home, name=name), wait_until)
@@ -224,13 +196,6 @@ def test_the_session_goes_with_its_program_and_the_server_with_the_last(
 
 
 @pytest.mark.tmux
-def test_a_session_that_is_just_ending_makes_room(ddptop_home, wait_until, monkeypatch):
-    monkeypatch.setattr(tmux_server, "TRY_AGAIN_S", 1.0)
-    tmux_server.start_session("train", ["sleep", "0.1"], ddptop_home, Path("/dev/null"))
-    witnessed(start(ddptop_home), wait_until)
-
-
-@pytest.mark.tmux
 def test_a_session_is_ended_by_its_exact_name(ddptop_home, ask, wait_until):
     for name in ("train", "train-2"):
         witnessed(start(ddptop_home, name=name), wait_until)
@@ -239,15 +204,6 @@ def test_a_session_is_ended_by_its_exact_name(ddptop_home, ask, wait_until):
     assert len(ask("list-sessions").splitlines()) == 2
     tmux_server.end_session("train")
     assert ask("list-sessions", "-F", "#{session_name}") == "train-2\n"
-
-
-@pytest.mark.tmux
-def test_a_server_that_cannot_start_is_an_error_in_words(ddptop_home, monkeypatch):
-    monkeypatch.setenv("TMUX_TMPDIR", str(ddptop_home / "none"))
-    monkeypatch.setenv("DDPTOP_TMUX_SOCKET", "x" * 200)
-    with pytest.raises(DdptopError, match="tmux cannot start session 'train'") as caught:
-        start(ddptop_home)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".."])

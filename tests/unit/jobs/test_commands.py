@@ -19,9 +19,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import (
     ControlError,
     DdptopError,
-    NoSuchJobError,
     UsageError,
-    WaitTimeoutError,
 )
 from ddptop_runner.base.files import lock, write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder
@@ -29,7 +27,6 @@ from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
-from ddptop_runner.jobs.launch import archive
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import encode
 from ddptop_runner.node import control
@@ -252,47 +249,6 @@ def test_a_supervisor_that_breaks_off_is_asked_again_for_what_may_be_done_twice(
         assert asked == [request]
 
 
-@pytest.mark.parametrize("code", ["absent", "broken_off"])
-@pytest.mark.parametrize("name", ACTIONS)
-def test_a_job_that_ends_while_its_supervisor_is_asked_has_ended(monkeypatch, name, code):
-    folder = put_job("train", ALIVE)
-
-    def ends(*args: Any, **arguments: Any) -> dict[str, Any]:
-        ended = make_snapshot(make_spec("train"), **ENDED, guardian=gone())
-        write_atomic(folder.node_file(procs.host_name()), encode(ended))
-        raise ControlError("nobody is there any more", code=code)
-
-    monkeypatch.setattr(control, "request", ends)
-    with pytest.raises(UsageError, match=r"train has ended \(finished\)"):
-        ACTIONS[name][0](read_job(folder))
-
-
-def test_a_job_whose_end_is_just_being_written_has_ended(monkeypatch):
-    folder = put_job("train", ALIVE)
-    refusals = [False, True]
-
-    def refuses(*args: Any, **arguments: Any) -> dict[str, Any]:
-        if refusals.pop():
-            raise ControlError("the job has ended", code="ended")
-        write_atomic(
-            folder.node_file(procs.host_name()), encode(make_snapshot(make_spec("train"), **ENDED))
-        )
-        raise ControlError("nobody is there any more", code="absent")
-
-    monkeypatch.setattr(control, "request", refuses)
-    monkeypatch.setattr(commands, "POLL_S", 0.01)
-    with pytest.raises(UsageError, match=r"train has ended \(finished\)"):
-        commands.stop(read_job(folder))
-
-
-def test_waiting_for_a_job_that_is_removed_once_it_has_ended(monkeypatch):
-    view = read_job(put_job("train", ALIVE))
-    monkeypatch.setattr(commands, "POLL_S", 0.0)
-    shutil.rmtree(view.folder.path)
-    with pytest.raises(NoSuchJobError, match="train has ended and been removed"):
-        commands.wait_until_ended(view)
-
-
 def test_waiting_ends_with_the_job_and_its_guardian(monkeypatch, wait_until):
     monkeypatch.setattr(commands, "POLL_S", 0.01)
     guardian = subprocess.Popen(["sleep", "60"])
@@ -315,34 +271,6 @@ def test_waiting_ends_with_the_job_and_its_guardian(monkeypatch, wait_until):
     assert ended == ["stopped"]
 
 
-def test_waiting_for_a_job_whose_name_is_taken_at_its_end(monkeypatch):
-    folder = put_job("train", ALIVE)
-    view, sleep = read_job(folder), commands.time.sleep
-
-    def end_and_take(_: float) -> None:
-        monkeypatch.setattr(commands.time, "sleep", sleep)
-        ended = make_snapshot(view.spec, **{**ALIVE, "state": "failed"})
-        write_atomic(folder.node_file(view.spec.host), encode(ended))
-        assert archive("train") == "train-1"
-        put_job("train", ALIVE, job_id="train@another")
-
-    monkeypatch.setattr(commands.time, "sleep", end_and_take)
-    last = commands.wait_until_ended(view, 5.0)
-    assert (last.job, last.state) == ("train-1", "failed")
-
-
-def test_waiting_no_longer_than_asked(monkeypatch):
-    view = read_job(put_job("train", ALIVE))
-    with pytest.raises(WaitTimeoutError, match=r"train is still running after 0\.1 s"):
-        commands.wait_until_ended(view, 0.1)
-
-
-def test_a_guardian_that_does_not_go_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(commands, "GUARDIAN_EXIT_S", 0.1)
-    view = read_job(put_job("train", {**ALIVE, "state": "failed"}))
-    assert commands.wait_until_ended(view, 5.0).state == "failed"
-
-
 def test_only_an_ended_job_is_removed():
     live = put_job("live", ALIVE)
     ended = put_job("ended", ENDED)
@@ -351,15 +279,6 @@ def test_only_an_ended_job_is_removed():
         commands.remove(read_job(live))
     commands.remove(read_job(ended))
     assert live.spec_file.exists() and not ended.path.exists()
-
-
-def test_a_job_that_was_started_again_since_it_was_read_is_not_removed():
-    folder = put_job("train", ENDED)
-    view = read_job(folder)
-    write_atomic(folder.node_file(view.spec.host), encode(make_snapshot(view.spec, **ALIVE)))
-    with pytest.raises(UsageError, match="train is running"):
-        commands.remove(view)
-    assert folder.spec_file.exists()
 
 
 def test_a_folder_is_removed_while_others_write_and_delete_there(monkeypatch):
@@ -414,12 +333,6 @@ def test_two_may_remove_the_same_job_at_once(monkeypatch):
         for thread in threads:
             thread.join(60)
     assert failed == [] and not view.folder.path.exists()
-
-
-def test_a_damaged_job_that_another_one_has_just_removed():
-    folder = put_job("train", ENDED)
-    shutil.rmtree(folder.path)
-    commands.remove_damaged(folder)
 
 
 def test_a_damaged_job_is_removed_unless_it_lives():

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import os
 import re
 import shlex
 import shutil
-import sqlite3
 import subprocess
 import time
 from typing import Any
 
 import pytest
-from ddptop.commands import control, ls, status, status_watch, story
+from ddptop.commands import control, ls, status, status_watch
 from tests.support.builders import LONG_AGO, gone, make_snapshot, make_spec, put_job
+from tests.support.tables import table
 
 from ddptop_runner.base.errors import (
     ControlError,
@@ -32,7 +31,6 @@ from ddptop_runner.jobs.slurm import nodes_in
 from ddptop_runner.launch import slurm
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Checkpoint, RankSample, RunStep
-from ddptop_runner.store.history import HistoryWriter
 
 FINISHED = {"state": "finished", "ended_at": LONG_AGO}
 STATES_OF_7 = [("PENDING", "Priority"), ("RUNNING", "None")]
@@ -119,22 +117,12 @@ def test_steps_get_none_of_the_options_of_the_batch_step():
     assert sorted(kept) == ["PATH", "SLURM_ARRAY_TASK_ID", "SLURM_CONF", "SLURM_JOB_ID"]
 
 
-SPLITS = {
-    # what follows -- : (sbatch's options, the target and its arguments)
-    "--time=1 train.py --time=2": (["--time=1"], ["train.py", "--time=2"]),
-    "-p high -J x train.py": (["-p", "high", "-J", "x"], ["train.py"]),
-    "-phigh --exclusive -H train.py": (["-phigh", "--exclusive", "-H"], ["train.py"]),
-    "--time 1:00 --requeue train.py": (["--time", "1:00", "--requeue"], ["train.py"]),
-    "--gres gpu:2 -m pkg.train -x": (["--gres", "gpu:2"], ["-m", "pkg.train", "-x"]),
-    "-c 8 -- train.py -- x": (["-c", "8"], ["train.py", "--", "x"]),
-    "train.py": ([], ["train.py"]),
-    "": ([], []),
-}
+SPLITS = table(__file__, "splits")
 
 
 @pytest.mark.parametrize("typed", SPLITS)
 def test_options_of_sbatch_end_where_the_script_begins(typed):
-    assert slurm.split_sbatch(shlex.split(typed)) == SPLITS[typed]
+    assert list(slurm.split_sbatch(shlex.split(typed))) == SPLITS[typed]
 
 
 def test_the_batch_script_is_what_sbatch_reads():
@@ -168,28 +156,7 @@ def test_the_batch_script_is_what_sbatch_reads():
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["-N", "2"],
-        ["-N2"],
-        ["--nodes=2"],
-        ["--wrap=x"],
-        ["-Jx"],
-        ["--job-name", "x"],
-        ["--test-only"],
-        ["-W"],
-        ["--signal=USR1@60"],
-        ["--signal", "9"],
-        ["--nodes=2\r"],
-        ["--comment=a\rb"],
-        ["--nod=2"],
-        ["--job-n", "x"],
-        ["--wra=hostname"],
-        ["--test"],
-        ["--sig=USR1@60"],
-    ],
-)
+@pytest.mark.parametrize("options", table(__file__, "refused"))
 def test_options_that_would_break_a_job_are_refused(options):
     with pytest.raises(UsageError):
         slurm.check_sbatch(options)
@@ -257,13 +224,6 @@ def test_the_queue_is_read():
     assert (running.reason, running.time_limit_s) == (None, None)
 
 
-def test_what_srun_prints_is_told_without_its_noise():
-    noise = "srun: cluster configuration lacks support for cpu binding\n"
-    assert slurm.step_problem(noise) is None
-    said = f"{noise}srun: error: Unable to contact slurm controller (connect failure)\n"
-    assert slurm.step_problem(said) == "Unable to contact slurm controller (connect failure)"
-
-
 def test_what_sbatch_prints_is_read():
     said = "sbatch: error: invalid partition: x\nsbatch: error: Submission failed\nsee the wiki\n"
     assert slurm.refusal(said) == "invalid partition: x. Submission failed"
@@ -310,16 +270,6 @@ def test_what_another_node_says_is_one_line(ddptop_home, tmp_path, monkeypatch, 
 def test_a_job_that_ran_in_slurm_is_submitted_again_and_not_restarted(ddptop_home):
     folder = put_job("j", {"state": "failed"}, slurm_job="7", host="elsewhere", backing="held")
     with pytest.raises(UsageError, match="ran in Slurm job 7; submit it again"):
-        launch.require_startable(read_job(folder))
-
-
-def test_a_job_with_a_history_of_another_version_is_not_restarted(ddptop_home):
-    folder = put_job("j", {"state": "failed"})
-    HistoryWriter(folder.history_db).close(final=True)
-    launch.require_startable(read_job(folder))
-    with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
-        db.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
-    with pytest.raises(UsageError, match="written by another version of ddptop"):
         launch.require_startable(read_job(folder))
 
 
@@ -375,12 +325,6 @@ def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, mon
         commands.wait_until_ended(view, timeout_s=0.2)
 
 
-@pytest.mark.parametrize("state", ["REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"])
-def test_a_job_that_slurm_holds_is_queued(ddptop_home, tmp_path, monkeypatch, state):
-    folder = _requeued(tmp_path, monkeypatch, _printed(state, "JobHeldUser"))
-    assert slurm_queue.as_queued(read_job(folder)).state == "queued"
-
-
 @pytest.mark.parametrize("printed", ["", _printed("RUNNING", "None")])
 def test_a_job_that_slurm_does_not_start_again_is_lost(ddptop_home, tmp_path, monkeypatch, printed):
     view = read_job(_requeued(tmp_path, monkeypatch, printed))
@@ -421,17 +365,6 @@ def test_a_job_that_slurm_has_not_started_is_waited_for(ddptop_home, tmp_path, m
         assert control.run_wait("j", timeout_s=None) == 0
 
 
-def test_the_whole_name_of_a_job_in_the_queue_comes_before_a_prefix(ddptop_home, monkeypatch):
-    put_job("j-big", FINISHED)
-    queue = slurm_queue.Queue(jobs=slurm.queue_of(_printed("PENDING", "Priority")))
-    monkeypatch.setattr(slurm_queue, "read_queue", lambda: queue)
-    with pytest.raises(NoSuchJobError, match="j has not started"):
-        status.run("j", as_json=False)
-    with pytest.raises(WaitTimeoutError, match="j has not started"):
-        control.run_wait("j", timeout_s=0.0)
-    assert control.run_wait("j-", timeout_s=None) == 0
-
-
 def test_a_job_in_the_queue_is_waited_for_and_not_the_ended_one_of_its_name(
     ddptop_home, monkeypatch
 ):
@@ -463,17 +396,6 @@ def test_a_job_is_waited_for_while_the_queue_is_unknown_or_lists_it(ddptop_home,
     monkeypatch.setattr(slurm_queue, "read_queue", lambda: next(queues))
     monkeypatch.setattr(time, "sleep", pause)
     assert control.run_wait("j", timeout_s=None) == 0
-
-
-def test_stacks_of_a_requeued_job_are_the_stored_ones(ddptop_home, tmp_path, monkeypatch, capsys):
-    folder = _requeued(tmp_path, monkeypatch, _printed("PENDING", "Priority"))
-    with pytest.raises(DdptopError, match=r"j is waiting in Slurm's queue and has no saved stacks"):
-        story.run_stacks("j", None)
-    evidence = folder.evidence_dir / "attempt-0-hang"
-    evidence.mkdir(parents=True)
-    (evidence / "stacks-rank0.txt").write_text("in all_reduce\n")
-    assert story.run_stacks("j", None) == 0
-    assert "in all_reduce" in capsys.readouterr().out
 
 
 def test_a_job_that_leaves_the_queue_without_starting_is_no_longer_waited_for(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
+import msgspec
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.judge.alerts import AlertBook, Finding, find
 from ddptop_runner.model.snapshot import GpuSample, RankSample
@@ -13,139 +14,17 @@ from ddptop_runner.model.snapshot import GpuSample, RankSample
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
 
-def ranks(**by_field: list[object]) -> list[RankSample]:
-    """`ranks(state=["running", "hung"])`: one sample per entry."""
-    (field, values), *_ = by_field.items()
-    return [
-        RankSample(rank=number, local_rank=number, host="h", **{field: value})
-        for number, value in enumerate(values)
-    ]
-
-
-def exited(step: int | None) -> RankSample:
-    return RankSample(rank=0, local_rank=0, host="h", state="exited", step=step)
-
-
-def going_on(step: int, **changes: Any) -> RankSample:
-    return RankSample(rank=1, local_rank=1, host="h", state="running", step=step, **changes)
-
-
-FINDINGS = {
-    "all is well": (ranks(state=["running", "starting", "exited"]), [], []),
-    "nothing is known": ([], [], []),
-    "NaN": (
-        ranks(loss_state=["ok", "nan", None, "nan"]),
-        [],
-        [Finding("loss-nan", "error", "the loss on ranks 1, 3 is NaN", (1, 3))],
-    ),
-    "infinite": (
-        ranks(loss_state=["inf", "ok"]),
-        [],
-        [Finding("loss-inf", "error", "the loss on rank 0 is infinite", (0,))],
-    ),
-    "both": (ranks(loss_state=["inf", "nan"]), [], ["loss-nan", "loss-inf"]),
-    "lost devices": (
-        [],
-        [GpuSample(index=0), GpuSample(index=2, lost=True), GpuSample(index=5, lost=True)],
-        [Finding("gpu-lost", "error", "GPUs 2, 5 are lost", (), (2, 5))],
-    ),
-    "a lost device": (
-        [],
-        [GpuSample(index=2, lost=True)],
-        [Finding("gpu-lost", "error", "GPU 2 is lost", (), (2,))],
-    ),
-    "a rank left, and another trains on": (
-        [exited(step=50), going_on(step=52)],
-        [],
-        [
-            Finding(
-                "early-exit-0",
-                "warning",
-                "rank 0 exited with status 0 at step 50 while rank 1 continues",
-                (0,),
-                hold_s=3.0,
-            )
-        ],
-    ),
-    "a rank left, and another waits for it": (
-        [exited(step=50), going_on(step=50, phase="collective")],
-        [],
-        ["early-exit-0"],
-    ),
-    "a rank left that took no steps": ([exited(step=None), going_on(step=52)], [], []),
-    "ranks end one by one": ([exited(step=50), going_on(step=51)], [], []),
-    "one saves what was trained": (
-        [exited(step=50), going_on(step=50, phase="checkpoint")],
-        [],
-        [],
-    ),
-    "all have left": ([exited(step=50), exited(step=60)], [], []),
-    "hung": (
-        ranks(state=["hung", "running"]),
-        [],
-        [Finding("hung", "error", "rank 0 is not making progress", (0,))],
-    ),
-    "hung together": (
-        ranks(state=["hung", "hung"]),
-        [],
-        [Finding("hung", "error", "ranks 0, 1 are not making progress", (0, 1))],
-    ),
-    "paused": (
-        ranks(state=["running", "paused"]),
-        [],
-        [Finding("paused", "warning", "rank 1 is paused by a signal (SIGCONT resumes it)", (1,))],
-    ),
-    "paused on one of two hosts": (
-        [
-            RankSample(rank=0, local_rank=0, host="a"),
-            RankSample(rank=1, local_rank=0, host="b", state="paused", stands_at="x.py:7 in fetch"),
-        ],
-        [],
-        [
-            Finding(
-                "paused",
-                "warning",
-                "rank 1 is paused on b at x.py:7 in fetch by a signal (SIGCONT resumes it)",
-                (1,),
-            )
-        ],
-    ),
-    "paused on two hosts": (
-        [
-            RankSample(rank=0, local_rank=0, host="a", state="paused", stands_at="x.py:7 in fetch"),
-            RankSample(rank=1, local_rank=0, host="b", state="paused", stands_at="x.py:9 in step"),
-        ],
-        [],
-        [
-            Finding(
-                "paused",
-                "warning",
-                "ranks 0, 1 are paused by a signal (SIGCONT resumes them)",
-                (0, 1),
-            )
-        ],
-    ),
-    "quiet is no alarm": (
-        ranks(state=["quiet", "quiet", "running"]),
-        [],
-        [],
-    ),
-    "worst first": (
-        ranks(state=["quiet", "paused", "hung"]),
-        [GpuSample(index=0, lost=True)],
-        ["gpu-lost", "hung", "paused"],
-    ),
-}
+FINDINGS = table(__file__, "findings")
 
 
 @pytest.mark.parametrize("case", FINDINGS.values(), ids=list(FINDINGS))
 def test_find(case):
-    found_ranks, gpus, expected = case
-    found = find(found_ranks, gpus)
-    if expected and isinstance(expected[0], str):
-        assert [finding.id for finding in found] == expected
+    ranks = msgspec.convert(case["ranks"], list[RankSample])
+    found = find(ranks, msgspec.convert(case["gpus"], list[GpuSample]))
+    if any(isinstance(one, str) for one in case["found"]):
+        assert [finding.id for finding in found] == case["found"]
     else:
-        assert found == expected
+        assert found == msgspec.convert(case["found"], list[Finding])
 
 
 def at(second: int) -> dt.datetime:
@@ -171,13 +50,6 @@ def test_alert_keeps_its_time_while_it_holds_and_gets_a_new_one_later():
     assert [alert.since for alert in new] == [at(3)]
 
 
-def test_alert_contains_everything_in_its_finding():
-    alerts, _ = AlertBook().update([Finding("x", "warning", "words", (1, 2), (3,))], NOON)
-    (alert,) = alerts
-    assert (alert.severity, alert.message) == ("warning", "words")
-    assert (alert.ranks, alert.gpus) == ([1, 2], [3])
-
-
 STRAY = Finding("stray-context-0", "warning", "rank 1 holds ...", (1,), (0,), hold_s=10)
 
 
@@ -198,38 +70,12 @@ def test_a_finding_that_has_to_hold_is_shown_when_it_has_and_dates_from_its_begi
     assert book.update([STRAY], at(12)) == ([alert], [])
 
 
-def test_finding_that_clears_before_it_is_shown_starts_over():
-    book = AlertBook()
-    for second in range(100):
-        assert shown(book, [STRAY] if second % 9 else [], second) == ([], [])
-
-
-def test_an_alert_that_had_to_hold_does_not_blink():
-    book = AlertBook()
-    for second in range(11):
-        shown(book, [STRAY], second)
-    for second in range(11, 16):
-        assert shown(book, [], second) == ([STRAY.id], [])
-    assert shown(book, [STRAY], 16) == ([STRAY.id], [])
-    for second in range(17, 22):
-        assert shown(book, [], second) == ([STRAY.id], [])
-    assert shown(book, [], 22) == ([], [])
-    assert shown(book, [STRAY], 23) == ([], [])  # it has to hold again
-
-
 def test_time_in_which_nobody_looked_does_not_count():
     book = AlertBook()
     assert shown(book, [STRAY], 0) == ([], [])
     assert shown(book, [STRAY], 3600) == ([], [])  # the machine was suspended
     assert shown(book, [STRAY], 3602) == ([], [])
     assert shown(book, [STRAY], 3605) == ([STRAY.id], [STRAY.id])
-
-
-def test_the_time_of_day_may_jump():
-    book = AlertBook()
-    book.update([STRAY], at(0), 0)
-    assert book.update([STRAY], at(9000), 1) == ([], [])
-    assert book.update([STRAY], at(-9000), 2) == ([], [])
 
 
 def test_the_worst_alerts_come_first():

@@ -39,17 +39,6 @@ def test_contexts_on_another_ranks_device_are_one_finding():
     )
 
 
-def test_one_stray_context_is_named_with_its_process():
-    message = the(with_strays([3], 4.5, on=1), "stray-context-1").message
-    assert message.startswith("rank 3 uses 4.5 GiB on GPU 1, which belongs to rank 1: ")
-
-
-def test_each_device_with_stray_contexts_is_a_separate_finding():
-    ranks, gpus = with_strays([1])
-    gpus = change(gpus, {2: {"processes": [of_rank(2), of_rank(3, 0.5)]}})
-    assert [f.id for f in find(ranks, gpus, JOB)] == ["stray-context-0", "stray-context-2"]
-
-
 TWO_EACH = [make_gpu(index, of_rank(index // 2, 30 - index)) for index in range(4)]
 
 
@@ -114,18 +103,6 @@ def test_all_ranks_on_the_first_device():
     assert finding.gpus == (1, 2, 3)
     assert "GPUs 1-3 are assigned to the job, but no rank uses them: " in finding.message
     assert "ranks 0-3 are all on GPU 0: is torch.cuda.set_device" in finding.message
-
-
-def test_the_only_rank_uses_one_of_several_devices():
-    gpus = [make_gpu(0, of_rank(0)), make_gpu(1, util_percent=0.0), make_gpu(2, util_percent=0.0)]
-    message = the(([RANKS[0]], gpus), "unused-gpu").message
-    assert "1 rank for 3 GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)" in message
-
-
-def test_it_waits_longer_where_steps_are_not_known():
-    ranks, gpus = RANKS[:3], [*GPUS[:3], make_gpu(3, util_percent=0.0)]
-    assert the((ranks, gpus), "unused-gpu").hold_s == 20
-    assert the((change_all(ranks, step=None), gpus), "unused-gpu").hold_s == 60
 
 
 IDLE = change_all(GPUS, util_percent=2.0)

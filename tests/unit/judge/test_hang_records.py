@@ -67,24 +67,6 @@ def test_minority(case):
     assert places.minority(texts) == expected
 
 
-CRASH = """\
-Fatal Python error: Segmentation fault
-
-Stack (most recent call first):
-  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
-  File "/home/me/ops.py", line 12 in gather
-  File "/home/me/train.py", line 9 in <module>
-
-Extension modules: numpy.core (total: 1)
-"""
-
-
-def test_crash_reports_its_own_location_despite_earlier_requests():
-    assert places.of_crash(SLEEPING) is None
-    assert places.of_crash(SLEEPING + CRASH) == "/home/me/ops.py:12 in gather"
-    assert places.of_crash("Fatal Python error: Aborted\n\n  <no Python frame>\n") is None
-
-
 def verdict(*ranks):
     return HangVerdict(ranks, "no rank made progress for 61 s (limit: 60 s); and so on")
 
@@ -114,18 +96,3 @@ def test_where_nobody_was_behind_the_stacks_tell_who_stands_apart(tmp_path):
     assert cause.summary.endswith(
         "; rank 2 is not where the others are, but at /home/me/data.py:7 in fetch."
     )
-
-
-def test_where_stacks_tell_nothing_the_probe_may(tmp_path):
-    evidence = keep(tmp_path, {0: "no stacks: the rank is paused"})
-    cause = hang_cause(HangVerdict((0,), "rank 0 is stuck", "train.py:4 in f"), evidence)
-    assert cause.place == "train.py:4 in f"
-    assert cause.summary == "The job hung: rank 0 is stuck, last seen at train.py:4 in f."
-    cause = hang_cause(verdict(0, 1), str(tmp_path / "gone"))
-    assert (cause.rank, cause.place) == (None, None)
-
-
-def test_all_ranks_at_one_place(tmp_path):
-    cause = hang_cause(verdict(0, 1), keep(tmp_path, {0: WAITING, 1: WAITING}))
-    assert (cause.rank, cause.place) == (None, "/home/me/train.py:41 in step")
-    assert cause.summary.endswith(", last seen at /home/me/train.py:41 in step.")

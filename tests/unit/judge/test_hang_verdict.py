@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.hang_ranks import standing
+from tests.support.tables import table
 
 from ddptop_runner.judge.hangs.verdict import (
     ASKED_START_FLOOR_S,
@@ -67,64 +68,16 @@ def test_what_is_allowed(case):
 
 
 BEHIND = [standing(0, 40, 61), standing(1, 39, 62), standing(2, 40, 61)]
-ENTERED = {"doing": "collective", "at": (9, 8)}
 
-CASES = {
-    # (ranks, rules) -> ranks to look at first, or None for no verdict
-    "one is behind": (BEHIND, ASKED, (1,)),
-    "all stand at one step": ([standing(0), standing(1)], ASKED, (0, 1)),
-    "not longer than allowed": ([standing(0, 40, 60), standing(1, 39, 60)], ASKED, None),
-    "one still steps": ([standing(0, 40, 0.5), standing(1, 39, 600)], ASKED, None),
-    "one takes batches": (
-        [standing(0, 40, 600, idle_s=1), standing(1, 40, 600, doing="collective")],
-        *(ASKED, None),
-    ),
-    "the first step may take minutes": (
-        [standing(0, 0, 299, "start"), standing(1, 0, 299, "start")],
-        *(ASKED, None),
-    ),
-    "but not for ever": (
-        [standing(0, 0, 301, "start"), standing(1, 0, 301, "start")],
-        *(ASKED, (0, 1)),
-    ),
-    "an evaluation explains who waits for it": (
-        [standing(0, 40, 1700, "evaluation"), standing(1, 40, 1700, **ENTERED)],
-        *(AUTO, None),
-    ),
-    "but not longer than was asked for": (
-        [standing(0, 40, 61, "evaluation"), standing(1, 40, 61, **ENTERED)],
-        *(ASKED, (0,)),
-    ),
-    "an evaluation that takes batches, whatever was asked for": (
-        [standing(0, 40, 1700, "evaluation", idle_s=5), standing(1, 40, 1700, **ENTERED)],
-        *(ASKED, None),
-    ),
-    "an evaluation that gives no sign for its floor": (
-        [standing(0, 40, 1801, "evaluation"), standing(1, 40, 1801, "collective")],
-        *(AUTO, (0,)),
-    ),
-    "before the first step data may take long, whatever was asked for": (
-        [standing(0, 0, 1700, "data"), standing(1, 0, 1700, **ENTERED)],
-        *(ASKED, None),
-    ),
-    "learned: proven and idle": (
-        [standing(0, 40, 181, at=(8, 8)), standing(1, 40, 181, **ENTERED)],
-        *(AUTO, (0,)),
-    ),
-    "learned: proven and busy": (
-        [standing(0, 40, 599, at=(8, 8), busy=True), standing(1, 40, 599, **ENTERED)],
-        *(AUTO, None),
-    ),
-    "learned: nothing is proven": ([standing(0, 40, 599), standing(1, 40, 599)], AUTO, None),
-    "learned: nothing is proven, for long": ([standing(0, 40, 601)], AUTO, (0,)),
-}
+CASES = table(__file__, "cases")
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_verdict(case):
-    ranks, rules, expected = case
-    judgment = judge(ranks, [], rules)
-    assert (judgment.verdict().ranks if judgment.used > 1 else None) == expected
+    rules = Limits(case["rules"].get("asked_s"), {})
+    judgment = judge([standing(**one) for one in case["ranks"]], [], rules)
+    found = list(judgment.verdict().ranks) if judgment.used > 1 else None
+    assert found == case.get("expected")
 
 
 def test_the_message_names_who_is_behind_and_what_was_allowed():

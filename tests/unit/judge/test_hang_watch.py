@@ -55,35 +55,10 @@ def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
     assert life.looked.verdict.ranks == (1,)
 
 
-def test_learned_times_let_a_rank_stand_for_three_minutes_and_a_busy_one_for_ten():
-    life = Life(HangWatch(**AUTO))
-    assert life.stand(one_sleeps(life.train(20)), 700) == (15.0, 136.0, 181.0)
-    spin = Life(HangWatch(**AUTO))
-    steps = spin.train(20)
-    spinning = lambda stood_s: one_sleeps(steps, cpu_s=50.0 + stood_s)(stood_s)  # noqa: E731
-    assert spin.stand(spinning, 700) == (15.0, 451.0, 601.0)
-
-
 def test_off_still_reports_quiet_ranks():
     life = Life(HangWatch(None))
     assert life.stand(one_sleeps(life.train(20)), 2000) == (15.0, None, None)
     assert life.looked.pause is not None and life.looked.pause.state == "no_step"
-
-
-def test_an_interval_is_learned_before_a_rank_is_called_quiet():
-    life = Life(HangWatch(**AUTO))
-    for step in range(1, 8):  # a step every 10 s
-        for second in range(10):
-            looked = life.look([rank(0, step, float(second))])
-            assert not looked.quiet
-    quiet_s, *_ = life.stand(lambda s: [rank(0, 7, 9 + s)], 60)
-    assert quiet_s == 21.0  # 30 s after its last step: three times the usual
-
-
-def test_before_the_first_step_no_rank_is_quiet_or_suspected():
-    life = Life(HangWatch(**AUTO))
-    start = lambda s: [rank(n, 0, s, phase="start", cpu_s=3.0) for n in range(2)]  # noqa: E731
-    assert life.stand(start, 299) == (None, None, None)
 
 
 PHASES = {
@@ -122,24 +97,6 @@ def test_what_is_recognized_is_no_hang_and_shown_as_what_it_is(name, timeout_s):
     assert (quiet_s, verdict_s) == (None, None)
 
 
-@pytest.mark.parametrize(("timeout_s", "allowed_s"), [(30.0, 30), (None, 600)])
-def test_a_process_whose_script_is_over_takes_its_time_to_end(timeout_s, allowed_s):
-    life = Life(HangWatch(timeout_s, auto=True))
-    steps = life.train(20, (0, 1))
-    at = (3 * steps, 3 * steps)
-
-    def ranks(stood_s):
-        ends = rank(1, steps, stood_s, at=at, phase="end", phase_s=stood_s, unheard_s=stood_s)
-        gone = rank(0, steps, stood_s, at=at, alive=False, exited_with=0)
-        return [gone, replace(ends, cpu_s=50.0)]
-
-    assert life.stand(ranks, 15) == (None, None, None)
-    assert life.looked.notes == {1: "exiting for 15 s"}
-    _, _, verdict_s = life.stand(lambda s: ranks(15 + s), 1000)
-    assert verdict_s is not None and verdict_s > allowed_s - 15
-    assert "rank 1 is stuck at step 200" in life.looked.verdict.message()
-
-
 def test_paused_rank_and_those_waiting_for_it_are_not_hung():
     life = Life(HangWatch(10.0))
     paused = one_sleeps(life.train(20), paused=True)
@@ -173,28 +130,6 @@ def test_unknown_progress_is_not_no_progress_and_is_told():
     assert life.stand(half, 400) == (15.0, None, None)
 
 
-def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
-    life = Life(HangWatch(10.0))
-    steps = life.train(20)
-    busy = lambda s: [  # noqa: E731
-        rank(n, steps, s, phase="steps", unheard_s=s, cpu_s=9 + s) for n in range(2)
-    ]
-    # suspected at half of the limit, and then unknown
-    assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
-    assert life.looked.notes[0].startswith("the probe stopped reporting")
-    life.look(rank(n, steps, 631.0, phase="steps", unheard_s=1.0, cpu_s=1e4) for n in range(2))
-    idle = lambda s: [  # noqa: E731
-        rank(n, steps, s, phase="steps", unheard_s=20 + s, cpu_s=1e4) for n in range(2)
-    ]
-    assert life.stand(lambda s: idle(630 + s), 90)[2] is not None
-    life.look(rank(n, steps + 1, 0.0, phase="steps") for n in range(2))
-    losing_workers = lambda s: [  # noqa: E731
-        rank(n, steps + 1, s, phase="steps", unheard_s=20 + s, cpu_s=2e4 - s // 30)
-        for n in range(2)
-    ]
-    assert life.stand(losing_workers, 300)[2] is None
-
-
 def test_collectives_are_progress_where_no_step_is_taken():
     life = Life(HangWatch(10.0))
     for second in range(1, 200):
@@ -219,40 +154,6 @@ def test_a_sign_of_life_is_as_old_as_the_message_that_reports_it(unheard_s, verd
     assert life.look(took).verdict is None
     standing = lambda s: [rank(n, steps, 2 + s, at=at, batches=21) for n in range(2)]  # noqa: E731
     assert life.stand(standing, 60)[2] == verdict_s
-
-
-def test_collective_entered_by_all_does_not_date_a_start():
-    life = Life(HangWatch(10.0))  # as the recorder reports the broadcasts of a model
-    loading = lambda s: [rank(n, 0, s, phase="start", at=(4, 1)) for n in range(2)]  # noqa: E731
-    assert life.stand(loading, 299) == (None, 227.0, None)
-
-
-def test_a_gradient_scaler_that_refuses_steps_is_progress():
-    life = Life(HangWatch(10.0))
-    life.train(20)
-    for _ in range(60):  # the timestamp continues, the count does not
-        looked = life.look(rank(n, 200, 0.1) for n in range(2))
-        assert looked.verdict is None and not looked.quiet
-
-
-def test_ranks_that_exited_with_0_while_others_continue():
-    life = Life(HangWatch(10.0))
-    steps = life.train(20, (0, 1))
-    gone = rank(1, steps, alive=False, exited_with=0, at=(600, 600))
-    for second in range(60):
-        assert life.look([rank(0, steps + second, 0.1, at=(600, 600)), gone]).verdict is None
-    waiting = lambda s: [rank(0, 260, s, phase="steps", at=(601, 600)), gone]  # noqa: E731
-    assert life.stand(waiting, 30)[2] == 11.0
-    assert life.looked.verdict is not None and life.looked.verdict.ranks == (1,)
-
-
-def test_one_suspicion_a_standstill_and_again_after_progress():
-    life = Life(HangWatch(100.0))
-    ranks = one_sleeps(life.train(20))
-    heard = [life.look(ranks(float(s))).suspicion is not None for s in range(1, 90)]
-    assert heard == [False] * 75 + [True] * 14
-    assert life.look(rank(n, 210, 0.1, at=(630, 630)) for n in range(3)).suspicion is None
-    assert life.stand(one_sleeps(210), 80)[1] == 76.0
 
 
 def test_pauses_that_ended_well_are_allowed_five_times_over():

@@ -78,43 +78,6 @@ def test_a_finite_loss_between_two_looks_counts():
         assert watch.update([sample]) is None
 
 
-def test_by_default_nothing_is_acted_on():
-    assert looks(LossWatch("alert"), [(NAN, step) for step in range(9)]) == [None] * 9
-
-
-def test_bad_loss_shows_its_source():
-    found = looks(LossWatch("restart"), [(2.5, 7), (NAN, 8), (NAN, 9), (NAN, 10)])[-1]
-    assert (found.rank, found.step, found.what) == (0, 8, "NaN")
-    assert found.in_words() == (
-        "The loss on rank 0 became NaN at step 8; the last finite loss was 2.5."
-    )
-    for more, words in (
-        ({"run_step": 650, "step": 10}, "step 648"),
-        ({"step_counts": "attempt", "step": 10}, "step 8 of this attempt"),
-    ):
-        watch = LossWatch("restart")
-        told = [rank(0, loss, step) for loss, step in ((2.5, 7), (NAN, 8), (NAN, 9), (NAN, 10))]
-        more |= {"loss_bad_since": 8}
-        bad = [watch.update([msgspec.structs.replace(one, **more)]) for one in told][-1]
-        assert bad is not None and f"became NaN at {words}; " in bad.in_words()
-    found = looks(LossWatch("stop"), [(INF, None)] * 3)[-1]
-    assert found.in_words() == "The loss on rank 0 became infinite."
-
-
-def test_losses_of_a_log_are_acted_on_without_the_steps_of_a_probe():
-    watch = LossWatch("stop")
-    watch.update([rank(0, 2.5, 1)])
-    found = [watch.update([rank(0, NAN, step)]) for step in (2, 3, 4)]
-    assert found[-1] is not None
-    assert found[-1].in_words() == "The loss on rank 0 became NaN; the last finite loss was 2.5."
-
-
-def test_unobserved_finite_loss_starts_over():
-    watch = LossWatch("stop")
-    for step in range(2, 40):  # bad at each update, each time since a different step
-        assert watch.update([rank(0, NAN, step, loss_bad_since=step)]) is None
-
-
 def test_the_rank_that_went_bad_first_is_named():
     watch, bad = LossWatch("stop"), None
     for second in range(1, 9):

@@ -45,16 +45,6 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later() -> N
     assert len(log.texts) == 2, "it was over before the job was"
 
 
-def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
-    log = EmittedLog()
-    found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
-    alerts = watcher(log)
-    alerts.look(SNAPSHOT, found, 100.0)
-    alerts.record_end()
-    alerts.record_end()
-    assert log.texts[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]
-
-
 def test_a_watch_that_fails_leaves_the_alerts_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -46,19 +46,6 @@ def test_a_rank_knows_its_device_by_its_place_among_the_jobs():
     assert join([rank(0)], [gpu(2), sample], {}, instance, "train")[0][0].cuda_device == 0
 
 
-def test_a_descendants_memory_is_its_ranks():
-    gpus = [gpu(2, process(100), process(900), process(4000)), gpu(5)]
-    ranks, labeled = join([rank(0)], gpus, {0: [100, 900]}, DEVICES, "train")
-    assert placed(ranks) == [(2, ["GPU-2"], 20, 14)]
-    assert [(p.pid, p.rank) for p in labeled[0].processes] == [(100, 0), (900, 0), (4000, None)]
-
-
-def test_a_stray_context_does_not_hide_the_own_device():
-    gpus = [gpu(2, process(100), process(101, 3)), gpu(5, process(101))]
-    ranks, _ = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
-    assert placed(ranks)[1] == (5, ["GPU-2", "GPU-5"], 50, 10)
-
-
 def test_in_a_job_of_unknown_order_a_rank_works_where_it_holds_most_by_far():
     gpus = [gpu(2, process(100, 30), process(101, 3)), gpu(5, process(101, 9))]
     ranks, _ = join([rank(0), rank(1)], gpus, {}, [], "train")
@@ -69,12 +56,6 @@ def test_in_a_job_of_unknown_order_a_rank_works_where_it_holds_most_by_far():
     assert join([rank(0), rank(1)], unknown, {}, [], "train")[0][1].gpu is None
     alone = [gpu(2, process(100, 3)), gpu(5, process(100, 9))]
     assert join([rank(0)], alone, {}, [], "train")[0][0].gpu is None
-
-
-def test_one_rank_on_several_devices_has_no_single_one():
-    gpus = [gpu(2, process(100)), gpu(5, process(100))]
-    ranks, _ = join([rank(0)], gpus, {}, DEVICES, "train")
-    assert placed(ranks) == [(None, ["GPU-2", "GPU-5"], 35, 14)]
 
 
 def test_without_samples_local_rank_i_has_the_ith_device():
@@ -104,20 +85,3 @@ def test_a_rank_that_is_not_on_its_device_yet_holds_nothing_known():
     gpus = [gpu(2, process(100)), gpu(5, process(4000))]
     ranks, _ = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
     assert placed(ranks)[1] == (5, ["GPU-5"], 50, None)
-
-
-def test_memory_that_the_driver_does_not_tell():
-    alone = [gpu(2, process(100, None)), gpu(5)]
-    assert join([rank(0)], alone, {}, DEVICES, "t")[0][0].gpu_mem_used_bytes == 2000
-    shared = [gpu(2, process(100, None), process(4000)), gpu(5)]
-    assert join([rank(0)], shared, {}, DEVICES, "t")[0][0].gpu_mem_used_bytes is None
-
-
-def test_an_ended_rank_keeps_its_device_without_figures():
-    ended = rank(0, state="failed")
-    ranks, _ = join([ended], [gpu(2, process(100))], {}, DEVICES, "train")
-    assert placed(ranks) == [(2, ["GPU-2"], None, None)]
-
-
-def test_a_job_on_cpus_is_left_as_it_is():
-    assert join([rank(0)], [], {0: [100]}, [], "train") == ([rank(0)], [])

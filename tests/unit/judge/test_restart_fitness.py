@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ddptop_runner.judge.restarts.devices import HealthBook, fault_of
-from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device
 
 DEVICE = Device(index=2, uuid="GPU-2", name="H100")
@@ -48,14 +48,3 @@ def test_a_restart_tries_a_device_again_that_is_not_lost():
     assert book.forgive(DEVICE) and book.fault(DEVICE) is None
     book.add([sample(xid=[79, 95])])
     assert "XID 95" in (book.fault(DEVICE) or "")
-
-
-def test_the_least_memory_in_use_without_processes_is_kept():
-    book = HealthBook()
-    there = [GpuProcess(pid=7, mem_used_bytes=70)]
-    for used, processes in ((100, there), (20, None), (10, there), (None, None), (900, [])):
-        book.add([sample(mem_used_bytes=used, processes=processes)])
-    assert book.idle_bytes == {"GPU-2": 20}
-    book = HealthBook()
-    book.add([sample(mem_used_bytes=100, processes=there)])
-    assert book.idle_bytes == {"GPU-2": 30}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-import pytest
 from tests.support.builders import make_spec
 
 from ddptop_runner.base.clock import boottime_s, utc_now
@@ -59,18 +58,6 @@ def test_or_is_set_aside_where_that_is_allowed_until_a_restart():
     assert following.fit_again(found.aside) == [DEVICES[2]]
 
 
-def test_at_least_one_device_is_needed():
-    refused = choose(JobDevices(spec(devices=DEVICES[:1], nproc=1, allow_shrink=True)), 0).refused
-    assert refused is not None and "no devices are left" in refused
-
-
-@pytest.mark.parametrize("latest", [report(at_s=1.0), None])
-def test_a_sampler_that_does_not_answer_is_no_reason_to_end(latest, monkeypatch):
-    monkeypatch.setattr(devices_module, "FRESH_WAIT_S", 0.01)
-    devices = JobDevices(spec(devices=DEVICES, nproc=4))
-    assert asyncio.run(devices.choose(lambda: latest, [], boottime_s())).refused is None
-
-
 def test_a_report_from_after_the_failure_is_requested(monkeypatch):
     monkeypatch.setattr(devices_module, "FRESH_WAIT_S", 60.0)
     devices, latest = JobDevices(spec(devices=DEVICES, nproc=4)), [report(at_s=1.0)]
@@ -83,9 +70,3 @@ def test_a_report_from_after_the_failure_is_requested(monkeypatch):
     )
     assert asyncio.run(free).left == () and len(latest) == 3
     assert boottime_s() - began_s < 30
-
-
-def test_a_job_on_cpus_looks_at_no_device():
-    devices = JobDevices(spec())
-    asked = devices.choose(lambda: pytest.fail("asked"), [], boottime_s())
-    assert asyncio.run(asked) == Choice([])

@@ -50,10 +50,6 @@ def test_what_is_still_held(sample, idle_gib, held):
     assert bool(found) is held
 
 
-def test_unsampled_device_is_not_waited_for():
-    assert still_held([], [DEVICE], {"GPU-0": 0}, lambda pid: True) == []
-
-
 def report(used_gib: float, *, age_s: float = 0.0) -> device_report.DeviceReport:
     return device_report.DeviceReport(
         ts=utc_now(), boottime_s=boottime_s() - age_s, source="nvml", gpus=[gpu(used_gib)]
@@ -103,19 +99,3 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(devices, "ANSWER_S", 0.01)
     found = waited([report(9, age_s=5)])
     assert found.in_words() is None and found.seconds < SOON_S
-
-
-def test_without_a_sampler_there_is_nothing_to_wait_for():
-    assert waited([None]) == Waited(pytest.approx(0, abs=10.0))
-    assert waited([device_report.empty_report("no driver")]).seconds < SOON_S
-
-
-def test_who_does_not_want_to_wait_need_not():
-    found = waited([report(9, age_s=-1000)], skip=True)
-    assert found.left == () and found.seconds < SOON_S
-
-
-def test_a_wait_for_the_next_sample_is_not_reported():
-    first = (Held(DEVICE, 9 * GIB, ()),)
-    assert Waited(0.8, first).in_words() is None
-    assert Waited(3.2, first).in_words() == "waited 3.2 s for GPU 0 to release memory"

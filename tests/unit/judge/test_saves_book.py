@@ -63,22 +63,12 @@ def test_a_saved_file_is_a_checkpoint_with_all_that_is_known_of_it(book):
     assert (made.global_step, made.size_bytes, made.took_s, made.files) == (510, MIB, 0.5, 1)
 
 
-def test_repeated_probe_message_adds_nothing(book):
-    one = file("/run/a.pt", 100.0)
-    assert see(book, (0, one), (0, one), (0, one)) == [True, False, False]
-
-
 def test_shards_of_several_ranks_at_one_step_are_one_checkpoint(book):
     shards = [(rank, file(f"/run/s/{rank}.pt", 100.0 + rank, 4 * MIB)) for rank in range(4)]
     assert see(book, *shards) == [True, False, False, False]
     assert (book.last.files, book.last.size_bytes, book.last.took_s) == (4, 16 * MIB, 3.5)
     assert book.last.path == "/run/s/0.pt"
     assert see(book, (1, file("/run/s2/1.pt", 110.0, 4 * MIB, steps=20))) == [True]
-
-
-def test_a_folder_that_all_ranks_save_into_counts_once(book):
-    see(book, *[(rank, file("/run/dcp", 100.0 + rank, (rank + 1) * MIB)) for rank in range(3)])
-    assert (book.last.files, book.last.size_bytes) == (1, 3 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +109,6 @@ def test_a_small_file_counts_with_the_large_one_of_its_step(book):
 def test_the_last_checkpoint_written_again_counts_whatever_its_size(book):
     see(book, (0, file("/run/a.pt", 100.0, 100 * MIB)))
     assert see(book, (0, file("/run/a.pt", 120.0, 1 * MIB, steps=20))) == [True]
-
-
-def test_what_says_nothing_of_its_size_counts(book):
-    see(book, (0, file("/run/a.pt", 100.0, 100 * MIB)))
-    assert see(book, (0, file("/run/b", 120.0, None, steps=20))) == [True]
-    assert book.last.size_bytes is None
-
-
-def test_times_that_cannot_be_are_not_shown(book):
-    see(book, (0, file("/run/a.pt", 100.0, began_t=200.0)))
-    assert book.last.took_s is None
 
 
 # --- told ------------------------------------------------------------------------------------
@@ -212,16 +191,6 @@ def test_files_are_found_by_inode(tmp_path: Path):
     assert locate("\0", inode) == "\0"
 
 
-def test_the_finder_looks_in_a_thread(tmp_path: Path, wait_until):
-    renamed = tmp_path / "b"
-    renamed.write_text("x")
-    finder = Finder()
-    assert finder.answer() is None
-    finder.ask(str(tmp_path / "a"), renamed.stat().st_ino)
-    assert wait_until(finder.answer) == (str(tmp_path / "a"), str(renamed))
-    assert finder.answer() is None
-
-
 # --- work lost -------------------------------------------------------------------------------
 
 
@@ -232,15 +201,6 @@ def test_since_a_checkpoint_of_this_attempt(book):
     assert lost.in_words() == "Work lost: 37 steps (12 s) since epoch-3.pt at step 120."
     assert book.work_lost(0, 120, 60.0, now_s=113.0).in_words() == (
         "Work lost: none since epoch-3.pt at step 120."
-    )
-
-
-def test_without_any_checkpoint_all_of_the_attempt(book):
-    lost = book.work_lost(0, 157, 41.0)
-    assert (lost.steps, lost.seconds, lost.since) == (157, 41.0, None)
-    assert lost.in_words() == (
-        "Work lost: 157 steps (41 s). No checkpoint was detected; the script may save in a way "
-        "that ddptop cannot detect."
     )
 
 
@@ -259,14 +219,6 @@ def test_a_checkpoint_of_an_earlier_attempt_saves_nothing_of_this_one(book):
 def test_where_nothing_is_known_or_was_done_nothing_is_said(book, steps, seconds):
     lost = book.work_lost(0, steps, 41.0)
     assert (lost.steps, lost.seconds, lost.in_words()) == (steps, seconds, "")
-
-
-def test_steps_that_are_not_known_are_not_invented(book):
-    see(book, (0, file("/run/a.pt", 100.0, steps=None)))
-    assert book.work_lost(0, 157, 60.0, now_s=112.0).in_words() == "Work lost: 12 s since a.pt."
-    see(book, (0, file("/run/b.pt", 200.0, steps=150)))
-    lost = book.work_lost(0, None, 400.0, now_s=260.0)
-    assert lost.in_words() == "Work lost: 60 s since b.pt at step 150."
 
 
 # --- which step that is ----------------------------------------------------------------------
@@ -334,20 +286,6 @@ def test_a_loaded_file_tells_the_step_at_which_it_was_saved(book):
     # saved once more, just before the process was killed
     assert found(loaded(7, 61)) == found(loaded(8, 55), loaded(7, 61)) == (None, True)
     assert found(loaded(9, 60)) == found() == (None, False)
-
-
-def test_what_the_script_reports_is_not_reckoned(book):
-    book.began(0, 0)
-    told = book.saved(file("/run/a.pt", 100.0), rank=0, attempt=0, global_step=77)
-    assert told is not None and told.global_step == 77
-
-
-def test_first_attempt_marks_its_steps_if_they_differ_from_the_runs(book):
-    book.began(None, 0)
-    see(book, (0, file("/run/a.pt", 100.0)))
-    assert "saved a.pt at step 10 of attempt 0 (" in (look(book, 102.0) or "")
-    assert book.last is not None and step_beside(book.last, 0) == "step 10 of this attempt"
-    assert step_beside(book.last, 1) == "step 10 of attempt 0"
 
 
 # --- remembered ------------------------------------------------------------------------------

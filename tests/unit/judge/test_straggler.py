@@ -69,17 +69,6 @@ def test_who_is_busy_for_longer_is_named_where_the_wait_for_others_is_known():
     )
 
 
-def test_data_is_blamed_where_it_is_most_of_what_a_rank_takes_longer():
-    four = [rank(number, wait=0.02, sync=0.1) for number in (0, 1, 3)]
-    assert "for data" in words(*four, rank(2, wait=0.1, sync=0.01))
-    assert "is busy" in words(*four, rank(2, wait=0.03, sync=0.01))
-
-
-def test_several_are_named_together():
-    eight = [rank(number, wait=0.09 if number in (3, 4, 5) else 0.02) for number in range(8)]
-    assert words(*eight).startswith("ranks 3-5 are holding up the others: it waits")
-
-
 @pytest.mark.parametrize(
     "ranks",
     [
@@ -96,22 +85,10 @@ def test_no_rank_is_named_without_a_reason(ranks: list[RankSample]):
     assert not words(*ranks)
 
 
-def test_of_two_the_slower_one_is_compared_with_the_other():
-    assert not words(rank(0), rank(1, wait=0.05))  # 15% of a step
-    assert words(rank(0), rank(1, wait=0.07)).startswith("rank 1")
-
-
 def test_ranks_that_do_not_wait_for_each_other_are_judged_by_their_steps():
     four = [rank(n, wait=None, step=0.3 if n == 2 else 0.2) for n in range(4)]
     assert words(*four) == (
         "rank 2 is holding up the others: it takes 300 ms per step (median of the others: 200 ms)"
-    )
-
-
-def test_a_long_step_reads_in_seconds():
-    three = [rank(0, wait=1.6, step=2.0), *(rank(n, wait=0.1, step=2.0) for n in (1, 2))]
-    assert "it waits 1.60 s of each 2.00 s step for data (median of the others: 100 ms)" in words(
-        *three
     )
 
 

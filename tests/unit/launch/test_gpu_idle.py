@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.devices.words import (
     cuda_names,
@@ -37,99 +39,14 @@ def process(mem: int | None, pid: int = 7, **fields: object) -> GpuProcess:
     return GpuProcess(**{"pid": pid, "mem_used_bytes": mem, "user": "alice", **fields})
 
 
-TRAIN = "/usr/bin/python3 -u /home/alice/train.py --lr 1"
-USES = {
-    "nobody": (gpu(), (), "free"),
-    "a few MiB of the driver's own": (gpu(mem_used_bytes=4 * MIB), (), "free"),
-    "a training": (
-        gpu(process(76_450_000_000, command=TRAIN), util_percent=99.0),
-        (),
-        "alice's train.py (pid 7) uses 71.2 GiB",
-    ),
-    "a module": (
-        gpu(process(GIB, command="python -m pkg.train")),
-        (),
-        "alice's pkg.train (pid 7) uses 1.0 GiB",
-    ),
-    "a program that has just started": (
-        gpu(process(400 * MIB, command="/opt/bin/jupyter x")),
-        (),
-        "alice's jupyter (pid 7) uses 400 MiB",
-    ),
-    "a display server": (gpu(process(120 * MIB, command="Xorg :0")), (), "free"),
-    "a small context on a device that works": (
-        gpu(process(120 * MIB, command="./infer"), util_percent=60.0),
-        (),
-        "alice's infer (pid 7) uses 120 MiB",
-    ),
-    "a small context where utilization is not known": (
-        gpu(process(120 * MIB, command="./infer"), util_percent=None),
-        (),
-        "free",
-    ),
-    "a pid of another namespace": (
-        gpu(process(GIB, user=None)),
-        (),
-        "a process hidden from ddptop (pid 7) uses 1.0 GiB",
-    ),
-    "memory that no listed process explains": (
-        gpu(mem_used_bytes=12 * GIB),
-        (),
-        "unknown process, 12.0 GiB",
-    ),
-    "less of it than counts": (gpu(mem_used_bytes=3 * GIB), (), "free"),
-    "less than 5 % where the total is not known": (
-        gpu(mem_used_bytes=GIB, mem_total_bytes=None),
-        (),
-        "unknown process, 1.0 GiB",
-    ),
-    "a process whose memory is the device's": (
-        gpu(process(None, command=TRAIN), mem_used_bytes=9 * GIB),
-        (),
-        "alice's train.py (pid 7) uses 9.0 GiB",
-    ),
-    "processes of which nothing is told": (
-        gpu(process(None), process(None, pid=8), mem_used_bytes=9 * GIB),
-        (),
-        "alice's process (pid 7) uses an unknown amount of memory and "
-        "alice's process (pid 8) uses an unknown amount of memory",
-    ),
-    "a job that has not started yet": (gpu(), ("resnet",), "reserved by job resnet"),
-    "a job's rank": (
-        gpu(process(GIB, job="resnet", rank=2)),
-        ("resnet",),
-        "rank 2 of job resnet (pid 7) uses 1.0 GiB",
-    ),
-    "many": (
-        gpu(*(process(GIB * n, pid=n, command="a") for n in (1, 4, 2, 3))),
-        (),
-        "alice's a (pid 4) uses 4.0 GiB and alice's a (pid 3) uses 3.0 GiB and 2 more",
-    ),
-    "lost": (gpu(lost=True), (), "lost"),
-    "in MIG mode": (
-        gpu(mig_instances=["MIG-1"]),
-        (),
-        "in MIG mode; cannot be used as a whole",
-    ),
-    "in MIG mode without instances": (
-        gpu(mig_mode=True),
-        (),
-        "in MIG mode; cannot be used as a whole",
-    ),
-    "not there": (None, (), "does not exist"),
-    "no list of processes, used memory": (
-        gpu(processes=None, mem_used_bytes=12 * GIB),
-        (),
-        "unknown process, 12.0 GiB",
-    ),
-    "no list of processes, no used memory": (gpu(processes=None), (), "free"),
-}
+USES = table(__file__, "uses")
 
 
 @pytest.mark.parametrize("case", USES.values(), ids=list(USES))
 def test_who_makes_a_device_busy(case):
-    sample, claims, words = case
-    use = use_of(DEVICE, sample, claims)
+    sample = msgspec.convert(case.get("gpu"), GpuSample | None)
+    words = case["words"]
+    use = use_of(DEVICE, sample, case["claims"])
     assert holders_in_words(use) == words
     assert use.busy == (words != "free")
 

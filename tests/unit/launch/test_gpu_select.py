@@ -125,14 +125,6 @@ def test_devices_asked_for_where_there_are_none(request_):
         resolve(request_, [], None)
 
 
-def test_none_hides_all_devices():
-    assert resolve(GpuRequest("none"), MACHINE, None) == []
-
-
-def test_the_order_asked_for_is_kept():
-    assert indices(resolve(parse_gpus("3,1"), MACHINE, None)) == [3, 1]
-
-
 @pytest.mark.parametrize(
     ("cvd", "expected"),
     [
@@ -176,20 +168,6 @@ def test_an_inherited_list_is_the_outer_bound():
 def test_an_empty_inherited_list_allows_nothing(text, words):
     with pytest.raises(UsageError, match=words):
         resolve(parse_gpus(text), MACHINE, "")
-
-
-def test_devices_that_are_not_there_are_named_with_those_that_are():
-    with pytest.raises(UsageError) as raised:
-        resolve(parse_gpus("2-5"), MACHINE, None)
-    assert str(raised.value) == "GPUs 4, 5 do not exist; available: GPUs 0-3"
-
-
-def test_lost_devices_are_left_out():
-    machine = [*MACHINE[:2], GpuSample(index=2, uuid="GPU-bb22", lost=True), MACHINE[3]]
-    assert indices(resolve(None, machine, None)) == [0, 1, 3]
-    assert indices(resolve(parse_gpus("all"), machine, None)) == [0, 1, 3]
-    assert left_out(None, machine, None) == ["GPU 2 is lost; skipping it"]
-    assert left_out(None, machine, "0,1") == []
 
 
 @pytest.mark.parametrize(
@@ -242,39 +220,12 @@ def test_a_mig_instance_is_for_one_rank():
         resolve(None, [MIG], "MIG-dd44", 2)
 
 
-def test_of_several_mig_instances_cuda_sees_the_first():
-    other = GpuSample(index=2, uuid="MIG-ee55")
-    assert indices(resolve(None, [MIG, other], "MIG-ee55,MIG-dd44")) == [2]
-
-
-def test_a_mig_instance_that_is_not_there():
-    assert resolve(None, MACHINE, "MIG-ff66") == []
-    assert Machine(MACHINE, "MIG-ff66").why_none() == (
-        "CUDA_VISIBLE_DEVICES is 'MIG-ff66', which allows no GPUs"
-    )
-
-
 PARENT = GpuSample(index=1, uuid="GPU-aa11", mig_instances=["MIG-dd44", "MIG-ee55"])
 INSTANCES = [
     GpuSample(index=1, uuid=uuid, parent_uuid="GPU-aa11", name="H100 MIG 3g.40gb")
     for uuid in ("MIG-dd44", "MIG-ee55")
 ]
 DIVIDED = [MACHINE[0], PARENT, *INSTANCES, MACHINE[2]]
-
-
-def test_instances_in_the_list_are_no_devices_of_their_own():
-    assert indices(resolve(parse_gpus("0,2"), DIVIDED, None)) == [0, 2]
-    assert indices(visible_devices(DIVIDED, None)) == [0, 1, 2]
-    assert indices(visible_devices(DIVIDED, "2,1")) == [2, 1]
-
-
-def test_devices_in_mig_mode_are_left_out_where_none_is_named():
-    for request in (None, parse_gpus("all"), parse_gpus("auto:2")):
-        assert indices(resolve(request, DIVIDED, None)) == [0, 2]
-        assert left_out(request, DIVIDED, None) == ["GPU 1 is in MIG mode; skipping it"]
-    assert left_out(parse_gpus("0"), DIVIDED, None) == left_out(None, MACHINE, None) == []
-    with pytest.raises(UsageError, match="all allowed GPUs are lost or in MIG mode"):
-        resolve(parse_gpus("all"), DIVIDED, "1")
 
 
 @pytest.mark.parametrize(
@@ -286,23 +237,9 @@ def test_an_instance_is_chosen_by_its_uuid(text, cvd):
     assert left_out(parse_gpus(text), DIVIDED, cvd) == []
 
 
-@pytest.mark.parametrize("cvd", ["0", "MIG-dd44", ""])
-def test_an_instance_outside_of_what_is_allowed(cvd):
-    with pytest.raises(
-        UsageError, match="MIG-ee55 on GPU 1 is not allowed: CUDA_VISIBLE_DEVICES is"
-    ):
-        resolve(parse_gpus("MIG-ee55"), DIVIDED, cvd)
-
-
 def test_a_device_in_mig_mode_without_instances_is_no_use():
     machine = [MACHINE[0], GpuSample(index=1, uuid="GPU-aa11", mig_mode=True)]
     assert indices(resolve(None, machine, None)) == [0]
-
-
-@pytest.mark.parametrize(("text", "nproc"), [("MIG-ee55", 2), ("MIG-dd44,MIG-ee55", None)])
-def test_an_instance_is_for_one_rank_also_by_name(text, nproc):
-    with pytest.raises(UsageError, match="only one MIG instance, with one rank"):
-        resolve(parse_gpus(text), DIVIDED, None, nproc)
 
 
 # --- the job's variables -----------------------------------------------------------------------

@@ -7,8 +7,8 @@ import shlex
 
 import msgspec
 import pytest
+from tests.support.tables import table
 
-from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch import ssh
 from ddptop_runner.launch.request import (
@@ -18,9 +18,7 @@ from ddptop_runner.launch.request import (
     parse_hosts,
     parse_nodes,
 )
-from ddptop_runner.model.protocol import Answer, Found, NodeEvent
-from ddptop_runner.model.snapshot import Event
-from ddptop_runner.store.log_clean import is_safe, one_line
+from ddptop_runner.store.log_clean import is_safe
 
 
 @pytest.mark.parametrize(
@@ -42,32 +40,7 @@ def test_hosts_are_read_with_their_gpus(text, expected):
     assert [(one.host, one.gpus) for one in parse_hosts(text)] == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", ["--hosts is empty", "--hosts a,b:0-3"]),
-        (" , ", ["--hosts is empty"]),
-        ("a,,b", ["'a,,b' has an empty entry"]),
-        ("-oProxyCommand=x", ["'-oProxyCommand=x' is not a valid host"]),
-        ("me@-x", ["is not a valid host"]),
-        ("-oProxyCommand=x@[::1]", ["is not a valid host"]),
-        ("a b@[::1]", ["is not a valid host"]),
-        ("a;reboot@[::1]:0", ["is not a valid host"]),
-        ("-l@x", ["is not a valid host"]),
-        ("a b", ["'a b' is not a valid host"]),
-        ("a;reboot", ["is not a valid host"]),
-        ("a/b", ["is not a valid host"]),
-        ("ö", ["is not a valid host"]),
-        ("a,b,a", ["lists a twice", "HOST:0-3"]),
-        ("a:", ["the GPUs of a", "empty"]),
-        ("a:x", ["the GPUs of a: 'x' is not an index", "0-3"]),
-        ("a:0,0", ["lists 0 twice"]),
-        ("a:3-0", ["the range '3-0' is reversed"]),
-        ("fe80::1", ["has several colons", "[::1]"]),
-        ("[::1", ["is not a valid host", "[ADDRESS]:GPUS"]),
-        ("2,3", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), table(__file__, "refused"))
 def test_a_list_that_cannot_be_used_is_refused_by_name(text, words):
     if not words:  # numbers are also names if no GPUs precede them
         assert [one.host for one in parse_hosts(text)] == text.split(",")
@@ -87,17 +60,7 @@ def test_a_hostfile_has_a_host_a_line():
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "F names no hosts; write one host per line"),
-        ("a\nb slot=2\n", "F, line 2: 'slot=2' is not slots=N"),
-        ("a slots=0\n", "F, line 1: 'slots=0'"),
-        ("a,b\n", "F, line 1: 'a,b' is more than one host"),
-        ("a\n\n-x\n", "F, line 3: '-x' is not a valid host"),
-        ("a\na\n", "F lists a twice"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), table(__file__, "refused_lines"))
 def test_a_hostfile_that_cannot_be_used_is_refused_by_line(text, words):
     with pytest.raises(UsageError) as refusal:
         parse_hostfile(text, "F")
@@ -140,50 +103,12 @@ def test_nothing_is_run_through_ssh_on_this_machine(monkeypatch):
     assert ssh.on_host("h1", ["x", "a b"], {})[-2:] == ["h1", "x 'a b'"]
 
 
-SAID = {
-    # kind: (output of OpenSSH 9.2, exit status, words of problem and remedy)
-    "name": (
-        "ssh: Could not resolve hostname nosuch: Name or service not known",
-        255,
-        ["unknown host", "~/.ssh/config"],
-    ),
-    "refused": (
-        "ssh: connect to host 127.0.0.1 port 9: Connection refused",
-        255,
-        ["was refused", "start sshd"],
-    ),
-    "silent": (
-        "ssh: connect to host 10.0.0.1 port 22: Connection timed out",
-        255,
-        ["does not respond", "is up"],
-    ),
-    "key-changed": (
-        "@@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@@@\nIT IS POSSIBLE\n"
-        'Offending ED25519 key in /k:1\n  remove with:\n  ssh-keygen -f "/k" -R "[h]:22"\n'
-        "Host key for h has changed and you have requested strict checking.\n"
-        "Host key verification failed.",
-        255,
-        ["host key has changed", "ssh-keygen command that `ssh me@h true` prints"],
-    ),
-    "key-unknown": (
-        "No ED25519 host key is known for h and you have requested strict checking.\n"
-        "Host key verification failed.",
-        255,
-        ["not known", "ssh me@h true", "accept"],
-    ),
-    "denied": (
-        "me@h: Permission denied (publickey,password).",
-        255,
-        ["password", "ssh-copy-id me@h"],
-    ),
-    "ddptop": ("ddptop-node: not installed", 127, ["not installed", "ddptop setup-host me@h"]),
-    "ssh": ("kex_exchange: something new", 255, ["status 255: kex_exchange: something new"]),
-}
+SAID = table(__file__, "ssh")
 
 
 @pytest.mark.parametrize("kind", SAID)
 def test_each_ssh_failure_has_its_own_remedy(kind):
-    stderr, status, words = SAID[kind]
+    stderr, status, words = (SAID[kind][name] for name in ("stderr", "status", "words"))
     why = ssh.why_unreachable("me@h", status, f"Authorized use only.\n{stderr}\n", 20)
     assert why.kind == kind
     for word in words:
@@ -192,7 +117,7 @@ def test_each_ssh_failure_has_its_own_remedy(kind):
 
 @pytest.mark.parametrize("kind", ["denied", "key-changed", "refused"])
 def test_what_the_remote_side_prints_is_not_taken_for_sshs(kind):
-    why = ssh.why_unreachable("me@h", 1, f"{SAID[kind][0]}\n", 20)
+    why = ssh.why_unreachable("me@h", 1, f"{SAID[kind]['stderr']}\n", 20)
     assert why.kind == "ssh"
     assert "exit status 1" in why.problem
 
@@ -247,19 +172,3 @@ def test_what_a_node_reports_cannot_steer_the_terminal(ascii_only: bool):
     assert "owned" in shown
     assert is_safe(shown)
     assert "\\u00" not in shown
-
-
-def test_a_report_is_kept_as_it_is_but_for_what_is_too_long():
-    sent = Answer(
-        id=1,
-        reply=Found(data={"text": 'two\nlines\t"é…"', "data": "A" * (2 * ssh.LONG_BYTES)}),
-    )
-    assert ssh.decode_report(msgspec.json.encode(sent) + b"\n") == sent
-    event = Event(type="node", ts=utc_now(), message="m" * (2 * ssh.LONG_BYTES))
-    cut = ssh.decode_report(msgspec.json.encode(NodeEvent(event=event)))
-    assert isinstance(cut, NodeEvent)
-    assert len(cut.event.message) == ssh.TEXT_CHARS
-
-
-def test_a_reason_is_one_short_line():
-    assert one_line("a\x1b[2Jb\nc " + "x" * 999) == ("a\ufffd[2Jb c " + "x" * 999)[:300]

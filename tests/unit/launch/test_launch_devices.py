@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.builders import make_spec, put_job
 from tests.support.nvml_stub import StubDriver, StubGpu, StubProcess
-from tests.support.nvml_stub.driver import DRIVER_NOT_LOADED, GIB, NOT_SUPPORTED
+from tests.support.nvml_stub.driver import DRIVER_NOT_LOADED, GIB
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
@@ -92,17 +92,6 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     assert (indices(at_once), at_once.waits, at_once.queue.count) == ([2], False, 1)
 
 
-def test_no_idlest_is_advised_where_none_is_free(stub):
-    for index in range(4):
-        stub.set(index, mem_used=39 * GIB, util=95)
-    with pytest.raises(UsageError) as refused:
-        choose("0", {}, None)
-    assert "GPU 0 is busy: unknown process, 39.0 GiB; pass --wait-gpus" in str(refused.value)
-    with pytest.raises(UsageError, match="pass --gpus auto:1 for idle GPUs"):
-        stub.set(2, mem_used=GIB, util=0)
-        choose("0,1", {}, None)
-
-
 def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     choice = choose("auto:2", {}, None)
     assert indices(choice) == [0, 3]
@@ -114,26 +103,6 @@ def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
         UsageError, match=r"GPU 1 is busy: reserved by job quicker; pass --gpus auto:2 "
     ):
         fixed.remake()
-
-
-def test_processes_that_the_driver_does_not_list(stub):
-    names = ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2"]
-    names.append("nvmlDeviceGetComputeRunningProcesses_v3")
-    for index in range(4):
-        stub.unsupported(index, *names, status=NOT_SUPPORTED)
-    stub.set(0, mem_used=30 * GIB)
-    with pytest.raises(UsageError, match=r"unknown process, 30\.0 GiB"):
-        choose("0", {}, None)
-    assert indices(choose("1-2", {}, None)) == [1, 2]
-
-
-def test_memory_of_processes_that_cannot_be_seen(stub):
-    stub.set(0, mem_used=30 * GIB)
-    with pytest.raises(UsageError, match=r"GPU 0 is busy: unknown process, 30\.0 GiB"):
-        choose("0", {}, None)
-    stub.set(0, mem_used=30 * GIB, processes=[StubProcess(2**22 + 7, 30 * GIB)])
-    with pytest.raises(UsageError, match=r"hidden from ddptop \(pid 4194311\) uses 30.0 GiB"):
-        choose("0", {}, None)
 
 
 def test_with_a_lost_device_the_others_are_selected_by_uuid(stub):
@@ -218,22 +187,3 @@ def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
         again(gone, {})
     on_cpus = make_spec(devices=None)
     assert again(on_cpus, {}, wait=True).devices is None
-
-
-def test_mig_instances_on_the_stand_in(stub):
-    stub.gpus.append(StubGpu(1, uuid="MIG-1111-aaaa", parent=stub.gpu(1).uuid, mem_used=0))
-    stub.write()
-    for asked, env in (("MIG-1111-aaaa", {}), (None, {"CUDA_VISIBLE_DEVICES": "MIG-1111-aaaa"})):
-        choice = choose(asked, env, 1)
-        assert [device.uuid for device in choice.devices] == ["MIG-1111-aaaa"]
-        assert choice.environment["CUDA_VISIBLE_DEVICES"] == "MIG-1111-aaaa"
-    with pytest.raises(UsageError, match="only one MIG instance, with one rank"):
-        choose("MIG-1111-aaaa", {}, 2)
-    with pytest.raises(UsageError, match="no device has UUID MIG-2222"):
-        choose("MIG-2222", {}, 1)
-    with pytest.raises(UsageError, match="GPU 1: in MIG mode; cannot be used as a whole"):
-        stub.set(1, mig_mode=1)
-        choose("1", {}, 1)
-    for index in range(4):
-        stub.set(index, mig_mode=1)
-    assert choose("MIG-1111-aaaa", {}, 1).devices[0].uuid == "MIG-1111-aaaa"

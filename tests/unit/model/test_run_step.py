@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.builders import make_snapshot, make_spec
+from tests.support.tables import table
 
 from ddptop_runner.model.run_step import (
     Printed,
@@ -29,82 +31,13 @@ def goes_on(step: int, first: int = 660, every: int = 20, **more: Any) -> Printe
     return Printed(step, first, every, **more)
 
 
-RESUMED = {
-    "nothing tells": ([RankSteps(own=98)], [640], (98, "attempt")),
-    "the script prints its global step": (
-        [RankSteps(own=100, printed=goes_on(740), slack=3), RankSteps(own=98, slack=3)],
-        [640],
-        (738, "run"),
-    ),
-    "from an older checkpoint than the last one": (
-        [RankSteps(own=100, printed=goes_on(420, 340), slack=3)],
-        [320, 640],
-        (420, "run"),
-    ),
-    "from a checkpoint that was not seen": (
-        [RankSteps(own=100, printed=goes_on(820), slack=3)],
-        [640],
-        (820, "run"),
-    ),
-    "the output counts from 0 again": (
-        [RankSteps(own=98, printed=Printed(80, 20, 20))],
-        [640],
-        (98, "attempt"),
-    ),
-    "the output counts from 0 again, up to a total": (
-        [RankSteps(own=98, printed=Printed(80, 1, 20, total=500))],
-        [],
-        (98, "attempt"),
-    ),
-    "the output counts each epoch": (
-        [RankSteps(own=98, printed=goes_on(720, of_run=False))],
-        [640],
-        (98, "attempt"),
-    ),
-    "the script reports": ([RankSteps(own=98, reported=738)], [640], (738, "run")),
-    "one rank reports": (
-        [RankSteps(own=99, reported=739, slack=3), RankSteps(own=98, slack=3)],
-        [640],
-        (738, "run"),
-    ),
-    "report and output disagree": (
-        [RankSteps(own=98, reported=738, printed=goes_on(2952))],
-        [],
-        (738, "run"),
-    ),
-    "no probe, and the output goes on": ([RankSteps(printed=goes_on(740))], [], (740, "run")),
-    "no probe, and the output counts from 0": (
-        [RankSteps(printed=Printed(80, 20, 20))],
-        [640],
-        (80, "attempt"),
-    ),
-    "micro-batches that go on": (
-        [RankSteps(own=60, printed=goes_on(2800, 2564, 4), slack=3)],
-        [640],
-        (2800, "run"),
-    ),
-    "nobody took a step": ([RankSteps()], [640], None),
-}
-FIRST = {
-    "only the probe counts": ([RankSteps(own=98), RankSteps(own=96)], (96, "run")),
-    "between two lines": ([RankSteps(own=98, printed=Printed(80, 20, 20))], (98, "run")),
-    "resumed before ddptop": (
-        [RankSteps(own=98, printed=Printed(5080, 5020, 20), slack=3)],
-        (5080, "run"),
-    ),
-    "micro-batches": ([RankSteps(own=60, printed=Printed(240, 4, 4), slack=3)], (240, "run")),
-    "micro-batches beside a trainer's total": (
-        [RankSteps(own=60, total=100, printed=Printed(240, 4, 4, total=400), slack=3)],
-        (60, "run"),
-    ),
-    "the output counts evaluations": ([RankSteps(own=900, printed=Printed(9, 1, 1))], (900, "run")),
-    "each epoch anew": ([RankSteps(own=98, printed=Printed(10, 1, 1, of_run=False))], (98, "run")),
-    "before the first step": ([RankSteps(own=0)], (0, "run")),
-}
+RESUMED, FIRST = (table(__file__, name) for name in ("resumed", "first"))
 
 
-def job_step(ranks: list[RankSteps], candidates: list[int], attempt: int) -> tuple[int, str] | None:
+def job_step(case: dict[str, Any], attempt: int) -> list[Any] | None:
+    ranks = msgspec.convert(case["ranks"], list[RankSteps])
     run = RunSteps()
+    candidates = case.get("candidates", [])
     run.look(ranks, attempt, resumed=attempt > 0, candidates=candidates)
     samples = []
     for number, one in enumerate(ranks):
@@ -114,19 +47,17 @@ def job_step(ranks: list[RankSteps], candidates: list[int], attempt: int) -> tup
             RankSample(rank=number, local_rank=number, host="h", step=own, run_step=step)
         )
     found = of_job(samples, attempt, run.began, [counted(one, run.resumed) for one in ranks])
-    return None if found is None else (found.step, found.counts)
+    return None if found is None else [found.step, found.counts]
 
 
 @pytest.mark.parametrize("case", RESUMED)
 def test_the_step_after_a_restart(case: str) -> None:
-    ranks, candidates, step = RESUMED[case]
-    assert job_step(ranks, candidates, 1) == step
+    assert job_step(RESUMED[case], 1) == RESUMED[case].get("step")
 
 
 @pytest.mark.parametrize("case", FIRST)
 def test_the_step_of_a_first_attempt(case: str) -> None:
-    ranks, step = FIRST[case]
-    assert job_step(ranks, [], 0) == step
+    assert job_step(FIRST[case], 0) == FIRST[case].get("step")
 
 
 def test_several_restarts_are_remembered_and_a_new_attempt_begins_with_nothing() -> None:

@@ -70,10 +70,6 @@ def test_derived_names(target, name):
     assert check_name(f"{derive_name(target)}-999"[:MAX_NAME_LENGTH])
 
 
-def test_a_derived_name_leaves_room_for_a_suffix():
-    check_name(derive_name("x" * 99 + ".py") + "-99")
-
-
 def folder(tmp_path: Path) -> RunFolder:
     path = tmp_path / "train"
     path.mkdir()
@@ -91,17 +87,6 @@ def test_a_spec_comes_back_as_it_was_written(tmp_path):
     write_spec(run, spec)
     assert read_spec(run) == spec
     assert run.spec_file.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize(
-    ("kind", "argv"),
-    [
-        ("script", ["/usr/bin/python3", "-u", "train.py", "-x", ""]),
-        ("module", ["/usr/bin/python3", "-u", "-m", "train.py", "-x", ""]),
-    ],
-)
-def test_the_argv_of_a_rank(kind, argv):
-    assert make_spec(kind=kind, args=["-x", ""]).command() == argv
 
 
 def test_a_command_line_is_one_line_that_a_shell_would_take():
@@ -129,11 +114,6 @@ def test_a_damaged_spec_is_named_with_a_remedy(tmp_path, content):
     assert not isinstance(caught.value, OtherSchemaError)
 
 
-def test_a_missing_spec(tmp_path):
-    with pytest.raises(DamagedFileError, match=r"job\.json cannot be read"):
-        read_spec(folder(tmp_path))
-
-
 def test_a_spec_of_another_version_is_refused_and_never_to_be_removed(tmp_path):
     run = folder(tmp_path)
     write_spec(run, make_spec())
@@ -145,14 +125,6 @@ def test_a_spec_of_another_version_is_refused_and_never_to_be_removed(tmp_path):
         f"{run.spec_file} was written by another version of ddptop (schema 2; supported: 1); use"
         " that version"
     )
-
-
-def test_fields_that_a_later_version_adds_are_ignored(tmp_path):
-    run = folder(tmp_path)
-    write_spec(run, make_spec())
-    more = {**json.loads(run.spec_file.read_bytes()), "color": "blue"}
-    run.spec_file.write_text(json.dumps(more))
-    assert read_spec(run) == make_spec()
 
 
 def test_write_atomic_replaces_the_file_and_leaves_nothing_beside_it(tmp_path):

@@ -17,7 +17,7 @@ from ddptop_runner.host import handover, procs
 from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.node import adoption
-from ddptop_runner.node.adoption import adopt, variables, without_rank
+from ddptop_runner.node.adoption import adopt, variables
 from ddptop_runner.node.guardian_start import starting
 
 SHELL = {"HOME": "/home/ann", "PATH": "/bin"}
@@ -55,10 +55,6 @@ ONLY_AGENT = {**SHELL, **JOBS}
 def test_variables_come_from_whoever_lives(living, expected):
     told = {"supervisor": None, "agent": None, "rank": None, **living}
     assert variables(**told, shell={**CALLING, "DDPTOP_ATTEMPT": "3"}) == expected
-
-
-def test_rank_without_a_record_path_writes_none():
-    assert "PYTHONPATH" not in without_rank({"PYTHONPATH": str(PROBE_DIR)})
 
 
 @pytest.fixture

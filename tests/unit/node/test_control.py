@@ -14,7 +14,6 @@ import pytest
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import RankStacks
 from ddptop_runner.node.control import request
 
 Answer = Callable[[socket.socket], None]
@@ -66,26 +65,6 @@ def test_a_command_and_its_answer(folder, supervisor):
     assert json.loads(heard[0]) == {"type": "fetch_log", "attempt": 3, "ranks": None}
 
 
-def test_an_answer_that_comes_in_pieces(folder, supervisor):
-    text = "日" * 300_000
-
-    def trickle(connection: socket.socket) -> None:
-        data = pt.line(pt.Stacks(stacks=[RankStacks(rank=0, text=text)]))
-        for start in range(0, len(data), 65536):
-            connection.sendall(data[start : start + 65536])
-
-    supervisor(trickle)
-    assert request(folder, pt.GetStacks(), pt.Stacks).stacks[0].text == text
-
-
-def test_a_refusal_is_an_error_with_its_hint(folder, supervisor):
-    supervisor(says(b'{"type": "refused", "error": "it is restarting", "hint": "wait"}\n'))
-    with pytest.raises(ControlError) as caught:
-        request(folder, pt.Restart(), pt.Done)
-    error = caught.value
-    assert (error.message, error.hint, error.code) == ("it is restarting", "wait", None)
-
-
 BROKEN = {
     "hangs up": (b"", "closed the connection"),
     "half an answer": (b'{"type": "do', "closed the connection"),
@@ -117,22 +96,11 @@ def test_a_supervisor_that_stays_silent(folder, supervisor):
     assert str(folder.supervisor_log) in str(caught.value)
 
 
-def test_no_supervisor(folder):
-    with pytest.raises(ControlError, match="cannot be reached") as caught:
-        request(folder, pt.Ping(), pt.Done)
-    assert "No such file" in str(caught.value)
-
-
 def test_a_socket_that_a_dead_supervisor_left(folder):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder.control_socket))
     with pytest.raises(ControlError, match="Connection refused"):
         request(folder, pt.Ping(), pt.Done)
-
-
-def test_a_path_too_long_for_a_socket(ddptop_home):
-    with pytest.raises(ControlError, match="too long"):
-        request(RunFolder(ddptop_home / ("x" * 120)), pt.Ping(), pt.Done)
 
 
 def test_an_answer_that_comes_byte_by_byte_has_one_deadline(folder, supervisor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,18 +90,6 @@ def test_the_logs_of_all_ranks_come_from_their_nodes(cluster: Cluster):
     assert logs.ranks(cluster.head, 0) == [0, 4]
 
 
-def test_only_what_is_new_is_fetched(cluster: Cluster):
-    cluster.write("b", 4, "one\n")
-    cluster.want(4)
-    cluster.write("b", 4, "two\n")
-    cluster.asked.clear()
-    cluster.want(4)
-    assert cluster.here(4) == b"one\ntwo\n"
-    assert {host for host, _ in cluster.asked} == {"b"}, "it is known where the rank is"
-    known = [one.known.get("rank-4.log") for _, one in cluster.asked]
-    assert [tuple(one) for one in known if one][-1] == (0, 8)
-
-
 def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
     text = b"".join(b"line %07d of the log\n" % number for number in range(150_000))
     cluster.write("b", 4, text)
@@ -147,26 +134,6 @@ def test_truncated_log_starts_over(cluster: Cluster):
     assert cluster.here(4) == b"new\n"
 
 
-def test_fetcher_of_a_restarted_head_continues(cluster: Cluster):
-    cluster.write("b", 4, "one\n")
-    cluster.want()
-    cluster.write("b", 4, "two\n")
-    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock, cluster.hosts)
-    cluster.want()
-    assert cluster.here(4) == b"one\ntwo\n"
-
-
-def test_after_a_long_silence_there_is_no_gap_of_zeros(cluster: Cluster):
-    cluster.write("b", 4, "one\n")
-    cluster.want()
-    cluster.fetcher = Fetcher(cluster.head, cluster.ask, lambda: cluster.clock, cluster.hosts)
-    cluster.write("b", 4, b"x" * 99 + b"\n" + b"much more\n" * 50_000)
-    cluster.want()
-    assert logs.last_lines(cluster.head.log_file(0, 4), 1) == ["much more"]
-    with logs.LogFile(cluster.head.log_file(0, 4)) as file:
-        assert b"\0" not in file.between(file.first, file.end)
-
-
 def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
     cluster.write("a", 0, "zero\n")
     cluster.write("b", 4, "four\n")
@@ -178,14 +145,6 @@ def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
     cluster.want()
     assert cluster.here(4) == b"four\n"
     assert cluster.fetcher.silent == {}
-
-
-def test_times_of_files_are_the_heads(cluster: Cluster):
-    path = cluster.write("b", 4, "four\n")
-    os.utime(path, (1000.0, 1000.0))
-    cluster.clock["b"] = 60.0
-    cluster.want(4)
-    assert cluster.head.log_file(0, 4).stat().st_mtime == pytest.approx(940.0)
 
 
 def test_evidence_of_all_nodes_lies_in_one_folder(cluster: Cluster):
@@ -273,28 +232,12 @@ def test_a_node_cannot_write_logs_and_evidence_of_ranks_that_are_not_its_own(
     assert not (kept / f"stacks-rank-{rank}.txt").exists()
 
 
-def test_a_node_that_always_has_more_is_asked_a_limited_number_of_times(cluster: Cluster):
-    ask, asked = answering({"name": "rank-0.log"})
-    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, lambda _: {0: "a"})
-    asyncio.run(cluster.fetcher.take_ends([0]))
-    asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
-    assert len(asked) <= 2 * fetch.MOST_ANSWERS
-
-
 def test_a_node_that_sends_more_than_was_asked_for_is_not_heard(cluster: Cluster):
     ask, _ = answering({"name": "rank-0.log", "data": b"x" * (2 * fetch.MOST_BYTES + 1)})
     cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
     cluster.want()
     assert not cluster.head.log_file(0, 0).exists()
     assert "more than was asked for" in cluster.fetcher.silent["a"]
-
-
-@pytest.mark.parametrize(("name", "data"), [("x.log", b""), (".hidden", b"x")])
-def test_pieces_that_bring_nothing_end_the_fetching(cluster: Cluster, name: str, data: bytes):
-    ask, asked = answering({"name": name, "data": data})
-    cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
-    asyncio.run(cluster.fetcher.take_evidence("attempt-0-hang"))
-    assert asked == ["a"]
 
 
 def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: Path):

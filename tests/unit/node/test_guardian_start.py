@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from tests.support.builders import make_spec, put_job
 
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import handover, procs, tmux_server
@@ -79,14 +77,6 @@ def test_the_guardian_gets_the_hand_over_and_the_jobs_id(folder, backing, monkey
     assert (taken.attempt, taken.job_env, taken.env["SECRET"]) == (2, {"A": "1"}, "s3cret")
 
 
-def test_it_is_started_through_the_wrapper(folder, backing, monkeypatch, tmp_path):
-    pretend(monkeypatch, TAKES)
-    scope = wrapper(tmp_path, 'IN_SCOPE=$1; export IN_SCOPE; shift; exec "$@"')
-    spec = make_spec(backing=backing)
-    assert start_guardian(folder, spec, {}, (scope, "--user"), attempt=0) is None
-    assert [env["IN_SCOPE"] for env in started(folder)] == ["--user"]
-
-
 @pytest.mark.parametrize("text", ["exit 1", "exec sleep 60"], ids=["refuses", "hangs"])
 def test_without_the_wrapper_where_that_does_not_work(
     folder, backing, monkeypatch, tmp_path, text, wait_until
@@ -136,29 +126,6 @@ def test_a_pane_that_was_killed_before_the_guardian_was_up_is_replaced(
     pretend(monkeypatch, TAKES)
     assert start_guardian(folder, make_spec(backing="tmux"), {}, (), attempt=0) is None
     assert len(calls) == 2 and len(started(folder)) == 1
-
-
-@pytest.mark.parametrize("held", ["guardian_lock", "supervisor_lock"])
-def test_those_of_the_jobs_life_before_are_let_go_first(folder, monkeypatch, held):
-    fd = lock(getattr(folder, held))
-    assert fd is not None
-    going = threading.Timer(0.1, os.close, [fd])
-    going.start()
-    free: list[int | None] = []
-    monkeypatch.setattr(
-        guardian_start, "bring_up", lambda *_, **__: free.append(lock(getattr(folder, held)))
-    )
-    start_guardian(folder, make_spec(backing="daemon"), {}, (), attempt=1)
-    going.join()
-    assert free[0] is not None
-    os.close(free[0])
-
-
-def test_a_hand_over_that_was_left_behind_is_replaced(folder, monkeypatch):
-    folder.handover_file.write_text("old")
-    pretend(monkeypatch, TAKES)
-    start_guardian(folder, make_spec(backing="daemon"), {}, (), attempt=5)
-    assert handover.take(folder.path / "taken.json").attempt == 5
 
 
 def test_the_real_guardian_is_started_by_path():

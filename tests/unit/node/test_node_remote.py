@@ -56,11 +56,6 @@ def test_gloo_gets_an_interface_that_others_reach(
     assert remote.gloo_interface(met, {}) == interface
 
 
-def test_gloo_keeps_the_users_setting() -> None:
-    assert remote.gloo_interface(MET, {"GLOO_SOCKET_IFNAME": "ib0"}) is None
-    assert remote.gloo_interface(msgspec.structs.replace(MET, nodes=1), {}) is None
-
-
 def test_without_a_pipe_to_a_head_it_says_so_and_ends() -> None:
     argv = [sys.executable, "-c", "from ddptop_runner.node import remote; exit(remote.main())"]
     ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
@@ -270,21 +265,6 @@ def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(
     remote.forget("train@1.0")
     assert not folder.path.exists() and not local.exists()
     remote.forget("train@1.0")
-
-
-def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
-    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
-    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path / "nowhere"))
-    order = pt.Start(spec=spec, env={}, attempt=0, rendezvous=MET)
-    with pytest.raises(ControlError, match="nowhere does not exist on this host"):
-        remote.start(order)
-    assert not remote.member_folder(spec.job_id).path.exists()
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    with pytest.raises(ControlError, match="refusing to start"):
-        remote._make_folders(remote.member_folder(spec.job_id))
 
 
 async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(

@@ -17,7 +17,6 @@ from tests.support.builders import make_spec
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog, as_row
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
@@ -115,17 +114,6 @@ async def raw(folder: RunFolder, data: bytes) -> bytes:
     return answer
 
 
-async def test_commands_are_answered_concurrently(server, folder):
-    requests = [pt.FetchEvidence(name=str(n)) for n in range(5)]
-    replies = await asyncio.gather(*(ask(folder, request) for request in requests))
-    assert replies == [pt.SilentHosts(why={"h": str(n)}) for n in range(5)]
-
-
-async def test_who_asks_is_what_the_kernel_says(server, folder):
-    reply = await ask(folder, pt.StopAsked(by="someone else"))
-    assert reply == pt.Environment(env={"by": procs.user_name(os.getuid())})
-
-
 async def test_a_refusal_carries_message_hint_and_code(server, folder):
     with pytest.raises(ControlError) as caught:
         await asyncio.to_thread(control.request, folder, pt.RequestCheckpoint(), pt.Done)
@@ -174,19 +162,6 @@ async def test_garbage_is_disconnected_and_the_server_continues(
     assert not caplog.records
 
 
-async def test_an_exiting_supervisor_logs_nothing_about_a_client_without_a_request(
-    server, folder, caplog
-):
-    _, writer = await asyncio.open_unix_connection(folder.control_socket)
-    await asyncio.sleep(0.1)
-    (serving,) = [one for one in asyncio.all_tasks() if "_serve" in str(one.get_coro())]
-    serving.cancel()  # as `asyncio.run` does at its end
-    await asyncio.wait([serving])
-    await asyncio.sleep(0)
-    assert not caplog.records
-    writer.close()
-
-
 async def test_a_socket_left_by_a_killed_supervisor_is_taken_over(folder, agent):
     folder.control_socket.touch()
     server = ControlServer(folder.control_socket, command, agent, nobody_follows)
@@ -213,15 +188,6 @@ async def test_the_agents_link_goes_both_ways_until_it_ends(server, folder, agen
     writer.close()
     await writer.wait_closed()
     await agent.hears(lambda: agent.disconnects == 1)
-
-
-async def test_a_link_that_breaks_off_in_a_line_is_a_disconnect(server, folder, agent):
-    _, writer = await asyncio.open_unix_connection(folder.control_socket)
-    writer.write(HELLO + b'{"type": "gro')
-    writer.close()
-    await writer.wait_closed()
-    await agent.hears(lambda: agent.disconnects == 1)
-    assert agent.messages == []
 
 
 @pytest.mark.parametrize(

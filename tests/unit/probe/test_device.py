@@ -105,12 +105,6 @@ def test_a_value_is_read_once_it_has_arrived(reader: Reader) -> None:
     assert not reader.scalar.harvest()
 
 
-def test_nan_arrives_as_nan(reader: Reader) -> None:
-    reader.scalar.offer([Scalar(float("nan"))], False, 1)
-    reader.device.arrive()
-    assert reader.scalar.harvest() and reader.read[0][0] != reader.read[0][0]
-
-
 def test_at_most_one_copy_is_under_way_and_the_newest_comes_next(reader: Reader) -> None:
     for step in range(1, 6):
         reader.scalar.offer([Scalar(float(step))], False, step)
@@ -121,16 +115,6 @@ def test_at_most_one_copy_is_under_way_and_the_newest_comes_next(reader: Reader)
     reader.device.arrive()
     reader.scalar.harvest()
     assert reader.read == [(1.0, 1), (6.0, 6)]
-
-
-@pytest.mark.parametrize(("is_sum", "expected"), [(False, 2.0), (True, 6.0)])
-def test_several_losses_of_one_step_become_one(
-    reader: Reader, is_sum: bool, expected: float
-) -> None:
-    reader.scalar.offer([Scalar(1.0), Scalar(2.0), Scalar(3.0)], is_sum, 1)
-    reader.device.arrive()
-    reader.scalar.harvest()
-    assert reader.read == [(expected, 1)]
 
 
 @pytest.mark.parametrize("obstacle", ["capturing", "modes"])
@@ -161,10 +145,3 @@ def test_the_last_value_is_fetched_at_the_end(reader: Reader) -> None:
     finally:
         Memory.copy_ = memory_copy  # type: ignore[method-assign]
     assert reader.read == [(1.0, 1), (2.0, 2)]
-
-
-def test_a_device_that_hangs_delays_the_end_by_the_limit_only(reader: Reader) -> None:
-    reader.scalar.offer([Scalar(1.0)], False, 1)
-    started_s = time.monotonic()
-    reader.scalar.drain(started_s + 0.02)
-    assert time.monotonic() - started_s < 10 and reader.read == []

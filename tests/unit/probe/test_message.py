@@ -51,24 +51,10 @@ def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def sent(record: Recorder, **options: object) -> ProbeMessage:
-    message = sender.Sender(record).message(record.take_loss_range(), **options)
-    decoded = decode_message(sender.encode(message))
-    assert decoded is not None
-    return decoded
-
-
 def test_every_field_is_sent_and_known(env: pytest.MonkeyPatch) -> None:
     message = sender.Sender(Recorder()).message()
     assert list(message) == FIELDS
     assert set(FIELDS) == set(ProbeMessage.__struct_fields__)
-
-
-def test_what_is_unknown_is_null(env: pytest.MonkeyPatch) -> None:
-    message = sent(Recorder())
-    assert message.steps is None and message.loss is None and message.last_step_t is None
-    assert message.rank is None and message.world_size is None and message.stack_signal is None
-    assert (message.pid, message.seq, message.attempt) == (os.getpid(), 1, 1)
 
 
 def test_nan_is_a_state_next_to_null(env: pytest.MonkeyPatch) -> None:
@@ -192,17 +178,6 @@ def test_the_last_word_waits_for_room_and_nothing_follows_it(
             receiver.recv(4096)
 
 
-def test_the_last_word_is_not_waited_with_for_ever(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    env.setenv("DDPTOP_PROBE_SOCK", str(tmp_path / "s"))
-    env.setattr(sender, "LAST_DATAGRAM_LIMIT_S", 0.02)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(tmp_path / "s"))
-        speaker = sender.Sender(Recorder())
-        while speaker.send():
-            pass
-        speaker.send_last(0.0)  # returns
-
-
 @pytest.mark.parametrize(
     "datagram",
     [
@@ -223,11 +198,6 @@ def test_the_last_word_is_not_waited_with_for_ever(env: pytest.MonkeyPatch, tmp_
 )
 def test_garbage_is_nothing(datagram: bytes) -> None:
     assert decode_message(datagram) is None
-
-
-def test_fields_of_a_later_version_of_the_probe_are_passed_over() -> None:
-    message = decode_message(b'{"v":1,"pid":1,"seq":1,"t":2,"new":[1]}')
-    assert message is not None and message.t == 2.0 and message.metrics == {}
 
 
 class Group:
@@ -275,12 +245,6 @@ def test_a_ranks_child_is_no_rank_until_it_joins_a_group(env: pytest.MonkeyPatch
     assert (identity.rank(), identity.world_size()) == (6, 8)
 
 
-def test_a_job_started_by_a_rank_of_another_job_has_its_own_ranks(env: pytest.MonkeyPatch) -> None:
-    env.setenv("RANK", "0")
-    env.setenv(identity.OWNER, f"{os.getppid()}:dogs@77aa")
-    assert identity.claim_rank()
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -295,13 +259,6 @@ def test_other_launchers_ranks_are_known(env: pytest.MonkeyPatch, names: tuple[s
     env.setenv("SLURM_STEP_ID", "0")
     assert identity.claim_rank() and os.environ[identity.OWNER].endswith(":cats@1f2e")
     assert (identity.rank(), identity.local_rank(), identity.world_size()) == (5, 1, 16)
-
-
-def test_a_batch_script_is_no_rank_of_its_slurm_job(env: pytest.MonkeyPatch) -> None:
-    env.setenv("SLURM_PROCID", "0")
-    env.setenv("SLURM_NTASKS", "4")
-    assert not identity.claim_rank()
-    assert (identity.rank(), identity.world_size()) == (None, None)
 
 
 @pytest.mark.parametrize(

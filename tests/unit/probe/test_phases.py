@@ -14,7 +14,7 @@ from ddptop_runner.probe import phases
 from ddptop_runner.probe.phases import WAIT_S, Phases
 from ddptop_runner.probe.recorder import Recorder
 
-from .test_standing import DYNAMO, EVALUATE, GATHER, LOADER, STORE, TRAIN
+from .test_standing import EVALUATE, GATHER, LOADER, STORE, TRAIN
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SLEEP = (TRAIN,)
@@ -78,16 +78,6 @@ def test_nothing_is_read_while_steps_continue(watched: Watched) -> None:
     assert (watched.phases.stands_at, watched.phases.since_t) == (None, watched.now_t - 0.1)
 
 
-def test_before_the_first_step_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(monkeypatch, steps=0)
-    assert [watched.after(0.25) for _ in range(3)] == ["start"] * 3
-    assert watched.phases.since_t == 100.25 and watched.phases.stands_at is not None
-    assert watched.after(0.25, *DYNAMO) == "compile"
-    assert watched.after(0.25) == "start"
-    watched.step()
-    assert watched.after(0.1) == "steps" and watched.phases.since_t == 101.25
-
-
 def test_a_slow_step_is_a_step(watched: Watched) -> None:
     assert {watched.after(1.0) for _ in range(9)} == {"steps"}
     assert (
@@ -149,13 +139,6 @@ def test_batches_without_gradients_are_an_evaluation(watched: Watched) -> None:
     assert watched.after(1.5) == "steps"
 
 
-def test_batches_of_an_accumulated_step_are_none(watched: Watched) -> None:
-    for _ in range(8):
-        watched.batch(gradient=True)
-        watched.record.passed(1.0)
-        assert watched.after(0.5) == "steps"
-
-
 def test_without_an_optimizer_batches_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch, steps=0)
     watched.record.reported(1, None, has_loss=False)
@@ -179,15 +162,6 @@ def test_a_save_that_was_left_by_a_signal_ends_with_the_next_step(watched: Watch
     watched.now_t += 1
     watched.step()
     assert watched.after(0.1) == "steps"
-
-
-def test_change_is_reported(watched: Watched) -> None:
-    watched.phases.look(100.1)
-    assert not watched.phases.look(100.2)
-    watched.stack = (EVALUATE,)
-    assert watched.phases.look(102.0) and not watched.phases.look(102.2)
-    watched.stack = ((*EVALUATE[:1], "evaluate_all"),)
-    assert watched.phases.look(102.4)
 
 
 # --- real trainings --------------------------------------------------------------------------
@@ -239,9 +213,3 @@ def test_phases_of_a_real_training(rank: Rank, wait_until: Callable[..., object]
     assert (rank.receiver.last(process.pid).phase, compiling.steps) == ("steps", 7)
     stamps = [message.t for message in rank.receiver.messages[:-1]]
     assert all(b - a > 0.2 for a, b in itertools.pairwise(stamps))
-
-
-def test_the_quiet_time_is_longer_than_a_look(watched: Watched) -> None:
-    from ddptop_runner.probe.sender import INTERVAL_S
-
-    assert phases.WAIT_LOOK_S < INTERVAL_S < phases.QUIET_S < WAIT_S

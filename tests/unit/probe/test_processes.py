@@ -71,11 +71,6 @@ print(sys.path)
 """
 
 
-def test_without_another_sitecustomize_there_is_none(rank: Rank) -> None:
-    _, out, err = same_with_and_without(rank, "-c", SITE_REPORT, python=BARE_PYTHON)
-    assert str(INJECT) not in out and err == ""
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -109,14 +104,6 @@ def test_outside_a_job_nothing_is_loaded(stub_torch: Rank) -> None:
     report = "import torch, sys; print([n for n in sys.modules if 'ddptop' in n], sys.meta_path)"
     _, out, _ = stub_torch.run("-c", report, python=BARE_PYTHON)
     assert out.startswith("[] ") and "ddptop" not in out
-
-
-@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
-def test_a_python_that_ignores_the_environment_runs_without_the_probe(
-    rank: Rank, option: str
-) -> None:
-    status, out, err = rank.run(option, "-c", "import sys; print('_ddptop_probe' in sys.modules)")
-    assert (status, out, err) == (0, "False\n", "")
 
 
 # --- imports ---------------------------------------------------------------------------------
@@ -264,17 +251,6 @@ def test_forked_child_starts_empty_and_its_last_message_arrives(rank: Rank) -> N
     assert (child.steps, child.loss_n, child.loss) == (1, 1, 8.0)
     assert rank.receiver.of(int(out))[0].seq == 1
     assert (parent.steps, parent.loss_n, parent.loss) == (5, 5, 1.0)
-
-
-def test_report_outside_a_job_does_nothing(rank: Rank) -> None:
-    assert rank.run("-c", REPORT, has_probe=False)[0] == 0
-    assert rank.receiver.messages == []
-
-
-def test_the_stand_in_gives_way_to_any_real_module(rank: Rank) -> None:
-    rank.write("ddptop.py", "report = 'theirs'")
-    script = rank.write("s.py", "import ddptop; print(ddptop.report)")
-    assert rank.run(script, python=BARE_PYTHON) == (0, "theirs\n", "")
 
 
 # --- socket ----------------------------------------------------------------------------------

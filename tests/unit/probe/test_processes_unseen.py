@@ -146,23 +146,3 @@ def test_a_crash_writes_its_stack_and_ends_as_it_would(stub_torch: Rank) -> None
     own = f"import faulthandler; faulthandler.enable(); {script}"
     code, _, stderr = stub_torch.run("-c", own)
     assert code == -signal.SIGSEGV and "line 2 in crash" in stderr
-
-
-def test_a_signal_that_the_script_uses_is_not_taken(stub_torch: Rank) -> None:
-    script = (
-        "import signal, os\nnumber = signal.SIGRTMIN + 9\n"
-        "signal.signal(number, lambda *_: print('mine'))\n"
-        "import torch\nos.kill(os.getpid(), number)"
-    )
-    process = stub_torch.start("-c", script)
-    assert process.communicate()[0] == "mine\n"
-    assert stub_torch.receiver.last(process.pid).stack_signal is None
-
-
-def test_a_script_that_closes_all_its_files_gets_no_stacks_into_its_own(stub_torch: Rank) -> None:
-    script = (
-        "import os, signal, torch\nos.closerange(3, 256)\n"
-        "mine = [os.open('mine.txt', os.O_CREAT | os.O_RDWR) for _ in range(20)]\n"
-        "os.kill(os.getpid(), signal.SIGRTMIN + 9)\nprint(os.fstat(mine[0]).st_size)"
-    )
-    assert stub_torch.run("-c", script) == (0, "0\n", "")

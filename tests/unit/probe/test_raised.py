@@ -70,55 +70,6 @@ def test_end_without_a_script_exception_reports_none(
     assert (process.returncode, last.raised, last.raised_at) == (status, None, None)
 
 
-SPAWNED = """
-import multiprocessing, sys
-def wrap(how):
-    import torch
-    try:
-        raise ValueError(how)
-    except ValueError:
-        if how == "exit":
-            sys.exit(1)  # as torch.multiprocessing.spawn's, which has written it down
-        if how == "survive":
-            sys.exit(0)
-        raise
-if __name__ == "__main__":
-    {start}
-    sys.exit(child.exitcode)
-"""
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [("exit", "ValueError: exit"), ("raise", "ValueError: raise"), ("survive", None)],
-)
-def test_multiprocessing_child_reports_its_exception(
-    stub_torch: Rank, how: str, says: str | None
-) -> None:
-    start = (
-        "child = multiprocessing.get_context('spawn').Process(target=wrap, args=[sys.argv[1]])\n"
-        "    child.start(); child.join()"
-    )
-    script = stub_torch.write("s.py", SPAWNED.format(start=start))
-    assert stub_torch.run(script, how)[0] == (0 if how == "survive" else 1)
-    (last,) = [message for message in stub_torch.receiver.messages if message.final]
-    assert (last.raised, last.raised_at) == (says, says and "s.py:6 in wrap")
-
-
-def test_what_the_parent_handles_is_not_its_childs(stub_torch: Rank) -> None:
-    script = stub_torch.write(
-        "s.py",
-        "import multiprocessing, os, sys\n"
-        "def work():\n    import torch, ddptop; ddptop.report(loss=1.0)\n"
-        "try:\n    1 / 0\nexcept ZeroDivisionError:\n"
-        "    child = multiprocessing.get_context('fork').Process(target=work)\n"
-        "    child.start(); child.join()\n",
-    )
-    assert stub_torch.run(script)[0] == 0
-    finals = [message for message in stub_torch.receiver.messages if message.final]
-    assert [message.raised for message in finals] == [None]
-
-
 def test_a_rank_that_fails_before_its_first_step_and_its_helper_that_fails(
     stub_torch: Rank,
 ) -> None:
@@ -154,15 +105,6 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n  
 )
 def test_the_gist_of_a_message_is_in_its_first_and_last_line(message: str, gist: str) -> None:
     assert ending.in_words(ValueError(message)) == "ValueError" + (gist and f": {gist}")
-
-
-def test_a_message_that_cannot_be_read_leaves_the_type() -> None:
-    class Hostile(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    name = f"{__name__}.{Hostile.__qualname__}"
-    assert ending.in_words(Hostile()) == name[: ending.MAX_LENGTH]
 
 
 def test_the_place_is_the_scripts_also_below_installed_packages() -> None:

@@ -6,12 +6,8 @@ import pytest
 
 from ddptop_runner.probe.losses import BY_FRAMEWORK
 from ddptop_runner.probe.recorder import (
-    AWAITED,
     LEADER_PATIENCE_STEPS,
-    MAX_LOSSES,
-    MAX_PENDING_LOSSES,
     Recorder,
-    _Optimizer,
 )
 
 
@@ -52,45 +48,6 @@ def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last() -> No
         assert record.steps == expected
     assert record.latest_loss == (1.5, "ok", 3, "probe", 1, None)
     assert (record.loss_sum, record.loss_n) == (4.5, 3)
-
-
-def test_a_run_of_plain_steps_counts_as_any_others() -> None:
-    records, optimizers = [Recorder(), Recorder()], [Optimizer(), Optimizer()]
-    for losses in ([1.0], [2.0], [3.0], [4.0, 5.0], [6.0], [7.0], [None], [8.0], [9.0]):
-        for record, optimizer in zip(records, optimizers, strict=True):
-            train(record, optimizer, *losses)
-            if record is records[1]:
-                record.end_run()
-            if losses == [7.0]:
-                other = Optimizer()
-                record.passed(70.0)
-                record.stepped(other)
-                record.stepped(optimizer)
-                del other
-    plain, general = records
-    assert plain._alone is not general._alone and plain.plain_loss is AWAITED
-    plain.end_run()
-    for name in (
-        *("steps", "backwards", "optimizer_steps", "usual_backwards", "latest_loss", "loss_sum"),
-        *("loss_n", "loss_range", "bad_since", "last_good_loss"),
-    ):
-        assert getattr(plain, name) == getattr(general, name), name
-    seen = [
-        [
-            (one.iteration, one.steps, one.shares, one.alternates)
-            for one in record._optimizers.values()
-        ]
-        for record in records
-    ]
-    assert seen[0] == seen[1]
-
-
-def test_losses_that_no_sender_takes_cost_no_memory() -> None:
-    record = Recorder()
-    for _ in range(MAX_LOSSES + 9):
-        record.set_loss(1.0, 1, "api")
-    record.settle()
-    assert record.loss_n == MAX_LOSSES
 
 
 def test_one_optimizer_per_parameter_makes_one_iteration() -> None:
@@ -162,21 +119,6 @@ def test_accumulated_losses_are_a_sum_where_they_were_divided_by_their_number(
     assert record.latest_loss == (6.0, "ok", 4, "probe", 2, "mean")
 
 
-def test_two_optimizers_are_told_apart_by_name() -> None:
-    record, critic, generator = Recorder(), Optimizer(), Custom()
-    assert record.alternating() == {}
-    for number in range(4):
-        train(record, critic, 1.0, 3.0)
-        assert (record.alternating() == {}) == (number < 2)
-        train(record, generator, None if number == 3 else 50.0)
-    assert record.alternating() == {"Optimizer 1": [4, 2.0], "Custom 2": [4, 50.0]}
-    train(record, critic, float("nan"))
-    assert record.alternating()["Optimizer 1"] == [5, None]
-    for _ in range(LEADER_PATIENCE_STEPS + 2):
-        train(record, critic, 1.0)
-    assert record.alternating() == {}  # the other has not stepped for long
-
-
 def test_optimizers_of_successive_phases_are_not_reported_separately() -> None:
     record = Recorder()
     for optimizer in [Optimizer() for _ in range(3)]:
@@ -196,27 +138,6 @@ def test_optimizers_that_share_a_backward_pass_are_not_reported_separately(
         for index in range(3) if step % 2 else order:
             record.stepped(optimizers[index])
     assert record.alternating() == {} and record.steps == 4
-
-
-def test_optimizers_that_step_together_are_not_searched_one_by_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    record, optimizers, compared = Recorder(), [Optimizer() for _ in range(50)], []
-    monkeypatch.setattr(_Optimizer, "__eq__", lambda one, other: compared.append(1) or one is other)
-    for _ in range(2):
-        record.passed(1.0)
-        for optimizer in optimizers * 2:
-            record.stepped(optimizer)
-    assert record.steps == 2 and record.optimizer_steps == 100
-    assert len(compared) < len(optimizers)
-
-
-def test_so_many_optimizers_are_told_apart_and_no_more() -> None:
-    record, optimizers = Recorder(), [Optimizer() for _ in range(20)]
-    for _ in range(2):
-        for optimizer in optimizers:
-            train(record, optimizer, 1.0)
-    assert list(record.alternating()) == [f"Optimizer {number}" for number in range(1, 9)]
 
 
 @pytest.mark.parametrize("kind", [LBFGS, Custom])
@@ -265,17 +186,6 @@ def test_a_skipped_step_keeps_its_loss_from_the_next() -> None:
     assert record.latest_loss == (2.0, "ok", 1, "probe", 1, None)
 
 
-def test_endless_backward_passes_without_a_step_cost_no_memory_and_give_no_loss() -> None:
-    record = Recorder()
-    for _ in range(MAX_PENDING_LOSSES * 3):
-        record.passed(1.0)
-    assert len(record.pending_losses) <= MAX_PENDING_LOSSES
-    assert record.backwards == MAX_PENDING_LOSSES * 3
-    record.stepped(Optimizer())
-    record.settle()
-    assert record.steps == 1 and record.latest_loss is None
-
-
 def test_losses_on_a_device_are_offered_and_not_read() -> None:
     record, optimizer, offered = Recorder(), Optimizer(), []
     record.offer_device_loss = lambda *what: offered.append(what)
@@ -305,14 +215,6 @@ def test_reports_count_as_progress_if_their_step_is_new() -> None:
     assert (record.steps, record.global_step, record.total_steps) == (3, 12, 100)
     record.reported(None, None, has_loss=False)
     assert record.steps == 3 and record.total_steps == 100
-
-
-def test_reports_of_a_loss_without_any_step_are_progress() -> None:
-    record = Recorder()
-    record.reported(None, None, has_loss=True)
-    record.reported(None, None, has_loss=False)
-    record.reported(None, None, has_loss=True)
-    assert record.steps == 2
 
 
 def test_backward_passes_without_a_loss_do_not_crowd_out_the_losses_of_a_step() -> None:
@@ -346,13 +248,3 @@ def test_the_scripts_own_loss_wins() -> None:
     record.set_loss(9.0, record.steps, "api")
     train(record, optimizer, 1.0, 2.0)
     assert record.latest_loss[:4] == (9.0, "ok", 1, "api")
-
-
-def test_the_first_news_are_announced_once() -> None:
-    calls: list[int] = []
-    record, optimizer = Recorder(on_first_news=lambda: calls.append(1)), Optimizer()
-    record.stepped(optimizer)
-    assert calls == [] and not record.dirty
-    train(record, optimizer, 1.0)
-    train(record, optimizer, 1.0)
-    assert calls == [1] and record.dirty

@@ -7,7 +7,6 @@ import io
 import os
 import sys
 import tempfile
-import threading
 import types
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -110,17 +109,6 @@ def test_a_save_that_fails_is_none_and_its_traceback_is_the_scripts(
         save({})
 
 
-def test_a_directory_that_is_gone_is_no_matter(
-    record: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    wrapped = Saves(record, is_own, lambda: False).wrap(lambda obj, f: "did", saves.torch_target)
-    assert wrapped({}, "a") == "did" and record.saved is None
-
-
 def test_nested_saves_count_once(record: Recorder, tmp_path: Path) -> None:
     wrap = Saves(record, is_own, lambda: False).wrap
     inner = wrap(original, saves.torch_target)
@@ -134,37 +122,6 @@ def test_nested_saves_count_once(record: Recorder, tmp_path: Path) -> None:
     wrap(both, saves.torch_target)({}, tmp_path)
     assert record.saved["n"] == 1 and record.saved["path"] == str(tmp_path)
     assert record.saved["size_bytes"] == 10 and seen == [1, 1]
-
-
-def test_threads_save_each_for_itself(record: Recorder, save: Any, tmp_path: Path) -> None:
-    begun, end = threading.Event(), threading.Event()
-
-    class Slow:
-        name = str(tmp_path / "slow")
-
-    def slow(obj: object, f: object) -> None:
-        begun.set()
-        end.wait(10)
-
-    wrapped = Saves(record, is_own, lambda: False).wrap(slow, lambda obj, f: tmp_path / "slow")
-    thread = threading.Thread(target=wrapped, args=({}, Slow()))
-    thread.start()
-    begun.wait(10)
-    assert list(record.saving) == [thread.ident]
-    save({}, tmp_path / "mine")
-    assert record.saved["n"] == 1
-    end.set()
-    thread.join()
-    assert record.saving == {} and record.saved["n"] == 2
-
-
-def test_a_save_left_by_a_signals_exception_does_not_hide_later_ones(
-    record: Recorder, save: Any, tmp_path: Path
-) -> None:
-    record.saving[threading.get_ident()] = 5.0
-    record.progress = (1, 6.0, None)
-    save({}, tmp_path / "a")
-    assert record.saved is not None and record.saving == {}
 
 
 def test_files_saved_together_are_one_checkpoint(record: Recorder) -> None:

@@ -131,26 +131,6 @@ def test_the_place_is_the_innermost_line_of_the_script() -> None:
     assert place() is None
 
 
-def test_where_all_is_installed_the_place_is_the_librarys() -> None:
-    fairseq = (SITE + "fairseq/train.py", "main", 12)
-    assert place((SITE + "torch/x.py", "f", 1), fairseq) == "train.py:12 in main"
-    too_deep = [fairseq] * phases.MAX_FRAMES  # the script is further out, unseen
-    assert phases.place(too_deep) is None
-
-
-def test_code_without_a_file_is_the_scripts_only_where_all_comes_from_it() -> None:
-    typed = ("<string>", "f", 3)
-    outer = ("/home/me/train.py", "main", 90)
-    assert place(typed, ("<string>", "<module>", 5)) == "<string>:3 in f"
-    assert place(typed, outer) == "train.py:90 in main"
-
-
-def test_a_place_is_short_and_printable() -> None:
-    long = place(("/home/me/" + "x" * 200 + ".py", "f", 1))
-    assert long is not None and len(long) == phases.MAX_LENGTH
-    assert place(("/home/me/a\x1b[31m\udcff\n.py", "f", 1)) == "a?[31m??.py:1 in f"
-
-
 def test_the_package_that_runs_is_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "_kinds", {})
     main = types.ModuleType("__main__")

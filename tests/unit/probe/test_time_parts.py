@@ -101,20 +101,6 @@ def test_the_wait_is_what_computing_did_not_hide_in_the_usual_of_the_last_three(
     assert logger.reads == reads + 1
 
 
-def test_modules_wait_as_often_as_they_are_used(parts):
-    often, seldom = Logger(), Logger()
-    for number in range(1, 5):
-        forward(parts, often, number, 0.5)
-    forward(parts, seldom, 1, 0.25)
-    assert waited(parts, 4, holds_thread=False) == pytest.approx(0.5 + 0.25 / 4)
-    forward(parts, often, 5, 0.5)
-    assert waited(parts, 1, holds_thread=False) == pytest.approx(0.5 + 0.25 / 5)
-    for _ in range(time_parts.MESSAGES):
-        forward(parts, often, 5, 0.5)
-        last = waited(parts, 1, holds_thread=False)
-    assert last == pytest.approx(0.5), "it was not used for long"
-
-
 def test_a_pass_of_the_next_step_is_no_wait_of_this_one(parts):
     logger = Logger()
     forward(parts, logger, 1, 0.5)
@@ -128,13 +114,6 @@ def test_a_pass_of_the_next_step_is_no_wait_of_this_one(parts):
         told.append(waited(parts, 2, holds_thread=False))
     assert all(0.3 <= wait_s <= 0.5 for wait_s in told)
     assert told[-1] == pytest.approx(0.5)
-
-
-def test_two_forward_passes_before_one_backward_pass_wait_once(parts):
-    logger = Logger()
-    forward(parts, logger, 1, 0.5)
-    logger.set_runtime_stats_and_log()
-    assert waited(parts, 1, holds_thread=False) == pytest.approx(0.5)
 
 
 def test_collectives_count_that_hold_the_thread_of_training(parts):
@@ -151,15 +130,6 @@ def test_collectives_count_that_hold_the_thread_of_training(parts):
     parts._record.progress = (4, 0.0)
     assert waited(parts, 1, holds_thread=True) == 0.0, "it waited in another thread"
     assert waited(parts, 1, holds_thread=False) is None
-
-
-def test_waits_are_not_timed_where_they_hold_no_thread(parts):
-    parts._record.progress = (1, 0.0)
-    Work().wait(0.0)
-    assert parts.waited_s is not None
-    waited(parts, 1, holds_thread=False)
-    before = parts.waited_s
-    assert Work().wait(0.001) == "done" and parts.waited_s == before
 
 
 def test_what_nothing_measured_is_unknown_and_nobody_is_waited_for_alone(parts, monkeypatch):

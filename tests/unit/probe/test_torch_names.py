@@ -100,20 +100,6 @@ def test_a_worker_of_a_data_loader_is_known_by_its_table() -> None:
     assert "global _worker_info" in inspect.getsource(worker._worker_loop)
 
 
-def test_frames_can_be_hidden_from_the_compiler() -> None:
-    frames = torch._C._dynamo.eval_frame
-    if not hasattr(frames, "skip_code"):
-        frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-        assert callable(frames.set_code_exec_strategy)
-
-
-def test_groups_are_in_the_table_that_is_read() -> None:
-    from torch.distributed.distributed_c10d import _world
-
-    assert _world.default_pg is None
-    assert _world.pg_names == _world.pg_backend_config == {}
-
-
 def test_ddp_measures_what_is_read() -> None:
     from torch.nn.parallel import DistributedDataParallel
 

@@ -81,11 +81,6 @@ def test_what_a_loss_is_made_of_is_told(
     assert (last.loss_parts, last.loss_is) == (parts, kind)
 
 
-def test_reported_loss_has_no_parts(cases: Any) -> None:
-    last = last_of(cases, "report")[1]
-    assert (last.loss_parts, last.loss_is, last.total_source) == (None, None, "api")
-
-
 def test_optimizers_with_their_own_losses_are_reported_separately(cases: Any) -> None:
     said, last = last_of(cases, "gan")
     assert last.optimizers["SGD 1"] == [5, pytest.approx(said["losses"][-1], rel=1e-6)]
@@ -122,11 +117,6 @@ def test_trainers_tell_their_progress(cases: Any, name: str, tells: tuple[Any, .
 )
 def test_imported_frameworks_are_named(cases: Any, name: str, imported: list[str]) -> None:
     assert last_of(cases, name)[1].frameworks == imported
-
-
-def test_replicas_of_one_process_are_counted(cases: Any) -> None:
-    assert last_of(cases, "data_parallel")[1].replicas == 3
-    assert last_of(cases, "plain")[1].replicas is None
 
 
 def test_lowest_and_highest_loss_are_those_of_all_messages(cases: Any) -> None:
@@ -167,14 +157,6 @@ def test_waiting_for_data_is_measured_without_evaluation(cases: Any) -> None:
     # a batch of two items, each of which takes `wait_s` to load; evaluation's take five times that
     assert said["wait_s"] * 2 * 0.9 <= last.data_wait_s <= said["longest_wait_s"]
     assert last.data_wait_s <= last.step_time_s
-
-
-def test_without_a_data_loader_the_wait_is_unknown(cases: Any) -> None:
-    assert last_of(cases, "plain")[1].data_wait_s is None
-
-
-def test_processes_that_train_nothing_are_silent(cases: Any) -> None:
-    assert cases["fork_without_training"][1] == []
 
 
 def test_group_member_reports_before_its_first_step(cases: Any) -> None:

@@ -6,8 +6,10 @@ import math
 import random
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.reading.text.parser import MAX_LINE_BYTES, MAX_RANKS, LossParser, Reading
 
@@ -73,27 +75,11 @@ def test_an_unfinished_bar_is_read_while_the_output_rests_and_nothing_else_is() 
     assert [r.loss for r in parser.feed(b"6\n")] == [2.56]
 
 
-@pytest.mark.parametrize(
-    ("line", "rank", "local_rank", "step", "loss"),
-    [
-        ("[3]<stdout>:step 10/60 loss 2.2527", 3, None, 10, 2.2527),
-        ("[1,5]<stderr>:step 10/60 loss 2.2527", 5, None, 10, 2.2527),
-        ("[default1]:step 10/60 loss 2.2527", None, 1, 10, 2.2527),
-        ("[rank2]: step 10/60 loss 2.2527", 2, None, 10, 2.2527),
-        ("[Rank 2] step 10/60 loss 2.2527", 2, None, 10, 2.2527),
-        ("Rank 7 | step 10 | loss: 2.2527", 7, None, 10, 2.2527),
-        ("[1] step 10 loss 2.2527", 1, None, 10, 2.2527),
-        ("[1,  2000] loss: 2.173", None, None, 2000, 2.173),
-        ("(Rank3) step 10 loss 2.2527", 3, None, 10, 2.2527),
-        ("[trainer2]:step 10 loss 2.2527", None, 2, 10, 2.2527),
-    ],
-)
-def test_who_a_line_is_of(
-    line: str, rank: int | None, local_rank: int | None, step: int, loss: float
-) -> None:
-    reading = one(line)
-    assert (reading.rank, reading.local_rank) == (rank, local_rank)
-    assert (reading.step, reading.loss) == (step, loss)
+@pytest.mark.parametrize("case", table(__file__, "who"))
+def test_who_a_line_is_of(case: dict[str, Any]) -> None:
+    reading = one(case["line"])
+    for name in ("rank", "local_rank", "step", "loss"):
+        assert getattr(reading, name) == case.get(name)
 
 
 def test_two_ranks_on_one_line() -> None:
@@ -104,29 +90,11 @@ def test_two_ranks_on_one_line() -> None:
         assert losses(read(glued)) == [(0, 40, 2.414), (1, 40, 2.335)]
 
 
-@pytest.mark.parametrize(
-    ("line", "step", "total", "epoch", "loss"),
-    [
-        ("Epoch [1/10], Step [100/600], Loss: 2.3051", 100, 600, 1.0, 2.3051),
-        ("{'loss': 4.468, 'grad_norm': 0.7795, 'epoch': 0.2}", None, None, 0.2, 4.468),
-        ('{"step": 12, "train_loss": 0.25, "lr": 1e-3}', 12, None, None, 0.25),
-        ("step: 7 | loss: tensor(0.5123, device='cuda:0')", 7, None, None, 0.5123),
-        ("Epoch 3: train loss 0.51, val loss 0.62", None, None, 3.0, 0.51),
-        ("epoch 4 test acc 0.9 training loss=1e-05", None, None, 4.0, 1e-05),
-        ("it 5 loss=-3.5e+02 loss_cls=9.0", 5, None, None, -350.0),
-        ("it 5 train_loss_epoch=2.5 train_loss_step=2.25", 5, None, None, 2.25),
-        ("global_step=12, average_loss .75", 12, None, None, 0.75),
-        ("[11/25] loss 0.75", 11, 25, None, 0.75),
-        ("iter 55/600: loss 0.75", 55, 600, None, 0.75),
-        ("\x1b[32mstep 3\x1b[0m \x1b[1mloss\x1b[0m: \x1b[31m2.5\x1b[0m", 3, None, None, 2.5),
-    ],
-)
-def test_other_words_for_a_loss(
-    line: str, step: int | None, total: int | None, epoch: float | None, loss: float
-) -> None:
-    reading = next(r for r in read(line.encode() + b"\n") if r.kind == "train")
-    assert (reading.step, reading.total, reading.epoch) == (step, total, epoch)
-    assert reading.loss == loss
+@pytest.mark.parametrize("case", table(__file__, "words"))
+def test_other_words_for_a_loss(case: dict[str, Any]) -> None:
+    reading = next(r for r in read(case["line"].encode() + b"\n") if r.kind == "train")
+    for name in ("step", "total", "epoch", "loss"):
+        assert getattr(reading, name) == case.get(name)
 
 
 @pytest.mark.parametrize(
@@ -161,44 +129,12 @@ def test_a_loss_that_is_no_number_is_read_as_printed(text: str) -> None:
         assert math.isnan(loss) if "n" in text.lower()[:1] else math.isinf(loss)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "loss scale: 65536.0",
-        "loss_scale=1024.0",
-        "box_loss: 1.2 cls_loss: 0.5",
-        "loss_rpn_cls: 0.6913",
-        "the loss is nan or inf when the learning rate is too high",
-        "a lossless codec 3.5",
-        "the loss 3 times",
-        "loss improved by 12.5%",
-        "packet loss: 12.5%",
-        "loss: 3x",
-        "using loss function: 2d",
-        "step 3: installing packages",
-        "Loading checkpoint shards: 100%|####| 2/2 [00:01<00:00,  1.5it/s]",
-        "model.bin: 100%|####| 440M/440M [00:10<00:00, 44MB/s]",
-        "Map: 12%|# | 1200/10000 [00:01<00:07, 1200.5 examples/s]",
-        "[0] 40 2.414",
-        "time (ms) | step: 6.84",
-        "{'train_runtime': '10.5', 'train_loss': '4.469', 'epoch': '2'}",
-        "",
-    ],
-)
+@pytest.mark.parametrize("line", table(__file__, "no_loss"))
 def test_what_is_no_loss_and_no_step(line: str) -> None:
     assert read(line.encode() + b"\n") == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Validation DataLoader 0: 50%|##| 5/10 [00:01<00:01, 5.0it/s, val_loss=0.4]",
-        "{'eval_loss': '0.4', 'eval_runtime': '1.5', 'epoch': '1'}",
-        "Epoch(val) [1][ 340/1563]  loss: 0.4",
-        "| valid | epoch 001 | valid on 'valid' subset | loss 0.4 | ppl 1.5",
-        "Test: [ 1/25] Loss 0.4 (0.5)",
-    ],
-)
+@pytest.mark.parametrize("line", table(__file__, "validation"))
 def test_a_loss_of_a_validation(line: str) -> None:
     reading = one(line)
     assert (reading.kind, reading.loss) == ("val", 0.4)
@@ -207,6 +143,9 @@ def test_a_loss_of_a_validation(line: str) -> None:
 def test_backspaces_begin_a_redraw_like_a_carriage_return() -> None:
     redraws = b"step 1 loss 2.57" + b"\x08" * 16 + b"step 2 loss 2.36\n"
     assert losses(read(redraws)) == unranked((1, 2.57), (2, 2.36))
+
+
+CONTROL = (b"\r", b"\n", b"\x08" * 9, b"\x1b[2K", b"\x1b]0;", b"loss", b"%|", b"[1,0]<stdout>:")
 
 
 def _soup(random_: random.Random, size: int) -> bytes:
@@ -218,18 +157,7 @@ def _soup(random_: random.Random, size: int) -> bytes:
         if kind == 0:
             part = random_.randbytes(random_.randrange(60))
         elif kind == 1:
-            part = random_.choice(
-                [
-                    b"\r",
-                    b"\n",
-                    b"\x08" * 9,
-                    b"\x1b[2K",
-                    b"\x1b]0;",
-                    b"loss",
-                    b"%|",
-                    b"[1,0]<stdout>:",
-                ]
-            )
+            part = random_.choice(CONTROL)
         elif kind == 2:
             part = b"%d" % random_.randrange(10 ** random_.randrange(1, 40))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.reading.text.parser import LossParser, Reading
 
@@ -14,37 +15,7 @@ def bar(line: str) -> Reading:
     return reading
 
 
-@pytest.mark.parametrize(
-    ("line", "step", "total", "counts"),
-    [
-        (" 5%|█ | 6/120 [00:24<01:10,  4.88it/s, loss=2.5]", 6, 120, "run"),
-        (" 5%|█ | 6/120 [00:24<1:02:03,  1.60s/it, loss=2.5]", 6, 120, "run"),
-        (" 5%|█ | 6/120 [00:24<?, ?it/s, loss=2.5]", 6, 120, "run"),
-        (" 5%|█ | 6/120 [00:24<01:10,  1.50kit/s, loss=2.5]", 6, 120, "run"),
-        (" 5%|█ | 6/120 [00:24<01:10,  2.00batch/s, loss=2.5]", 6, 120, "run"),
-        (" 5%|█ | 6/120 [00:24<01:10,  2.00ex/s, loss=2.5]", 6, 120, "run"),
-        ("100%|██| 120/120 [00:24<00:00,  4.88it/s, loss=2.5]", 120, 120, "run"),
-        ("Epoch 1:  5%|#5 | 6/120 [00:24<01:10,  4.88it/s]", 6, 120, "epoch"),
-        (f"Epoch 1/1 {HEAVY} 49/50 0:00:07 • 0:00:01 6.40it/s loss: 2.", 49, 50, "epoch"),
-        (f"Epoch 0/1 {HEAVY} 0/50 0:00:00 • -:--:-- 0.00it/s loss: 2.", 0, 50, "epoch"),
-        (f" 1/64 {HEAVY} 1:09 1s/step - loss: 2.4", 1, 64, "epoch"),
-        (f"60/64 {HEAVY} 3s 125ms/step - loss: 2.4", 60, 64, "epoch"),
-        (f"64/64 {HEAVY} 8s 500us/step - loss: 2.4", 64, 64, "epoch"),
-        ("64/64 - 8s - 125ms/step - loss: 2.4", 64, 64, "epoch"),
-        (" 10/64 [===>.......] - ETA: 1:05 - loss: 2.4", 10, 64, "epoch"),
-        (" 10/64 [===>.......] - ETA: 5s - loss: 2.4", 10, 64, "epoch"),
-        (f"62% {HEAVY} 5/8 3.1it/s 1.6s<0.9s loss: 2.4", 5, 8, "run"),
-        (f"62% {HEAVY} 8/8 3.1it/s 2.6s loss: 2.4", 8, 8, "run"),
-        ("Step 100/5000 loss: 2.4", 100, 5000, "run"),
-        ("step 100/5000 loss: 2.4 4.0it/s eta: 0:20:25", 100, 5000, "run"),
-        ("Epoch 3, step 100/5000 loss: 2.4", 100, 5000, "epoch"),
-        ("iter 55/600 loss: 2.4", 55, 600, "run"),
-        ("iteration 10/ 500 loss: 2.4", 10, 500, "run"),
-        ("[11/25] loss: 2.4", 11, 25, "run"),
-        ("Epoch: [3][11/25] Loss 2.4", 11, 25, "epoch"),
-        ("Epoch: [0]  [ 10/938]  eta: 0:05:12  loss: 2.3 (2.3)", 10, 938, "epoch"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "step", "total", "counts"), table(__file__, "counts"))
 def test_what_a_bar_or_line_counts(line: str, step: int, total: int, counts: str) -> None:
     reading = bar(line)
     assert (reading.step, reading.total, reading.counts) == (step, total, counts)

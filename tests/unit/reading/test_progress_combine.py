@@ -47,22 +47,6 @@ def test_a_total_that_the_script_reported() -> None:
     assert total_steps(done) == 1000
 
 
-@pytest.mark.parametrize("step", [10, 60, None])
-def test_what_is_done_is_the_step_of_the_run(step) -> None:
-    done = of_rank(told(100), step, None, text=log(60, 100))
-    assert (done.step, done.total) == (60 if step is None else step, 100)
-    done = of_rank(told(100), step, None)
-    assert (done.step, done.fraction) == (step, None if step is None else step / 100)
-
-
-def test_a_share_that_is_known_beats_a_better_source_without_one() -> None:
-    done = of_rank(told(100, source="trainer"), None, None, text=log(240, 400))
-    assert done == log(240, 400)
-    api = of_rank(told(100), None, None)
-    assert of_job([api, log(1, 4)]) == log(1, 4)
-    assert of_job([api, None]) == api
-
-
 @pytest.mark.parametrize(
     ("steps", "step"),
     [
@@ -77,11 +61,6 @@ def test_the_run_goes_on_between_two_lines(steps, step) -> None:
     done = of_rank(told(), steps, None, text=log(200, 400, eta_s=9.0), text_every=10)
     assert (done.step, done.fraction, done.eta_s, done.source) == (step, step / 400, 9.0, "log")
     assert of_rank(told(), 405, None, text=log(398, 400), text_every=10).step == 398
-
-
-def test_more_steps_than_the_total_tell_no_share() -> None:
-    done = of_rank(told(100), 130, at(1.0))
-    assert (done.step, done.fraction, done.eta_s) == (130, None, None)
 
 
 def test_a_rank_that_stands_still_has_no_eta_and_borrows_none() -> None:
@@ -102,13 +81,6 @@ def test_the_best_source_and_the_slowest_rank() -> None:
     assert (done.step, done.fraction, done.eta_s, done.source) == (40, 0.4, 50, "trainer")
     api = of_rank(told(1000, source="api"), 10, None)
     assert of_job([*ranks, api]) == api
-
-
-def test_nobody_knows() -> None:
-    assert of_job([]) is None
-    assert of_job([None, of_rank(told(), 5, None)]) is None
-    assert total_steps(None) is None
-    assert total_steps(Progress(step=3, total=10, counts="epoch", source="log")) is None
 
 
 @pytest.mark.parametrize(

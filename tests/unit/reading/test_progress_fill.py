@@ -40,27 +40,6 @@ def test_rank_without_a_probe_has_values_from_its_output() -> None:
     assert filled.last_progress_at is not None
 
 
-@pytest.mark.parametrize("source", ["probe", "api"])
-def test_what_a_probe_told_stays(source) -> None:
-    probed = sample(
-        step=3, step_source="probe", loss=9.0, loss_state="ok", loss_source=source, has_probe=True
-    )
-    assert fill(probed, text(2.5, 2.0), text(1.5), LATER) == probed
-
-
-def test_a_nan_of_the_probe_is_not_talked_away() -> None:
-    bad = sample(step=3, loss_state="nan", loss_source="probe", has_probe=True)
-    assert fill(bad, text(2.5), None, LATER).loss_state == "nan"
-
-
-def test_a_probe_that_counts_steps_and_sees_no_loss() -> None:
-    probed = sample(step=3, step_source="probe", has_probe=True)
-    filled = fill(probed, text(2.5), None, LATER)
-    assert (filled.step, filled.step_source) == (3, "probe")
-    assert (filled.loss, filled.loss_source) == (2.5, "log")
-    assert filled.loss_step is None  # printed numbers may count differently
-
-
 @pytest.mark.parametrize(("has_probe", "at_once"), [(True, False), (False, False), (None, True)])
 def test_a_probe_is_waited_for(has_probe, at_once) -> None:
     told = text(2.5)
@@ -86,11 +65,6 @@ def test_a_rank_whose_output_steps_is_not_starting() -> None:
     ended = RankSample(rank=0, local_rank=0, host="h", pid=7, state="failed")
     assert fill(ended, text(2.5, 2.0), None, NOW).state == "failed"
     assert fill(ended, text(2.5, 2.0), None, NOW).steps_per_s is None
-
-
-def test_a_loss_that_is_not_finite() -> None:
-    filled = fill(sample(), text(2.5, float("nan")), None, NOW)
-    assert (filled.loss, filled.loss_state, filled.loss_last_good) == (None, "nan", 2.5)
 
 
 def test_a_supervisor_that_starts_again_takes_no_printed_step_for_the_probes() -> None:

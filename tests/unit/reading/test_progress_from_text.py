@@ -48,37 +48,11 @@ def tqdm(step: int, total: int, what: str = "", rate: str = "4.00it/s", rest: st
     return f"\r{what}{share:3d}%|██  | {step}/{total} [00:10<01:20,  {rate}{rest}]"
 
 
-def test_a_bar_of_the_run() -> None:
-    output = Output()
-    for step in range(0, 100, 10):
-        output.write(tqdm(step, 1000) + "\r", at_s=step / 5)
-    done = output.now()
-    assert (done.step, done.total, done.counts, done.source) == (90, 1000, "run", "log")
-    assert done.fraction == pytest.approx(0.09)
-    assert done.eta_s == pytest.approx(910 / 5)  # 5 steps a second were observed; the bar shows 4
-    assert total_steps(done) == 1000
-
-
 def test_before_a_speed_was_measured_the_bar_is_believed() -> None:
     progress = heard(Reading(step=10, total=1000, eta_s=80.0))
     assert progress.progress(after(0)).eta_s == pytest.approx(80)
     assert progress.progress(after(30)).eta_s == pytest.approx(50)
     assert heard(Reading(step=10, total=1000)).progress(after(0)).eta_s is None
-
-
-def test_lines_that_name_step_and_total() -> None:
-    output = Output()
-    output.write("step 10/2000 loss 5.1\n", 0).write("step 20/2000 loss 5.0\n", 10)
-    done = output.now()
-    assert (done.step, done.total, done.fraction, done.eta_s) == (20, 2000, 0.01, 1980)
-    assert output.progress.progress(after(15)).eta_s == pytest.approx(1975)
-
-
-def test_epochs_are_combined() -> None:
-    bar = Reading(step=30, total=100, counts="epoch", epoch=2, epochs=5)
-    done = heard(bar).progress(after(0))
-    assert done.fraction == pytest.approx((1 + 0.3) / 5)
-    assert (done.epoch, done.epochs, done.step, done.total, done.counts) == (2, 5, 30, 100, "epoch")
 
 
 def test_speed_goes_on_from_epoch_to_epoch() -> None:
@@ -116,31 +90,6 @@ def test_where_an_epoch_stands(epoch, epochs, zero_seen, fraction) -> None:
     done = progress.progress(after(1))
     assert done.fraction == (None if fraction is None else pytest.approx(fraction))
     assert (done.step, done.total) == (5, 10)
-
-
-def test_samples_of_an_epoch() -> None:
-    output = Output().write("Train Epoch: 1 [640/6400 (10%)]\tLoss: 2.212658\n")
-    done = output.now()
-    assert (done.step, done.total, done.counts) == (640, 6400, "samples")
-    assert (done.fraction, done.eta_s) == (None, None)
-    assert output.progress.step is None
-
-
-def test_a_line_at_the_end_of_each_epoch() -> None:
-    progress = heard(*(Reading(epoch=n, epochs=8, loss=1.0) for n in (1, 2)), every_s=30.0)
-    done = progress.progress(after(30))
-    assert done.fraction == pytest.approx(0.25)
-    assert done.eta_s == pytest.approx(180)
-    assert (done.step, done.total) == (None, None)
-
-
-def test_a_bar_for_each_epoch_is_of_no_run() -> None:
-    output = Output()
-    for place, step in enumerate([10, 50, 100, 1, 20]):
-        output.write(tqdm(step, 100) + "\r", at_s=place)
-    done = output.now()
-    assert (done.counts, done.fraction, done.eta_s) == ("epoch", None, None)
-    assert total_steps(done) is None
 
 
 def test_more_done_than_the_total_gives_no_share() -> None:
@@ -202,19 +151,6 @@ def test_missing_output_means_nothing_is_known() -> None:
 FOUR = CommandHints(epochs=4)
 
 
-def test_epochs_of_the_command_make_an_estimate_of_a_bar_for_each_epoch() -> None:
-    known = TextProgress(FOUR, from_start=True)
-    for place, step in enumerate((*range(0, 189, 4), *range(0, 95, 4))):
-        known.add(Reading(step=step, total=188, open=True), after(float(place)))
-    done = known.progress(after(71))
-    assert (done.counts, done.epoch, done.epochs, done.estimated) == ("epoch", 2, 4, True)
-    assert done.epoch_fraction == pytest.approx(92 / 188)
-    assert done.epoch_eta_s == pytest.approx(96 / 4, rel=0.05)
-    assert done.fraction == pytest.approx((1 + 92 / 188) / 4)
-    assert done.eta_s == pytest.approx((96 + 2 * 188) / 4, rel=0.05)
-    assert total_steps(done) is None
-
-
 @pytest.mark.parametrize(
     ("hints", "from_start", "first"),
     [
@@ -229,29 +165,6 @@ def test_without_a_known_epoch_there_is_but_its_own_bar(hints, from_start, first
         known.add(Reading(step=step, total=188, open=True), after(float(place)))
     done = known.progress(after(5))
     assert (done.fraction, done.eta_s, done.epoch_fraction) == (None, None, 0.5)
-
-
-def test_a_counter_that_runs_on_over_epochs_is_the_runs() -> None:
-    output = Output()
-    for step in range(20, 280, 20):
-        output.write(f"epoch {step // 131} step {step}/5120 loss 2.5\n", at_s=step / 4)
-        if step < 131:
-            done = output.now()
-            assert (done.fraction, done.eta_s, done.epoch_fraction) == (None, None, None)
-    done = output.now()
-    assert (done.step, done.total, done.counts, done.estimated) == (260, 5120, "run", False)
-    assert done.eta_s == pytest.approx((5120 - 260) / 4)
-    assert output.progress.steps_per_s(after(65)) == pytest.approx(4)
-    assert total_steps(done) == 5120 and output.progress.counts_run
-
-
-def test_lines_without_a_total_drop_none() -> None:
-    output = Output()
-    for step in (20, 40, 60):
-        output.write(f"epoch {step // 20} step {step}/240 loss 2.5\n", at_s=step / 4)
-        output.write(f"step {step}: gradient norm 0.1, loss 2.5\n")
-    done = output.now()
-    assert (done.step, done.total, done.counts) == (60, 240, "run")
 
 
 def test_going_back_to_a_checkpoint_is_no_new_epoch() -> None:

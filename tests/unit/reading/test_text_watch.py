@@ -12,7 +12,6 @@ from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.reading.progress import text_watch
 from ddptop_runner.reading.progress.text_watch import TextWatch
 from ddptop_runner.store.disk import BLOCK_BYTES, punch
-from ddptop_runner.store.logs import LogFile
 
 
 @pytest.fixture
@@ -90,13 +89,6 @@ def test_a_new_attempt_begins_with_nothing(folder, watch) -> None:
     assert told(watch, 0) == (1, 3.5)
 
 
-def test_a_bar_that_rests_is_read_where_it_stands(folder, watch) -> None:
-    write(folder, 0, "\r 10%|█   | 10/100 [00:10<01:30,  1.00it/s, loss=2.5]")
-    look(watch)
-    look(watch)
-    assert told(watch, 0) == (10, 2.5)
-
-
 def test_what_was_written_before_has_no_time(folder, watch) -> None:
     write(folder, 0, "step 10/100 loss 2.5\nstep 20/100 loss 2.0\n")
     look(watch, age_s=60.0)
@@ -130,16 +122,6 @@ def test_a_flood_is_read_at_its_end_only_and_nothing_is_made_of_two_halves(folde
     assert seen > 6
 
 
-def test_many_logs_share_the_budget_in_turn(folder, watch, monkeypatch) -> None:
-    monkeypatch.setattr(text_watch, "BUDGET_BYTES", 4096)
-    monkeypatch.setattr(text_watch, "LEAST_BYTES", 1024)
-    for _ in range(8):
-        for rank in range(8):
-            write(folder, rank, "nothing\n" * 500 + "step 3 loss 1.5\n")
-        assert look(watch, ranks=range(8)) <= 4096
-    assert [told(watch, rank) for rank in range(8)] == [(3, 1.5)] * 8
-
-
 def test_a_dropped_head_is_passed_over(folder, watch) -> None:
     write(folder, 0, "step 1 loss 2.5\n")
     look(watch)
@@ -159,25 +141,3 @@ def test_log_truncated_under_its_writer_continues(folder, watch) -> None:
     look(watch)
     look(watch)
     assert told(watch, 0) == (2, 1.5)
-
-
-def test_zeros_of_a_full_disk_end_no_number(folder, watch) -> None:
-    write(folder, 0, b"step 1 loss 2.5\nstep 2 loss 1" + b"\0" * 9000 + b"7.5\nstep 3 loss 0.5\n")
-    look(watch)
-    assert told(watch, 0) == (3, 0.5)
-    assert watch.of_rank(0).loss_max == 2.5
-
-
-def test_read_new_reports_what_it_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "rank-0.log"
-    path.write_bytes(b"0123456789")
-    with LogFile(path) as log:
-        assert log.read_new(100) == (b"0123456789", False)
-        assert log.read_new(100) == (b"", False)
-        with path.open("ab") as file:
-            file.write(b"abcdefghij")
-        assert log.read_new(4) == (b"ghij", True)
-        with path.open("ab") as file:
-            file.write(b"x" * 2 * BLOCK_BYTES + b"\nnop")
-        drop_head(path, 2 * BLOCK_BYTES)
-        assert log.read_new(1 << 20) == (b"nop", True)

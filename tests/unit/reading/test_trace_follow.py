@@ -7,15 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.reading.test_trace_series import STREAM, event, record, scalar
+from tests.unit.reading.test_trace_series import STREAM
 
 from ddptop_runner.reading.event_files import (
     MAX_DEPTH,
-    READ_BYTES,
     EventFile,
     EventFiles,
     find_files,
-    maker_of,
 )
 from ddptop_runner.reading.text.parser import Reading
 
@@ -58,12 +56,6 @@ def test_a_search_is_bounded(tmp_path: Path) -> None:
     assert [file.written_at_s for file in found] == [2019.0 - n for n in range(16)]
     assert find_files(str(tmp_path), 1000.0, search_s=-1.0) == []
     assert find_files(str(tmp_path / "missing"), 0.0) == []
-
-
-def test_names_of_files() -> None:
-    assert maker_of(EVENTS) == ("host-3.example", 4711)
-    assert maker_of(f"{EVENTS}.v2") == ("host-3.example", 4711)
-    assert maker_of("events.out.tfevents.1795264528.host") == (None, None)
 
 
 class Traces(EventFiles):
@@ -114,20 +106,6 @@ def test_folder_tells_training_and_validation_apart(tmp_path: Path, traces: Trac
     assert kinds == {("train", "train"), ("validation", "val")}
 
 
-def test_pictures_between_losses_are_left_out(tmp_path: Path, traces: Traces) -> None:
-    picture = record(bytes(READ_BYTES // 3))
-    path = touch(tmp_path / EVENTS, 2000.0, STREAM[0] + picture + STREAM[1])
-    traces.find()
-    steps = [r.step for _ in range(4) for _, r in traces.new()]
-    assert steps == [0, 1]
-    with path.open("ab") as file:
-        file.write(picture[:-8])
-    assert traces.new() == traces.new() == []
-    with path.open("ab") as file:
-        file.write(picture[-8:] + STREAM[2])
-    assert [r.step for _ in range(2) for _, r in traces.new()] == [2]
-
-
 def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
     touch(tmp_path / "logs" / EVENTS, time.time(), b"".join(STREAM))
     watch = EventFiles(str(tmp_path), 0.0)
@@ -145,10 +123,3 @@ def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
         watch.close()
     assert watch._thread is not None
     wait_until(lambda: not watch._thread.is_alive())
-
-
-def test_backward_step_is_reported(tmp_path: Path, traces: Traces) -> None:
-    data = [record(event(step, scalar("loss", 1.0))) for step in (5, 6, 5)]
-    touch(tmp_path / EVENTS, 2000.0, b"".join(data))
-    traces.find()
-    assert traces.steps() == [5, 6, 5]

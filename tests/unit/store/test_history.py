@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import itertools
 import random
 import sqlite3
@@ -13,7 +12,7 @@ import pytest
 from tests.support.histories import START, dump, event, rank, write_losses
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.model.snapshot import SILENT, Event, GpuSample
+from ddptop_runner.model.snapshot import SILENT, GpuSample
 from ddptop_runner.store import history, history_reader
 from ddptop_runner.store.history import HistoryReader, HistoryWriter, Series
 from ddptop_runner.store.history_schema import RANK
@@ -61,17 +60,6 @@ def test_an_impossible_time_extends_no_span(path):
     assert HistoryReader(path).span() == (START, START)
 
 
-def test_what_is_not_known_has_no_point(path):
-    writer = HistoryWriter(path)
-    writer.add(START, 0, [rank(0, loss=1.0), rank(1)], [])
-    writer.add(START + 5, 0, [rank(0, loss=2.0), rank(1)], [])
-    writer.close()
-    series = HistoryReader(path).rank_series("loss", START, START + 5, 100)
-    assert list(series) == [0]
-    assert series[0].t == [START, START + 5]
-    assert HistoryReader(path).rank_series("cpu_percent", START, START + 5, 100) == {}
-
-
 @pytest.mark.parametrize("fields", [{"loss": float("nan")}, {"loss_state": "inf"}])
 def test_a_loss_that_is_not_finite_is_a_marked_gap(path, fields):
     writer = HistoryWriter(path)
@@ -82,38 +70,6 @@ def test_a_loss_that_is_not_finite_is_a_marked_gap(path, fields):
     assert series.t == [START, START + 1, START + 3]
     assert series.last == [1.0] * 3
     assert series.nonfinite_t == [START + 2]
-
-
-def test_a_rank_that_was_never_finite_has_marks_and_no_points(path):
-    writer = HistoryWriter(path)
-    writer.add(START, 0, [rank(loss_state="nan")], [])
-    writer.close()
-    series = HistoryReader(path).rank_series("loss", START, START, 100)[0]
-    assert (series.t, series.nonfinite_t) == ([], [START])
-
-
-def test_samples_of_one_second_become_one_point(path):
-    writer = HistoryWriter(path)
-    for offset, loss in ((0.0, 1.0), (0.4, 5.0), (0.8, 3.0), (1.2, 7.0)):
-        writer.add(START + offset, 0, [rank(loss=loss)], [])
-    writer.close()
-    series = HistoryReader(path).rank_series("loss", START, START + 5, 100)[0]
-    assert (series.t, series.min, series.mean) == ([START, START + 1], [1.0, 7.0], [3.0, 7.0])
-    assert (series.max, series.last) == ([5.0, 7.0], [3.0, 7.0])
-
-
-def test_points_carry_the_attempt_and_a_step_is_only_its_last(path):
-    writer = HistoryWriter(path)
-    for second in range(20):
-        writer.add(START + second, second // 15, [rank(step=second % 15)], [])
-    writer.close()
-    series = HistoryReader(path).rank_series("step", START, START + 19, 3)[0]
-    assert series.attempt == [0, 1] and series.last == [9, 4] and series.bucket_s == 10
-
-
-def test_a_metric_that_is_not_kept_is_refused(path):
-    with pytest.raises(ValueError, match="'accuracy' is not recorded per rank"):
-        HistoryReader(path).rank_series("accuracy", 0, 1, 10)
 
 
 def brute_force(losses: dict[int, float], since: int, until: int, width: int) -> Series:
@@ -162,25 +118,6 @@ def test_any_span_from_any_tier_matches_the_samples(path):
             assert series.min[:whole] == expected.min[:whole]
             assert series.mean[:whole] == expected.mean[:whole]
     assert 1 in widths and any(width % 600 == 0 for width in widths)
-
-
-def test_points_stay_where_they_are_when_the_window_moves(path):
-    write_losses(path, {second: float(second % 17) for second in range(1200)})
-    reader = HistoryReader(path)
-    before = reader.rank_series("loss", START + 100, START + 1000, 60)[0]
-    after = reader.rank_series("loss", START + 101, START + 1001, 60)[0]
-    assert before.bucket_s == after.bucket_s > 1
-    assert before.t[1:-1] == after.t[1:-1] and before.mean[1:-1] == after.mean[1:-1]
-
-
-def test_the_newest_sample_shows_at_once_in_the_coarsest_view(path):
-    writer = HistoryWriter(path)
-    for second in range(4000):
-        writer.add(START + second, 0, [rank(loss=float(second))], [])
-        if second in (2399, 2400, 3999):
-            series = HistoryReader(path).rank_series("loss", 0, START + 10**6, 4)[0]
-            assert series.last[-1] == float(second) and series.bucket_s >= 600
-    writer.close()
 
 
 def test_concurrent_writer_leaves_no_gap_in_a_read(path, monkeypatch):
@@ -326,24 +263,6 @@ def test_events_are_stored_at_once_whole_and_in_order(path):
     writer = HistoryWriter(path)
     assert writer.event(event()).seq == 5
     writer.close()
-
-
-def test_times_of_events_keep_their_microseconds(path):
-    writer = HistoryWriter(path)
-    rng = random.Random(3)
-    told = [
-        writer.event(
-            Event(
-                ts=dt.datetime(2026, 5, 1, tzinfo=dt.timezone.utc)
-                + dt.timedelta(microseconds=rng.randrange(10**13)),
-                type="alert",
-                message="",
-            )
-        )
-        for _ in range(50)
-    ]
-    writer.close()
-    assert HistoryReader(path).events() == told
 
 
 def test_a_look_at_the_latest_events_costs_no_more_in_a_long_history(tmp_path, monkeypatch):

@@ -67,31 +67,6 @@ def test_losses_of_all_ranks_are_the_lowest_the_median_and_the_highest(path: Pat
     assert coarse.mean[0] == pytest.approx(statistics.mean(map(statistics.median, first)))
 
 
-def test_some_ranks_alone(path: Path) -> None:
-    losses = some_losses(100)
-    writer = HistoryWriter(path)
-    write(writer, range(100), losses)
-    writer.close()
-    few = HistoryReader(path).rank_series("loss", START, START + 99, 11, [1, 5])
-    assert sorted(few) == [1, 5]
-    assert few[5].t == [START + t for t in range(0, 100, 10)]
-    first = [losses[s, 5] for s in range(10)]
-    assert few[5].mean[0] == pytest.approx(sum(first) / 10)
-    assert (few[5].min[0], few[5].max[0]) == (min(first), max(first))
-    assert few[5].step[0] == 9
-
-
-def test_a_loss_that_is_not_finite_names_its_bucket(path: Path) -> None:
-    writer = HistoryWriter(path)
-    for second in range(30):
-        ranks = [sample(r, 1.0, second, bad=(second, r) == (17, 4)) for r in range(RANKS)]
-        writer.add(utc_from_unix(START + second), 0, ranks, [])
-    writer.close()
-    found = HistoryReader(path).losses(START, START + 29, 400)
-    assert found is not None and found.nonfinite_t == [START + 17]
-    assert found.mean[17] == 1.0
-
-
 def test_file_removed_meanwhile_is_reported(path: Path) -> None:
     writer = HistoryWriter(path)
     write(writer, range(5), some_losses(5))
@@ -100,11 +75,6 @@ def test_file_removed_meanwhile_is_reported(path: Path) -> None:
     with pytest.raises(DdptopError, match=r"cannot be read \(No such file"), reader.open():
         path.unlink()
         path.stat()
-
-
-def test_no_file_is_an_empty_history(path: Path) -> None:
-    assert HistoryReader(path).losses(0, START, 100) is None
-    assert attempts_taken(HistoryReader(path)) == []
 
 
 def began(at: float, attempt: int) -> Event:

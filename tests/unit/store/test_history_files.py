@@ -12,7 +12,6 @@ from tests.support.histories import START, dump, event, rank, write_losses
 
 from ddptop_runner.base.errors import DamagedFileError
 from ddptop_runner.model.snapshot import GpuSample
-from ddptop_runner.store import history
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_schema import TIERS
 
@@ -23,18 +22,6 @@ def path(tmp_path: Path) -> Path:
 
 
 # --- nothing there, and old files ------------------------------------------------------------
-
-
-def test_no_file_and_an_empty_one_read_as_nothing(path):
-    for _ in range(2):
-        reader = HistoryReader(path)
-        assert reader.span() is None
-        assert reader.events() == [] and reader.attempt_starts() == []
-        assert reader.rank_series("loss", 0, START, 10) == {}
-        assert reader.gpu_series("power_w", 0, START, 10) == {}
-        path.touch()
-    HistoryWriter(path).close()
-    assert HistoryReader(path).span() is None
 
 
 # --- size ------------------------------------------------------------------------------------
@@ -108,15 +95,6 @@ def test_a_file_that_is_no_history_is_set_aside(path):
         assert len(HistoryReader(path).events()) == 1
 
 
-def test_another_programs_database_is_no_history(path):
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TABLE bookmarks (url)")
-    db.close()
-    with pytest.raises(DamagedFileError, match="not a valid history"):
-        HistoryReader(path).span()
-    assert HistoryWriter(path).lost_history is not None
-
-
 def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
     write_losses(path, dict.fromkeys(range(1000), 1.0))
     content = bytearray(path.read_bytes())
@@ -166,13 +144,6 @@ def test_values_of_unexpected_types_cost_no_sample_of_now(path, harm):
     assert HistoryReader(path).rank_series("loss", 0, START + 40, 10)[0].last == [3.0, 3.0]
 
 
-def test_a_scalar_whose_name_is_not_text_is_omitted(path):
-    write_losses(path, {0: 1.0})
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("INSERT INTO scalar_1s (t, scalar, value_mean) VALUES (?, x'00', 1)", (START,))
-    assert HistoryReader(path).scalar_series(0, START + 40, 10) == {}
-
-
 def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):
     folder = tmp_path / "not-there-yet"
     writer = HistoryWriter(folder / "history.db")
@@ -187,15 +158,6 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):
     reader = HistoryReader(folder / "history.db")
     assert len(reader.rank_series("loss", 0, START + 100, 1000)[0].t) == 31
     assert len(reader.events()) == 1
-
-
-def test_a_writer_that_can_never_write_gives_up_the_oldest(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "MAX_PENDING_ROWS", 20)
-    writer = HistoryWriter(tmp_path / "missing" / "history.db")
-    for second in range(100):
-        writer.add(START + second, 0, [rank(loss=1.0)], [])
-    assert all(len(rows) <= 20 for rows in writer._pending.values())
-    writer.close(final=True)
 
 
 def test_a_file_that_is_locked_by_someone_is_written_later(path):

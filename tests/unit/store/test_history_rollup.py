@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.model.snapshot import GpuSample, RankSample
+from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.store.history import (
-    GPU,
     RANK,
-    TIERS,
-    ddl,
-    gpu_row,
     merge_rows,
     rank_row,
 )
@@ -22,30 +18,6 @@ def rank_sample(**fields) -> RankSample:
 
 def of(kind, row) -> dict:
     return dict(zip(kind.columns, row, strict=True))
-
-
-def test_rows_have_one_value_per_column_and_tables_one_column_per_value():
-    assert len(rank_row(0, None, rank_sample())) == len(RANK.columns)
-    assert len(gpu_row(0, None, GpuSample(index=0))) == len(GPU.columns)
-    tables = "\n".join(ddl())
-    for kind in (RANK, GPU):
-        for tier in TIERS:
-            assert f"CREATE TABLE {kind.table(tier)} " in tables
-    assert all(f"{column} " in tables for column in (*RANK.columns[3:], *GPU.columns[3:]))
-
-
-def test_unknown_stays_unknown():
-    row = of(RANK, rank_row(7, None, rank_sample()))
-    assert {k: v for k, v in row.items() if v is not None} == {
-        "t": 7,
-        "rank": 3,
-        "loss_nonfinite": 0,
-    }
-
-
-def test_a_sample_knows_the_losses_between_two_snapshots():
-    row = of(RANK, rank_row(7, 0, rank_sample(loss=2.0, loss_min=1.0, loss_max=9.0)))
-    assert [row[f"loss_{a}"] for a in ("min", "mean", "max", "last")] == [1.0, 2.0, 9.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -63,13 +35,6 @@ def test_a_loss_that_is_not_finite_is_counted_and_left_out(fields):
     assert [row[f"loss_{a}"] for a in ("min", "mean", "max", "last")] == [None] * 4
 
 
-def test_extremes_that_are_not_finite_are_left_out():
-    row = of(
-        RANK, rank_row(7, 0, rank_sample(loss=2.0, loss_min=float("nan"), loss_max=float("inf")))
-    )
-    assert (row["loss_min"], row["loss_max"]) == (2.0, 2.0)
-
-
 def test_merging_takes_extremes_mean_last_and_sum():
     rows = [
         rank_row(10, 0, rank_sample(step=1, loss=4.0, rss_bytes=10)),
@@ -82,10 +47,3 @@ def test_merging_takes_extremes_mean_last_and_sum():
     assert row["loss_nonfinite"] == 1
     assert row["rss_bytes_mean"] == 12 and isinstance(row["rss_bytes_mean"], int)
     assert row["cpu_percent_mean"] is None
-
-
-def test_a_metric_that_is_not_kept_is_named_with_those_that_are():
-    with pytest.raises(
-        ValueError, match=r"'lr' is not recorded per rank; choose from step, .*loss"
-    ):
-        RANK.metric("lr")

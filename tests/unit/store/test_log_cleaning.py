@@ -7,6 +7,7 @@ import re
 import tracemalloc
 
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.store.log_clean import MAX_LINE_CHARS, UNSAFE
 from ddptop_runner.store.logs import LineCleaner, sanitize
@@ -14,57 +15,7 @@ from ddptop_runner.store.logs import LineCleaner, sanitize
 # --- cleaning --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [
-        ("plain\ttext: ä 漢 █\n", "plain\ttext: ä 漢 █\n"),
-        ("", ""),
-        ("\n\n", "\n\n"),
-        ("no newline", "no newline"),
-        ("dos\r\n", "dos\n"),
-        ("same\nsame\n", "same\nsame\n"),
-        # two-line bars: the upper line is redrawn with the lower
-        (
-            "Epoch 9/9 1it/s\nVal 1/3\r\x1b[2K\x1b[1A\x1b[2KEpoch 9/9  1it/s\n"
-            "Val 2/3\r\x1b[2K\x1b[1A\x1b[2KEpoch 9/9 1it/s\nVal 3/3\n",
-            "Epoch 9/9 1it/s\nVal 3/3\n",
-        ),
-        # what could harm a terminal
-        ("\x1b[2J\x1b[H\x1b[1;31mred\x1b[0m", "red"),
-        ("\x1b]0;owned\x07title", "title"),
-        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("\x1bP1$r\x1b\\dcs\x1b_apc\x1b\\\x1b^pm\x1b\\\x1bXsos\x1b\\", "dcs"),
-        ("\x1bc\x1b7\x1b(B\x1b=a", "a"),
-        ("bell\x07\x00\x0b\x0c\x0e\x7f!", "bell!"),
-        ("\x9b2Ja\x90x\x9cb\x85c", "abc"),
-        ("a\u200eb\u200bc\u200dd\u061ce\ufefff\xadg\u2060h\U000e0041i", "abcdefghi"),
-        ("\u202egnp.exe\u2028next\u2066", "gnp.exenext"),
-        # truncated or broken
-        ("a\x1b[31\nb", "a\nb"),
-        ("a\x1b]0;never ended\nb", "a\nb"),
-        ("a\x1b", "a"),
-        ("\x1b[3\x1b[1mx", "x"),
-        ("\x1b[3\x18x\x1b[3\x1ay", "xy"),
-        ("\x1bé\x1b[é", "éé"),
-        ("\x1b]0;x\x1b[1mbold", "bold"),
-        # redraws
-        (" 1%\r 2%\r 100%\n", " 100%\n"),
-        ("long state\rshort\n", "short\n"),
-        ("half\r", "half"),
-        ("bar 50%\r\x1b[2Kdone\n", "done\n"),
-        ("bar 50%\r\x1b[K\n", "\n"),
-        ("keep this\x1b[K\n", "keep this\n"),
-        ("keep\x1b[5K\n", "keep\n"),
-        ("gone\x1b[2Kx\n", "x\n"),
-        ("bar\r     \rline\n", "line\n"),
-        ("bar\r     \r\n", "\n"),
-        ("work |\b/\b-\b\\", "work \\"),
-        ("99%\b\b\b100%\n", "100%\n"),
-        ("\b\b\bx", "x"),
-        ("a\b", "a"),
-        ("trailing  \n", "trailing  \n"),
-    ],
-)
+@pytest.mark.parametrize(("written", "shown"), table(__file__, "lines"))
 def test_lines_are_shown_as_expected(written, shown):
     assert sanitize(written) == shown
     assert sanitize(written.encode()) == shown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 import tracemalloc
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,10 +39,6 @@ def test_the_tail_starts_where_counting_from_the_end_says(tmp_path, monkeypatch,
             last_lines(path, count)
             == [line.decode().strip("\n") for line in lines][max(0, len(lines) - count) :]
         )
-
-
-def test_a_log_that_is_not_there_has_no_lines(tmp_path):
-    assert last_lines(tmp_path / "rank-0.log", 10) == []
 
 
 def test_the_end_of_a_huge_log_is_read_without_the_rest(tmp_path):
@@ -128,15 +123,6 @@ def test_following_waits_for_the_first_log_and_takes_ranks_as_they_come(folder):
     batches.close()
 
 
-def test_ranks_that_are_not_wanted_are_not_read(folder):
-    for rank in range(3):
-        write(folder, 0, rank, f"{rank}\n")
-    follower = LogFollower(folder, [0, 2])
-    batches = follower.batches(0)
-    assert texts(next(batches)) == ["[rank 0] 0", "[rank 2] 2"]
-    batches.close()
-
-
 def test_no_line_is_lost_when_the_next_attempt_begins(folder):
     write(folder, 0, 0, "a\n")
     follower = LogFollower(folder, [0])
@@ -185,16 +171,6 @@ def test_a_leftover_that_never_stops_writing_does_not_hold_up_the_next_attempt(f
     batches.close()
 
 
-def test_one_attempt_is_followed_until_the_next_begins(folder):
-    write(folder, 0, 0, "a\n")
-    follower = LogFollower(folder, [0], attempt=0)
-    batches = follower.batches(poll_s=0.001)
-    assert texts(next(batches)) == ["[rank 0] a"]
-    write(folder, 0, 0, "b\nc")
-    write(folder, 1, 0, "not this\n")
-    assert texts([line for batch in batches for line in batch]) == ["[rank 0] b", "[rank 0] c"]
-
-
 def test_following_ends_when_the_job_is_over_and_everything_was_read(folder):
     write(folder, 0, 0, "a\n")
     asked = []
@@ -218,12 +194,6 @@ def test_following_ends_when_the_job_is_over_and_everything_was_read(folder):
     ]
 
 
-def test_iterating_yields_single_lines(folder):
-    write(folder, 0, 0, "a\nb\n")
-    assert texts(list(LogFollower(folder, is_over=lambda: True))) == ["[rank 0] a", "[rank 0] b"]
-    assert list(LogFollower(RunFolder(folder.path / "none"), is_over=lambda: True)) == []
-
-
 def test_a_log_that_was_cut_short_is_read_from_its_new_start(folder):
     write(folder, 0, 0, "a long line before\n")
     follower = LogFollower(folder, [0])
@@ -232,14 +202,6 @@ def test_a_log_that_was_cut_short_is_read_from_its_new_start(folder):
     folder.log_file(0, 0).write_text("new\n")
     assert texts(next(batches)) == ["[rank 0] new"]
     batches.close()
-
-
-def test_bytes_are_followed_as_written(folder):
-    raw = b"\x1b[2J\xff 1%\r 2%\r\n"
-    write(folder, 0, 0, raw)
-    with closing(ByteFollower(folder, [0], is_over=lambda: True)) as follower:
-        chunks = [chunk for batch in follower.batches() for chunk in batch]
-    assert b"".join(chunk.data for chunk in chunks) == raw
 
 
 def test_an_idle_follower_rests_and_a_busy_one_does_not(folder, monkeypatch):

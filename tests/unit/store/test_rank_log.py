@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import subprocess
 import sys
@@ -82,18 +81,6 @@ def test_log_beyond_its_limit_keeps_its_end_with_a_note(log: Path) -> None:
     assert b"\0" not in tail_bytes(log, size)
 
 
-def test_short_log_is_not_modified(log: Path) -> None:
-    write_lines(log, 0, 1000)
-    assert RankLog(log, LIMIT).look(1.0) == 0
-    assert numbers(whole(log)) == list(range(1000))
-
-
-def test_zeros_that_the_program_wrote_are_kept(log: Path) -> None:
-    log.write_bytes(b"\0" * 10_000 + b"\n")
-    with LogFile(log) as file:
-        assert file.read(1 << 20) == b"\0" * 10_000 + b"\n"
-
-
 def test_reader_in_the_dropped_start_continues_after_it(log: Path) -> None:
     write_lines(log, 0, 60_000)
     with LogFile(log) as reader:
@@ -162,17 +149,6 @@ def test_a_log_that_was_cut_short_from_outside_is_limited_as_before(log: Path) -
     write_lines(log, 50_005, 60_000)
     assert rank_log.look(3.0)
     assert whole(log)[-1] == "line 110004"
-
-
-def test_a_log_with_archives_of_an_earlier_version_opens_behind_its_hole(log: Path) -> None:
-    write_lines(log, 0, 10_000)
-    log.with_name("rank-0.log.1.gz").write_bytes(b"of no use any more")
-    log.with_name("rank-0.log.index.json").write_text('{"schema":1,"pieces":[],"punched_to":8192}')
-    with log.open("rb+") as file:
-        disk.punch(file.fileno(), 0, 8192)
-    note, *rest = whole(log)
-    assert note.startswith("──── 8 KiB of earlier output dropped")
-    assert numbers(rest)[-1] == 9999
 
 
 def fails_with(number: int) -> Callable[..., Any]:
@@ -254,27 +230,3 @@ def test_a_snapshot_is_replaced_in_place_on_a_full_disk(
     assert file.write(b"z") and not file.no_room
     file.close()
     assert path.read_bytes() == b"z" and allocated(path) <= 4096
-
-
-def test_blocks_that_are_reserved_are_not_reserved_again(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a full tmpfs, the failed call would release them."""
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(disk, "reserve", lambda _, offset, length: asked.append((offset, length)))
-    rank_log = RankLog(log, LIMIT)
-    for now_s in range(1, 5):
-        rank_log.look(float(now_s))
-        write_lines(log, 0, 50_000)
-    assert len(asked) > 2
-    for (offset, length), (later, _) in itertools.pairwise(asked):
-        assert later >= offset + length
-
-
-def test_a_new_log_is_checked_often_even_before_its_rank_prints(log: Path) -> None:
-    rank_log = RankLog(log, LIMIT)
-    for now_s in (1.0, 1.006, 2.0):
-        rank_log.look(now_s)
-        assert rank_log.next_look_s == disk.NEW_LOOK_S
-    rank_log.look(1.0 + disk.NEW_FOR_S)
-    assert rank_log.next_look_s == disk.LOOK_EVERY_S

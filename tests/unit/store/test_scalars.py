@@ -8,7 +8,6 @@ import sqlite3
 import pytest
 from tests.support.histories import START, rank
 
-from ddptop_runner.model.words import is_of_evaluation
 from ddptop_runner.store.history import SAME_S, HistoryReader, HistoryWriter
 from ddptop_runner.store.history_schema import MOST_SCALARS, SCALAR, TIERS
 
@@ -48,21 +47,6 @@ def test_a_value_that_lasts_is_a_point_now_and_then_and_an_evaluation_once(path)
     assert found["val_loss"].t == [START]
 
 
-def test_a_new_attempt_begins_with_a_point(path):
-    write(path, {0: {"val_loss": 3.0}})
-    write(path, {5: {"val_loss": 3.0}}, attempt=1)
-    assert series(path)["val_loss"].attempt == [0, 1]
-
-
-def test_an_evaluation_with_the_value_of_the_one_before_is_a_point_too(path):
-    writer = HistoryWriter(path, batch_s=60)
-    for second, reports in enumerate((1, 1, 2, 2, 2, 3)):
-        said = {"metrics": {"val_loss": 3.0}, "metric_reports": {"val_loss": reports}}
-        writer.add(START + second, 0, [rank(step=second, **said)], [])
-    writer.close()
-    assert series(path)["val_loss"].step == [0, 2, 5]
-
-
 def test_values_of_several_ranks_are_their_mean_between_least_and_greatest(path):
     writer = HistoryWriter(path)
     ranks = [rank(0, metrics={"a": None}), rank(1, metrics={"a": 1.0, "b": 2.0}), rank(2)]
@@ -82,15 +66,6 @@ def test_an_evaluation_that_ranks_report_one_after_another_is_one_point(path):
     found = series(path)["val_loss"]
     assert found.t == [START, START + 2, START + 4], "rank 1 is waited for once"
     assert found.mean == [5.0, 3.0, 2.5]
-
-
-def test_the_last_evaluation_is_kept_without_waiting_for_other_ranks(path):
-    writer = HistoryWriter(path)
-    for second, value in enumerate((3.0, 1.0)):
-        samples = [rank(0, metrics={"val_loss": value}), rank(1, metrics={"val_loss": 3.0})]
-        writer.add(START + second, 0, samples, [], final=second == 1)
-    writer.close()
-    assert series(path)["val_loss"].mean == [3.0, 2.0]
 
 
 def test_an_evaluation_is_not_new_because_its_reports_become_known(path):
@@ -123,16 +98,6 @@ def test_many_and_unprintable_names_are_left_out(path):
     assert sorted(series(path)) == sorted(names[:MOST_SCALARS])
 
 
-def test_second_writer_continues_with_the_same_names(path):
-    write(path, {0: {"a": 1.0, "b": 1.0}})
-    write(path, {1: {"b": 2.0, "c": 3.0}})
-    assert {name: one.last for name, one in series(path).items()} == {
-        "a": [1.0],
-        "b": [1.0, 2.0],
-        "c": [3.0],
-    }
-
-
 def test_long_runs_are_read_from_coarse_tiers(path):
     write(path, {second: {"lr": float(second)} for second in range(0, 9000, 5)})
     with contextlib.closing(sqlite3.connect(path)) as db, db:
@@ -143,14 +108,3 @@ def test_long_runs_are_read_from_coarse_tiers(path):
     assert len(found.t) <= 21
     assert found.mean[0] < found.mean[-1]
     assert found.last[-1] == 8995.0
-
-
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        *[("val_loss", True), ("validation loss", True), ("loss/eval", True), ("test.acc", True)],
-        *[("lr", False), ("value", False), ("latest", False), ("interval", False)],
-    ],
-)
-def test_evaluations_are_recognized_by_name(name, is_one):
-    assert is_of_evaluation(name) is is_one

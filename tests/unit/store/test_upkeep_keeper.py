@@ -143,11 +143,5 @@ def test_the_next_attempts_logs_hold_blocks_until_the_job_ends(keeper, folder):
     assert not ready.parent.exists()
 
 
-def test_a_log_whose_file_is_gone_is_no_trouble(keeper, folder):
-    assert keeper.look(0, 1.0) == []
-    folder.log_file(0, 0).unlink()
-    assert keeper.look(0, 2.0) == []
-
-
 def raise_(error: Exception) -> None:
     raise error

@@ -248,7 +248,9 @@ def _read(found: Reading, drawn: dict[str, list[_Drawn]]) -> None:
             found.value(one.curve.name, one.raw, one.columns, one.style, form_of(unit))
 
 
-MAX_PAUSE_S = 15.0
+LEAST_SPAN_S = 900.0
+"""A history of devices is drawn over at least this time."""
+
 NOTHING = Points([], [], [], [])
 
 
@@ -258,42 +260,21 @@ def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
     Figures that the driver does not report have no curve.
     """
     known = history.figures
-    memory = _share(known.get("memory", NOTHING), gpu.mem_total_bytes)
     curves = (
-        Curve("util", known.get("util", NOTHING), "%", 0.0, 100.0, band=True),
-        Curve("memory", memory, "%", 0.0, 100.0),
-        Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w, band=True),
+        Curve("util", known.get("util", NOTHING), "%", 0.0, 100.0),
+        Curve("memory", known.get("memory", NOTHING), "bytes", 0.0, gpu.mem_total_bytes),
+        Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w),
         Curve("temperature", known.get("temperature", NOTHING), "°C"),
     )
     recorded = tuple(curve for curve in curves if curve.points.t)
-    first = history.until if history.first is None else history.first
     return FiguresData(
         recorded,
-        since=history.since,
+        since=min(history.since, history.until - LEAST_SPAN_S),
         until=history.until,
-        window_s=history.until - history.since,
         marks=history.marks,
         watched=True,
-        whole=(min(first, history.until - 1), history.until),
         empty="no history yet: recording starts now",
     )
-
-
-def _share(points: Points, total: int | None) -> Points:
-    """Bytes as a percentage of `total`; empty if that is unknown."""
-    if not total:
-        return NOTHING
-    low, mean, high = (
-        [None if value is None else 100 * value / total for value in values]
-        for values in (points.low, points.mean, points.high)
-    )
-    return Points(points.t, low, mean, high)
-
-
-def pause_s(span_s: float | None, history: DeviceHistory, cells: int) -> float:
-    """How long the chart can stay unchanged: until it would differ by one column."""
-    shown_s = history.until - (history.first or history.since) if span_s is None else span_s
-    return min(MAX_PAUSE_S, max(0.9, shown_s / max(1, 2 * cells)))
 
 
 def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> Sequence[Curve]:

@@ -2,141 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-from msgspec.structs import replace
+from collections.abc import Mapping, Sequence
 
 from ddptop.charts.spark import spark
 from ddptop.draw.panels import short_name
-from ddptop.job.figures.columns import Column, Row
-from ddptop.job.figures.devices import FIELD_NAMES, FIGURES, heat, known
+from ddptop.job.figures.columns import Cell, Column, Row
+from ddptop.job.figures.devices import FIELD_NAMES, FIGURES, known
 from ddptop.job.help import slowed_by
-from ddptop.job.record import Job
+from ddptop.job.series import DeviceHistory
 from ddptop.style import Line, blocks, clip, field, fill, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
-from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
-
-Holder = Callable[[GpuSample], Line]
-"""Formats who uses a device, and its problems."""
 
 Owners = Mapping[int, "tuple[str, int | None]"]
 """Job and rank by PID."""
 
 NO_HOSTS: Mapping[str, str] = {}
+NOBODY: Owners = {}
+NOT_IDLE: Mapping[str, float] = {}
 LOST_WORDS = "lost: the driver is not responding"
 _TROUBLE_CELLS = 200
-_HOLDER_CELLS = 72
-RECENT_BUCKETS = 60
-"""Number of ten-second buckets in a sparkline of ten minutes."""
-_BAR_MOST = 60
-_CURVES = ((140, 30), (100, 15))
-"""(minimum width, cells of a sparkline)."""
+_HOLDER_CELLS = 100
 
 
-def device_lines(
-    gpus: Sequence[GpuSample],
-    cells: int,
-    holder: Holder,
-    recent: Mapping[str, Sequence[float | None]] | None = None,
-    hosts: Mapping[str, str] = NO_HOSTS,
-) -> list[Line]:
-    """A row of column names, then one line per device: bars, figures, and who uses it.
-
-    Args:
-        gpus: the devices.
-        cells: the width.
-        holder: formats who uses a device.
-        recent: by UUID, utilization in the last ten minutes, in percent, oldest first.
-        hosts: short host names, if there are several hosts.
-    """
-    names = [short_name(gpu.name) for gpu in gpus]
-    differ = len(set(names)) > 1 and cells >= 96
-    name_cells = min(18, max(map(len, names), default=0)) + 2 if differ else 0
-    spark_cells = 0 if recent is None else next((n for least, n in _CURVES if cells >= least), 0)
-    full = cells >= 72
-    memory = [
-        units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
-        if full
-        else units.size(gpu.mem_used_bytes)
-        for gpu in gpus
-    ]
-    power = [units.watts(gpu.power_w, gpu.power_limit_w if full else None) for gpu in gpus]
-    holders = [holder(gpu) for gpu in gpus]
-    index_cells = max((len(label(gpu, hosts)) for gpu in gpus), default=1) + 2
-    memory_cells = max(map(len, memory), default=0)
-    power_cells = max(5, *map(len, power)) if power else 5
-    room = cells - index_cells - name_cells - memory_cells - power_cells - 19
-    room -= spark_cells + bool(spark_cells)
-    bars = min(_BAR_MOST, room - min(max(map(width, holders), default=0), max(0, room - 10)))
-    util_cells, memory_bar_cells = max(0, bars // 2), max(0, bars - bars // 2)
-    head = "".join(
-        (
-            " " * index_cells,
-            pad("device" if name_cells else "", name_cells),
-            pad("util", util_cells + 6),
-            pad(" last 10m", spark_cells + 1) if spark_cells else "",
-            pad(" memory", memory_bar_cells + memory_cells + 2),
-            f"{'temp':>6} ",
-            f"{'power':>{power_cells}}  ",
-            "used by" if any(holders) else "",
-        )
-    )
-    lines = [fit(line((head, "dim")), cells)]
-    unseen = first_seen(recent or {})
-    for gpu, name, used, watts, held in zip(gpus, names, memory, power, holders, strict=True):
-        who: Line = (
-            (f" {label(gpu, hosts):>{index_cells - 2}} ", "strong"),
-            (pad(name, name_cells), "dim"),
-        )
-        if gpu.lost:
-            lines.append(fit((*who, (f"✗ {gpu.note or LOST_WORDS}", "bad")), cells))
-            continue
-        figures: Line = (
-            *_bar("util", gpu, util_cells),
-            (f"{units.percent(gpu.util_percent):>6} ", known(gpu.util_percent)),
-            *_recent((recent or {}).get(gpu.uuid or "", ()), spark_cells, unseen),
-            *_bar("memory", gpu, memory_bar_cells),
-            (f" {used:>{memory_cells}} ", known(gpu.mem_used_bytes)),
-            (f"{units.celsius(gpu.temperature_c):>6} ", heat(gpu)),
-            (f"{watts:>{power_cells}}  ", known(gpu.power_w)),
-        )
-        lines.append(fit((*who, *figures, *held), cells))
-    return lines
-
-
-def _recent(values: Sequence[float | None], cells: int, unseen: int) -> Line:
-    """Recent utilization as a sparkline."""
-    if not cells:
-        return ()
-    return ((small_curve(values, cells, unseen), "median"), (" ", ""))
-
-
-def first_seen(recent: Mapping[str, Sequence[float | None]]) -> int:
-    """How many of the oldest values are unknown for all devices."""
-    known_ones = (
-        next((place for place, value in enumerate(values) if value is not None), len(values))
-        for values in recent.values()
-    )
-    return min(known_ones, default=0)
-
-
-def small_curve(values: Sequence[float | None], cells: int, unseen: int = 0) -> str:
-    """Percentages as a sparkline; each dot is the mean of its buckets.
-
-    Args:
-        values: up to ten minutes of values.
-        cells: width of the sparkline.
-        unseen: how many of the oldest values to skip, so that a short history begins at the left.
-    """
-    dots = min(RECENT_BUCKETS, 2 * cells)
-    padded = [*list(values)[-RECENT_BUCKETS:][unseen:], *([None] * RECENT_BUCKETS)]
+def small_curve(values: Sequence[float | None], cells: int) -> str:
+    """Percentages as a sparkline of up to `cells`; each dot is the mean of its buckets."""
+    dots = min(len(values), 2 * cells)
     shares: list[float | None] = []
     for dot in range(dots):
-        first, last = dot * RECENT_BUCKETS // dots, (dot + 1) * RECENT_BUCKETS // dots
-        known_ones = [value for value in padded[first:last] if value is not None]
+        part = values[dot * len(values) // dots : (dot + 1) * len(values) // dots]
+        known_ones = [value for value in part if value is not None]
         shares.append(sum(known_ones) / len(known_ones) if known_ones else None)
     return spark(shares, 0.0, 100.0)
 
@@ -148,11 +45,6 @@ def label(gpu: GpuSample, hosts: Mapping[str, str] = NO_HOSTS) -> str:
     """
     host = f"{hosts[gpu.host]}:" if gpu.host is not None and gpu.host in hosts else ""
     return f"{host}{gpu.index}m" if gpu.parent_uuid is not None else f"{host}{gpu.index}"
-
-
-def _bar(figure: str, gpu: GpuSample, cells: int) -> Line:
-    of = next(one.bar for one in FIGURES if one.key == figure and one.bar is not None)
-    return blocks(of.share(gpu), cells, of.style(gpu))
 
 
 # --- problems of a device -------------------------------------------------------------------------
@@ -189,31 +81,41 @@ def _brief_reason(reasons: Sequence[str]) -> str:
 # --- who uses a device ----------------------------------------------------------------------------
 
 
-def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = False) -> Line:
-    """A device's problems and who uses it: jobs and ranks, or user and command.
+def holder_text(
+    gpu: GpuSample,
+    owners: Owners = NOBODY,
+    idle_s: Mapping[str, float] = NOT_IDLE,
+    *,
+    brief: bool = False,
+) -> Line:
+    """Whether a device is wasted, its problems, and who uses it.
 
-    `brief` omits reasons to leave room for the user.
+    Its users are jobs and ranks, or user and command; for a device split into MIG instances, it is
+    their number. `brief` omits reasons to leave room for the user.
     """
+    if gpu.lost:
+        return line((f"✗ {gpu.note or LOST_WORDS}", "bad"))
+    trouble = [wasted_words(gpu, idle_s), device_trouble(gpu, brief)]
+    if gpu.mig_instances:
+        number = units.plural(len(gpu.mig_instances), "MIG instance")
+        return join([*trouble, line((number, "dim"))], "  ")
     held: dict[str, list[int]] = {}
     others: list[str] = []
     for process in gpu.processes or []:
-        job, rank = (owners or {}).get(process.pid, (process.job, process.rank))
+        job, rank = owners.get(process.pid, (process.job, process.rank))
         if job is not None:
             held.setdefault(job, []).extend([] if rank is None else [rank])
         else:
             others.append(stranger(process))
-    parts = [
-        device_trouble(gpu, brief),
-        *(line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())),
-    ]
-    parts += [line((text, "dim")) for text in dict.fromkeys(others)]
     if gpu.processes is None:  # a busy device may well be used by a job
-        parts.append(line(("n/a", "dim")))
+        others.append("n/a")
     elif (unknown := unknown_holder(gpu)) is not None:
-        parts.append(line((unknown if gpu.processes else f"busy: {unknown}", "dim")))
+        others.append(unknown if gpu.processes else f"busy: {unknown}")
     elif not gpu.processes:
-        parts.append(line(("free", "dim")))
-    return fill(parts, _HOLDER_CELLS, "  ")
+        others.append("free")
+    users = [line((clip(job, 20), ""), (_ranks(held[job]), "dim")) for job in sorted(held)]
+    users += [line((text, "dim")) for text in dict.fromkeys(others)]
+    return fill([*trouble, *users], _HOLDER_CELLS, "  ")
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -235,69 +137,17 @@ def program(command: str | None) -> str:
     return first.rpartition("/")[2] + space + rest
 
 
-def rank_holder(view: Job) -> Holder:
-    """Formats which of the job's ranks use a device, their name for it, and who else uses it."""
-    ranks = view.snapshot.ranks if view.snapshot is not None else []
-    mine = {rank.pid for rank in ranks if rank.pid is not None}
-    if view.foreign is not None:
-        mine.update(view.foreign.pids)
-
-    def holder(gpu: GpuSample) -> Line:
-        parts: list[Line] = []
-        own = [rank for rank in ranks if is_own(rank, gpu)]
-        if own:
-            parts.append(line((units.name_ranks([rank.rank for rank in own], compact=True), "dim")))
-        names = {rank.cuda_device for rank in own if rank.cuda_device is not None}
-        if len(names) == 1 and (name := names.pop()) != gpu.index:
-            parts.append(line((f"cuda:{name}", "dim")))
-        parts.insert(0, device_trouble(gpu, brief=True))
-        strangers = [p for p in gpu.processes or [] if p.job != view.name and p.pid not in mine]
-        if strangers:
-            parts.append(line((f"+{len(strangers)} from outside this job", "warn")))
-        return fill(parts, 48, " ")
-
-    return holder
-
-
 WASTED_S = 120.0
 """A device that is in use but idle for this long is wasted."""
 
 
-def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
-    """How long a device in use has been idle; None if it is busy or free."""
+def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
+    """`▲ idle for 12m` for a device in use; empty if it is busy or free."""
     spent_s = idle_s.get(gpu.uuid or "", 0.0)
     held = any((p.mem_used_bytes or 0) > SMALL_CONTEXT_BYTES for p in gpu.processes or [])
-    if gpu.lost or not held or spent_s < WASTED_S or (gpu.util_percent or 0) > 1:
-        return None
-    return spent_s
-
-
-def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
-    """`▲ idle for 12m`; empty if it is not wasted."""
-    spent_s = wasted_s(gpu, idle_s)
-    if spent_s is None:
+    if not held or spent_s < WASTED_S or (gpu.util_percent or 0) > 1:
         return ()
     return line((f"▲ idle for {units.brief_duration(spent_s)}", "warn"))
-
-
-def holder_words(
-    owners: Owners, idle_s: Mapping[str, float], here: str, *, brief: bool = False
-) -> Holder:
-    """Formats who uses a device, its problems, and whether it is wasted.
-
-    Args:
-        owners: job and rank of each process on this host, by PID.
-        idle_s: how long each device has been idle, by UUID.
-        here: this host.
-        brief: whether there is little room.
-    """
-
-    def holder(gpu: GpuSample) -> Line:
-        known: Owners = owners if gpu.host in (None, here) else {}
-        parts = [wasted_words(gpu, idle_s), holder_text(gpu, known, brief=brief)]
-        return fill(parts, 200, "  ")
-
-    return holder
 
 
 def common_name(gpus: Sequence[GpuSample]) -> str | None:
@@ -306,79 +156,69 @@ def common_name(gpus: Sequence[GpuSample]) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-BAR_CELLS = 10
+BAR_CELLS, BAR_MOST = 5, 14
+BRIEF_BELOW = 72
+"""On narrower terminals, memory and power have no totals."""
 
-_GPU = Column("gpu", "GPU", 4)
-_HELD = Column("held", " used by", 20, flex=True)
 
-
-def device_columns(cells: int, names_differ: bool, label_cells: int = 4) -> tuple[Column, ...]:
-    """The columns of a table of that width; `label_cells` is the width of a device's label."""
-    curve = 30 if cells >= 150 else 15
-    columns = [replace(_GPU, width=max(4, label_cells))]
-    if cells >= 160 and names_differ:
+def device_columns(
+    cells: int,
+    gpus: Sequence[GpuSample],
+    hosts: Mapping[str, str] = NO_HOSTS,
+    *,
+    has_history: bool = False,
+) -> tuple[Column, ...]:
+    """The columns of a table of these devices, `cells` wide."""
+    label_cells = max((len(label(gpu, hosts)) for gpu in gpus), default=0)
+    columns = [Column("gpu", "GPU", max(3, label_cells))]
+    if cells >= 160 and len({gpu.name for gpu in gpus}) > 1:
         columns.append(Column("name", "device", 18, drop=10))
     for one in FIGURES:
         if not one.title or cells < one.least:
             continue
         if one.bar is not None:
-            columns.append(Column(f"{one.key}_bar", "", BAR_CELLS, drop=one.bar.drop))
-        columns.append(Column(one.key, one.title, one.width, ">", one.drop))
-        if one.key == "util":
-            columns.append(Column("recent", "last 10m", curve, drop=7))
-    return (*columns, _HELD)
+            bar = Column(f"{one.key}_bar", "", BAR_CELLS, "<", one.bar.drop, True, BAR_MOST)
+            columns.append(bar)
+        size = one.width if one.brief is None or cells >= BRIEF_BELOW else one.brief_width
+        columns.append(Column(one.key, one.title, size, ">", one.drop))
+        if one.key == "util" and has_history:
+            columns.append(Column("recent", "last 10m", 15, drop=7, flex=cells >= 140, most=30))
+    return (*columns, Column("held", " used by", 22, flex=True))
 
 
 def device_row(
     gpu: GpuSample,
+    layout: Mapping[str, int],
     owners: Owners,
-    recent: Mapping[str, Sequence[float | None]],
-    idle_s: Mapping[str, float],
-    curve: int,
-    *,
-    unseen: int = 0,
-    brief: bool = False,
+    history: DeviceHistory,
     hosts: Mapping[str, str] = NO_HOSTS,
 ) -> Row:
     """A device's cells by column.
 
     Args:
         gpu: the device.
+        layout: the width of each column.
         owners: job and rank by PID.
-        recent: by UUID, utilization in the last ten minutes, in percent.
-        idle_s: by UUID, how long each device has been idle.
-        curve: width of its sparkline.
-        unseen: the result of `first_seen`.
-        brief: whether there is no room for reasons.
+        history: the devices' utilization so far.
         hosts: short host names, if there are several hosts.
     """
-    head = {
+    recent = history.recent.get(gpu.uuid or "", ())
+    row: dict[str, Cell] = {
         "gpu": (f"{label(gpu, hosts):>3}", "strong"),
         "name": (short_name(gpu.name), "dim"),
-        "recent": (small_curve(recent.get(gpu.uuid or "", ()), curve, unseen), "median"),
+        "recent": (small_curve(recent, layout.get("recent", 0)), "median"),
     }
-    if gpu.lost:
-        return {**head, "held": line((f" ✗ {gpu.note or LOST_WORDS}", "bad"))}
-    shown = [one for one in FIGURES if one.title]
-    return {
-        **head,
-        **{one.key: one.styled(gpu) for one in shown},
-        **{
-            f"{one.key}_bar": blocks(one.bar.share(gpu), BAR_CELLS, one.bar.style(gpu))
-            for one in shown
-            if one.bar is not None
-        },
-        "held": _held(gpu, owners, idle_s, brief=brief),
-    }
-
-
-def _held(gpu: GpuSample, owners: Owners, idle_s: Mapping[str, float], *, brief: bool) -> Line:
-    """A device's problems and who uses it; for a device split into MIG instances, their number."""
-    parts = [wasted_words(gpu, idle_s), holder_text(gpu, owners, brief=brief)]
-    if gpu.mig_instances:
-        parts = [device_trouble(gpu, brief)]
-        parts.append(line((f"{units.plural(len(gpu.mig_instances), 'MIG instance')}", "dim")))
-    return (" ", ""), *fill(parts, 200, "  ")
+    for one in FIGURES:
+        if one.key not in layout:
+            continue
+        row[one.key] = one.styled(gpu, brief=layout[one.key] < one.width)
+        if one.bar is not None:
+            cells = layout.get(f"{one.key}_bar", 0)
+            row[f"{one.key}_bar"] = blocks(one.bar.share(gpu), cells, one.bar.style(gpu))
+    held = holder_text(gpu, owners, history.idle_s)
+    if width(held) >= layout.get("held", 0):
+        held = holder_text(gpu, owners, history.idle_s, brief=True)
+    return {**row, "held": ((" ", ""), *held)}
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -417,38 +257,16 @@ def heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
 _LABEL_CELLS = 10
 
 
-def detail_lines(
-    gpu: GpuSample,
-    cells: int,
-    rows: int,
-    owners: Owners | None = None,
-    *,
-    processes: bool = True,
-) -> list[Line]:
-    """The device's identity and state, its figures, its processes, and what is unknown.
-
-    If there are too few `rows`, the processes and then the rarer figures are cut, with a note.
-    Without `processes`, remedies for throttling and errors are shown instead.
-    """
-    title = f"GPU {gpu.index}"
-    if gpu.parent_uuid is not None:
-        title += ", MIG instance"
+def detail_lines(gpu: GpuSample, cells: int, rows: int) -> list[Line]:
+    """The device's identity, its state with remedies, its figures, and what is unknown."""
+    title = f"GPU {gpu.index}" + ", MIG instance" * (gpu.parent_uuid is not None)
     facts = [text for text in (gpu.name, gpu.pci_bus_id, gpu.uuid) if text]
     note = line((clip("   ".join(facts), max(0, cells - 20)), "dim"))
-    first = [rule(title, cells, note), *_state(gpu, cells, helps=not processes)]
-    last: list[Line] = []
+    lines = [rule(title, cells, note), *_state(gpu, cells)]
     if not gpu.lost:
         for name, parts in _figures(gpu).items():
-            lines = _flow(name, parts, cells)
-            if name in ("load", "memory"):
-                first += lines
-            else:
-                last += lines
-    last += _unknown(gpu, cells)
-    if not processes:
-        return _cut([*first, *last], rows)
-    room = max(4, rows - len(first) - len(last))
-    return _cut([*first, *_cut(_processes(gpu, cells, owners or {}), room), *last], rows)
+            lines += _flow(name, parts, cells)
+    return _cut([*lines, *_unknown(gpu, cells)], rows)
 
 
 def _cut(lines: list[Line], rows: int) -> list[Line]:
@@ -458,7 +276,7 @@ def _cut(lines: list[Line], rows: int) -> list[Line]:
     return [*lines[: rows - 1], line((f" and {units.plural(missing, 'line')} more", "dim"))]
 
 
-def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
+def _state(gpu: GpuSample, cells: int) -> list[Line]:
     if gpu.lost:
         return _flow("state", _words(f"✗ {gpu.note or LOST_WORDS}", "bad", cells), cells)
     lines: list[Line] = []
@@ -466,13 +284,11 @@ def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
         lines += _flow("state", _words(f"i {gpu.note}", "dim", cells), cells)
     if slowed := slowed_by(gpu):
         lines += _flow("slowed", _words(f"▼ {'; '.join(slowed)}", "warn", cells), cells)
-        if helps:
-            lines += _flow("", _words(codes.throttle(slowed[0]).remedy, "dim", cells), cells)
+        lines += _flow("", _words(codes.throttle(slowed[0]).remedy, "dim", cells), cells)
     for code in gpu.xid or []:
         xid = codes.xid(code)
         lines += _flow("XID", _words(f"✗ {code}: {xid.meaning}", "bad", cells), cells)
-        if helps:
-            lines += _flow("", _words(xid.remedy, "dim", cells), cells)
+        lines += _flow("", _words(xid.remedy, "dim", cells), cells)
     if lines:
         return lines
     if gpu.throttle_reasons is None and gpu.xid is None:
@@ -526,47 +342,6 @@ def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
         name = "" if lines else "n/a"
         lines += _flow(name, _words(text, "dim", cells), cells)
     return lines
-
-
-def _processes(gpu: GpuSample, cells: int, owners: Owners) -> list[Line]:
-    if gpu.processes is None:
-        return []
-    if not gpu.processes:
-        unknown = unknown_holder(gpu)
-        text = "none; the device is free" if unknown is None else f"none listed; busy: {unknown}"
-        return _flow("processes", _words(text, "dim", cells), cells)
-    job = pad("job", _job_cells(cells))
-    head = f" {'PID':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"
-    return [
-        fit(line((head, "dim")), cells),
-        *(_process(process, cells, owners) for process in _heaviest_first(gpu.processes)),
-    ]
-
-
-def _job_cells(cells: int) -> int:
-    return 30 if cells >= 100 else 18
-
-
-def _heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
-    return sorted(processes, key=lambda process: -(process.mem_used_bytes or 0))
-
-
-def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
-    job, rank = owners.get(process.pid, (process.job, process.rank))
-    whose = units.NOT_AVAILABLE if process.note else "-"
-    if job is not None:
-        whose = job if rank is None else f"{clip(job, _job_cells(cells) - 9)} rank {rank}"
-    memory, share = process.mem_used_bytes, process.sm_util_percent
-    command = program(process.command) if process.command else process.note or units.NOT_AVAILABLE
-    spans: Line = (
-        (f" {process.pid:>8}  ", "strong"),
-        (pad(process.user or units.NOT_AVAILABLE, 10) + " ", "" if process.user else "dim"),
-        (f"{units.size(memory):>9} ", "" if memory is not None else "dim"),
-        (f"{units.percent(share):>6}  ", "" if share is not None else "dim"),
-        (pad(whose, _job_cells(cells)) + " ", "" if job else "dim"),
-        (command, "dim"),
-    )
-    return fit(spans, cells)
 
 
 def _flow(name: str, parts: Sequence[Line], cells: int) -> list[Line]:

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.job.figures.ranks import FIGURES, NOTHING, Map, figure, shown
+from ddptop.job.figures.ranks import FIGURES, NOTHING, Map
 from ddptop.job.keys import key as key_of
 from ddptop.job.outliers import severity
-from ddptop.job.ranks import CALM, counts_own, memory_share
+from ddptop.job.ranks import CALM
 from ddptop.job.status import rank_state
-from ddptop.style import Line, Span, field, line, width
-from ddptop_runner.base import units
+from ddptop.style import Line, Span, fill, line
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.snapshot import GpuSample, RankSample
+from ddptop_runner.model.snapshot import RankSample
 
 FEWEST = 65
 """Minimum number of ranks to show the map by default."""
@@ -31,11 +30,10 @@ UNKNOWN: Span = ("·", "faint")
 _BEHIND_BY = ("band", "median", "busy", "warn", "bad")
 
 Apart = Mapping[int, RankDeviation]
-Gpus = Mapping[int, GpuSample]
 
 
 _BEHIND = Map(
-    4, "steps behind the leading rank", lambda rank, apart: None, (1, 2, 10, 100),
+    6, "steps behind the leader", lambda rank, apart: None, (1, 2, 10, 100),
     ("none", "1", "2-9", "10-99", "≥100"), _BEHIND_BY,
     lambda steps: steps, lambda steps: f"{steps:.0f} behind", (0, 1),
 )  # fmt: skip
@@ -93,53 +91,28 @@ def _state_cell(rank: RankSample) -> Span:
 
 
 def legend(key: str, ranks: Sequence[RankSample], cells: int) -> Line:
-    """What each glyph means; for states, those present and the number of ranks in each.
-
-    Entries are closer together if there are few `cells`.
-    """
-    entries: list[tuple[Span, str]]
-    gaps: tuple[str, ...]
+    """What each glyph means; for states, those present and the number of ranks in each."""
     if key == STATE:
-        gaps = ("   ", "  ", " ")
         firsts = {rank.state: rank for rank in reversed(ranks)}
         entries = [
             (_state_cell(firsts[state]), f"{number:,} {'n/a' if state == 'unknown' else state}")
             for state, number in Counter(rank.state for rank in ranks).most_common()
         ]
     else:
-        figure, gaps = _BY_KEY[key], ("  ", " ")
-        levels = (*zip(GLYPHS, figure.styles, strict=True), UNKNOWN)
-        entries = list(zip(levels, (*figure.legend, "n/a"), strict=True))
-    lines = [_apart(entries, gap) for gap in gaps]
-    return next((one for one in lines if width(one) <= cells), lines[-1])
+        levels = (*zip(GLYPHS, _BY_KEY[key].styles, strict=True), UNKNOWN)
+        entries = list(zip(levels, (*_BY_KEY[key].legend, "n/a"), strict=True))
+    parts = [line((f" {glyph} ", style), (text, "dim")) for (glyph, style), text in entries]
+    return fill(parts, cells, " ")
 
 
-def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
-    """Glyphs and their meanings, with a gap between them."""
-    spans: list[Span] = [(" ", "")]
-    for place, ((glyph, style), text) in enumerate(entries, 1):
-        after = gap if place < len(entries) else ""
-        spans += [(f"{glyph} ", style), (text + after, "dim")]
-    return tuple(spans)
+def map_hint(rows: str) -> Line:
+    """The hint next to the map's title: the key, and the visible `rows` unless all are."""
+    hint = line((key_of("ranks.figure"), "busy"), (" next metric", "dim"))
+    return line(*hint, (f"   rows {rows}", "dim")) if rows else hint
 
 
-def map_hint(title: str, rows: str, cells: int) -> Line:
-    """The hint next to the map's title: the visible `rows`, unless all are, and the key."""
-    named = (key_of("ranks.figure"), "busy")
-    whole, brief = line(named, (" next metric", "dim")), line(named, (" next", "dim"))
-    hints = [whole]
-    if rows:
-        hints = [line((f"rows {rows}   ", "dim"), *whole), line((f"{rows}  ", "dim"), *brief)]
-    hints.append(brief)
-    return next((one for one in hints if len(title) + width(one) + 10 <= cells), hints[-1])
-
-
-class Worst(msgspec.Struct, frozen=True):
-    """A rank that needs attention, and why."""
-
-    rank: int
-    text: str
-    style: str
+Worst = tuple[int, Span]
+"""A rank that needs attention, and why."""
 
 
 def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) -> list[Worst]:
@@ -148,26 +121,20 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
         failing = [rank for rank in ranks if rank.state not in CALM]
         failing.sort(key=lambda rank: -severity(rank, NOTHING, True))
         return [
-            Worst(rank.rank, *rank_state(rank.state, rank.exit_code, rank.signal))
+            (rank.rank, rank_state(rank.state, rank.exit_code, rank.signal))
             for rank in failing[:most]
         ]
     figure = _BY_KEY[key]
-    known = [
-        (rank.rank, value)
-        for rank, value in zip(ranks, values_of(key, ranks, apart), strict=True)
-        if value is not None
-    ]
-    found = heapq.nlargest(most, known, key=lambda one: figure.worst(one[1]))
-    levels = [(rank, value, bisect.bisect_right(figure.edges, value)) for rank, value in found]
-    return [
-        Worst(
-            rank,
-            figure.text(value),
-            "warn" if figure.is_time and apart.get(rank, NOTHING).is_slow else figure.styles[level],
-        )
-        for rank, value, level in levels
-        if level not in figure.calm
-    ]
+    values = zip(ranks, values_of(key, ranks, apart), strict=True)
+    known = [(value, rank.rank) for rank, value in values if value is not None]
+    found: list[Worst] = []
+    for value, rank in heapq.nlargest(most, known, key=lambda one: figure.worst(one[0])):
+        level = bisect.bisect_right(figure.edges, value)
+        is_slow = figure.is_time and apart.get(rank, NOTHING).is_slow
+        if level not in figure.calm:
+            style = "warn" if is_slow else figure.styles[level]
+            found.append((rank, (figure.text(value), style)))
+    return found
 
 
 # --- layout of the cells --------------------------------------------------------------------------
@@ -244,26 +211,3 @@ def map_row(
             run, style = glyph + gap, name
     spans.append((run, style))
     return tuple(span for span in spans if span[0])
-
-
-def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) -> list[Line]:
-    """All known figures of one rank with their distances from the median, for below the map."""
-
-    def part(key: str) -> Line:
-        one, seen = figure(key), shown(key, rank)
-        label = one.title if key == "wait" else seen.label
-        if key == "step" and counts_own(rank):
-            label = "step*"
-        share = memory_share(rank, gpus.get(rank.rank)) if key == "mem" else None
-        text = seen.text(rank) + ("" if share is None else f" ({100 * share:.0f}%)")
-        far = line()
-        if one.apart is not None and (ratio := apart.of(one.apart.of)) is not None:
-            style = "warn" if apart.warns(one.apart.of) else "dim"
-            far = line((f" {units.deviation(ratio)}", style))
-        return line((f"{label} ", "dim"), text, *far)
-
-    keys = ["loss", "time", "step", "util", "mem", "wait"]
-    if rank.gpu_power_w is not None:
-        keys.append("power")
-    head = line((f" rank {rank.rank} ", "strong"), state)
-    return [head, *map(part, keys), field("host", rank.host, "")]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddptop.draw.header import LABELED, far_line, learning_line, question
-from ddptop.job.figures.columns import GAP, Column
 from ddptop.job.keys import key
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.progress import elapsed_s, progress_of
@@ -20,16 +19,12 @@ from ddptop.job.record import Job
 from ddptop.job.status import GONE, rank_state, state_of
 from ddptop.style import (
     Line,
-    Span,
-    cells_of,
     clip,
     field,
     fill,
     fit,
     join,
     line,
-    pad,
-    spread,
     width,
 )
 from ddptop_runner.base import units
@@ -164,45 +159,18 @@ LONGEST_NAME = 20
 """Maximum width of a launcher's name, in cells."""
 
 
-def launcher_line(
-    name: str,
-    launcher: LauncherSample,
-    state: Span,
-    layout: Sequence[tuple[Column, int]],
-    cells: int,
-) -> Line:
-    """The launcher's row above those of ranks, with CPU and RSS of the whole tree in their columns.
-
-    If these columns do not fit, the values follow the state.
-    """
-    starts, at = {}, 1
-    for column, size in layout:
-        starts[column.key] = at
-        at += size + GAP
-    widths = {column.key: size for column, size in layout}
-    name = f" {clip(name, LONGEST_NAME)} "
-    head = line((pad(name, max(starts["state"], cells_of(name))), "strong"), state, "   ")
-    pid = field("pid", units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid), "")
-    cpu, rss = units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes)
-    if "rss" not in starts or "cpu" not in starts or starts["rss"] < starts["cpu"]:
-        return fit((*head, *_of_the_tree(cpu, rss), ("   ", ""), *pid), cells)
-    whose = line(("whole tree ", "dim"))
-    between = fit(spread((*head, *pid), whose, starts["cpu"]), starts["cpu"])
-    figures = pad(f"{cpu} ", widths["cpu"], ">"), pad(f"{rss} ", widths["rss"], ">")
-    return fit((*between, (" ".join(figures), "")), cells)
-
-
-def _of_the_tree(cpu: str, rss: str) -> Line:
-    return line(("whole tree CPU ", "dim"), cpu, ("  RSS ", "dim"), rss)
-
-
 def launcher_summary(name: str, launcher: LauncherSample, *, chosen: bool = False) -> Line:
-    """The launcher's row without a table below it; `chosen` if it has the cursor."""
-    pid = units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid)
-    tree = _of_the_tree(units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes))
+    """The launcher's row above those of ranks; `chosen` if it has the cursor."""
     mark = ("▸" if chosen else " ", "chosen")
-    head = line(mark, (clip(name, LONGEST_NAME), "strong"))
-    return join([head, line(launcher_state(launcher)), tree, field("pid", pid, "")])
+    return join(
+        [
+            line(mark, (clip(name, LONGEST_NAME), "strong")),
+            line(launcher_state(launcher)),
+            field("whole tree CPU", units.percent(launcher.cpu_percent), ""),
+            field("RSS", units.size(launcher.rss_bytes), ""),
+            field("pid", units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid), ""),
+        ]
+    )
 
 
 def launcher_state(launcher: LauncherSample) -> tuple[str, str]:

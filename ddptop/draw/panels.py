@@ -11,7 +11,7 @@ from ddptop.job.series import Machine
 from ddptop.job.status import job_state, severity
 from ddptop.style import Line, bar, clip, fit, line, spread, width, wrap
 from ddptop_runner.base import units
-from ddptop_runner.model.snapshot import Alert, Cause, RankSample
+from ddptop_runner.model.snapshot import Alert, Cause
 
 ALERT_ROWS = 3
 """Most lines per alert."""
@@ -113,27 +113,6 @@ def pointing_only(text: str) -> bool:
 def short_name(name: str | None) -> str:
     """`NVIDIA H100 80GB HBM3` as `H100 80GB HBM3`."""
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
-def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:
-    """For jobs without devices: CPU and resident memory of each rank, under column names.
-
-    Bars compare ranks: a full bar is the busiest rank, or one core.
-    """
-    if all(rank.cpu_percent is None and rank.rss_bytes is None for rank in ranks):
-        return [line(" "), line((" no metrics: no rank is running", "dim"))]
-    digits = max((len(str(rank.rank)) for rank in ranks), default=1)
-    most = max([100.0, *(rank.cpu_percent for rank in ranks if rank.cpu_percent is not None)])
-    bars = max(0, min(40, cells - 6 - digits - 26))
-    title = "CPU (% of one core)" if bars > 10 else "CPU %"
-    head = f"{'':{7 + digits}}{title:<{bars + 8}} {'RSS':>9}"
-    lines = [fit(line((head, "dim")), cells)]
-    for rank in ranks:
-        share = None if rank.cpu_percent is None else rank.cpu_percent / most
-        figures = f" {units.percent(rank.cpu_percent):>7} {units.size(rank.rss_bytes):>9}"
-        spans = ((f" rank {rank.rank:>{digits}} ", "strong"), *bar(share, bars), (figures, ""))
-        lines.append(fit(spans, cells))
-    return lines
 
 
 def machine_lines(machine: Machine, cells: int) -> list[Line]:

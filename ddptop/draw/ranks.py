@@ -10,10 +10,11 @@ import msgspec
 from ddptop.charts.spark import bridged, cells_of, limits, spark
 from ddptop.draw.devices import device_trouble
 from ddptop.draw.panels import short_name
-from ddptop.job.figures.devices import FULL_SHARE, heat
+from ddptop.job.figures.devices import heat
 from ddptop.job.figures.ranks import (
     FIGURES,
     IN_PLACE,
+    Card,
     RankFigure,
     loss_style,
     on_devices,
@@ -25,14 +26,13 @@ from ddptop.job.ranks import (
     counts_own,
     device_of,
     device_text,
-    memory_share,
     parts_text,
     rank_step,
     replicas_in_words,
     source_in_words,
 )
 from ddptop.job.series import Points
-from ddptop.style import Line, Span, bar, clip, field, fit, line, pad, width
+from ddptop.style import Line, Span, bar, clip, field, fill, fit, line, pad, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
@@ -113,17 +113,12 @@ class Around(msgspec.Struct, frozen=True):
     live: bool
     gpus: Mapping[int, GpuSample] = msgspec.field(default_factory=dict)
     """Each rank's own device, by rank."""
-    step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
     losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
     since: float = 0.0
     until: float = 0.0
     """Time range of the sparklines, in unix seconds."""
-    cpu_full: float = 100.0
-    """CPU percentage of a full bar: the busiest rank's, or one core."""
     rows: frozenset[str] = frozenset(one.key for _, one in CARD_ROWS)
     """Rows to show: figures known for at least one rank."""
-    slow: bool = False
-    """Whether a rank slows down the others."""
     hosts: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Short host names, if there are several hosts."""
 
@@ -133,28 +128,22 @@ def around(
     gpus: Sequence[GpuSample],
     now: dt.datetime,
     live: bool,
-    step_times: Mapping[int, Points],
     losses: Mapping[int, Points],
     span_s: float,
-    slow: bool = False,
 ) -> Around:
     """The context that a job's cards share; curves span the first to the last sample."""
-    known = [points.t for points in (*step_times.values(), *losses.values()) if points.t]
+    known = [points.t for points in losses.values() if points.t]
     until = max((t[-1] for t in known), default=now.timestamp())
     since = max(until - span_s, min((t[0] for t in known), default=until - span_s))
     hosts = dict.fromkeys(rank.host for rank in ranks)
-    busiest = max((rank.cpu_percent or 0.0 for rank in ranks), default=0.0)
     return Around(
         now=now,
         live=live,
         gpus=own_devices(ranks, gpus),
-        step_times=step_times,
         losses=losses,
         since=since,
         until=until,
-        cpu_full=max(100.0, busiest),
         rows=known_rows(ranks),
-        slow=slow,
         hosts=short_names(hosts) if len(hosts) > 1 else {},
     )
 
@@ -168,7 +157,9 @@ def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
         if (on_devices(rank) or one.key not in IN_PLACE)
         and shown(one.key, rank).text(rank) != units.NOT_AVAILABLE
     }
-    if known & {"loss", "time"}:
+    if "busy" in known:
+        known.discard("time")  # which is the same for all ranks
+    if known & {"loss", "time", "busy"}:
         known.discard("cpu")  # the loss chart makes better use of the space
     return frozenset(known)
 
@@ -253,17 +244,12 @@ def _body(
     rank: RankSample, apart: RankDeviation, others: Around, cells: int, rows: int
 ) -> list[Line]:
     """As many rows as fit, in the usual order; the least informative are dropped first."""
-    late = others.slow
-    by_priority = sorted(CARD_ROWS, key=lambda row: row[0].drop_late if late else row[0].drop)
-    keep = [one.key for _, one in by_priority if one.key in others.rows]
-    draw = dict(_DRAWN)
-    if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
-        draw["util"] = _both
-        keep.remove("mem")
+    by_priority = sorted(CARD_ROWS, key=lambda row: row[0].drop)
+    keep = [one.key for _, one in by_priority if one.key in others.rows][:rows]
     body = [
-        draw.get(one.key, _figure)(one, rank, apart, others, cells)
+        _DRAWN.get(one.key, _figure)(one, rank, apart, others, cells)
         for _, one in CARD_ROWS
-        if one.key in keep[:rows]
+        if one.key in keep
     ]
     return [*body, *[()] * (rows - len(body))]
 
@@ -292,8 +278,8 @@ def _brief(text: str) -> str:
 
 def _room(cells: int) -> int:
     """Cells for a bar or curve at the right; 0 without room."""
-    left = cells - LABEL - VALUE - ASIDE - 2
-    return left if left >= 6 else 0
+    left = cells - LABEL - VALUE - ASIDE - 1
+    return left if left >= 4 else 0
 
 
 def _deviation(apart: RankDeviation, figure: Figure) -> Span:
@@ -304,39 +290,19 @@ def _deviation(apart: RankDeviation, figure: Figure) -> Span:
     return f"{'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"
 
 
-def _curve(series: Mapping[int, Points], rank: int, others: Around, cells: int, zero: bool) -> Line:
-    room = _room(cells)
-    points = series.get(rank)
-    if not room or points is None:
-        return ()
-    values = bridged(cells_of(points, others.since, others.until, 2 * room), max(4, room // 15))
-    low, high = limits(series, from_zero=zero)
-    return line("  ", (spark(values, low, high), "band" if zero else "median"))
-
-
 def _loss(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
     text = units.loss(rank.loss, rank.loss_state)
     if len(parts := parts_text(rank)) + len(text) <= VALUE:
         text += parts
-    curve = _curve(others.losses, rank.rank, others, cells, False)
-    style = loss_style(rank) or "strong"
-    return _row("loss", text, _deviation(apart, "loss"), curve, cells, style)
-
-
-def _time(
-    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
-) -> Line:
-    busy, step_time_s = busy_s(rank), rank.step_time_s
-    if busy is not None and step_time_s:  # the step time is the same for all ranks that wait
-        ratio, slow = apart.own_time, apart.is_slow and apart.slower is not None
-        text = "" if ratio is None else f"{'▲' * slow}{units.deviation(ratio)}"
-        style = "warn" if slow else "dim"
-        graphic = _bar(busy / step_time_s, cells, "warn" if slow else "busy")
-        return _row("busy", one.form(busy), (text, style), graphic, cells)
-    curve = _curve(others.step_times, rank.rank, others, cells, True)
-    return _row("time", one.text(rank), _deviation(apart, "step_time"), curve, cells)
+    room, points = _room(cells), others.losses.get(rank.rank)
+    curve: Line = ()
+    if room and points is not None:
+        values = cells_of(points, others.since, others.until, 2 * room)
+        low, high = limits(others.losses, from_zero=False)
+        curve = line(" ", (spark(bridged(values, max(4, room // 15)), low, high), "median"))
+    return _row("loss", text, _deviation(apart, "loss"), curve, cells, loss_style(rank) or "strong")
 
 
 def _step(
@@ -352,97 +318,32 @@ def _step(
     return _row(label, one.text(rank), (ago, "warn" if late else "dim"), (), cells)
 
 
-def _bar(share: float | None, cells: int, style: str = "busy") -> Line:
-    room = _room(cells)
-    return line("  ", *bar(share, room, style)) if room else ()
-
-
-def _util(
-    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
-) -> Line:
-    seen = shown(one.key, rank)
-    percent = seen.read(rank)
-    share = None if percent is None else percent / (100.0 if seen is one else others.cpu_full)
-    name = one.label if seen is one else seen.label
-    aside = _deviation(apart, "utilization")
-    style = aside[1] if aside[1] == "warn" else "busy"
-    if not _room(cells):
-        return _short_bar(name, seen.text(rank), share, cells, style)
-    return _row(name, seen.text(rank), aside, _bar(share, cells, style), cells)
-
-
-def _memory(
-    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
-) -> Line:
-    seen, aside = shown(one.key, rank), _deviation(apart, "memory")
-    text = seen.text(rank)
-    if seen is not one:
-        return _row(seen.label, text, aside, (), cells)
-    share = memory_share(rank, others.gpus.get(rank.rank))
-    full = share is not None and share >= FULL_SHARE
-    style = "warn" if full or aside[1] == "warn" else "median"
-    if not _room(cells):
-        return _short_bar(one.label, text, share, cells, style)
-    return _row(one.label, text, aside, _bar(share, cells, style), cells)
-
-
-def _cpu(
-    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
-) -> Line:
-    """CPU and memory of the processes of a rank with a device, where they seldom matter."""
-    return _row("CPU", one.text(rank), (_brief(units.size(rank.rss_bytes)), "dim"), (), cells)
-
-
-def _both(
-    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
-) -> Line:
-    """Utilization and memory in one row."""
-    load, memory = shown("util", rank), shown("mem", rank)
-    text = f"{load.text(rank):>6}{_brief(memory.text(rank)):>6}"
-    return line((f"{load.label:<{LABEL}}", "dim"), text)
-
-
 def _figure(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
     """Any other figure, with its distance from the median or the percentage that its bar shows."""
-    card = one.card
-    assert card is not None
-    share = None if card.share is None else card.share(rank, others.gpus.get(rank.rank))
+    seen = shown(one.key, rank)
+    card, share = seen.card or Card("", 0, 0), None
+    if card.share is not None:
+        share = card.share(rank, others.gpus.get(rank.rank))
+    warns = share is not None and card.warns is not None and card.warns(share, apart)
     if one.apart is not None:
         aside = _deviation(apart, one.apart.of)
-        loud = aside[1] == "warn"
+        warns = warns or aside[1] == "warn"
     else:
-        from_ = card.warns if apart.is_slow else None
-        loud = from_ is not None and share is not None and share >= from_
-        text = "" if share is None else f"{min(999, 100 * share):.0f}%"
-        aside = (text, "warn" if loud else "dim")
-    graphic = _bar(share, cells, "warn" if loud else "band") if card.share is not None else ()
-    return _row(one.label, one.text(rank), aside, graphic, cells)
+        part = "" if share is None else f"{min(999, 100 * share):.0f}%"
+        aside = "" if seen.form is units.percent else part, "warn" if warns else "dim"
+    graphic: Line = ()
+    if card.share is not None and (room := _room(cells)):
+        graphic = line(" ", *bar(share, room, "warn" if warns else card.style))
+    return _row(seen.label, seen.text(rank), aside, graphic, cells)
 
 
 _DRAWN: Mapping[str, Callable[[RankFigure, RankSample, RankDeviation, Around, int], Line]] = {
     "step": _step,
     "loss": _loss,
-    "time": _time,
-    "util": _util,
-    "mem": _memory,
-    "cpu": _cpu,
 }
 """Functions for rows that are more than a figure and its bar."""
-
-
-def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
-    """The bar without the distance, if both do not fit."""
-    tight = cells < LABEL + VALUE + ASIDE
-    size = TIGHT if tight else VALUE
-    room = max(0, cells - LABEL - size - 1)
-    value = pad(_brief(text) if tight else text, size, ">"), _known(text)
-    return line((f"{name:<{LABEL}}", "dim"), value, " ", *bar(share, room, style))
-
-
-def _known(text: str) -> str:
-    return "dim" if text == units.NOT_AVAILABLE else ""
 
 
 def fact_lines(
@@ -455,6 +356,20 @@ def fact_lines(
         "process": _process(rank, snapshot),
     }
     return [[line((f" {name:<8}", "title")), *parts] for name, parts in rows.items()]
+
+
+def rank_line(
+    rank: RankSample,
+    apart: RankDeviation,
+    device: GpuSample | None,
+    now: dt.datetime,
+    live: bool,
+    cells: int,
+) -> Line:
+    """What a rank does and its device, in one row."""
+    head = line((f" rank {rank.rank} ", "strong"))
+    parts = [*_doing(rank, apart, now, live), field("host", rank.host, "")]
+    return (*head, *fill([*parts, *_device(rank, apart, device)], cells - width(head)))
 
 
 def _far(apart: RankDeviation, figure: Figure) -> Line:
@@ -477,6 +392,9 @@ def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool)
         _field("loss", text, _far(apart, "loss"), "bad" if bad else "strong"),
         _field("time", units.step_time(rank.step_time_s), _far(apart, "step_time")),
     ]
+    if (busy := busy_s(rank)) is not None:
+        parts[-1] = _field("busy", units.step_time(busy), _far(apart, "own_time"))
+        parts.append(field("of", units.step_time(rank.step_time_s), ""))
     if live and rank.last_progress_at is not None:
         ago = units.brief_duration(max(0.0, (now - rank.last_progress_at).total_seconds()))
         parts.append(field("last step", f"{ago} ago", ""))

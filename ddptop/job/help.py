@@ -201,7 +201,7 @@ def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
 
 
 def _uneven(snapshot: NodeSnapshot) -> str:
-    known = uneven(snapshot.imbalance)
+    known = uneven(snapshot)
     if not known:
         return "n/a: needs values from at least two ranks or devices."
     parts = ", ".join(f"{one.name} {one.text}" for one in known)

@@ -57,10 +57,10 @@ def hosts_of_devices(gpus: Sequence[GpuSample], most: int = 8) -> Mapping[str, s
 
 
 def short_names(hosts: Collection[str], most: int = MOST_CELLS) -> Mapping[str, str]:
-    """Host names shortened to at most `most` cells, and still distinct if possible.
+    """Host names shortened to at most `most` cells.
 
-    The user and domain are dropped first, then a common prefix: in `gpu-cluster-node-001` and
-    `-002`, only the end distinguishes them.
+    The user and domain are dropped first, then the start: in `gpu-cluster-node-001` and `-002`,
+    only the end distinguishes them.
     """
     return _short_names(tuple(hosts), most)
 
@@ -76,8 +76,6 @@ def _short_names(hosts: tuple[str, ...], most: int) -> Mapping[str, str]:
         short = labels
     if all(len(name) <= most for name in short.values()):
         return short
-    heads, tails = dict(short), dict(short)
-    for host, name in short.items():
-        if len(name) > most:
-            heads[host], tails[host] = name[: most - 1] + "…", "…" + name[1 - most :]
-    return tails if len(set(tails.values())) > len(set(heads.values())) else heads
+    return {
+        host: name if len(name) <= most else "…" + name[1 - most :] for host, name in short.items()
+    }

@@ -174,7 +174,5 @@ class Recent(msgspec.Struct, frozen=True):
 
     trend: LossTrend | None = None
     """None if too little is known yet."""
-    step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
-    """By rank, over the last SPARK_S seconds."""
     losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
-    """Losses by rank, over the same time."""
+    """Losses by rank, over the last SPARK_S seconds."""

@@ -10,18 +10,14 @@ import msgspec
 from ddptop.job.figures.ranks import COMPARED
 from ddptop.job.ranks import CALM, lasting_phase
 from ddptop.job.status import rank_state
-from ddptop.style import Line, Span, fill, line
+from ddptop.style import Line, Span, join, line
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import (
     RankDeviation,
     is_even_load,
     slow_ranks,
 )
-from ddptop_runner.model.snapshot import (
-    Imbalance,
-    NodeSnapshot,
-    RankSample,
-)
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 
 def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
@@ -110,43 +106,29 @@ class Uneven(msgspec.Struct, frozen=True):
         return "even" if self.even else units.deviation(self.ratio)
 
 
-def uneven(
-    imbalance: Imbalance, has_slow_rank: bool = False, even_load: bool = False
-) -> list[Uneven]:
-    """Known imbalances, worst first.
-
-    Args:
-        imbalance: the job's.
-        has_slow_rank: whether a rank holds up the others.
-        even_load: whether utilization differs by only a few percentage points.
-    """
+def uneven(snapshot: NodeSnapshot) -> list[Uneven]:
+    """Known imbalances of a job, worst first."""
+    is_slow = bool(slow_ranks(snapshot.alerts))
+    even_load = is_even_load(snapshot.ranks, snapshot.gpus)
     found = []
     for figure, one in COMPARED.items():
-        ratio: float | None = getattr(imbalance, figure, None)
+        ratio: float | None = getattr(snapshot.imbalance, figure, None)
         if ratio is not None:
-            warns = has_slow_rank and figure == "step_time"
             even = even_load and figure == "utilization" and ratio >= EVEN
+            warns = is_slow and figure == "step_time"
             found.append(Uneven(ratio, one.name, one.brief, warns, even))
     return sorted(found, key=lambda one: (not one.warns, one.even, -one.ratio))
 
 
-def imbalance_note(
-    imbalance: Imbalance, has_slow_rank: bool, cells: int, even_load: bool = False
-) -> Line:
-    """`imbalance  memory +34%  util +2%`, worst first, as many as fit."""
-    parts: list[Line] = [
-        ((f"{one.name} {one.text}", one.style),)
-        for one in uneven(imbalance, has_slow_rank, even_load)
-    ]
-    shown = fill(parts, cells - 11, "  ")
-    return line(("imbalance  ", "dim"), *shown) if shown else ()
+def imbalance_note(snapshot: NodeSnapshot) -> Line:
+    """`imbalance  memory +34%  util +2%`, worst first; empty if nothing is known."""
+    parts = [((f"{one.name} {one.text}", one.style),) for one in uneven(snapshot)]
+    return line(("imbalance  ", "dim"), *join(parts, "  ")) if parts else ()
 
 
 def worst_figure(snapshot: NodeSnapshot) -> Span:
     """The worst imbalance and its figure: `mem +27%`."""
-    has_slow_rank = bool(slow_ranks(snapshot.alerts))
-    even_load = is_even_load(snapshot.ranks, snapshot.gpus)
-    known = uneven(snapshot.imbalance, has_slow_rank, even_load)
+    known = uneven(snapshot)
     if not known:
         return units.NOT_AVAILABLE, "dim"
     return f"{known[0].brief} {known[0].text}", known[0].style

@@ -6,13 +6,13 @@ import datetime as dt
 from collections.abc import Sequence
 from pathlib import PurePath
 
-import msgspec
-
+from ddptop.job.hosts import has_several
 from ddptop.job.record import Job
 from ddptop.style import (
     Span,
 )
 from ddptop_runner.base import units
+from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import (
     RankDeviation,
     busy_s,
@@ -62,6 +62,11 @@ def data_share(rank: RankSample) -> float | None:
 def sync_share(rank: RankSample) -> float | None:
     """Fraction of a step spent waiting for other ranks; None if unknown."""
     return _share(rank, rank.sync_s)
+
+
+def busy_share(rank: RankSample) -> float | None:
+    """Fraction of a step in which the rank does not wait for other ranks; None if unknown."""
+    return _share(rank, busy_s(rank))
 
 
 def memory_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
@@ -181,76 +186,59 @@ _DOING: dict[Phase, str] = {
 }
 
 
-class Known(msgspec.Struct, frozen=True):
-    """What is known about the job that the rank belongs to."""
-
-    apart: RankDeviation
-    ranks: int
-    """Number of ranks."""
-    now: dt.datetime
-    live: bool
-    foreign: bool = False
-    """Whether ddptop did not start the job."""
-    several_hosts: bool = False
-    other: RankSample | None = None
-    """The other of two ranks."""
-
-
-def sentence(rank: RankSample, known: Known) -> Span:
+def sentence(rank: RankSample, job: Job, apart: RankDeviation, now: dt.datetime) -> Span:
     """`rank 3 is evaluating (since 12:03:10); this is normal`; empty for an outlier."""
-    name = f"rank {rank.rank}" + (f" on {rank.host}" if known.several_hosts else "")
-    if rank.state in ("failed", "exited", "stopped") or not known.live:
-        return _ended(rank, known, name)
+    several_hosts = has_several(job.snapshot)
+    name = f"rank {rank.rank}" + (f" on {rank.host}" if several_hosts else "")
+    if rank.state in ("failed", "exited", "stopped") or not job.is_live:
+        return _ended(rank, job, name)
     if rank.loss_state in ("nan", "inf"):
         return _not_finite(rank, name), "bad"
     if rank.state not in CALM:
         style = "busy" if rank.state == "quiet" else "warn"
-        return _still(rank, name, known), "bad" if rank.state == "hung" else style
+        return _still(rank, name, several_hosts), "bad" if rank.state == "hung" else style
     if rank.state == "starting" and rank.step is None:
         return f"{name} has not taken a step yet{_place(rank)}", "busy"
-    if known.apart.is_slow:
+    if apart.is_slow:
         return "", ""
-    phase = lasting_phase(rank, known.now)
+    phase = lasting_phase(rank, now)
     if phase in _DOING:
         since = "" if rank.phase_since is None else f" (since {_clock(rank.phase_since)})"
         return f"{name} {_DOING[phase]}{since}; this is normal", "busy"
-    return _well(rank, known, name)
+    return _well(rank, job, name)
 
 
-def _well(rank: RankSample, known: Known, name: str) -> Span:
+def _well(rank: RankSample, job: Job, name: str) -> Span:
+    """How long it is busy and waits, compared with the other ranks."""
     if rank.step_time_s is None and rank.loss is None:
-        why = " (not started by ddptop)" if known.foreign else ""
+        why = " (not started by ddptop)" if job.is_foreign else ""
         return f"{name} is running; its steps and losses are unknown{why}", ""
-    if known.ranks < 2:
+    ranks = [] if job.snapshot is None else job.snapshot.ranks
+    others = [one for one in ranks if one.rank != rank.rank]
+    if not others:
         return f"{name} is training; there are no other ranks to compare it with", "ok"
-    tail = _waits(rank)
-    if known.ranks > 2:
-        return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
-    busy, other = busy_s(rank), None if known.other is None else busy_s(known.other)
-    if busy is None or not other or abs(busy / other - 1) < NOTABLE_WAIT:
-        return f"{name} is close to the other rank{tail}", "ok"
-    more = f"{_percent(busy / other - 1)} {'longer' if busy > other else 'less'}"
-    return (
-        f"{name} is busy {units.step_time(busy)} of each step, {more} than the other rank{tail}",
-        "",
-    )
+    wait, sync = data_share(rank) or 0.0, sync_share(rank) or 0.0
+    tail = f"; it waits {_percent(wait)} of a step for data" if wait >= NOTABLE_WAIT else ""
+    mine = busy_s(rank)
+    busy = {one.rank: spent_s for one in others if (spent_s := busy_s(one)) is not None}
+    if mine is None or not busy:
+        return f"{name} is training; how long it waits for the others is unknown{tail}", ""
+    them = "the other rank" if len(others) == 1 else "the others"
+    slowest, usual = max(busy, key=lambda one: busy[one]), median(busy.values())
+    if sync >= NOTABLE_WAIT and busy[slowest] > mine:
+        named = "" if len(others) == 1 else f"; rank {slowest} is the slowest"
+        return f"{name} waits {_percent(sync)} of a step for {them}{named}{tail}", "ok"
+    if usual and mine / usual - 1 >= NOTABLE_WAIT:
+        more = f"{units.step_time(mine)} of each step, {_percent(mine / usual - 1)} longer"
+        return f"{name} is busy {more} than {them}{tail}", ""
+    return f"{name} is busy as long as {them}{tail}", "ok"
 
 
-def _waits(rank: RankSample) -> str:
-    """How much of its steps it spends waiting, if that is worth showing."""
-    parts = [
-        f"{_percent(share)} of its time waiting {what}"
-        for share, what in ((data_share(rank), "for data"), (sync_share(rank), "for other ranks"))
-        if share is not None and share >= NOTABLE_WAIT
-    ]
-    return f"; it spends {' and '.join(parts)}" if parts else ""
-
-
-def _still(rank: RankSample, name: str, known: Known) -> str:
+def _still(rank: RankSample, name: str, several_hosts: bool) -> str:
     """For a rank that is not taking steps: since when, and where it was last seen."""
     if rank.state == "paused":
         go = "" if rank.pid is None else f"; to resume it, run kill -CONT {rank.pid}"
-        go += " there" if go and known.several_hosts else ""
+        go += " there" if go and several_hosts else ""
         return f"{name} is stopped by SIGSTOP{go}"
     since = rank.quiet_since or rank.last_progress_at
     when = "" if since is None else f" since {_clock(since)}"
@@ -272,7 +260,7 @@ def _not_finite(rank: RankSample, name: str) -> str:
     return f"{name}'s loss {'has been' if since else 'is'} {word}{since}{good}"
 
 
-def _ended(rank: RankSample, known: Known, name: str) -> Span:
+def _ended(rank: RankSample, job: Job, name: str) -> Span:
     at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
     if rank.state == "stopped":
         return f"{name} was stopped with the others{at}", "dim"
@@ -282,7 +270,7 @@ def _ended(rank: RankSample, known: Known, name: str) -> Span:
         return f"{name} exited with status 0{at}", "ok"
     if rank.exit_code is not None:
         return f"{name} exited with status {rank.exit_code}{at}", "bad"
-    how = "; exit status unknown (not started by ddptop)" if known.foreign else ""
+    how = "; exit status unknown (not started by ddptop)" if job.is_foreign else ""
     return f"{name} is gone{at}{how}", "dim"
 
 

@@ -323,19 +323,15 @@ class DeviceHistory(msgspec.Struct, frozen=True):
 
     since: float = 0.0
     until: float = 0.0
-    """Unix seconds."""
+    """Of `figures`, in unix seconds."""
     recent: Mapping[str, tuple[float | None, ...]] = msgspec.field(default_factory=dict)
-    """Utilization in percent by UUID: one value for each ten seconds of the last ten minutes."""
+    """Utilization in percent by UUID: one value for each five seconds of the last ten minutes."""
     idle_s: Mapping[str, float] = msgspec.field(default_factory=dict)
     """How long each device has been idle, by UUID; busy devices are absent."""
     device: str | None = None
     """UUID of the device that `figures` is about."""
     figures: Mapping[str, Points] = msgspec.field(default_factory=dict)
     """By name in figures.devices.HISTORY: in percent, bytes, watts, or degrees Celsius."""
-    first: float | None = None
-    """Earliest recorded time of that device, in unix seconds."""
-    fills: int = 0
-    """How many times data from before this viewer started was loaded."""
     marks: tuple[tuple[float, str], ...] = ()
     """When the device's clocks were lowered, and its errors: unix seconds and a word."""
 

@@ -28,7 +28,7 @@ FRESH_S = 3.5
 """Up to this age, a snapshot's device figures count as current."""
 
 STEADY_LOOKS = 3
-"""The sampled set must be unchanged for this many polls before the sampler is replaced."""
+"""The sampler stops once jobs have reported all devices in this many polls."""
 
 
 class DevicesQuery(Query, frozen=True, kw_only=True):
@@ -36,14 +36,12 @@ class DevicesQuery(Query, frozen=True, kw_only=True):
 
     devices: bool = True
     foreign: bool = True
-    span_s: float
-    """How many seconds the histories cover."""
     device: str | None = None
     """UUID of the device to read all figures of; of the others, only utilization is read."""
 
     def answer(self, look: Look, sources: Sources) -> DevicesAnswer:
         """Return the devices' history."""
-        history = sources[DeviceHistorySource].read(look, self.span_s, self.device)
+        history = sources[DeviceHistorySource].read(look, self.device)
         return DevicesAnswer(query=self, look=look, history=history)
 
 
@@ -54,7 +52,7 @@ class DevicesAnswer(Answer, frozen=True, kw_only=True):
 
 
 class DeviceSource:
-    """The machine's devices, from fresh snapshots of its jobs; samples only the remaining ones.
+    """The machine's devices, from fresh snapshots of its jobs; sampled unless these cover all.
 
     The feed's sampler belongs to the interface's event loop; this thread reads only its latest
     report. Feeds start and stop in that loop; none starts once `close` was called.
@@ -69,11 +67,9 @@ class DeviceSource:
         self._at_work: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._known: DeviceReport | None = None
-        """A report of all devices, which lists those that exist."""
-        self._sampled: tuple[str, ...] | None = None
-        """UUIDs that the feed samples; None: all devices."""
-        self._wanted: tuple[str, ...] = ()
-        self._wanted_for = 0
+        """The latest report, which lists the devices that exist."""
+        self._covered_for = 0
+        """Polls in which jobs have reported all devices."""
 
     def read(self, views: Iterable[Job]) -> Devices:
         """Every device of this host, and devices of other hosts on which its jobs run."""
@@ -90,36 +86,29 @@ class DeviceSource:
         if self._known is None and not driver_library_exists():
             return Devices(note=no_library_report().note)
         covered = covered_devices(views)
-        if self._known is None:
-            if self._feed is None:
-                self._start(None)
-            report = self._feed.latest if self._feed is not None else None
-            if report is None:
-                return Devices(gpus=tuple(covered.values()), note="querying the driver")
-            if not report.gpus:
-                return Devices(note=report.note)
-            self._known = report
-        self._narrow(tuple(g.uuid for g in self._known.gpus if g.uuid and g.uuid not in covered))
-        report = self._feed.latest if self._feed is not None else None
-        if report is not None and report.gpus and self._sampled is None:
+        known = () if self._known is None else self._known.gpus
+        is_covered = bool(known) and all(gpu.uuid in covered for gpu in known)
+        self._covered_for = self._covered_for + 1 if is_covered else 0
+        if self._covered_for >= STEADY_LOOKS:
+            self.pause()
+        elif self._feed is None and not is_covered:
+            self._start()
+        report = None if self._feed is None else self._feed.latest
+        if report is not None and (report.gpus or self._known is None):
             self._known = report  # MIG instances come and go
-        sampled = {gpu.uuid: gpu for gpu in report.gpus} if report is not None else {}
+        if self._known is None:
+            return Devices(gpus=tuple(covered.values()), note="querying the driver")
+        sampled = {} if report is None else {gpu.uuid: gpu for gpu in report.gpus}
         gpus = tuple(
             covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_metrics(gpu)
             for gpu in self._known.gpus
         )
         if report is None:
             return Devices(gpus=gpus)
-        return Devices(
-            gpus=gpus,
-            note=report.note,
-            driver=report.driver,
-            sampler_cpu_percent=report.sampler_cpu_percent,
-        )
+        return Devices(gpus, report.note, report.driver, report.sampler_cpu_percent)
 
     def pause(self) -> None:
         """Stop sampling until the next `read`."""
-        self._sampled = None
         feed, self._feed = self._feed, None
         if feed is not None:
             self._hand_over(self._end, feed)
@@ -132,25 +121,10 @@ class DeviceSource:
         while self._at_work:  # the loop must not close while it waits for a process
             await asyncio.wait(self._at_work)
 
-    def _narrow(self, wanted: tuple[str, ...]) -> None:
-        """Sample only `wanted`, once it is unchanged for three polls."""
-        self._wanted_for = self._wanted_for + 1 if wanted == self._wanted else 0
-        self._wanted = wanted
-        known = self._known.gpus if self._known is not None else ()
-        if self._feed is not None and self._sampled is None and len(wanted) == len(known):
-            return  # everything is wanted and sampled
-        running = self._sampled if self._feed is not None else ()
-        if wanted == running or (self._wanted_for < STEADY_LOOKS and self._feed is not None):
-            return
-        self.pause()
-        if wanted:
-            self._start(wanted)
-
-    def _start(self, uuids: tuple[str, ...] | None) -> None:
-        if self.loop is None:
-            return
-        self._feed, self._sampled = DeviceFeed(uuids), uuids
-        self._hand_over(self._begin, self._feed)
+    def _start(self) -> None:
+        if self.loop is not None:
+            self._feed = DeviceFeed()
+            self._hand_over(self._begin, self._feed)
 
     def _hand_over(self, act: Callable[[DeviceFeed], None], feed: DeviceFeed) -> None:
         if self.loop is not None:

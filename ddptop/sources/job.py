@@ -60,11 +60,6 @@ class JobDetail(msgspec.Struct, frozen=True):
         ranks = [] if self.view.snapshot is None else self.view.snapshot.ranks
         return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
 
-    @property
-    def has_slow_rank(self) -> bool:
-        """Whether a rank holds up the others."""
-        return any(rank.is_slow for rank in self.deviations.values())
-
 
 class JobQuery(Query, frozen=True, kw_only=True):
     """A job with its losses and latest events."""
@@ -235,21 +230,15 @@ class RecentSource:
             losses = reader.rank_series("loss", since, until, POINTS)
             points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
             found = trend(medians(points))
-            recent = Recent(found, recent.step_times, recent.losses)
+            recent = Recent(found, recent.losses)
         if now_s >= self._sparks_until:
             self._sparks_until = max(for_ever, now_s + SPARK_EVERY_S)
             if 0 < ranks <= MOST_SPARKS:
-                recent = Recent(recent.trend, *_sparks(reader, until))
+                recent = Recent(recent.trend, _sparks(reader, until))
         self._recent = recent
         return recent
 
 
-def _sparks(reader: HistoryReader, until: float) -> tuple[dict[int, Points], dict[int, Points]]:
-    step_times, losses = (
-        reader.rank_series(metric, until - SPARK_S, until, SPARK_POINTS)
-        for metric in ("step_time_s", "loss")
-    )
-    return (
-        {rank: points_of(one) for rank, one in step_times.items()},
-        {rank: at_new_steps(points_of(one)) for rank, one in losses.items()},
-    )
+def _sparks(reader: HistoryReader, until: float) -> dict[int, Points]:
+    losses = reader.rank_series("loss", until - SPARK_S, until, SPARK_POINTS)
+    return {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}

@@ -42,8 +42,6 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
     job: str | None = None
     """The job under the cursor; None if no losses are shown."""
     chart: ChartQuery
-    device_span_s: float
-    """How many seconds the devices' histories cover."""
 
     def answer(self, look: Look, sources: Sources) -> OverviewAnswer:
         """Read all jobs."""
@@ -51,7 +49,7 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
         return OverviewAnswer(
             query=self,
             look=look,
-            device_history=sources[DeviceHistorySource].read(look, self.device_span_s),
+            device_history=sources[DeviceHistorySource].read(look),
             trends=sources[TrendSource].read(look.own, look.now_s),
             slurm=sources[SlurmSource].read(look.own),
             chosen=None if chosen is None else chosen.name,

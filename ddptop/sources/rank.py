@@ -32,8 +32,6 @@ class RankQuery(Query, frozen=True, kw_only=True):
     chart: ChartQuery
     device: str | None = None
     """UUID of a foreign rank's device, whose history is the one this viewer recorded."""
-    device_span_s: float = 0.0
-    """How many seconds that history covers."""
 
     def answer(self, look: Look, sources: Sources) -> RankAnswer:
         """Read the rank, unless its job is gone."""
@@ -45,8 +43,7 @@ class RankQuery(Query, frozen=True, kw_only=True):
             with contextlib.suppress(DdptopError):  # `trouble` has the reason
                 history = sources[RankSource].read(view, self.rank, self.chart, look.now_s)
         elif self.device is not None:
-            history_of = sources[DeviceHistorySource]
-            seen = history_of.read(look, self.device_span_s, self.device)
+            seen = sources[DeviceHistorySource].read(look, self.device)
         return RankAnswer(
             query=self,
             look=look,

@@ -8,9 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.draw import launchers
-from ddptop.job.figures.columns import fit_columns, row_line
 from ddptop.job.figures.jobs import columns_for
-from ddptop.job.figures.ranks import columns_of
 from ddptop.job.ranks import common_parts, launcher_name, loss_text
 from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobAnswer
@@ -22,8 +20,8 @@ from ddptop.tui.widgets.ranks import RankTable
 from tests.support import fake_commands, fake_home
 from tests.support.driving import look, settle, shown
 from tests.support.fake_commands import launcher_of, rank_of
-from tests.support.fake_home import NOW, ago, change
-from tests.support.own_views import read, row_of, row_of_rank
+from tests.support.fake_home import ago, change
+from tests.support.own_views import read, row_of
 from textual.pilot import Pilot
 
 from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
@@ -110,27 +108,6 @@ class TestWords:
         text = plain(launchers.rank_detail(rank, launcher, 200))
         assert text == (f" rank {rank.rank}  {said}" if said else "")
 
-    @pytest.mark.parametrize("cells", [60, 80, 130])
-    def test_the_launchers_figures_stand_in_their_columns_where_there_are_some(
-        self, cells: int
-    ) -> None:
-        layout = fit_columns(columns_of((), foreign=False), cells - 1)
-        launcher = LauncherSample(
-            name="accelerate", pid=7, state="running", cpu_percent=208.0, rss_bytes=2 << 30
-        )
-        state = launchers.launcher_state(launcher)
-        row = plain(launchers.launcher_line("accelerate", launcher, state, layout, cells))
-        rank = plain(row_line(row_of_rank(rank_of(0), NOW, True), layout, cells))
-        assert len(row) == cells
-        assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
-        if cells < 130:
-            assert "   whole tree CPU 208%  RSS 2.0 GiB" in row
-        else:
-            assert row.index("208%") + 5 == rank.index("98%") + 4
-            assert row.index("2.0 GiB") == rank.index("700 MiB")
-            assert " running   pid 7  " in row
-            assert "   whole tree  " in row
-
     def test_what_a_command_without_ranks_is_waited_for(self, frozen: Path) -> None:
         view = read(fake_commands.waiting(frozen))
         assert view.snapshot is not None
@@ -204,7 +181,7 @@ async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: Ma
         change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
         await look(pilot, 2)
         assert ranks.shape == "cards"
-        assert "▸accelerate   ● running   whole tree CPU 96%  RSS 240 MiB   pid 4700" in shown(app)
+        assert "▸accelerate   ● running   whole tree CPU 96%   RSS 240 MiB   pid 4700" in shown(app)
         assert "─ 0 ● running ─" in shown(app) and "─ 1 ● running ─" in shown(app)
         assert ranks.rank is None, "the launcher stays chosen"
         assert " press l for output from all ranks" in shown(app)
@@ -289,4 +266,4 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
         tail = app.latest.detail.cause_tail
         assert len(tail) == 12
         assert all(line.startswith("[1,") for line in tail)
-        assert " mpirun   ✗ exit 1   whole tree CPU 208%  RSS 2.0 GiB   pid n/a" in shown(app)
+        assert " mpirun   ✗ exit 1   whole tree CPU 208%   RSS 2.0 GiB   pid n/a" in shown(app)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.screens.devices import FIRST_SPAN_S, DevicesScreen
+from ddptop.tui.screens.devices import DevicesScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
@@ -37,14 +37,14 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         screen = screen_of(app)
         assert screen.devices.cursor_key == uuid(5)
         text = shown(app)
-        assert "GPU 5, 10m 00s recorded so far" in text
-        assert "temperature 88 °C" in text
+        assert "GPU 5, last 15m" in text
+        assert "memory 61.1 GiB" in text and "power 389 W" in text
         assert "▼ thermal, by hardware" in text
         assert "the device is too hot and runs much slower" in text
         assert "52345 llama-ft" in text
         assert "⠉" in text, "the small curves"
         await pilot.press("up")
-        await until(pilot, lambda: "GPU 4, 10m 00s recorded so far" in shown(app))
+        await until(pilot, lambda: "GPU 4, last 15m" in shown(app))
         assert "processes on GPU 4" in shown(app)
         assert "52344 llama-ft" in shown(app)
 
@@ -139,14 +139,12 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
         await settle(pilot)
         await settle(pilot)
         screen = screen_of(app)
-        assert screen.needs().span_s == FIRST_SPAN_S
         assert "temperature" not in shown(app)
         await pilot.press("m", "m")
         await until(pilot, lambda: "temperature" in shown(app))
         await pilot.press("plus")
         await until(pilot, lambda: "last 10m" in shown(app).split("GPU 0,")[1])
         await pilot.press("0")
-        assert screen.needs().span_s == 86400.0
         await until(pilot, lambda: "whole run" in shown(app) or "-16m" in shown(app))
         await pilot.press("left")
         await pilot.press("escape")
@@ -194,7 +192,7 @@ async def test_without_devices_it_says_why_and_what_to_do(
         assert "Back" in keys_shown(app)
         await pilot.press("enter", "m", "down")
         await pilot.pause()
-        assert "no device selected" in said(app)
+        assert isinstance(app.screen, DevicesScreen)
 
 
 async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app: MakeApp) -> None:

@@ -15,10 +15,11 @@ import pytest
 from ddptop.cli import cli
 from ddptop.commands.launch import request_of
 from ddptop.sources.query import Devices
+from ddptop.style import plain
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
-from ddptop.tui.screens.launch import GpuChoice, LaunchScreen, holder_words
+from ddptop.tui.screens.launch import GpuChoice, LaunchScreen
 from ddptop.tui.textual_gaps import key_of_character
 from ddptop.tui.widgets.table import Table
 from tests.support import fake_home
@@ -413,15 +414,12 @@ async def test_a_busy_device_is_offered_with_its_holder_and_not_chosen() -> None
         screen.show_devices(Devices(gpus=(*gpus, instance, unseen)))
         await pilot.pause()
         assert screen.form().gpus == (0, 1)
-        assert holder_words(held(2)) == "alice: train"
-        long = GpuProcess(pid=7, user="bob", command="/opt/env/bin/python -u /a/b/eval.py --x 1")
-        assert holder_words(GpuSample(index=0, processes=[long])) == "bob: eval.py"
-        assert holder_words(idle) == "free"
-        assert holder_words(divided).startswith("in MIG mode")
-        assert "busy: unknown process" in holder_words(unseen)
         choice = screen.query_one(GpuChoice)
+        text = "\n".join(plain(row) for row in choice.build(100, 20))
+        assert "alice: train" in text and "busy: unknown process" in text
+        assert "in MIG mode; use ddptop launch --gpus MIG-" in text
         for key, chosen in (("3", (0, 1)), ("2", (0, 1, 2))):
-            choice.on_table_chosen(Table.Chosen(choice, key))
+            choice.toggle(Table.Chosen(choice, key))
             assert screen.form().gpus == chosen
 
 

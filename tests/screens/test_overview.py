@@ -60,7 +60,7 @@ async def overview(
 
 def rows(screen: OverviewScreen) -> list[str]:
     """The jobs shown, in order."""
-    return [key for key, _ in screen.jobs._rows]
+    return list(screen.jobs.keys)
 
 
 async def test_a_failure_stands_on_top_until_it_was_looked_at(

@@ -23,8 +23,10 @@ def of(folder: RunFolder) -> NodeSnapshot:
 
 
 def many(home: Path, number: int) -> RunFolder:
-    """Ranks on many hosts: 130 and 517 are slow, 90 has another loss, 700 hung; some ranks are
-    missing."""
+    """Ranks on many hosts, which wait for ranks 130 and 517.
+
+    Rank 90 has another loss, rank 700 hung, and of some ranks the data wait is unknown.
+    """
     chance = random.Random(5)
     folder = fake_gpus.eight_gpu_ranks(home)
     like = of(folder).ranks
@@ -38,7 +40,8 @@ def many(home: Path, number: int) -> RunFolder:
             state="hung" if number == 700 else "running",
             step=12_340 - (chance.random() < 0.1),
             loss=2.12 + chance.gauss(0, 0.05) + (3 if number == 90 else 0),
-            step_time_s=0.3 + chance.gauss(0, 0.004) + (0.14 if number in (130, 517) else 0),
+            step_time_s=0.44,
+            sync_s=0.0 if number in (130, 517) else 0.14 + chance.gauss(0, 0.004),
             data_wait_s=None if number % 50 == 0 else 0.012,
             gpu_util_percent=98.0 - 5 * chance.random(),
             gpu_mem_used_bytes=int((61 + chance.gauss(0, 1)) * GIB),

@@ -15,8 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.job.figures.columns import Column, Plain, unknown
+from ddptop.job.figures.devices import FULL_SHARE
 from ddptop.job.filter import Facts, Filter, Vocabulary
 from ddptop.job.ranks import (
+    busy_share,
     counts_own,
     data_share,
     device_text,
@@ -29,7 +31,7 @@ from ddptop.job.ranks import (
 )
 from ddptop.style import Span, cells_of
 from ddptop_runner.base import units
-from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 
@@ -76,15 +78,20 @@ class Card(msgspec.Struct, frozen=True):
     """Position from top to bottom."""
     drop: int
     """Rows with the highest number are dropped first."""
-    drop_late: int
-    """The same if a rank slows down the others, when waits are more informative."""
     share: Callable[[RankSample, GpuSample | None], float | None] | None = None
     """Fraction that its bar shows, from a rank and its device."""
-    warns: float | None = None
-    """From this fraction on, a slow rank's bar is a warning."""
+    style: str = "busy"
+    """Style of its bar."""
+    warns: Callable[[float, RankDeviation], bool] | None = None
+    """Whether its bar is a warning, from that fraction and the distance from the others."""
 
 
 _TWENTY = ("≤-20%", "-20..-5%", "±5%", "+5..20%", "≥+20%")
+_SHARES = (
+    (5, 15, 30, 60), ("<5%", "5-15%", "15-30%", "30-60%", "≥60%"),
+    ("band", "median", "median", "busy", "busy"), lambda percent: percent,
+)  # fmt: skip
+"""Levels of a fraction of a step, in percent."""
 _SIDES = ("busy", "median", "band", "median", "busy")
 """Styles by level, except for ranks that an alert names, which are drawn as warnings."""
 
@@ -208,6 +215,10 @@ def _ended(rank: RankSample) -> str:
     return rank.state if how is None else f"{rank.state} ({how})"
 
 
+def _percent(value: float | None) -> float | None:
+    return None if value is None else value / 100
+
+
 def _digits(value: int | None) -> str:
     return units.NOT_AVAILABLE if value is None else str(value)
 
@@ -242,6 +253,10 @@ def rank_row(subject: Subject) -> dict[str, Span]:
 # --- the table ------------------------------------------------------------------------------------
 
 
+def _any_busy(ranks: Sequence[RankSample]) -> bool:
+    return any(busy_s(rank) is not None for rank in ranks)
+
+
 def _with_host(column: Column, ranks: Sequence[RankSample], hosts: Mapping[str, str]) -> Column:
     return replace(column, width=max(4, *map(cells_of, hosts.values())))
 
@@ -271,7 +286,7 @@ FIGURES: tuple[RankFigure, ...] = (
     RankFigure(
         key="device",
         cell=lambda subject: (device_text(subject.rank), ""),
-        title="device", width=7, align="<", own=Place(4), foreign=Place(3),
+        title="device", width=7, align="<", own=Place(5), foreign=Place(3),
         plain=Plain(1, "GPU", lambda rank: _digits(rank.gpu)),
     ),
     RankFigure(
@@ -286,13 +301,7 @@ FIGURES: tuple[RankFigure, ...] = (
         title="step", width=8, own=Place(), foreign=Place(7), fitted=_own_step,
         filter="step",
         plain=Plain(4, "STEP", lambda rank: _digits(rank_step(rank))),
-        card=Card("step", 0, 4, 6),
-    ),
-    RankFigure(
-        key="own",
-        map=Map(1, "busy time vs median", lambda rank, apart: apart.own_time,
-                worst=lambda ratio: ratio, is_time=True),
-        help=("busy", "the part of a step in which a slow rank does not wait for others"),
+        card=Card("step", 0, 5),
     ),
     RankFigure(
         key="loss",
@@ -304,8 +313,8 @@ FIGURES: tuple[RankFigure, ...] = (
         title="loss", width=7, own=Place(0, 2), foreign=Place(6), fitted=_with_parts,
         filter="loss",
         plain=Plain(5, "LOSS"),
-        card=Card("loss", 1, 0, 0),
-        map=Map(3, "loss vs median", lambda rank, apart: apart.loss,
+        card=Card("loss", 1, 0),
+        map=Map(5, "loss vs median", lambda rank, apart: apart.loss,
                 (-0.5, -0.1, 0.1, 0.5), ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%")),
         help=("loss", "this rank's latest loss; NaN and inf are shown as such"),
     ),
@@ -315,17 +324,57 @@ FIGURES: tuple[RankFigure, ...] = (
         form=units.step_time,
         apart=Apart("step_time", "step time", "step"),
         title="time", width=7, own=Place(0, 1),
+        known=lambda ranks: not _any_busy(ranks),
         filter="time", unit="s",
         plain=Plain(6, "STEP TIME"),
-        card=Card("time", 2, 1, 2),
+        card=Card("time", 2, 1),
         map=Map(2, "step time vs median", lambda rank, apart: apart.step_time,
                 worst=lambda ratio: ratio, is_time=True),
         help=("time", "step time, from one optimizer step to the next"),
     ),
     RankFigure(
+        key="busy",
+        read=busy_s,
+        form=units.step_time,
+        apart=Apart("own_time", "busy time", "busy"),
+        title="busy", width=7, own=Place(0, 1), known=_any_busy,
+        filter="busy", unit="s",
+        card=Card("busy", 3, 1, lambda rank, gpu: busy_share(rank)),
+        map=Map(1, "busy time vs median", lambda rank, apart: apart.own_time,
+                worst=lambda ratio: ratio, is_time=True),
+        help=("busy", "the part of a step in which a rank does not wait for others, which all "
+              "take the same step time; the slowest rank is busy the longest"),
+    ),
+    RankFigure(
+        key="wait",
+        read=lambda rank: rank.data_wait_s,
+        form=units.step_time,
+        title="data wait", width=9, own=Place(3),
+        filter="wait", unit="s",
+        card=Card("data", 4, 4, lambda rank, gpu: data_share(rank), "band",
+                  lambda share, apart: apart.is_slow and share >= 0.3),
+        map=Map(3, "data wait per step",
+                lambda rank, apart: None if (part := data_share(rank)) is None else 100 * part,
+                *_SHARES, units.percent, (0, 1), is_time=True),
+        help=("data wait", "the part of a step spent waiting for the data loader"),
+    ),
+    RankFigure(
+        key="sync",
+        read=lambda rank: rank.sync_s,
+        form=units.step_time,
+        title="sync", width=7, own=Place(4),
+        known=_any_busy,
+        filter="sync", unit="s",
+        card=Card("sync", 5, 6, lambda rank, gpu: sync_share(rank), "band"),
+        map=Map(4, "sync per step",
+                lambda rank, apart: None if (part := sync_share(rank)) is None else 100 * part,
+                *_SHARES, units.percent, (0, 1), is_time=True),
+        help=("sync", "the part of a step spent waiting for other ranks"),
+    ),
+    RankFigure(
         key="last",
         cell=_last,
-        title="last", width=4, own=Place(3),
+        title="last", width=4, own=Place(9),
         help=("last", "time since this rank's last step"),
     ),
     RankFigure(
@@ -333,22 +382,22 @@ FIGURES: tuple[RankFigure, ...] = (
         read=lambda rank: rank.gpu_mem_used_bytes,
         form=units.size,
         apart=Apart("memory", "memory", "mem"),
-        title="memory ", width=9, own=Place(5, 13), foreign=Place(0, 8), is_use=True,
+        title="memory ", width=9, own=Place(6, 13), foreign=Place(0, 8), is_use=True,
         known=_any_device, without_device="rss",
         filter="mem", unit="bytes",
-        card=Card("mem", 6, 3, 4, memory_share),
-        map=Map(5, "memory vs median", lambda rank, apart: apart.memory),
+        card=Card("mem", 7, 3, memory_share, "median", lambda share, apart: share >= FULL_SHARE),
+        map=Map(7, "memory vs median", lambda rank, apart: apart.memory),
     ),
     RankFigure(
         key="util",
         read=lambda rank: rank.gpu_util_percent,
         form=units.percent,
         apart=Apart("utilization", "util", "util"),
-        title="util ", width=6, own=Place(6, 14), foreign=Place(0, 9), is_use=True,
+        title="util ", width=6, own=Place(7, 14), foreign=Place(0, 9), is_use=True,
         known=_any_device, without_device="cpu",
         filter="util", unit="%",
-        card=Card("util", 5, 2, 3),
-        map=Map(6, "util", lambda rank, apart: shown("util", rank).read(rank),
+        card=Card("util", 6, 2, lambda rank, gpu: _percent(rank.gpu_util_percent)),
+        map=Map(8, "util", lambda rank, apart: shown("util", rank).read(rank),
                 (20, 40, 60, 80), ("<20%", "20-40%", "40-60%", "60-80%", "≥80%"),
                 ("busy", "busy", "median", "median", "band"), lambda percent: -percent,
                 units.percent, (3, 4)),
@@ -358,51 +407,27 @@ FIGURES: tuple[RankFigure, ...] = (
         read=lambda rank: rank.gpu_power_w,
         form=units.watts,
         apart=Apart("power", "power", "power"),
-        title="power ", width=6, own=Place(7, 15), foreign=Place(1, 10), is_use=True,
+        title="power ", width=6, own=Place(8, 15), foreign=Place(1, 10), is_use=True,
         known=_any_device,
         filter="power",
-        card=Card("power", 7, 7, 7, power_share),
-        map=Map(8, "power vs median", lambda rank, apart: apart.power),
-    ),
-    RankFigure(
-        key="wait",
-        read=lambda rank: rank.data_wait_s,
-        form=units.step_time,
-        title="data wait", width=9, own=Place(8),
-        filter="wait", unit="s",
-        card=Card("data", 3, 5, 1, lambda rank, gpu: data_share(rank), warns=0.3),
-        map=Map(7, "data wait per step",
-                lambda rank, apart: None if (part := data_share(rank)) is None else 100 * part,
-                (5, 15, 30, 60), ("<5%", "5-15%", "15-30%", "30-60%", "≥60%"),
-                ("band", "median", "median", "busy", "busy"), lambda percent: percent,
-                units.percent, (0, 1), is_time=True),
-        help=("data wait", "the part of a step spent waiting for the data loader"),
-    ),
-    RankFigure(
-        key="sync",
-        read=lambda rank: rank.sync_s,
-        form=units.step_time,
-        title="sync", width=7, own=Place(12),
-        known=lambda ranks: any(rank.sync_s is not None for rank in ranks),
-        filter="sync", unit="s",
-        card=Card("sync", 4, 6, 5, lambda rank, gpu: sync_share(rank)),
-        help=("sync", "the part of a step spent waiting for other ranks"),
+        card=Card("power", 8, 7, power_share),
+        map=Map(9, "power vs median", lambda rank, apart: apart.power),
     ),
     RankFigure(
         key="cpu",
         read=lambda rank: rank.cpu_percent,
         form=units.percent,
-        title="CPU ", width=7, own=Place(9), foreign=Place(), is_use=True,
+        title="CPU ", width=7, own=Place(10), foreign=Place(), is_use=True,
         filter="cpu", unit="%",
         plain=Plain(7, "CPU"),
-        card=Card("CPU", 8, 8, 8),
+        card=Card("CPU", 9, 8, lambda rank, gpu: _percent(rank.cpu_percent)),
         help=("CPU", "CPU used by this process and its helpers; 100% is one core"),
     ),
     RankFigure(
         key="rss",
         read=lambda rank: rank.rss_bytes,
         form=units.size,
-        title="RSS ", width=9, own=Place(10), foreign=Place(4), is_use=True,
+        title="RSS ", width=9, own=Place(11), foreign=Place(4), is_use=True,
         filter="rss", unit="bytes",
         plain=Plain(8, "RSS"),
         help=("RSS", "RAM used by this process, excluding GPU memory"),
@@ -410,7 +435,7 @@ FIGURES: tuple[RankFigure, ...] = (
     RankFigure(
         key="pid",
         cell=lambda subject: (_digits(subject.rank.pid), "dim"),
-        title="PID", width=8, own=Place(11), foreign=Place(5),
+        title="PID", width=8, own=Place(12), foreign=Place(5),
         plain=Plain(2, "PID", lambda rank: _digits(rank.pid)),
         help=("PID", "process ID of the rank on its host"),
     ),

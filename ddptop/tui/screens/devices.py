@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widget import Widget
 
 from ddptop.charts.axis import window_label
-from ddptop.charts.figures import FiguresData, figures_of, pause_s
+from ddptop.charts.figures import FiguresData, figures_of
 from ddptop.charts.window import View
 from ddptop.job.help import explain_device
 from ddptop.job.keys import SCREENS
@@ -24,22 +23,15 @@ from ddptop.tui.widgets.charts import ChartWidget, FigureChart
 from ddptop.tui.widgets.devices import (
     DeviceDetails,
     DevicesTable,
-    MachinePanel,
     ProcessTable,
     key_of,
     name_of,
 )
 from ddptop.tui.widgets.table import HEAD_LINES, Table
-from ddptop_runner.base.units import duration
 from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
 """Initial range of the chart."""
-RECORDED = 0.9
-"""From this share of the range on, the title names the range, not how much of it is recorded."""
-
-DAY_S = 86400.0
-"""Longest range of the chart, as history reaches no further back."""
 
 
 _OF_A_DEVICE = frozenset(
@@ -58,13 +50,11 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         #below { height: auto; }
         #processes { width: 1fr; height: 100%; }
         #device { width: 1fr; height: 100%; display: none; margin: 0 0 0 1; }
-        #machine { height: 1fr; display: none; }
     }
-    DevicesScreen.-none {
-        #gpus, #figures, #below { display: none; }
-        #machine { display: block; }
-    }
-    DevicesScreen.-tall #device { display: block; }
+    DevicesScreen.-none #figures, DevicesScreen.-none #processes { display: none; }
+    DevicesScreen.-tall #device, DevicesScreen.-none #device { display: block; }
+    DevicesScreen.-none #below { height: 1fr; }
+    DevicesScreen.-none #device { margin: 1 0 0 0; }
     """
 
     KEYS = "devices"
@@ -77,13 +67,10 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self._title = TitleBar(readonly=readonly)
         self._chart = FigureChart(id="figures")
         self._chart.view = View(span=FIRST_SPAN_S)
-        self._details = DeviceDetails(processes=False)
-        self._machine = MachinePanel()
+        self._details = DeviceDetails()
         self._below = Horizontal(id="below")
         self._keys = KeyBar(SCREENS[self.KEYS])
-        self._heights: dict[Widget, int] = {}
-        self._drawn: tuple[object, float] = (None, 0.0)
-        self.devices = DevicesTable()
+        self.devices = DevicesTable(id="gpus")
         """The table."""
         self.processes = ProcessTable()
         """The processes on the device under the cursor."""
@@ -98,7 +85,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         yield from (self._title, self.devices, self._chart)
         with self._below:
             yield from (self.processes, self._details)
-        yield from (self._machine, self._keys)
+        yield self._keys
 
     def on_mount(self) -> None:
         """Focus the device table."""
@@ -109,21 +96,12 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         return [self._chart]
 
     def needs(self) -> DevicesQuery:
-        """All devices, and the selected one's history over the range of the chart."""
-        return DevicesQuery(span_s=self._span_s(), device=self._chosen_uuid())
+        """All devices, and the selected one's history."""
+        return DevicesQuery(device=self._chosen_uuid())
 
     def _chosen_uuid(self) -> str | None:
         chosen = self.devices.chosen
         return self._first if chosen is None else chosen.uuid
-
-    def _span_s(self) -> float:
-        span, right = self._chart.time_span()
-        if span is None:
-            return DAY_S
-        behind_s = 0.0
-        if right is not None and self.answer is not None:
-            behind_s = max(0.0, self.answer.look.now_s - right)
-        return min(DAY_S, max(FIRST_SPAN_S, span + behind_s))
 
     def show(self, answer: DevicesAnswer) -> None:
         """Update the screen."""
@@ -136,16 +114,14 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             without=frozenset() if devices.gpus else _OF_A_DEVICE,
         )
         self.set_class(not devices.gpus, "-none")
+        reason = devices.note
+        if not devices.gpus and reason is None:
+            reason = "the driver reports no devices"
+        self.devices.show(devices.gpus, look, answer.history, reason=reason)
         if not devices.gpus:
-            self._machine.show(look.machine, devices.note)
-            return
-        self.devices.show(
-            devices.gpus,
-            look.owners,
-            answer.history,
-            look.machine.host,
-        )
-        if self._first is not None:
+            self.devices.styles.height = self.devices.rows_wanted()
+            self._details.show(None)
+        elif self._first is not None:
             first, self._first = self._first, None
             self.devices.move_to(first)
         self._show_chosen()
@@ -155,34 +131,17 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         answer, gpu = self.answer, self.devices.chosen
         if answer is None or gpu is None:
             return
-        here, owners = answer.look.machine.host, answer.look.owners
-        self.processes.show(gpu, owners, here)
-        self._details.show(gpu, owners if gpu.host in (None, here) else {})
+        self.processes.show(gpu, answer.look)
+        self._details.show(gpu)
         self._show_figures(answer, gpu)
         self._fit(len(gpu.processes or []))
 
     def _show_figures(self, answer: DevicesAnswer, gpu: GpuSample) -> None:
-        """Redraw the chart only if it would look different."""
-        look, history, now_s = answer.look, answer.history, answer.look.now_s
-        span, recorded_s = self._chart.view.span, None
-        if history.device == gpu.uuid and history.first is not None:
-            recorded_s = max(1.0, history.until - history.first)
-        label = window_label(span)
-        if recorded_s is not None and span is not None and recorded_s < RECORDED * span:
-            label = f"{duration(recorded_s)} recorded so far"
-        title = f"{name_of(gpu, look.machine.host)}, {label}"
-        if history.device != gpu.uuid:
-            if self._drawn[0] != (gpu.uuid, None):
-                self._drawn = (gpu.uuid, None), now_s
-                self._chart.show(FiguresData(empty="reading history..."), title)
-            return
-        shown = self._chart.view
-        known = (gpu.uuid, history.first, history.fills, shown.span, shown.right)
-        wait_s = pause_s(shown.span, history, self.size.width)
-        if known == self._drawn[0] and now_s - self._drawn[1] < wait_s:
-            return
-        self._drawn = known, now_s
-        self._chart.show(figures_of(gpu, history), title)
+        name = name_of(gpu, answer.look.machine.host)
+        data = FiguresData(empty="reading history...")
+        if answer.history.device == gpu.uuid:
+            data = figures_of(gpu, answer.history)
+        self._chart.show(data, f"{name}, {window_label(self._chart.view.span)}")
 
     def _fit(self, processes: int) -> None:
         """Give the table its rows and the chart at least a third; the rest shares what is left."""
@@ -192,10 +151,8 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         details = 12 if self.has_class("-tall") else 0
         below = min(max(HEAD_LINES + max(1, processes), details), room - table - chart)
         below = 0 if below < HEAD_LINES + 1 else below
-        for widget, rows in ((self.devices, table), (self._below, below)):
-            if self._heights.get(widget) != rows:
-                self._heights[widget] = rows
-                widget.styles.height = rows
+        self.devices.styles.height = table
+        self._below.styles.height = below
 
     @on(Table.Moved, "#gpus")
     def _moved(self) -> None:
@@ -218,21 +175,16 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             self._explain_device()
 
     def _explain_device(self) -> None:
-        if (gpu := self.devices.chosen) is None:
+        if self.answer is None or (gpu := self.devices.chosen) is None:
             self.notify("no device selected", severity="warning")
             return
-        key = key_of(gpu)
 
         def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
-            found = next((one for one in later.devices.gpus if key_of(one) == key), gpu)
-            return "what each metric means; esc closes", explain_device(found)
+            same = (one for one in later.devices.gpus if key_of(one) == key_of(gpu))
+            return "what each metric means; esc closes", explain_device(next(same, gpu))
 
-        self.show_sections(
-            name_of(gpu, None if self.answer is None else self.answer.look.machine.host),
-            "what each metric means; esc closes",
-            explain_device(gpu),
-            made,
-        )
+        look = self.answer.look
+        self.show_sections(name_of(gpu, look.machine.host), *made(look), made)
 
     def _open_job(self) -> None:
         view = None if self.answer is None else self.answer.look.job(self.processes.job)

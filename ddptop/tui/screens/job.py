@@ -11,13 +11,13 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.draw.devices import rank_holder
 from ddptop.draw.launchers import about
 from ddptop.job.figures.ranks import RANK_WORDS, ranks_that_match
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.job.findings import SET_BACK, guilty
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
+from ddptop.job.outliers import imbalance_note
 from ddptop.job.ranks import launcher_name
 from ddptop.job.urgency import SETBACK_S, alerts_of
 from ddptop.logs.messages import LogRead
@@ -28,12 +28,13 @@ from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, LossChart
-from ddptop.tui.widgets.devices import DeviceDetails, DevicePanel
+from ddptop.tui.widgets.devices import DeviceDetails, DevicesTable
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop.tui.widgets.ranks import RankPanel
+from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.snapshot import Alert
 
 NOBODY = -2
@@ -72,13 +73,12 @@ class JobScreen(JobBound[JobAnswer]):
         """Whether the user selected another rank."""
         self._last_rank: int | None = NOBODY
         """The last selected rank."""
-        self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._cause = CausePanel()
         self._header = JobHeader()
         self._alerts = AlertsPanel()
         self._setback = CausePanel()
-        self._devices = DevicePanel(id="devices")
+        self._devices = DevicesTable(cursor_needs_focus=True)
         self._device = DeviceDetails()
         self._chart = LossChart()
         self._events = EventsTable()
@@ -227,25 +227,18 @@ class JobScreen(JobBound[JobAnswer]):
             self._cause.show(view.state, state.cause, detail.cause_tail, rows, what_now(detail))
 
     def _show_devices(self, detail: JobDetail, look: Look) -> None:
-        state = detail.view.snapshot
-        panel = self._devices
-        if state is None:
-            panel.show_machine(look.machine, None)
-        elif not state.gpus and not state.ranks and state.launcher is not None:
-            panel.show_machine(look.machine, state.device_note)
-        elif state.gpus:
-            holder = rank_holder(detail.view)
-            panel.show_devices(
-                state.gpus, holder, state.imbalance, detail.has_slow_rank, reason=state.device_note
-            )
+        if (state := detail.view.snapshot) is None:
+            self._devices.show((), look)
         else:
-            panel.show_ranks(state.ranks, state.imbalance, detail.has_slow_rank)
+            self._devices.show(
+                state.gpus, look, reason=state.device_note, note=imbalance_note(state)
+            )
         self._show_device()
 
-    @on(DevicePanel.Moved)
+    @on(Table.Moved, "#devices")
     def _show_device(self) -> None:
         if self.page == "devices" and self.answer is not None:
-            self._device.show(self._devices.chosen, self.answer.look.owners)
+            self._device.show(self._devices.chosen)
 
     def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
         """Give ranks and devices the rows they need, up to a share of the screen."""
@@ -261,19 +254,17 @@ class JobScreen(JobBound[JobAnswer]):
         most = max(5, min(rest - LEAST_CHART, int(height * TOP_SHARE[shape])))
         if shape == "heat" and height < MAP_ONLY:
             most = max(5, rest)
-        is_full_width = narrow or self.ranks.replaces_devices(detail)
-        cells = width if is_full_width else 13 * width // 25
+        beside = not narrow and has_devices_apart(detail)
+        cells = 13 * width // 25 if beside else width
         wanted = self.ranks.show(detail, now, detail.recent, cells, most)
-        self._devices.set_class(self.ranks.replaces_devices(detail), "-replaced")
-        if not narrow and not self.ranks.replaces_devices(detail):
+        self._devices.set_class(not beside, "-replaced")
+        if beside:
             wanted = min(most, max(wanted, self._devices.rows_wanted()))
         least = LEAST_CHART if shape == "heat" else SMALL_CHART
         self._chart.set_class(rest - wanted < least, "-no-room")
         if self.page == "devices":
             wanted = min(self._devices.rows_wanted(), max(6, height // 2))
-        if self._top_height != wanted:
-            self._top_height = wanted
-            self.query_one("#top").styles.height = wanted
+        self.query_one("#top").styles.height = wanted
 
     def _show_ranks_again(self) -> None:
         if (detail := self.detail) is not None and self.answer is not None:
@@ -394,6 +385,14 @@ class JobScreen(JobBound[JobAnswer]):
     def explain(self) -> list[tuple[str, str]]:
         """Help on the item under the cursor and on the job's state."""
         return [*super().explain(), *self._header.explain()]
+
+
+def has_devices_apart(detail: JobDetail) -> bool:
+    """Whether the ranks' rows do not show all devices, so that these are shown beside them."""
+    snapshot = detail.view.snapshot
+    if snapshot is None or not snapshot.ranks:
+        return True
+    return sum(gpu.parent_uuid is None for gpu in snapshot.gpus) > len(snapshot.ranks)
 
 
 def _rows_of(widget: LinesView) -> int:

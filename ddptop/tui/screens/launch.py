@@ -18,12 +18,13 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
+from ddptop.draw.devices import holder_text
 from ddptop.draw.panels import short_name
-from ddptop.job.figures.columns import Column
+from ddptop.job.figures.columns import Column, Row
 from ddptop.job.keys import EXIT, HELP
 from ddptop.job.record import Job
 from ddptop.sources.query import Devices
-from ddptop.style import Span, line
+from ddptop.style import line
 from ddptop.tui import launching
 from ddptop.tui.keymap import bindings, help_hint, textual_key
 from ddptop.tui.launching import FIELDS, LaunchForm
@@ -38,8 +39,6 @@ from ddptop_runner.launch.gpus.choice import CPU_RANKS, is_instance
 from ddptop_runner.launch.gpus.usage import (
     DeviceUse,
     in_mig_mode,
-    program_of,
-    unknown_holder,
     use_of,
 )
 from ddptop_runner.model.snapshot import GpuSample
@@ -53,31 +52,7 @@ COLUMNS = (
     Column("who", " used by", 14, flex=True),
 )
 
-SHORT_COMMAND = 24
-"""Commands up to this many characters are shown in full."""
-
-
-def holder_words(gpu: GpuSample) -> str:
-    """Who holds a device, in words."""
-    if gpu.lost:
-        return "lost: the driver is not responding"
-    if in_mig_mode(gpu):
-        return "in MIG mode; use ddptop launch --gpus MIG-..."
-    use = _use(gpu)
-    if not use.busy:
-        return "free" if gpu.processes is not None else "n/a"
-    names = {
-        p.job or f"{p.user or 'unknown user'}: {_short(p.command)}" for p in gpu.processes or ()
-    }
-    unknown = unknown_holder(gpu)
-    return ", ".join([*sorted(names), *([f"busy: {unknown}"] if unknown else ())]) or use.holders[0]
-
-
-def _short(command: str | None) -> str:
-    """The command if it is short, else only its script or program."""
-    if command is None:
-        return "?"
-    return command if len(command) <= SHORT_COMMAND else program_of(command)
+IN_MIG_MODE = "in MIG mode; use ddptop launch --gpus MIG-..."
 
 
 def is_free(gpu: GpuSample) -> bool:
@@ -118,7 +93,8 @@ class GpuChoice(Table):
         }
         self._show()
 
-    def on_table_chosen(self, message: Table.Chosen) -> None:
+    @on(Table.Chosen)
+    def toggle(self, message: Table.Chosen) -> None:
         """Select or deselect the device."""
         message.stop()
         if any(in_mig_mode(gpu) for gpu in self._gpus if gpu.index == int(message.key)):
@@ -132,15 +108,15 @@ class GpuChoice(Table):
         rows = [(str(gpu.index), self._row(gpu)) for gpu in self._gpus]
         self.set_rows(rows, line((f"{note}; space toggles", "dim")))
 
-    def _row(self, gpu: GpuSample) -> dict[str, Span]:
+    def _row(self, gpu: GpuSample) -> Row:
         used = gpu.index in self._chosen
-        free = is_free(gpu)
+        held = line(IN_MIG_MODE) if in_mig_mode(gpu) else holder_text(gpu, brief=True)
         return {
             "use": (" ✓", "ok") if used else (" ·", "dim"),
             "index": (str(gpu.index), "strong"),
             "name": (short_name(gpu.name), "" if used else "dim"),
             "memory": (size_of(gpu.mem_used_bytes, gpu.mem_total_bytes), ""),
-            "who": (f" {holder_words(gpu)}", "dim" if free else ""),
+            "who": line(" ", *held),
         }
 
 

@@ -7,9 +7,7 @@ import os
 
 from textual import on
 from textual.app import ComposeResult
-from textual.widget import Widget
 
-from ddptop.draw.devices import holder_words
 from ddptop.draw.launchers import damaged_sections, unreadable_sections
 from ddptop.job.figures.jobs import JOB_WORDS
 from ddptop.job.filter import EXAMPLES, parse
@@ -24,7 +22,7 @@ from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
-from ddptop.tui.widgets.devices import DevicePanel
+from ddptop.tui.widgets.devices import DevicesTable
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.jobs import JobSentence, JobsTable, SlurmQueue
 from ddptop.tui.widgets.table import Table
@@ -32,9 +30,6 @@ from ddptop_runner.host import procs
 
 SENTENCE_ROWS = 3
 """Rows for the sentence on the job under the cursor, if there is room."""
-
-HISTORY_S = 600.0
-"""Time span of the devices' sparklines."""
 
 
 class OverviewScreen(MonitorScreen[OverviewAnswer]):
@@ -61,8 +56,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def __init__(self, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
         self._title = TitleBar(readonly=readonly)
-        self._devices = DevicePanel(id="devices")
-        self._heights: dict[Widget, int | str] = {}
+        self._devices = DevicesTable(cursor_needs_focus=True)
         self._keys = KeyBar(SCREENS[self.KEYS])
         self._sentence = JobSentence()
         self._slurm = SlurmQueue()
@@ -86,7 +80,6 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         return OverviewQuery(
             job=self.jobs.cursor_key if self.has_class("-tall") else None,
             chart=ChartQuery(max(60, 2 * self.app.size.width), glance=True),
-            device_span_s=HISTORY_S,
         )
 
     def show(self, answer: OverviewAnswer) -> None:
@@ -103,24 +96,10 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._show_devices(answer)
 
     def _show_devices(self, answer: OverviewAnswer) -> None:
-        panel, look, history = self._devices, answer.look, answer.device_history
-        if look.devices.gpus:
-            panel.show_devices(
-                look.devices.gpus,
-                holder_words(
-                    look.owners,
-                    history.idle_s,
-                    look.machine.host,
-                    brief=self.size.width < 100,
-                ),
-                reason=look.devices.note,
-                history=history,
-            )
-        else:
-            panel.show_machine(look.machine, look.devices.note)
-        rows = panel.rows_wanted()
-        if panel.styles.height is None or panel.styles.height.value != rows:
-            panel.styles.height = rows
+        devices = answer.look.devices
+        self._devices.show(devices.gpus, answer.look, answer.device_history, reason=devices.note)
+        rows = self._devices.rows_wanted()
+        self._devices.styles.height = rows
         self._fit_jobs(rows)
 
     def _fit_jobs(self, device_rows: int) -> None:
@@ -133,10 +112,8 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         )
         if self.has_class("-tall") and self._sentence.has_class("-chosen"):
             wanted = max(6, min(needed, (left - sentence_rows) // 2))
-        for widget, rows in ((self.jobs, wanted), (self._sentence, sentence_rows)):
-            if self._heights.get(widget) != rows:
-                self._heights[widget] = rows
-                widget.styles.height = rows
+        self.jobs.styles.height = wanted
+        self._sentence.styles.height = sentence_rows
 
     def _show_chart(self, answer: OverviewAnswer) -> None:
         """Show the losses of the job under the cursor; keep their place while they are read."""
@@ -225,7 +202,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         chosen = self._devices.chosen if self._devices.has_focus else None
         self.open("devices", None if chosen is None else chosen.uuid)
 
-    @on(DevicePanel.Chosen)
+    @on(Table.Chosen, "#devices")
     def _open_device(self) -> None:
         self.action_devices()
 

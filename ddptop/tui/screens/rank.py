@@ -7,17 +7,16 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.charts.figures import FiguresData, device_curves
+from ddptop.charts.figures import FiguresData, figures_of
 from ddptop.charts.split import SplitData
 from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
 from ddptop.job.help import explain_rank, glossary
-from ddptop.job.hosts import has_several
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
-from ddptop.job.ranks import Known, device_of, device_uuid, find_rank, sentence
+from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence
 from ddptop.job.record import Job
-from ddptop.job.series import ChartData, DeviceHistory
+from ddptop.job.series import ChartData
 from ddptop.job.urgency import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
@@ -31,7 +30,7 @@ from ddptop.tui.widgets.charts import USUAL, ChartWidget, FigureChart, LossChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
 PAGES = (
     ("main", "loss"),
@@ -41,11 +40,9 @@ PAGES = (
 )
 """Name and title of each page, for screens that have room for only one."""
 
-DEVICE_S = 1800.0
-"""Time span of the chart of a foreign rank's device, as recorded by this viewer."""
-
 _NOTHING = RankDeviation()
 _OUTSIDE = "n/a: ddptop did not start this job, so step times are not measured"
+_UNSEEN = "n/a: the device is unknown, and ddptop does not record this job's history"
 
 
 class RankScreen(JobBound[RankAnswer]):
@@ -121,7 +118,6 @@ class RankScreen(JobBound[RankAnswer]):
             job=self.job,
             rank=self.rank,
             chart=self.chart_query(max(60, self.app.size.width), self.rank),
-            device_span_s=DEVICE_S,
         )
         if not self.foreign:
             return query
@@ -149,10 +145,8 @@ class RankScreen(JobBound[RankAnswer]):
             apart = answer.deviations.get(self.rank, _NOTHING)
             facts = fact_lines(rank, apart, state, now, view.is_live)
             about = explain_rank(rank, apart, now, view.is_live)
-            sentence = self._sentence(answer, view, rank)
-            self._head.show(
-                sentence, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
-            )
+            rows = 3 if height >= 32 else 2 if height >= 20 else 1
+            self._head.show(sentence(rank, view, apart, now), facts[:rows], about)
         self._show_charts(answer, view)
         self.log_view.show(view, self.rank, guilty(view))
 
@@ -181,20 +175,6 @@ class RankScreen(JobBound[RankAnswer]):
             "dim",
         )
 
-    def _sentence(self, answer: RankAnswer, view: Job, rank: RankSample) -> Span:
-        state = view.snapshot
-        assert state is not None
-        known = Known(
-            apart=answer.deviations.get(self.rank, _NOTHING),
-            ranks=len(state.ranks),
-            now=answer.look.taken_at,
-            live=view.is_live,
-            foreign=view.is_foreign,
-            several_hosts=has_several(state),
-            other=next((one for one in state.ranks if one.rank != self.rank), None),
-        )
-        return sentence(rank, known)
-
     def _chart_data(self) -> ChartData:
         return ChartData() if self.answer is None else self.answer.chart
 
@@ -205,22 +185,12 @@ class RankScreen(JobBound[RankAnswer]):
             self._split.show(history.split)
             self._load.show(history.load)
         elif view.is_foreign:
+            device, seen = device_of(view.snapshot, self.rank), answer.device_history
             self._split.show(SplitData(empty=_OUTSIDE))
-            self._load.show(self._seen_load(view, answer.device_history))
-
-    def _seen_load(self, view: Job, seen: DeviceHistory | None) -> FiguresData:
-        """A foreign rank's device, as sampled by this viewer."""
-        device = device_of(view.snapshot, self.rank)
-        if device is None or seen is None or seen.device != device.uuid:
-            return FiguresData(
-                empty="n/a: the device is unknown, and ddptop does not record this job's history"
-            )
-        return FiguresData(
-            curves=tuple(device_curves(device, seen.figures)),
-            since=seen.since,
-            until=seen.until,
-            watched=True,
-        )
+            if device is not None and seen is not None and seen.device == device.uuid:
+                self._load.show(figures_of(device, seen))
+            else:
+                self._load.show(FiguresData(empty=_UNSEEN))
 
     # --- actions ---------------------------------------------------------------------------------
 

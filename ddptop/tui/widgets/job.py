@@ -39,8 +39,7 @@ class JobHeader(LinesView):
         """Show the job; `trend` is the trend of its loss."""
         self._view, self._now, self._trend, self._is_gone = view, now, trend, False
         rows = max(1, len(self._rows(max(20, self.screen.size.width))))
-        if self.styles.height is None or self.styles.height.value != rows:
-            self.styles.height = rows
+        self.styles.height = rows
         self.redraw()
 
     def show_gone(self) -> None:
@@ -82,8 +81,7 @@ class AlertsPanel(LinesView):
         self._alerts, self._now, self._most = alerts, now, most
         rows = len(alert_lines(alerts, now, max(20, self.screen.size.width), most))
         self.display = rows > 0
-        if self.styles.height is None or self.styles.height.value != rows:
-            self.styles.height = rows
+        self.styles.height = rows
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
@@ -120,8 +118,7 @@ class CausePanel(LinesView):
         if lines is None:
             return
         needed = len(lines(max(20, self.screen.size.width), rows))
-        if self.styles.height is None or self.styles.height.value != needed:
-            self.styles.height = needed
+        self.styles.height = needed
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
@@ -178,8 +175,7 @@ class RankHead(LinesView):
         """Show the sentence and as many rows of facts as fit; `about` explains them."""
         self._sentence, self._facts, self._about = sentence, facts, about
         rows = len(self._rows(max(20, self.screen.size.width)))
-        if self.styles.height is None or self.styles.height.value != rows:
-            self.styles.height = rows
+        self.styles.height = rows
         self.redraw()
 
     def _rows(self, width: int) -> list[Line]:

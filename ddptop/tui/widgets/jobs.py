@@ -286,9 +286,7 @@ class SlurmQueue(LinesView):
     def show(self, jobs: Sequence[SlurmJob], now: dt.datetime) -> None:
         """Show the queue."""
         self._jobs, self._now = jobs, now
-        rows = min(len(jobs), MOST_ROWS)
-        if self.styles.height is None or self.styles.height.value != rows:
-            self.styles.height = rows
+        self.styles.height = self.rows
         self.set_class(bool(jobs), "-some")
         self.redraw()
 

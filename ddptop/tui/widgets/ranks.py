@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -19,7 +19,6 @@ from ddptop.draw.heat import (
     STATE,
     HeatGrid,
     cells_of,
-    figures_of,
     heat_grid,
     known_figures,
     legend,
@@ -29,161 +28,121 @@ from ddptop.draw.heat import (
     ruler,
     worst_ranks,
 )
-from ddptop.draw.launchers import launcher_line, launcher_state, launcher_summary, rank_detail
-from ddptop.draw.ranks import GAP, Around, Grid, around, card_lines, grid, wanted_rows
+from ddptop.draw.launchers import launcher_summary, rank_detail
+from ddptop.draw.ranks import GAP, Around, Grid, around, card_lines, grid, rank_line, wanted_rows
 from ddptop.draw.ranks import MOST as MOST_CARDS
-from ddptop.job.figures.columns import Column, Row, plain_cell
+from ddptop.job.figures.columns import Column, Row
 from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row
 from ddptop.job.help import explain_heat, explain_rank, glossary
 from ddptop.job.hosts import has_several, hosts_of, short_names
-from ddptop.job.keys import MOVING, key, with_keys
+from ddptop.job.keys import key, with_keys
 from ddptop.job.loss_trend import SPARK_S, Recent
-from ddptop.job.outliers import state_of, verdict, worst_first
+from ddptop.job.outliers import verdict, worst_first
 from ddptop.job.ranks import is_rank_too, launcher_name
 from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobDetail
-from ddptop.style import Line, Span, clip, fill, fit, line, rule, width
-from ddptop.tui.keymap import bindings
-from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.table import Table
+from ddptop.style import Line, Span, clip, fit, line, rule
+from ddptop.tui.widgets.table import CursorList, Table
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.judge.balance.rank_devices import own_devices
-from ddptop_runner.model.snapshot import GpuSample, LauncherSample, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import GpuSample, LauncherSample, RankSample
+
+LAUNCHER = "launcher"
+"""The key of a command's launcher, shown above its ranks."""
+
+NO_RANK = "no ranks have started yet"
+NO_MATCH = "no ranks match; press {view.back} to show all"
+FEW = 64
+"""Whether any rank has details is looked up for this many ranks."""
 
 
-class RankGrid(LinesView, can_focus=True):
-    """Ranks in rows of `per_row`; the cursor stays on its rank if ranks appear or disappear."""
+def launcher_of(detail: JobDetail) -> LauncherSample | None:
+    """The process that a command started; None if it is its only rank."""
+    snapshot = detail.view.snapshot
+    launcher = None if snapshot is None else snapshot.launcher
+    if snapshot is None or launcher is None or is_rank_too(launcher, snapshot.ranks):
+        return None
+    return launcher
+
+
+def foot_of(detail: JobDetail, rank: RankSample | None, cells: int) -> Line:
+    """What is not shown elsewhere of the selected rank, or what the job waits for."""
+    view, snapshot = detail.view, detail.view.snapshot
+    if snapshot is None:
+        return ()
+    if waiting := waiting_text(view, snapshot):
+        return line((f" {waiting}", "busy"))
+    if view.is_foreign and not view.is_live:
+        return line((" last known values", "dim"))
+    if rank is None:
+        text = f" press {key('view.logs')} for output from all ranks"
+        return line((text, "dim")) if snapshot.launcher else ()
+
+    def about(one: RankSample) -> Line:
+        if not one.state_reason:
+            return rank_detail(one, snapshot.launcher, cells)
+        return line((f" rank {one.rank}  ", "strong"), clip(one.state_reason, max(10, cells - 12)))
+
+    # the row stays while the cursor is on a rank without details
+    return about(rank) or (((" ", ""),) if any(map(about, detail.ranks[:FEW])) else ())
+
+
+class RankShape(CursorList):
+    """What cards, table, and map have in common: the job, and the rank under the cursor."""
+
+    detail: JobDetail | None = None
+    now = dt.datetime.min
+
+    @property
+    def ranks(self) -> Sequence[RankSample]:
+        """The ranks shown."""
+        return [] if self.detail is None else self.detail.ranks
+
+    @property
+    def rank(self) -> int | None:
+        """The number of the selected rank; None if there is none or it is the launcher."""
+        return int(self.cursor_key) if self.cursor_key not in (None, LAUNCHER) else None
+
+    @property
+    def sample(self) -> RankSample | None:
+        """The selected rank."""
+        return next((one for one in self.ranks if one.rank == self.rank), None)
+
+    def apart(self, rank: RankSample) -> RankDeviation:
+        """The rank's distance from the others."""
+        return NOTHING if self.detail is None else self.detail.deviations.get(rank.rank, NOTHING)
+
+    def take(self, detail: JobDetail, now: dt.datetime) -> None:
+        """Take over the job, with its launcher before its ranks."""
+        self.detail, self.now = detail, now
+        self.alone = int(launcher_of(detail) is not None)
+        self.set_keys([LAUNCHER] * self.alone + [str(rank.rank) for rank in detail.ranks])
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Help on the selected rank."""
+        if self.detail is None or (rank := self.sample) is None:
+            return glossary("launcher") if self.rank is None and self.keys else []
+        return explain_rank(rank, self.apart(rank), self.now, self.detail.view.is_live)
+
+    def head(self, *, marked: bool = True) -> list[Line]:
+        """The launcher's row above the ranks, `marked` if it has the cursor."""
+        if self.detail is None or (launcher := launcher_of(self.detail)) is None:
+            return []
+        name = launcher_name(self.detail.view) or launcher.name
+        return [launcher_summary(name, launcher, chosen=marked and self.cursor_key == LAUNCHER)]
+
+
+class RankGrid(RankShape):
+    """Several ranks per row, walked in two directions."""
 
     BINDINGS = [
-        *bindings(MOVING),
         Binding("left,h", "across(-1)", "Left", show=False, id="ranks.left"),
         Binding("right", "across(1)", "Right", show=False, id="ranks.right"),
     ]
 
-    @dataclass
-    class Moved(Message):
-        """The cursor moved to another rank."""
-
-        grid: RankGrid
-        rank: int | None
-        """The rank; None is a command's launcher, shown above its ranks."""
-
-    class Chosen(Moved):
-        """Enter, or a click on the rank under the cursor."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.shown: Sequence[RankSample] = ()
-        """The ranks shown, in order."""
-        self.rank: int | None = None
-        """The selected rank; None if there is none or the launcher is selected."""
-        self.has_launcher = False
-        """Whether a launcher is shown above the ranks and can be selected."""
-        self.per_row = 1
-        """Ranks per row."""
-
-    @property
-    def place(self) -> int:
-        """Index of the selected rank among those shown; -1 is the launcher."""
-        if self.rank is None:
-            return -1 if self.has_launcher else 0
-        for place, rank in enumerate(self.shown):
-            if rank.rank == self.rank:
-                return place
-        return 0
-
-    def take(self, ranks: Sequence[RankSample]) -> None:
-        """Show these ranks; the cursor stays on its rank, or on its place if the rank is gone."""
-        place = self.place
-        self.shown = ranks
-        if not ranks:
-            self.rank = None
-        elif place >= 0 and all(rank.rank != self.rank for rank in ranks):
-            self._choose(min(place, len(ranks) - 1))
-
-    def move_to(self, rank: int | None) -> None:
-        """Put the cursor on a rank, if it is shown."""
-        for place, one in enumerate(self.shown):
-            if one.rank == rank and rank != self.rank:
-                self._choose(place)
-                self.redraw()
-
-    def step(self, ranks: int) -> None:
-        """Move the cursor by some ranks."""
-        least = -1 if self.has_launcher else 0
-        place = min(len(self.shown) - 1, max(least, self.place + ranks))
-        if self.shown and place != self.place:
-            self._choose(place)
-            self.redraw()
-
-    def _choose(self, place: int) -> None:
-        self.rank = None if place < 0 else self.shown[place].rank
-        self.post_message(self.Moved(self, self.rank))
-
-    def at(self, x: int, y: int) -> int | None:
-        """The place of the rank drawn at a cell."""
-        raise NotImplementedError
-
-    def rows_shown(self) -> int:
-        """Rows of ranks that are visible at once."""
-        return 1
-
     def action_across(self, ranks: int) -> None:
         """Move to the adjacent rank."""
         self.step(ranks)
-
-    def action_move(self, rows: int) -> None:
-        """Move to the rank below or above; from the edge, to the first or last rank."""
-        target = self.place + rows * self.per_row
-        if self.place < 0 or (rows == -1 and target < 0 and self.has_launcher):
-            self.step(-self.place - 1 if rows < 0 else 1 if rows == 1 else len(self.shown))
-        elif 0 <= target < len(self.shown):
-            self.step(rows * self.per_row)
-        elif abs(rows) > 1:
-            self.step(-len(self.shown) if rows < 0 else len(self.shown))
-        elif rows > 0 and self.place // self.per_row < (len(self.shown) - 1) // self.per_row:
-            self.step(len(self.shown))  # the last row may be incomplete
-
-    def action_page(self, pages: int) -> None:
-        """Move by one page."""
-        self.action_move(pages * max(1, self.rows_shown() - 1))
-
-    def action_half(self, pages: int) -> None:
-        """Move by half a page."""
-        self.action_move(pages * max(1, self.rows_shown() // 2))
-
-    def action_choose(self) -> None:
-        """Open the selected rank."""
-        if self.shown:
-            self.post_message(self.Chosen(self, self.rank))
-
-    def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the rank that was clicked, or open it if the cursor is there."""
-        place = self.at(event.x, event.y)
-        if place is None or place >= len(self.shown):
-            return
-        if self.shown[place].rank == self.rank:
-            self.action_choose()
-        else:
-            self.move_to(self.shown[place].rank)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Move the cursor."""
-        event.stop()
-        self.action_move(1)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Move the cursor."""
-        event.stop()
-        self.action_move(-1)
-
-    def on_focus(self) -> None:
-        """Show the cursor."""
-        self.redraw()
-
-    def on_blur(self) -> None:
-        """Dim the cursor."""
-        self.redraw()
 
 
 class RankCards(RankGrid):
@@ -191,7 +150,6 @@ class RankCards(RankGrid):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._apart: Mapping[int, RankDeviation] = {}
         self._around = Around(dt.datetime.min, False)
         self._grid: Grid | None = None
 
@@ -201,46 +159,39 @@ class RankCards(RankGrid):
         ranks = snapshot.ranks if snapshot is not None else []
         gpus = snapshot.gpus if snapshot is not None else []
         live = detail.view.is_live
-        self._apart = detail.deviations
-        self._around = around(
-            ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S, detail.has_slow_rank
-        )
-        self.take(detail.ranks)
+        self._around = around(ranks, gpus, now, live, recent.losses, SPARK_S)
+        self.take(detail, now)
         self.redraw()
 
-    def fit(self, cells: int, most_rows: int) -> Grid | None:
-        """The grid of the cards in this many cells and rows; None if they do not fit."""
-        return grid(len(self.shown), cells, most_rows, wanted_rows(self.shown))
+    def _foot(self, width: int) -> Line:
+        return () if self.detail is None else foot_of(self.detail, self.sample, width)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the cards."""
-        self._grid = found = self.fit(width, height)
+        foot = self._foot(width)
+        self._grid = found = fit_cards(self.detail, width, height)
         if found is None:
-            return [
-                line(
-                    (f" not enough room for cards; press {key('ranks.shape')} for the table", "dim")
-                )
-            ]
+            text = f" not enough room for cards; press {key('ranks.shape')} for the table"
+            return [line((text, "dim"))]
         self.per_row = found.columns
-        lines: list[Line] = []
-        for first in range(0, len(self.shown), found.columns):
-            row = self.shown[first : first + found.columns]
+        lines = self.head()
+        for first in range(0, len(self.ranks), found.columns):
             cards = [
                 card_lines(
                     rank,
-                    self._apart.get(rank.rank, NOTHING),
+                    self.apart(rank),
                     self._around,
                     self._edges(place, width)[1],
                     found.height,
                     rank.rank == self.rank,
                     found.width,
                 )
-                for place, rank in enumerate(row)
+                for place, rank in enumerate(self.ranks[first : first + found.columns])
             ]
             for parts in zip(*cards, strict=True):
                 spans = [part for one in parts for part in (*one, (" " * GAP, ""))]
                 lines.append(tuple(spans[:-1]))
-        return lines
+        return [*lines, foot] if foot else lines
 
     def _edges(self, column: int, cells: int) -> tuple[int, int]:
         """Start and width of a column of cards."""
@@ -250,119 +201,71 @@ class RankCards(RankGrid):
         return start, self._grid.width + (column < more)
 
     def at(self, x: int, y: int) -> int | None:
-        """The place of the card drawn at a cell."""
-        if self._grid is None:
-            return None
+        """Index of the card drawn at a cell."""
+        if self._grid is None or y < self.alone:
+            return None if self._grid is None else 0
+        row = (y - self.alone) // self._grid.height
         for column in range(self._grid.columns):
             start, cells = self._edges(column, self.size.width)
             if start <= x < start + cells:
-                return y // self._grid.height * self._grid.columns + column
+                return self.alone + row * self._grid.columns + column
         return None
 
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the selected card."""
-        if not self.shown or self.place < 0:
-            return glossary("launcher") if self.has_launcher else []
-        rank = self.shown[self.place]
-        apart = self._apart.get(rank.rank, NOTHING)
-        return explain_rank(rank, apart, self._around.now, self._around.live)
+
+def fit_cards(detail: JobDetail | None, cells: int, most_rows: int) -> Grid | None:
+    """The grid of the ranks' cards in this many cells and rows; None if they do not fit."""
+    if detail is None:
+        return None
+    return grid(
+        len(detail.ranks), cells, most_rows - around_cards(detail), wanted_rows(detail.ranks)
+    )
 
 
-LAUNCHER_ROW = "launcher"
-"""The key of the launcher row, shown above the ranks of a command."""
+def around_cards(detail: JobDetail) -> int:
+    """The rows above and below the cards."""
+    has_foot = any(foot_of(detail, rank, FEW) for rank in detail.ranks[:1])
+    return (launcher_of(detail) is not None) + has_foot
 
-NO_RANK = "no ranks have started yet"
-NO_MATCH = "no ranks match; press {view.back} to show all"
 
-
-class RankTable(Table):
-    """One row per rank; the cursor is on the selected rank."""
+class RankTable(RankShape, Table):
+    """One row per rank."""
 
     def __init__(self) -> None:
         super().__init__("ranks", columns_of((), False), empty=NO_RANK, id="rank-table")
-        self._launcher: LauncherSample | None = None
-        self._by_rank: dict[int, RankSample] = {}
-        self._has_details = False
-        self._waiting = ""
         self._worst_first = False
-        self._shown: tuple[JobDetail, dt.datetime, Line] | None = None
 
     def next_order(self) -> None:
         """Sort by number, or ranks that need attention first."""
         self._worst_first = not self._worst_first
-        if self._shown is not None:
-            self.show(*self._shown)
-
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the row under the cursor."""
-        rank = self._by_rank.get(self.rank) if self.rank is not None else None
-        if rank is None or self._shown is None:
-            return glossary("launcher") if self._launcher else []
-        detail, now, _ = self._shown
-        apart = detail.deviations.get(rank.rank, NOTHING)
-        return explain_rank(rank, apart, now, detail.view.is_live)
-
-    @property
-    def rank(self) -> int | None:
-        """The selected rank; None if there is none or the launcher is selected."""
-        return int(self.cursor_key) if self.cursor_key not in (None, LAUNCHER_ROW) else None
-
-    def _hosts(self, snapshot: NodeSnapshot | None) -> Mapping[str, str]:
-        """Short names of the job's hosts, if there are several."""
-        if not has_several(snapshot):
-            return {}
-        return short_names(hosts_of(snapshot), 12 if self.size.width >= 100 else 8)
+        if self.detail is not None:
+            self.show(self.detail, self.now)
 
     def foot(self, width: int) -> Line:
         """What the columns do not show of the selected rank, or what the job waits for."""
-        if self._waiting:
-            return line((f" {self._waiting}", "busy"))
-        if self.rank is None or self.rank not in self._by_rank:
-            return (
-                line((f" press {key('view.logs')} for output from all ranks", "dim"))
-                if self._launcher
-                else ()
-            )
-        detail = rank_detail(self._by_rank[self.rank], self._launcher, width)
-        return detail or ((" ", ""),) if self._launcher or self._has_details else ()
+        return () if self.detail is None else foot_of(self.detail, self.sample, width)
 
     def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
-        """Draw a row; the launcher's starts with its name, and has the figures that fit."""
-        if key != LAUNCHER_ROW or self._launcher is None:
-            return super().line_of(key, row, layout, width)
-        state = launcher_state(self._launcher)
-        return launcher_line(plain_cell(row["launcher"]), self._launcher, state, layout, width)
+        """Draw a row; the launcher's is not in columns."""
+        if key == LAUNCHER:
+            return fit(self.head(marked=False)[0], width)
+        return super().line_of(key, row, layout, width)
 
-    def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
+    def show(self, detail: JobDetail, now: dt.datetime) -> None:
         """Show the job's ranks."""
-        self._shown = (detail, now, note)
+        self.detail, self.now = detail, now
         snapshot, live = detail.view.snapshot, detail.view.is_live
-        ranks = detail.ranks
+        ranks, note = detail.ranks, line()
         self.empty = NO_RANK if detail.only is None else with_keys(NO_MATCH)
         if self._worst_first:
             ranks = worst_first(ranks, detail.deviations, live)
-            note = (*note, (f"  worst first; {key('ranks.sort')}: sort by rank", "dim"))
-        foreign = detail.view.is_foreign
-        hosts = self._hosts(snapshot)
-        self._columns = columns_of(ranks, foreign, hosts)
-        if foreign and not live:
-            note = line(("last known values", "dim"))
-        apart = detail.deviations
-        rows = []
+            note = line((f"worst first; {key('ranks.sort')}: sort by rank", "dim"))
+        hosts = short_names(hosts_of(snapshot)) if has_several(snapshot) else {}
+        self._columns = columns_of(ranks, detail.view.is_foreign, hosts)
+        rows: list[tuple[str, Row]] = [(LAUNCHER, {})] * (launcher_of(detail) is not None)
         for rank in ranks:
-            own = apart.get(rank.rank, NOTHING)
+            own = self.apart(rank)
             look = Subject(rank, now, live, own, hosts, verdict(rank, own, now, live))
             rows.append((str(rank.rank), rank_row(look)))
-        launcher = None if snapshot is None else snapshot.launcher
-        every_rank = ranks if snapshot is None else snapshot.ranks
-        if launcher is not None and not is_rank_too(launcher, every_rank):
-            name = launcher_name(detail.view) or launcher.name
-            row = {"launcher": (name, ""), "state": launcher_state(launcher)}
-            rows.insert(0, (LAUNCHER_ROW, row))
-        self._launcher = launcher
-        self._waiting = "" if snapshot is None else waiting_text(detail.view, snapshot)
-        self._by_rank = {rank.rank: rank for rank in ranks}
-        self._has_details = any(rank_detail(rank, launcher, 1000) for rank in ranks)
         self.set_rows(rows, note)
 
 
@@ -371,9 +274,7 @@ AROUND_ROWS = 4
 
 WORST_CELLS = 30
 WORST_FROM = 110
-"""From this width on, the worst ranks are next to the map, else below it if there is room."""
-
-FOOT_GAP = "   "
+"""From this width on, the worst ranks are next to the map."""
 
 
 class HeatMap(RankGrid):
@@ -390,156 +291,115 @@ class HeatMap(RankGrid):
         self.figure = STATE
         """The figure that the cells show."""
         self._known: Sequence[str] = (STATE,)
-        self._cells: list[Span] = []
-        self._apart: Mapping[int, RankDeviation] = {}
         self._gpus: Mapping[int, GpuSample] = {}
-        self._now = dt.datetime.min
-        self._live = False
+        self._cells: list[Span] = []
         self._top = 0
         self._grid: HeatGrid | None = None
         self._has_chosen = False
 
     def show(self, detail: JobDetail, now: dt.datetime) -> None:
         """Show the job's ranks."""
+        self.take(detail, now)
         snapshot = detail.view.snapshot
-        ranks = snapshot.ranks if snapshot is not None else []
-        self._apart, self._now, self._live = detail.deviations, now, detail.view.is_live
-        self._gpus = own_devices(ranks, snapshot.gpus) if snapshot is not None else {}
-        self._known = known_figures(ranks, self._apart)
-        if not self._has_chosen:
-            self.figure = next((key for key in ("own", "time") if key in self._known), STATE)
-        self.take(ranks)
+        self._gpus = {} if snapshot is None else own_devices(snapshot.ranks, snapshot.gpus)
+        self._known = known_figures(self.ranks, detail.deviations)
+        if not self._has_chosen or self.figure not in self._known:
+            usual = (one for one in ("busy", "time") if one in self._known)
+            self.figure = next(usual, STATE)
         self._paint()
-        self.redraw()
 
     def _paint(self) -> None:
-        if self.figure not in self._known:
-            self.figure = STATE
-        self._cells = cells_of(self.figure, self.shown, self._apart)
+        deviations = {} if self.detail is None else self.detail.deviations
+        self._cells = cells_of(self.figure, self.ranks, deviations)
+        self.redraw()
 
     def next_figure(self) -> None:
         """Color the cells by the next known figure."""
-        known = [key for key in ORDER if key in self._known]
+        known = [one for one in ORDER if one in self._known]
         self._has_chosen = True
         self.figure = known[(known.index(self.figure) + 1) % len(known)]
         self._paint()
-        self.redraw()
 
     def rows_wanted(self, cells: int, most: int) -> int:
-        """Rows that show every rank, and the worst ones below if they fit, up to `most`."""
-        grid = self._layout_grid(cells, most)
-        rows = AROUND_ROWS + grid.rows(len(self.shown)) + (self._foot_rows(cells) - 1)
-        below = 0 if cells >= WORST_FROM else 4
-        return min(most, rows + below) if rows + below <= most else min(most, rows)
+        """Rows that show every rank, up to `most`."""
+        rows = self._layout_grid(cells, most).rows(len(self.ranks))
+        return min(most, self.alone + AROUND_ROWS + rows)
 
     def _layout_grid(self, cells: int, rows: int) -> HeatGrid:
-        largest = max((rank.rank for rank in self.shown), default=0)
+        largest = max((rank.rank for rank in self.ranks), default=0)
         across = cells - WORST_CELLS - 2 if cells >= WORST_FROM else cells
-        around = AROUND_ROWS + self._foot_rows(cells) - 1
-        return heat_grid(len(self.shown), across - 1, max(1, rows - around), largest)
+        room = max(1, rows - AROUND_ROWS - self.alone)
+        return heat_grid(len(self.ranks), across - 1, room, largest)
 
-    def _foot_rows(self, cells: int) -> int:
-        return 1 if cells >= WORST_FROM else 2
-
+    @property
     def rows_shown(self) -> int:
         """Rows of the map that are visible."""
-        return max(1, self.size.height - AROUND_ROWS - self._foot_rows(self.size.width) + 1)
+        return max(1, self.size.height - AROUND_ROWS - self.alone)
 
-    def build(self, width_: int, height: int) -> list[Line]:
+    def build(self, width: int, height: int) -> list[Line]:
         """Build title, rows around the cursor, legend, and the selected rank's figures."""
-        number = len(self.shown)
-        title = f"{number:,} ranks by {name_of(self.figure)}"
-        if not number:
-            return [rule("ranks", width_), line(("  no ranks have started yet", "dim"))]
-        foot = self._foot(width_) if self.place >= 0 else [()] * self._foot_rows(width_)
-        self._grid = grid = self._layout_grid(width_, height)
+        number = len(self.ranks)
+        if self.detail is None or not number:
+            return [rule("ranks", width), line((f"  {NO_RANK}", "dim"))]
+        self._grid = grid = self._layout_grid(width, height)
         self.per_row = grid.per_row
-        room = max(1, height - AROUND_ROWS - len(foot) + 1)
-        place, total = self.place, grid.rows(number)
+        room = max(1, height - AROUND_ROWS - self.alone)
+        place, total = self.place - self.alone, grid.rows(number)
         row = max(0, place) // grid.per_row
         self._top = max(0, min(self._top, row, total - room), row - room + 1)
         shown = range(self._top, min(total, self._top + room))
         rows = f"{self._top + 1}-{self._top + len(shown)} of {total}" if len(shown) < total else ""
-        hint = map_hint(title, rows, width_)
-        lines = [
-            ruler(grid, place, width_),
-            *(map_row(one, grid, self.shown, self._cells, place) for one in shown),
+        lines = [ruler(grid, place, width)]
+        lines += [map_row(one, grid, self.ranks, self._cells, place) for one in shown]
+        if width >= WORST_FROM:
+            at = min(grid.label + grid.per_row * grid.cell + 6, width - WORST_CELLS)
+            worst = self._worst(len(lines))
+            worst += [()] * (len(lines) - len(worst))
+            lines = [(*fit(left, at), *right) for left, right in zip(lines, worst, strict=True)]
+        title = f"{number:,} ranks by {name_of(self.figure)}"
+        return [
+            rule(title, width, map_hint(rows)),
+            *self.head(),
+            *lines,
+            *[()] * (room + 1 - len(lines)),
+            legend(self.figure, self.ranks, width),
+            self._foot(width),
         ]
-        side_by_side = width_ >= WORST_FROM
-        spare = height - 1 - len(lines) - 1 - len(foot)
-        worst = self._worst(len(lines) if side_by_side else spare)
-        if side_by_side:
-            used = grid.label + grid.per_row * grid.cell
-            lines = _join_columns(lines, worst, min(used + 6, width_ - WORST_CELLS))
-        else:
-            lines += worst[:spare] if spare >= 2 else []
-        lines += [()] * max(0, height - 2 - len(lines) - len(foot))
-        return [rule(title, width_, hint), *lines, legend(self.figure, self.shown, width_), *foot]
 
     def _worst(self, rows: int) -> list[Line]:
         """The worst ranks, one per row, under a heading."""
-        if rows < 2:
+        if rows < 2 or self.detail is None:
             return []
-        found = worst_ranks(self.figure, self.shown, self._apart, rows - 1)
-        head = line((" largest deviations", "title"))
+        found = worst_ranks(self.figure, self.ranks, self.detail.deviations, rows - 1)
+        lines = [line((" largest deviations", "title"))]
         if not found:
             calm = "all ranks healthy" if self.figure == STATE else "none: all ranks are similar"
-            return [head, line((f"  {calm}", "dim"))]
-        hosts = {rank.rank: rank.host for rank in self.shown}
-        return [
-            head,
-            *(
-                line(f"  rank {one.rank:>5}  ", (f"{one.text:<10}", one.style),
-                     (f" {hosts[one.rank]}", "dim"))
-                for one in found
-            ),
-        ]  # fmt: skip
+            return [*lines, line((f"  {calm}", "dim"))]
+        hosts = {rank.rank: rank.host for rank in self.ranks}
+        for rank, (text, style) in found:
+            head = f"  rank {rank:>5}  "
+            lines.append(line(head, (f"{text:<10}", style), (f" {hosts[rank]}", "dim")))
+        return lines
 
-    def _foot(self, cells: int) -> list[Line]:
-        rank = self.shown[self.place]
-        parts = figures_of(
-            rank,
-            self._apart.get(rank.rank, NOTHING),
-            self._gpus,
-            state_of(rank, self._now, self._live),
-        )
-        rows = self._foot_rows(cells)
-        first = fill(parts, cells, FOOT_GAP)
-        if rows == 1:
-            return [first]
-        used = 0
-        while used < len(parts) and width(fill(parts[: used + 1], cells, FOOT_GAP)) > 0:
-            if fill(parts[: used + 1], cells, FOOT_GAP) == fill(parts[:used], cells, FOOT_GAP):
-                break
-            used += 1
-        second = fill([line("  "), *parts[used:]], cells, FOOT_GAP) if used < len(parts) else ()
-        return [first, second]
+    def _foot(self, cells: int) -> Line:
+        if self.detail is None or (rank := self.sample) is None:
+            return () if self.detail is None else foot_of(self.detail, None, cells)
+        device, live = self._gpus.get(rank.rank), self.detail.view.is_live
+        return rank_line(rank, self.apart(rank), device, self.now, live, cells)
 
     def at(self, x: int, y: int) -> int | None:
-        """The place of the rank drawn at a cell."""
-        grid = self._grid
-        row = y - 2
-        if grid is None or not 0 <= row < self.rows_shown() or x < grid.label:
+        """Index of the rank drawn at a cell."""
+        grid, row = self._grid, y - 2 - self.alone
+        if grid is None or not 0 <= row < self.rows_shown or x < grid.label:
             return None
         column = (x - grid.label) // grid.cell
-        return (self._top + row) * grid.per_row + column if column < grid.per_row else None
+        if column >= grid.per_row:
+            return None
+        return self.alone + (self._top + row) * grid.per_row + column
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the cells and on the selected rank."""
-        if not self.shown or self.place < 0:
-            return explain_heat(name_of(self.figure))
-        rank = self.shown[self.place]
-        apart = self._apart.get(rank.rank, NOTHING)
-        about = explain_rank(rank, apart, self._now, self._live)
-        return [*explain_heat(name_of(self.figure)), *about]
-
-
-def _join_columns(lines: Sequence[Line], worst: Sequence[Line], at: int) -> list[Line]:
-    found = []
-    for place, one in enumerate(lines):
-        right = worst[place] if place < len(worst) else ()
-        found.append((*fit(one, at), *right))
-    return found
+        return [*explain_heat(name_of(self.figure)), *super().explain()]
 
 
 Shape = Literal["cards", "table", "heat"]
@@ -553,29 +413,11 @@ def usual_shape(ranks: int) -> Shape:
     return "cards" if ranks <= MOST_CARDS else "heat"
 
 
-class _Rows(LinesView):
-    """Shows given lines."""
-
-    DEFAULT_CSS = "_Rows { height: 1; display: none; }"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._row: Line = ()
-
-    def show(self, row: Line) -> None:
-        self._row = row
-        self.display = bool(row)
-        self.redraw()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        return [self._row]
-
-
 class RankPanel(Vertical):
     """Shows the ranks in one of three shapes, which share the selected rank."""
 
     DEFAULT_CSS = """
-    RankPanel > RankCards, RankPanel > RankTable, RankPanel > HeatMap { width: 100%; height: 1fr; }
+    RankPanel > RankShape { width: 100%; height: 1fr; }
     """
 
     @dataclass
@@ -596,15 +438,11 @@ class RankPanel(Vertical):
         """The current shape."""
         self._wanted: Shape | None = None
         """The shape that the user chose; None depends on the number of ranks."""
-        self._launcher = _Rows()
-        self._foot = _Rows()
-        self._ranks: list[RankSample] = []
-        self._detail: JobDetail | None = None
         self._rank: int | None = None
 
     def compose(self) -> ComposeResult:
         """All three shapes, of which one is displayed."""
-        yield from (self._launcher, self.cards, self.table, self.heat, self._foot)
+        yield from (self.cards, self.table, self.heat)
 
     def on_mount(self) -> None:
         """Show the table until the ranks are known."""
@@ -622,16 +460,6 @@ class RankPanel(Vertical):
         """The selected rank; None if there is none or the launcher is selected."""
         return self.shown.rank
 
-    def replaces_devices(self, detail: JobDetail) -> bool:
-        """Whether the shape for these ranks also shows the devices."""
-        snapshot = detail.view.snapshot
-        if snapshot is None or self.usual(detail) == "table":
-            return False
-        if detail is self._detail and self.shape == "table":
-            return False
-        devices = [gpu for gpu in snapshot.gpus if gpu.parent_uuid is None]
-        return len(devices) <= len(snapshot.ranks)
-
     def show(
         self, detail: JobDetail, now: dt.datetime, recent: Recent, cells: int, most: int
     ) -> int:
@@ -644,97 +472,27 @@ class RankPanel(Vertical):
             cells: the available width.
             most: the maximum number of rows.
         """
-        self._detail = detail
-        self._ranks = detail.ranks
-        self._choose_shape(detail, cells, most - self._extra_rows(detail))
-        extra: Line = ()
-        foot: Line = ()
-        if self.shape == "table":
-            self.table.show(detail, now)
-        else:
-            self.cards.has_launcher = self.heat.has_launcher = self._launcher_of(detail) is not None
-            if self.shape == "cards":
-                self.cards.show(detail, now, recent)
-            else:
-                self.heat.show(detail, now)
-            extra = self._launcher_line(detail)
-            foot = self._foot_line(detail, cells)
-        self._launcher.show(extra)
-        self._foot.show(foot)
-        if self.shape == "table":
-            return min(most, max(5, self.table.rows_wanted()))
-        room = most - bool(extra) - bool(foot)
-        if self.shape == "cards":
-            found = self.cards.fit(cells, room)
-            assert found is not None  # `usual` chose cards because they fit
-            return found.rows * found.height + bool(extra) + bool(foot)
-        return self.heat.rows_wanted(cells, room) + bool(extra) + bool(foot)
-
-    def _extra_rows(self, detail: JobDetail) -> int:
-        return bool(self._launcher_line(detail)) + bool(self._foot_line(detail, 1000))
-
-    def _launcher_of(self, detail: JobDetail) -> LauncherSample | None:
-        """The process shown above the ranks if it is not one of them."""
-        snapshot = detail.view.snapshot
-        launcher = None if snapshot is None else snapshot.launcher
-        if snapshot is None or launcher is None or is_rank_too(launcher, snapshot.ranks):
-            return None
-        return launcher
-
-    def _launcher_line(self, detail: JobDetail) -> Line:
-        if (launcher := self._launcher_of(detail)) is None:
-            return ()
-        name = launcher_name(detail.view) or launcher.name
-        return launcher_summary(name, launcher, chosen=self.rank is None)
-
-    def _foot_line(self, detail: JobDetail, cells: int) -> Line:
-        """What cards do not show of the selected rank, or what the job waits for."""
-        snapshot = detail.view.snapshot
-        if snapshot is None:
-            return ()
-        if waiting := waiting_text(detail.view, snapshot):
-            return line((f" {waiting}", "busy"))
-        if detail.view.is_foreign and not detail.view.is_live:
-            return line((" last known values", "dim"))
-        if self.usual(detail) != "cards":
-            return ()
-        reasons = {rank.rank: rank.state_reason for rank in self._ranks if rank.state_reason}
-        if self.rank in reasons:
-            text = clip(f"{reasons[self.rank]}", max(10, cells - 12))
-            return line((f" rank {self.rank}  ", "strong"), (text, ""))
-        details = {rank.rank: rank_detail(rank, snapshot.launcher, cells) for rank in self._ranks}
-        if self.rank is None and self._launcher_of(detail) is not None:
-            return line((f" press {key('view.logs')} for output from all ranks", "dim"))
-        if not (reasons or any(details.values())):
-            return ()
-        return details.get(self.rank if self.rank is not None else -1) or ((" ", ""),)
-
-    def _choose_shape(self, detail: JobDetail, cells: int, most: int) -> None:
         shape = self.usual(detail)
-        if not self._ranks:
+        cards = fit_cards(detail, cells, most) if shape == "cards" else None
+        if not detail.ranks or (shape == "cards" and cards is None):
             shape = "table"
-        if shape == "cards":
-            self.cards.shown = self._ranks
-            if self.cards.fit(cells, most) is None:
-                shape = "table"
         if shape != self.shape:
             self._take_shape(shape)
+        if cards is not None:
+            self.cards.show(detail, now, recent)
+            return cards.rows * cards.height + around_cards(detail)
+        if self.shape == "heat":
+            self.heat.show(detail, now)
+            return self.heat.rows_wanted(cells, most)
+        self.table.show(detail, now)
+        return min(most, max(5, self.table.rows_wanted()))
 
     def _take_shape(self, shape: Shape) -> None:
-        rank, had_focus = self._rank, self.shown.has_focus
-        self.shape = shape
-        widget = self.shown
-        if isinstance(widget, RankGrid):
-            widget.shown = self._ranks
-            widget.has_launcher = (
-                self._detail is not None and self._launcher_of(self._detail) is not None
-            )
-            known = any(one.rank == rank for one in self._ranks)
-            widget.rank = rank if known else None
-        elif rank is not None:
-            widget.cursor_key = str(rank)
+        """Switch to a shape, with the selected rank and the focus."""
+        before, self.shape = self.shown, shape
+        self.shown.cursor_key = before.cursor_key
         self._show_shape()
-        if had_focus:
+        if before.has_focus:
             self.focus_ranks()
 
     def _show_shape(self) -> None:
@@ -760,34 +518,19 @@ class RankPanel(Vertical):
 
     def move_to(self, rank: int) -> None:
         """Select a rank, if it exists."""
-        widget = self.shown
-        if isinstance(widget, RankGrid):
-            widget.move_to(rank)
-        else:
-            widget.move_to(str(rank))
+        self.shown.move_to(str(rank))
 
     def step(self, ranks: int) -> None:
         """Select the next or previous rank."""
-        widget = self.shown
-        if isinstance(widget, RankGrid):
-            widget.step(ranks)
-        else:
-            widget.action_move(ranks)
+        self.shown.step(ranks)
 
-    # --- actions ---------------------------------------------------------------------------------
-
-    @on(Table.Moved)
-    @on(RankGrid.Moved)
-    def _moved(self, message: Table.Moved | RankGrid.Moved) -> None:
+    @on(CursorList.Moved)
+    def _moved(self, message: CursorList.Moved) -> None:
         message.stop()
-        if isinstance(message, Table.Chosen | RankGrid.Chosen):
+        if isinstance(message, CursorList.Chosen):
             self.post_message(self.Chosen(self.rank))
-            return
-        if self.rank != self._rank:
+        elif self.rank != self._rank:
             self._rank = self.rank
-            if self._detail is not None and self.shape != "table":
-                self._foot.show(self._foot_line(self._detail, self.size.width))
-                self._launcher.show(self._launcher_line(self._detail))
             self.post_message(self.Moved(self._rank))
 
     def explain(self) -> list[tuple[str, str]]:

@@ -1,4 +1,7 @@
-"""A table whose rows have keys and whose column widths do not depend on their content."""
+"""Lists with a cursor: the base of all of them, and tables.
+
+The column widths of a table do not depend on its content.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +21,154 @@ HEAD_LINES = 2
 """The rule with the title, and the column names."""
 
 
-class Table(LinesView, can_focus=True):
-    """Rows with a cursor. It scrolls by itself; the title shows which rows are visible."""
+class CursorList(LinesView, can_focus=True):
+    """Items with keys, `per_row` in a row. The cursor stays on its item if others come and go."""
 
     BINDINGS = bindings(MOVING)
 
+    wheel_rows = 1
+    """Rows that one step of the mouse wheel moves."""
+    cursor_needs_focus = False
+    """Whether the cursor is hidden without the focus."""
+
     @dataclass
     class Moved(Message):
-        """The cursor moved to another row."""
+        """The cursor moved to another item."""
 
-        table: Table
+        list: CursorList
         key: str
 
         @property
-        def control(self) -> Table:
-            """The table, for @on selectors."""
-            return self.table
-
-    class HeadPicked(Moved):
-        """A click on a column name; `key` is the column's key."""
+        def control(self) -> CursorList:
+            """The list, for @on selectors."""
+            return self.list
 
     class Chosen(Moved):
-        """Enter, or a click on the row under the cursor."""
+        """Enter, or a click on the item under the cursor."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.keys: Sequence[str] = ()
+        self.cursor_key: str | None = None
+        self.per_row = 1
+        self.alone = 0
+        """How many of the first items have a row of their own."""
+        self._follows_first = False
+        """Whether the cursor stays on the first item because nobody has moved it."""
+
+    def set_keys(self, keys: Sequence[str]) -> None:
+        """Replace the items; the cursor stays on its item, or on its place if the item is gone."""
+        place = self.place
+        self.keys = keys
+        if not keys:
+            self.cursor_key = None
+            return
+        if self._follows_first:
+            place = 0
+        elif self.cursor_key in keys:
+            return
+        if self.cursor_key != (key := keys[min(place, len(keys) - 1)]):
+            self._set_cursor(key)
+
+    @property
+    def place(self) -> int:
+        """Index of the item under the cursor."""
+        return self.keys.index(self.cursor_key) if self.cursor_key in self.keys else 0
+
+    @property
+    def rows_shown(self) -> int:
+        """Rows of items that are visible at once."""
+        return self.size.height
+
+    def move_to(self, key: str) -> None:
+        """Move the cursor to an item, if it exists."""
+        self._follows_first = False
+        if key != self.cursor_key and key in self.keys:
+            self._set_cursor(key)
+            self.redraw()
+
+    def _set_cursor(self, key: str) -> None:
+        self.cursor_key = key
+        self.post_message(self.Moved(self, key))
+
+    def step(self, items: int) -> None:
+        """Move the cursor by some items."""
+        if self.keys:
+            self.move_to(self.keys[min(len(self.keys) - 1, max(0, self.place + items))])
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor by some rows; far beyond an end, to the first or last item."""
+        first = min(self.alone, len(self.keys))
+        starts = [*range(first), *range(first, len(self.keys), self.per_row)]
+        ends = [*starts[1:], len(self.keys)]
+        lines = [self.keys[start:end] for start, end in zip(starts, ends, strict=False)]
+        if not lines:
+            return
+        if abs(rows) > len(lines):
+            self.move_to(lines[0][0] if rows < 0 else lines[-1][-1])
+            return
+        row = self.row_of(self.place)
+        column = 0 if self.place < first else (self.place - first) % self.per_row
+        target = lines[min(len(lines) - 1, max(0, row + rows))]
+        self.move_to(target[min(column, len(target) - 1)])
+
+    def row_of(self, place: int) -> int:
+        """The row of the item with this index."""
+        return place if place < self.alone else self.alone + (place - self.alone) // self.per_row
+
+    def action_page(self, pages: int) -> None:
+        """Move the cursor by one page."""
+        self.action_move(pages * max(1, self.rows_shown))
+
+    def action_half(self, pages: int) -> None:
+        """Move the cursor by half a page."""
+        self.action_move(pages * max(1, self.rows_shown // 2))
+
+    def action_choose(self) -> None:
+        """Choose the item under the cursor."""
+        if self.cursor_key is not None:
+            self.post_message(self.Chosen(self, self.cursor_key))
+
+    def at(self, x: int, y: int) -> int | None:
+        """Index of the item drawn at a cell; may be too high."""
+        raise NotImplementedError
+
+    def on_click(self, event: events.Click) -> None:
+        """Move the cursor to the item that was clicked, or choose it if the cursor is there."""
+        place = self.at(event.x, event.y)
+        if place is None or place >= len(self.keys):
+            return
+        if place == self.place:
+            self.action_choose()
+        else:
+            self.move_to(self.keys[place])
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Move the cursor."""
+        event.stop()
+        self.action_move(self.wheel_rows)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Move the cursor."""
+        event.stop()
+        self.action_move(-self.wheel_rows)
+
+    def on_focus(self) -> None:
+        """Show the cursor."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """Dim or hide the cursor."""
+        self.redraw()
+
+
+class Table(CursorList):
+    """Rows with a cursor. It scrolls by itself; the title shows which rows are visible."""
+
+    wheel_rows = 3
+
+    class HeadPicked(CursorList.Moved):
+        """A click on a column name; `key` is the column's key."""
 
     def __init__(
         self,
@@ -51,67 +180,26 @@ class Table(LinesView, can_focus=True):
     ) -> None:
         super().__init__(id=id)
         self._columns = columns
-        self._rows: list[tuple[str, Row]] = []
+        self._rows: Sequence[Row] = ()
         self._top = 0
         self.title = title
         self.note: Line = ()
         self.empty = empty
         """The text shown if there are no rows."""
-        self.cursor_key: str | None = None
-        self._follows_first = False
-        """Whether the cursor stays on the first row because nobody has moved it."""
         self.sorted_by = ""
         """The column to mark as sorted, if any."""
 
-    @property
-    def _index(self) -> int:
-        keys = [key for key, _ in self._rows]
-        return keys.index(self.cursor_key) if self.cursor_key in keys else 0
-
     def set_rows(self, rows: Sequence[tuple[str, Row]], note: Line = ()) -> None:
-        """Replace the rows; the cursor stays on its key, or on its place if the key is gone."""
-        place = self._index
-        self._rows = list(rows)
+        """Replace the rows and their keys."""
+        self._rows = [row for _, row in rows]
         self.note = note
-        keys = [key for key, _ in self._rows]
-        if keys and self._follows_first:
-            if self.cursor_key != keys[0]:
-                self._set_cursor(keys[0])
-        elif keys and self.cursor_key not in keys:
-            self._set_cursor(keys[min(place, len(keys) - 1)])
-        elif not keys:
-            self.cursor_key = None
+        self.set_keys([key for key, _ in rows])
         self.redraw()
 
-    def move_to(self, key: str) -> None:
-        """Move the cursor to the row with a key, if it exists."""
-        self._follows_first = False
-        if key != self.cursor_key and any(key == row for row, _ in self._rows):
-            self._set_cursor(key)
-            self.redraw()
-
-    def _set_cursor(self, key: str) -> None:
-        self.cursor_key = key
-        self.post_message(self.Moved(self, key))
-
-    def action_move(self, rows: int) -> None:
-        """Move the cursor by some rows."""
-        if self._rows:
-            index = min(len(self._rows) - 1, max(0, self._index + rows))
-            self.move_to(self._rows[index][0])
-
-    def action_page(self, pages: int) -> None:
-        """Move the cursor by one page."""
-        self.action_move(pages * max(1, self.size.height - HEAD_LINES))
-
-    def action_half(self, pages: int) -> None:
-        """Move the cursor by half a page."""
-        self.action_move(pages * max(1, (self.size.height - HEAD_LINES) // 2))
-
-    def action_choose(self) -> None:
-        """Choose the row under the cursor."""
-        if self.cursor_key is not None:
-            self.post_message(self.Chosen(self, self.cursor_key))
+    @property
+    def rows_shown(self) -> int:
+        """Rows that are visible at once."""
+        return max(0, self.size.height - HEAD_LINES - bool(self.foot(self.size.width)))
 
     def rows_wanted(self) -> int:
         """Rows needed to show everything."""
@@ -127,62 +215,47 @@ class Table(LinesView, can_focus=True):
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the title, column names, and the rows around the cursor."""
-        foot = self.foot(width)
+        foot, number = self.foot(width), len(self._rows)
         visible = max(0, height - HEAD_LINES - bool(foot))
-        index = self._index
-        if len(self._rows) <= visible:
-            self._top = 0
-        else:
-            lowest = min(self._top, index, len(self._rows) - visible)
-            self._top = max(lowest, index - visible + 1, 0)
+        self._top = max(0, min(self._top, self.place, number - visible), self.place - visible + 1)
         note = self.note
-        if len(self._rows) > visible > 0:
-            last = self._top + visible
-            note = (*note, (f"  {self._top + 1}-{last} of {len(self._rows)}", "dim"))
-        layout = fit_columns(self._columns, width - 1)
+        if number > visible > 0:
+            shown = f"  {self._top + 1}-{self._top + visible} of {number}"
+            note = (*note, (shown, "dim"))
+        else:
+            self._top = 0
         lines = [rule(self.title, width, note)]
-        if not self._rows:
+        if self._rows:
+            layout = fit_columns(self._columns, width - 1)
+            lines.append(row_line({c.key: self._head(c) for c, _ in layout}, layout, width))
+            part = slice(self._top, self._top + visible)
+            rows = zip(self.keys[part], self._rows[part], strict=True)
+            lines += [self.line_of(key, row, layout, width) for key, row in rows]
+        else:
             lines += [(), *[line(("  " + text, "dim")) for text in self.empty.splitlines()]]
-            return [*lines[: height - 2], (), foot] if foot else lines
-        lines.append(row_line({c.key: self._head(c) for c, _ in layout}, layout, width))
-        shown = self._rows[self._top : self._top + visible]
-        lines += [self.line_of(key, row, layout, width) for key, row in shown]
-        return [*lines, *[()] * (visible - len(shown)), foot] if foot else lines
+        if not foot:
+            return lines
+        lines = lines[: height - 1]
+        return [*lines, *[()] * (height - 1 - len(lines)), foot]
 
     def _head(self, column: Column) -> Span:
         return column.title, "title" if column.key == self.sorted_by else "dim"
 
     def cursor_line(self) -> int | None:
         """The row of the cursor, if visible."""
-        return HEAD_LINES + self._index - self._top if self._rows else None
+        if not self._rows or (self.cursor_needs_focus and not self.has_focus):
+            return None
+        return HEAD_LINES + self.place - self._top
+
+    def at(self, x: int, y: int) -> int | None:
+        """Index of the row at a cell."""
+        row = y - HEAD_LINES
+        return self._top + row if 0 <= row < self.rows_shown else None
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the row that was clicked, or choose it if the cursor is there."""
-        if event.y == HEAD_LINES - 1 and self._rows:
-            self._pick_head(event.x)
-        index = self._top + event.y - HEAD_LINES
-        below = event.y >= self.size.height - bool(self.foot(self.size.width))
-        if event.y < HEAD_LINES or below or index >= len(self._rows):
-            return
-        if index == self._index:
-            self.action_choose()
-        else:
-            self.move_to(self._rows[index][0])
-
-    def _pick_head(self, x: int) -> None:
+        """Report a click on a column name."""
         start = 1
         for column, cells in fit_columns(self._columns, self.size.width - 1):
-            if start <= x < start + cells:
+            if event.y == HEAD_LINES - 1 and self._rows and start <= event.x < start + cells:
                 self.post_message(self.HeadPicked(self, column.key))
-                return
             start += cells + GAP
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Move the cursor."""
-        event.stop()
-        self.action_move(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Move the cursor."""
-        event.stop()
-        self.action_move(-3)

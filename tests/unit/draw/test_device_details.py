@@ -7,18 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw.devices import detail_lines, device_lines, device_trouble, holder_text, rank_holder
+from ddptop.draw.devices import detail_lines, device_trouble, holder_text
 from ddptop.draw.header import cost
-from ddptop.job import record
 from ddptop.job.figures.devices import energy, heat
 from ddptop.sources import devices as sources
 from ddptop.sources.devices import DeviceSource
 from ddptop.style import plain, width
-from ddptop.tui.widgets.devices import DevicePanel
 from ddptop.tui.widgets.lines import changed_cells
 from tests.support import fake_foreign
 from tests.support.fake_foreign import HeldFeed, IllFeed
-from tests.support.fake_home import GIB, gpu
+from tests.support.fake_home import gpu
 
 from ddptop_runner.job.registry import rank_of_pid
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -73,18 +71,6 @@ class TestDetails:
         instance = next(g for g in IllFeed().latest.gpus if g.parent_uuid is not None)
         assert "GPU 6, MIG instance" in details(instance)
 
-    def test_processes_have_user_memory_share_and_command(self) -> None:
-        text = details(ill(0))
-        assert "31000  ada" in text
-        assert "55.0 GiB    96%" in text
-        assert "python train.py" in text
-        assert "its pid is one of another container" in text
-
-    def test_where_room_is_short_processes_stay(self) -> None:
-        text = details(ill(0), cells=78, rows=10)
-        assert "31000  ada" in text
-        assert text.endswith("more")
-
     @pytest.mark.parametrize("cells", [60, 80, 120, 200])
     def test_it_fits_any_width(self, cells: int) -> None:
         for sample in IllFeed().latest.gpus:
@@ -95,13 +81,6 @@ class TestDetails:
 
 
 class TestRows:
-    def test_a_device_that_is_back_is_normal_again(self) -> None:
-        lost, back = ill(1), msgspec.structs.replace(ill(1), lost=False, note=None)
-        assert "lost: fell off the bus" in plain(device_lines([lost], 100, lambda _: ())[1])
-        text = plain(device_lines([back], 100, lambda _: ())[1])
-        assert "lost" not in text
-        assert "%" in text
-
     def test_heat_is_measured_against_the_devices_own_threshold(self) -> None:
         assert heat(gpu(0, temperature_c=86.0, temperature_slowdown_c=95.0)) == ""
         assert heat(gpu(0, temperature_c=86.0, temperature_slowdown_c=87.0)) == "warn"
@@ -124,21 +103,6 @@ class TestRows:
         assert found[9001] == ("train.py:4711", 2)
         assert found[4711] == ("train.py:4711", None)
         assert found[4724] == ("train.py:4711", 3)
-
-    def test_the_name_of_a_device_in_its_rank_is_said_where_it_differs(self) -> None:
-        view = record.foreign_job(fake_foreign.with_findings())
-        held = {g.index: g for g in view.snapshot.gpus}
-        holder = rank_holder(view)
-        assert plain(holder(held[5])) == "rank 1 cuda:1"
-        same = record.foreign_job(fake_foreign.healthy())
-        assert plain(rank_holder(same)(same.snapshot.gpus[1])) == "rank 1"
-
-    def test_a_stranger_on_a_jobs_device_is_counted(self) -> None:
-        view = record.foreign_job(fake_foreign.healthy())
-        held = view.snapshot.gpus[0]
-        more = [*(held.processes or []), GpuProcess(pid=1, user="bob", mem_used_bytes=GIB)]
-        crowded = msgspec.structs.replace(held, processes=more)
-        assert plain(rank_holder(view)(crowded)) == "rank 0 +1 from outside this job"
 
 
 def test_the_cost_is_told_at_length_and_briefly() -> None:
@@ -180,11 +144,3 @@ class TestChangedCells:
         new = ((" 0 ", "strong"), ("97%", ""), ("  612", ""), (" W", ""), (" free", "dim"))
         start, end = changed_cells(self.OLD, new, 19)
         assert (start, end) == (6, 13)
-
-
-class TestPanel:
-    def test_no_room_hides_no_trouble(self) -> None:
-        panel = DevicePanel()
-        lost = msgspec.structs.replace(gpu(7), lost=True)
-        panel.show_devices([*(gpu(index) for index in range(7)), lost], holder_text)
-        assert "and 5 more, problems on GPU 7: press v" in plain(panel.build(60, 6)[-1])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from ddptop.draw import heat
+from ddptop.draw.ranks import rank_line
 from ddptop.style import plain, rule, width
-from tests.support.fake_home import GIB, NOW
+from tests.support.fake_home import NOW
 from tests.support.own_views import rank
 
 from ddptop_runner.judge.balance.imbalance import deviations
@@ -51,22 +52,13 @@ def test_unknown_is_a_dot_and_never_the_least_level(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", heat.ORDER)
-def test_the_legend_fits_the_narrowest_terminal_and_has_air_where_there_is_room(key: str) -> None:
+def test_the_legend_and_the_key_beside_the_title_fit_60_columns(key: str) -> None:
     ranks = [*some(), rank(900, state="hung"), rank(901, state="failed")]
-    narrow, roomy = heat.legend(key, ranks, 60), heat.legend(key, ranks, 80)
-    assert width(narrow) <= 60
-    assert plain(narrow).split() == plain(roomy).split(), "nothing is left out"
-    assert width(roomy) >= width(narrow)
-    assert "  " in plain(roomy).strip()
-
-
-@pytest.mark.parametrize("key", heat.ORDER)
-@pytest.mark.parametrize("rows", ["", "12-18 of 22"])
-def test_the_key_beside_the_title_is_whole_at_60_columns(key: str, rows: str) -> None:
-    title = f"1,024 ranks by {heat.name_of(key)}"
-    shown = plain(rule(title, 60, heat.map_hint(title, rows, 60)))
-    assert "m next" in shown and "…" not in shown
-    assert f"rows {rows}   m next metric" in plain(heat.map_hint(title, rows, 100)) or not rows
+    legend = heat.legend(key, ranks, 60)
+    assert width(legend) <= 60
+    assert plain(legend) == plain(heat.legend(key, ranks, 80)), "nothing is left out"
+    shown = plain(rule(f"1,024 ranks by {heat.name_of(key)}", 60, heat.map_hint("12-18 of 22")))
+    assert "m next" in shown
 
 
 def test_only_what_is_known_of_a_rank_can_be_shown() -> None:
@@ -83,9 +75,9 @@ def test_states_have_their_own_glyphs_and_counts() -> None:
 def test_the_worst_ranks_are_listed_and_the_calm_ones_not() -> None:
     ranks = some()
     found = heat.worst_ranks("time", ranks, deviations(ranks, []), 9)
-    assert [(one.rank, one.text) for one in found] == [(7, "+50%"), (11, "+10%")]
+    assert [(one, text) for one, (text, _) in found] == [(7, "+50%"), (11, "+10%")]
     ill = heat.worst_ranks("state", [*ranks, rank(900, state="hung")], {}, 9)
-    assert [one.rank for one in ill] == [900]
+    assert [one for one, _ in ill] == [900]
 
 
 def test_own_time_singles_out_who_is_waited_for() -> None:
@@ -93,7 +85,7 @@ def test_own_time_singles_out_who_is_waited_for() -> None:
         rank(n, state="running", step_time_s=0.4, sync_s=0.0 if n == 70 else 0.1)
         for n in range(128)
     ]
-    cells = heat.cells_of("own", ranks, deviations(ranks, []))
+    cells = heat.cells_of("busy", ranks, deviations(ranks, []))
     assert [n for n, cell in enumerate(cells) if cell[0] == "█"] == [70]
     assert set(heat.cells_of("time", ranks, deviations(ranks, []))) == {("▄", "band")}
 
@@ -120,12 +112,11 @@ def test_a_row_is_labeled_and_the_cursor_is_marked_without_color_too() -> None:
     assert ruler[grid.label + 6 * 2] == "▾"
 
 
-def test_the_foot_tells_every_figure_with_its_distance() -> None:
+def test_the_foot_tells_what_a_rank_does_as_its_screen_does() -> None:
     ranks = some()
-    one = rank(7, state="running", gpu=1, loss=2.0, step_time_s=0.45, gpu_mem_used_bytes=4 * GIB)
-    parts = heat.figures_of(one, deviations(ranks, [])[7], {}, ("● running", "ok"))
-    text = "  ".join(plain(part) for part in parts)
+    one = rank(7, state="running", gpu=1, loss=2.0, step_time_s=0.45)
+    text = plain(rank_line(one, deviations(ranks, [])[7], None, NOW, True, 200))
     assert text == (
-        " rank 7 ● running  loss 2.0000 0%  time 450 ms +50%  step n/a  util n/a  mem 4.0 GiB"
-        "  data wait n/a  host node-a"
+        " rank 7 ● running   step n/a   loss 2.0000 0%   time 450 ms +50%   host node-a"
+        "   GPU 1: no metrics"
     )

@@ -2,62 +2,55 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from ddptop.draw import devices, events, panels
 from ddptop.job.figures import ranks
-from ddptop.job.figures.columns import fit_columns
+from ddptop.job.figures.columns import fit_columns, row_line
 from ddptop.job.figures.jobs import columns_for
 from ddptop.job.figures.ranks import columns_of
 from ddptop.job.outliers import imbalance_note, worst_figure
+from ddptop.job.series import DeviceHistory
 from ddptop.style import Line, plain, width
 from tests.support.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
 from tests.support.own_views import rank, row_of_rank
 
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model.snapshot import Alert, GpuProcess, Imbalance
+from ddptop_runner.model.snapshot import Alert, GpuProcess, GpuSample, Imbalance
+
+
+def device_text(sample: GpuSample, cells: int) -> str:
+    """Its row in a table that wide."""
+    layout = fit_columns(devices.device_columns(cells, [sample]), cells - 1)
+    widths = {column.key: size for column, size in layout}
+    drawn = row_line(devices.device_row(sample, widths, {}, DeviceHistory()), layout, cells)
+    assert width(drawn) == cells
+    return plain(drawn).rstrip()
 
 
 class TestDevices:
     def test_a_device_line(self) -> None:
-        one = gpu(
-            0,
-            util_percent=50.0,
-            mem_used_bytes=40 * GIB,
-            temperature_c=88.0,
-            temperature_slowdown_c=90.0,
-            power_w=612.4,
+        process = GpuProcess(pid=1, job="llama-ft", rank=3, mem_used_bytes=40 * GIB)
+        one = gpu(0, util_percent=50.0, mem_used_bytes=40 * GIB, power_w=612.4, processes=[process])
+        assert device_text(one, 80) == (
+            "   0 ■■■···   50% ■■■··· 40.0/80.0 GiB  61 °C 612/700 W  llama-ft rank 3"
         )
-        lines = devices.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
-        assert texts(lines) == [
-            "   util                  memory                         temp     power  used by",
-            " 0 ■■■■■■■▪·······   50% ■■■■■■■▪······· 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
-        ]
-        assert ("88 °C ".rjust(7), "warn") in lines[1]
+        assert device_text(one, 60) == "   0   50% 40.0 GiB  61 °C 612 W  llama-ft rank 3"
 
     @pytest.mark.parametrize("cells", [30, 44, 57, 80, 96, 120, 200])
     def test_every_width_is_kept(self, cells: int) -> None:
-        gpus = [gpu(index) for index in range(12)]
-        for line in devices.device_lines(gpus, cells, lambda g: ((f"rank {g.index}", ""),)):
-            assert width(line) == cells
+        assert "98%" in device_text(gpu(0, util_percent=98.0), cells)
 
     def test_unknown_figures_are_n_a_without_a_bar(self) -> None:
-        blank = msgspec.structs.replace(
-            gpu(0),
-            util_percent=None,
-            mem_used_bytes=None,
-            temperature_c=None,
-            power_w=None,
-        )
-        text = texts(devices.device_lines([blank], 80, lambda _: ()))[1]
+        blank = gpu(0, util_percent=None, mem_used_bytes=None, temperature_c=None, power_w=None)
+        text = device_text(blank, 80)
         assert text.count("n/a") == 4
         assert "■" not in text and "·" not in text
         assert "0%" not in text
 
     def test_lost_device_is_shown_as_lost(self) -> None:
-        text = texts(devices.device_lines([gpu(3, lost=True)], 80, lambda _: ()))[1]
-        assert text == " 3 ✗ lost: the driver is not responding"
+        lost = plain(devices.holder_text(gpu(3, lost=True)))
+        assert lost == "✗ lost: the driver is not responding"
 
     def test_trouble_in_words(self) -> None:
         ill = gpu(
@@ -67,17 +60,13 @@ class TestDevices:
         assert plain(devices.device_trouble(ill, brief=True)) == "XID 79  2 ECC  ▼ hot"
         assert devices.device_trouble(gpu(0, throttle_reasons=["power cap"])) == ()
 
-    def test_columns_without_values_are_not_named(self) -> None:
-        lines = devices.device_lines([gpu(0)], 56, lambda _: ())
-        assert texts(lines)[0].endswith("power")
-
     def test_imbalance_is_a_number_and_the_worst_comes_first(self) -> None:
         uneven = Imbalance(memory=0.34, utilization=0.02, power=None, step_time=0.41)
-        assert plain(imbalance_note(uneven, (), 80)) == (
+        spec = spec_of("idle", 2, 60)
+        assert plain(imbalance_note(snapshot_of(spec, imbalance=uneven))) == (
             "imbalance  step time +41%  memory +34%  util +2%"
         )
-        assert plain(imbalance_note(uneven, (), 30)) == "imbalance  step time +41%"
-        assert imbalance_note(Imbalance(), (), 80) == ()
+        assert imbalance_note(snapshot_of(spec, imbalance=Imbalance())) == ()
 
     def test_a_few_points_of_load_are_no_imbalance(self) -> None:
         spec = spec_of("idle", 2, 60)
@@ -85,24 +74,11 @@ class TestDevices:
         def told(*percent: float) -> tuple[str, str]:
             ranks = [rank(i, cpu_percent=one, rss_bytes=GIB) for i, one in enumerate(percent)]
             snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []))
-            return worst_figure(snapshot)
+            return plain(imbalance_note(snapshot)), worst_figure(snapshot)[0]
 
-        assert told(0.0, 1.0) == ("mem 0%", "dim"), "the ratio is +100%"
-        assert told(10.0, 60.0) == ("util +71%", "dim")
-        assert told(100.0, 104.0) == ("util +2%", "dim")
-        note = imbalance_note(Imbalance(memory=0.04, utilization=1.0), (), 80, even_load=True)
-        assert plain(note) == "imbalance  memory +4%  util even"
-
-    def test_cpu_ranks_are_compared_with_the_busiest(self) -> None:
-        lines = panels.cpu_rank_lines(
-            [rank(0, cpu_percent=400.0, rss_bytes=GIB), rank(1, cpu_percent=200.0)], 70
-        )
-        filled = [sum(len(t) for t, style in line if style == "busy") for line in lines[1:]]
-        assert abs(filled[0] - 2 * filled[1]) <= 1
-        assert texts(lines)[2].endswith("200%       n/a")
-
-    def test_ended_ranks_have_no_figures(self) -> None:
-        assert "no metrics" in texts(panels.cpu_rank_lines([rank(0), rank(1)], 70))[1]
+        assert told(0.0, 1.0) == ("imbalance  memory 0%  util even", "mem 0%"), "a ratio of +100%"
+        assert told(10.0, 60.0) == ("imbalance  util +71%  memory 0%", "util +71%")
+        assert told(100.0, 104.0) == ("imbalance  util +2%  memory 0%", "util +2%")
 
 
 class TestRows:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from ddptop.job import record
 from ddptop.job.loss_trend import LossTrend, trend
-from ddptop.job.ranks import Known, sentence
+from ddptop.job.ranks import sentence
 from msgspec.structs import replace
+from tests.support import fake_foreign
 from tests.support.fake_home import NOW, ago
-from tests.support.own_views import rank
+from tests.support.own_views import rank, view_of
 
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import RankSample
@@ -25,7 +27,21 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-WELL = Known(RankDeviation(step_time=0.01), 8, NOW, True)
+def others(*sync_s: float | None) -> list[RankSample]:
+    """Ranks 4, 5, ..., whose steps take 0.3 s."""
+    return [rank(4 + at, step_time_s=0.3, sync_s=one) for at, one in enumerate(sync_s)]
+
+
+THREE = others(0.1, 0.0, 0.1)
+CLOSE = RankDeviation(step_time=0.01)
+
+
+def said(
+    one: RankSample, others: list[RankSample] = THREE, apart: RankDeviation = CLOSE, **job: object
+) -> str:
+    """The sentence about a rank beside other ranks."""
+    view = replace(view_of(ranks=[one, *others]), **job)
+    return sentence(one, view, apart, NOW)[0]
 
 
 def running(**more: object) -> RankSample:
@@ -33,29 +49,24 @@ def running(**more: object) -> RankSample:
     return rank(3, **{**values, **more})
 
 
-def test_both_waits_are_shown_if_one_is_notable() -> None:
-    both = running(step_time_s=0.2, data_wait_s=0.032, sync_s=0.096)
-    waits = (
-        "; it spends 16% of its time waiting for data and 48% of its time waiting for other ranks"
-    )
-    assert sentence(both, WELL)[0].endswith(waits)
-    assert "waiting" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
-
-
 def test_outlier_is_described_by_its_alert_without_repetition() -> None:
-    apart = RankDeviation(is_slow=True)
-    assert sentence(running(), replace(WELL, apart=apart)) == ("", "")
+    assert said(running(), apart=RankDeviation(is_slow=True)) == ""
 
 
 @pytest.mark.parametrize(
     ("one", "text"),
     [
-        (running(), "rank 3 is close to the median of all 8 ranks"),
+        (running(), "rank 3 is training; how long it waits for the others is unknown"),
         (
-            running(sync_s=0.15),
-            "rank 3 is close to the median of all 8 ranks; it spends 50% of its time waiting for "
-            "other ranks",
+            running(sync_s=0.117),
+            "rank 3 waits 39% of a step for the others; rank 5 is the slowest",
         ),
+        (
+            running(sync_s=0.1, data_wait_s=0.06),
+            "rank 3 waits 33% of a step for the others; rank 5 is the slowest; it waits 20% of a "
+            "step for data",
+        ),
+        (running(sync_s=0.0), "rank 3 is busy 300 ms of each step, 50% longer than the others"),
         (
             running(loss=None, loss_state="nan", loss_bad_since=1200, loss_last_good=2.31),
             "rank 3's loss has been NaN since step 1,200; the last finite loss was 2.3100",
@@ -81,37 +92,34 @@ def test_outlier_is_described_by_its_alert_without_repetition() -> None:
     ],
 )
 def test_what_it_is_doing(one: RankSample, text: str) -> None:
-    assert sentence(one, WELL)[0] == text
+    assert said(one) == text
 
 
 def test_foreign_rank_explains_why_nothing_is_known() -> None:
-    known = replace(WELL, foreign=True)
-    text = sentence(rank(3, state="running"), known)[0]
+    job = record.foreign_job(fake_foreign.healthy())
+    text = sentence(rank(3, state="running"), job, CLOSE, NOW)[0]
     assert text == "rank 3 is running; its steps and losses are unknown (not started by ddptop)"
-    gone = sentence(rank(3, state="unknown"), replace(known, live=False))[0]
+    gone = sentence(rank(3, state="unknown"), replace(job, state="gone"), CLOSE, NOW)[0]
     assert gone == "rank 3 is gone; exit status unknown (not started by ddptop)"
 
 
 def test_single_rank_is_not_compared() -> None:
-    assert "no other rank" in sentence(running(), replace(WELL, ranks=1))[0]
+    assert "no other rank" in said(running(), [])
 
 
 @pytest.mark.parametrize(
-    ("sync_s", "of_other_s", "said"),
+    ("sync_s", "of_other_s", "text"),
     [
         (0.0, 0.06, "rank 3 is busy 300 ms of each step, 25% longer than the other rank"),
-        (0.06, 0.0, "rank 3 is busy 240 ms of each step, 20% less than the other rank; it"),
-        (0.01, 0.01, "rank 3 is close to the other rank"),
-        (None, 0.01, "rank 3 is close to the other rank"),
+        (0.06, 0.0, "rank 3 waits 20% of a step for the other rank"),
+        (0.01, 0.01, "rank 3 is busy as long as the other rank"),
+        (0.01, None, "rank 3 is training; how long it waits for the others is unknown"),
     ],
 )
 def test_one_of_two_ranks_is_compared_with_the_other(
-    sync_s: float | None, of_other_s: float, said: str
+    sync_s: float, of_other_s: float | None, text: str
 ) -> None:
-    other = running(sync_s=of_other_s)
-    found = sentence(running(sync_s=sync_s), replace(WELL, ranks=2, other=other))
-    assert found[0].startswith(said)
-    assert "median" not in found[0]
+    assert said(running(sync_s=sync_s), others(of_other_s)) == text
 
 
 class TestTrend:

@@ -7,11 +7,11 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from ddptop.charts.figures import figures_of, pause_s
-from ddptop.draw.devices import first_seen, small_curve, wasted_words
+from ddptop.charts.figures import figures_of
+from ddptop.draw.devices import small_curve, wasted_words
 from ddptop.job.record import Job
 from ddptop.job.series import DeviceHistory, Machine
-from ddptop.sources.device_history import RECENT, DeviceHistorySource, Ring
+from ddptop.sources.device_history import BUCKET_S, BUCKETS, RECENT, DeviceHistorySource, Ring
 from ddptop.sources.query import Look
 from ddptop.style import plain
 from tests.support import fake_gpus
@@ -29,43 +29,38 @@ def history_at(
     second: float,
     *views: Job,
     device: str | None = uuid(0),
-    span_s: float = 900.0,
 ) -> DeviceHistory:
     look = Look(NOW + dt.timedelta(seconds=second), Machine("here"), views)
-    return source.read(look, span_s, device)
+    return source.read(look, device)
 
 
-def test_a_ring_has_least_mean_and_greatest_of_each_bucket() -> None:
-    ring = Ring(10, 4)
-    for t, value in ((100, 1.0), (101, 3.0), (109, None), (111, 5.0)):
+def test_a_ring_has_the_mean_of_each_bucket() -> None:
+    ring = Ring()
+    for t, value in ((100, 1.0), (101, 3.0), (104, None), (106, 5.0)):
         ring.put(t, value)
-    points = ring.points(0, 200)
-    assert (points.t, points.low, points.mean, points.high) == (
-        [105.0, 115.0],
-        [1.0, 5.0],
-        [2.0, 5.0],
-        [3.0, 5.0],
-    )
+    points = ring.points(200)
+    assert (points.t, points.mean) == ([102.5, 107.5], [2.0, 5.0])
 
 
 def test_a_ring_forgets_what_is_older_than_it_is_long_and_keeps_gaps() -> None:
-    ring = Ring(1, 4)
-    for t in (100, 101, 105, 104):  # the last one has a clock that was set back
+    ring, length_s = Ring(), BUCKETS * BUCKET_S
+    for t in (100, 105, 125, 104):  # the last one has a clock that was set back
         ring.put(t, float(t))
-    assert ring.points(0, 200).t == [105.5]
-    assert ring.means(3) == (None, None, None)
-    ring.put(500, 1.0)
-    assert ring.points(0, 600).t == [500.5]
+    assert ring.points(200).t == [102.5, 107.5, 127.5]
+    assert ring.latest(4) == (105.0, None, None, None)
+    ring.put(length_s + 100, 1.0)
+    assert ring.points(2 * length_s).t == [107.5, 127.5, length_s + 102.5]
 
 
 def test_what_was_before_fills_only_what_is_not_known() -> None:
-    ring = Ring(1, 10)
-    ring.put(100, 1.0)
-    ring.put(102, 3.0)
-    for t in (80, 98, 100, 101, 102, 103):
-        ring.fill(t, 7.0, 8.0, 9.0)
-    assert ring.points(0, 200).t == [98.5, 100.5, 101.5, 102.5]
-    assert ring.points(0, 200).mean == [8.0, 1.0, 8.0, 3.0]
+    ring, newest = Ring(), BUCKETS * BUCKET_S
+    ring.put(newest - 10, 1.0)
+    ring.put(newest, 3.0)
+    for t in (0, 5, newest - 10, newest - 5, newest, newest + 5):
+        ring.fill(t, 8.0)
+    points = ring.points(2 * newest)
+    assert points.t == [7.5, newest - 7.5, newest - 2.5, newest + 2.5]
+    assert points.mean == [8.0, 1.0, 8.0, 3.0]
 
 
 def taken(source: DeviceHistorySource, seconds: int, **figures: object) -> None:
@@ -94,13 +89,7 @@ def test_what_is_not_known_is_neither_idle_nor_drawn() -> None:
     assert set(history.recent[uuid(0)]) == {None}
     assert small_curve(history.recent[uuid(0)], 12).strip() == ""
     assert small_curve([0.0] * RECENT, 12) == "⣀" * 12
-    assert small_curve([None] * 30 + [100.0] * 30, 12) == " " * 6 + "⠉" * 6
-    recent = {"a": [None] * 30 + [100.0] * 30, "b": [None] * 45 + [0.0] * 15}
-    assert first_seen(recent) == 30
-    assert [small_curve(one, 12, 30) for one in recent.values()] == [
-        "⠉" * 6 + " " * 6,
-        " " * 3 + "⣀" * 3 + " " * 6,
-    ], "a short history begins at the left, on one axis for all devices"
+    assert small_curve([None] * 60 + [100.0] * 60, 12) == " " * 6 + "⠉" * 6
     assert len(small_curve([50.0] * RECENT, 30)) == 30
 
 
@@ -111,16 +100,15 @@ def test_the_chosen_device_has_its_figures_and_marks() -> None:
     for second in (30, 31):
         source.take([hot], START + second)
     history = history_at(source, 32)
-    assert history.first == START
+    assert history.since == START
     assert [word for _, word in history.marks] == ["slowed", "XID 79"]
     data = figures_of(hot, history)
     assert [curve.name for curve in data.curves] == ["util", "memory", "power", "temperature"]
-    assert data.curves[1].points.mean[0] == pytest.approx(100 * hot.mem_used_bytes / (80 * GIB))
-    no_total = figures_of(gpu(0, mem_total_bytes=None), history)
-    assert [curve.name for curve in no_total.curves] == ["util", "power", "temperature"]
+    memory = data.curves[1]
+    assert memory.points.mean[0] == pytest.approx(hot.mem_used_bytes)
+    assert (memory.unit, memory.most) == ("bytes", 80 * GIB), "drawn apart from utilization"
     other = history_at(source, 32, device="GPU-of-another-machine")
     assert other.device is None
-    assert pause_s(900.0, history, 100) == pytest.approx(4.5)
 
 
 def test_histories_of_jobs_fill_what_was_before_this_viewer(frozen: Path) -> None:
@@ -128,16 +116,14 @@ def test_histories_of_jobs_fill_what_was_before_this_viewer(frozen: Path) -> Non
     write_gpu_history(folder, 1000, 2, 1)
     view = read(folder)
     source = DeviceHistorySource()
-    for look in range(6):  # one history and one tier per update
+    for look in range(2):  # one history per update
         source.take(view.snapshot.gpus, START + look)
         history = history_at(source, look, view)
-    assert history.first == pytest.approx(START - 1000, abs=61)
-    seconds = history.figures["power"].t
-    assert seconds[0] == pytest.approx(START - 895, abs=7)
-    assert len(seconds) >= 890
+    assert history.since == pytest.approx(START - 1000, abs=61)
+    times = history.figures["power"].t
+    assert times[0] == pytest.approx(START - 1000, abs=61)
+    assert len(times) >= 190
     assert None not in history.recent[uuid(1)]
-    long = history_at(source, 6, view, span_s=7200.0)
-    assert len(long.figures["util"].t) >= 95, "of ten seconds each"
 
 
 def test_a_day_of_looks_takes_no_more_memory_than_an_hour() -> None:

@@ -11,7 +11,7 @@ from ddptop_runner.base.median import median
 from ddptop_runner.model.snapshot import Alert, GpuSample, Imbalance, RankSample
 from ddptop_runner.model.words import ENDED
 
-Figure = Literal["memory", "utilization", "power", "step_time", "loss"]
+Figure = Literal["memory", "utilization", "power", "step_time", "own_time", "loss"]
 """A figure by which ranks are compared."""
 
 STRAGGLER = "straggler"
@@ -44,12 +44,12 @@ class RankDeviation(msgspec.Struct, frozen=True):
         return ratio if ratio is not None and ratio > 0 else None
 
     def warns(self, figure: Figure) -> bool:
-        """Whether that figure is drawn as a warning: the step time of a slow rank.
+        """Whether that figure is drawn as a warning: the busy time of a slow rank.
 
-        If ranks wait for each other, the step time is the same for all, and is not the reason.
+        It is the step time if the busy time is unknown; else, all ranks take the same step time.
         """
-        known = figure == "step_time" and self.own_time is None and self.slower is not None
-        return known and self.is_slow
+        reason = "step_time" if self.own_time is None else "own_time"
+        return figure == reason and self.is_slow and self.slower is not None
 
     def of(self, figure: Figure) -> float | None:
         """The deviation of that figure."""

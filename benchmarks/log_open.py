@@ -49,28 +49,26 @@ def rss_mib() -> float:
 
 def measure_reader(path: Path) -> dict[str, float]:
     """Measure the log reader without a screen."""
+    from ddptop.logs.file import FileLog
     from ddptop.logs.search import pattern_of
-    from ddptop.logs.window import FileLog
 
     before_s = time.perf_counter()
     log = FileLog(path)
-    page = log.page_back(log.bounds()[1], 200)
+    page = log.around(None)
     page_s = time.perf_counter() - before_s
     assert page.rows[-1].text == "the last line"
-    size = log.bounds()[1]
+    size = log.end
     figures = {"page_ms": page_s * 1000}
     for name, text in (
         ("text", "no such words"),
         ("pattern", r"no such (words|text)\b"),
     ):
         before_s = time.perf_counter()
-        for result in log.search(pattern_of(text), size, -1):
-            last = result
-        assert last.is_over and last.found is None
+        assert not any(rows for _, rows in log.matches(pattern_of(text), None, -1))
         figures[f"search_{name}_mb_per_s"] = size / 1e6 / (time.perf_counter() - before_s)
-    before_s, low = time.perf_counter(), size
-    while low > 0:
-        low = log.page_back(low, 10_000, "error").low
+    before_s, page = time.perf_counter(), log.around(None, "error")
+    while page.before_bytes:
+        page = log.extended(page, -1, "error")
     figures["errors_mb_per_s"] = size / 1e6 / (time.perf_counter() - before_s)
     log.close()
     return figures
@@ -91,12 +89,12 @@ async def open_screen(rounds: int) -> dict[str, float]:
         for _ in range(rounds):
             before_s = time.perf_counter()
             app.post_message(LogsWanted("big", 0))
-            while not (isinstance(screen := app.screen, LogsScreen) and screen.pager.buffer.rows):
+            while not (isinstance(screen := app.screen, LogsScreen) and screen.pager.rows):
                 await asyncio.sleep(0.001)
             opened.append(time.perf_counter() - before_s)
             before_s = time.perf_counter()
             await pilot.press("g")
-            while screen.pager.buffer.low > 0:
+            while screen.pager.page.before_bytes:
                 await asyncio.sleep(0.001)
             jumped.append(time.perf_counter() - before_s)
             await pilot.press("escape")

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddptop.charts.figures import Curve, FigureOptions, FiguresData, draw_figures
-from ddptop.charts.loss import ChartOptions, draw_chart
-from ddptop.charts.split import SplitData, SplitOptions, draw_split
+from ddptop.charts.curves import ChartOptions, Curve, Curves, draw_curves
+from ddptop.charts.loss import curves_of
+from ddptop.charts.split import SplitData, draw_split
 from ddptop.charts.window import View
-from ddptop.job.series import ChartData, Points
+from ddptop.job.series import ChartData, Points, middle_of
 
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_schema import ddl
@@ -57,24 +57,32 @@ def drawing() -> float:
     """Print the cost of each chart; return that of the default loss chart in milliseconds."""
     rng = random.Random(1)
     ranks = {rank: points(rng, 1.5 * (rank == 5)) for rank in range(8)}
-    losses = ChartData(ranks, since=0, until=SAMPLES, marks=((950.0, "attempt 1"),))
-    band = ChartData(
-        {5: ranks[5]}, since=0, until=SAMPLES, middle=ranks[0], apart={5: 0.6}, number=1024
+    losses = ChartData(
+        middle=middle_of(ranks),
+        number=8,
+        series=ranks,
+        apart={5: 0.6},
+        since=0,
+        until=SAMPLES,
+        marks=((950.0, "attempt 1"),),
     )
-    figures = FiguresData(
+    figures = Curves(
         tuple(Curve(f"c{rank}", one, "%W"[rank % 2]) for rank, one in ranks.items()),
         since=0,
         until=SAMPLES,
     )
     split = SplitData(ranks[0].t, *[ranks[r].mean for r in range(4)], since=0, until=SAMPLES)
+
+    def draw_chart(data: ChartData, options: ChartOptions, width: int, height: int) -> object:
+        return draw_curves(curves_of(data, options), options, width, height)
+
     smooth = ChartOptions(smoothing=0.9, view=View(cursor=700.0))
     loss_ms = cpu_ms(lambda: draw_chart(losses, ChartOptions(), WIDTH, HEIGHT))
     for name, of in (
         ("smoothed, with a cursor", lambda: draw_chart(losses, smooth, WIDTH, HEIGHT)),
         ("one line per rank", lambda: draw_chart(losses, ChartOptions("ranks"), WIDTH, HEIGHT)),
-        ("1,024 ranks as a band", lambda: draw_chart(band, ChartOptions(), WIDTH, HEIGHT)),
-        ("8 metrics in 2 plots", lambda: draw_figures(figures, FigureOptions(), WIDTH, HEIGHT)),
-        ("parts of a step", lambda: draw_split(split, SplitOptions(), WIDTH, HEIGHT)),
+        ("8 metrics in 2 plots", lambda: draw_curves(figures, ChartOptions(), WIDTH, HEIGHT)),
+        ("parts of a step", lambda: draw_split(split, ChartOptions(), WIDTH, HEIGHT)),
     ):
         print(f"{name:<28} {cpu_ms(of):6.1f} ms")
     over = "  EXCEEDED" if loss_ms > ALLOWED_MS else ""

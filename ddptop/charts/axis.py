@@ -10,7 +10,7 @@ import msgspec
 
 from ddptop.charts.braille import DOTS_X
 from ddptop.charts.window import Area, View
-from ddptop.job.series import AttemptSteps, Columns, Frame
+from ddptop.job.series import Columns, Frame
 from ddptop.style import Line, fill, line
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, loss
 
@@ -28,8 +28,6 @@ class AxisWords(msgspec.Struct, frozen=True):
     zero: float = 0.0
     """The time or step that the others count from."""
     by_step: bool = False
-    attempts: tuple[AttemptSteps, ...] = ()
-    """On a step axis: where each attempt begins."""
     clock: bool = True
     """Whether places are unix seconds and thus have a time of day."""
 
@@ -38,7 +36,7 @@ def axis_words(data: Frame, view: View) -> AxisWords:
     """How the axis of `data` is labeled in this view."""
     first, _ = data.extent
     if data.by_step:
-        return AxisWords(by_step=True, attempts=data.attempts)
+        return AxisWords(by_step=True)
     span = view.span if view.span is not None else data.window_s
     return AxisWords(
         first="first seen" if data.watched else "start",
@@ -90,15 +88,10 @@ def ticks(area: Area, words: AxisWords) -> list[tuple[float, str]]:
 
 
 def place_label(words: AxisWords, at: float) -> str:
-    """A place on the axis in words: the time since the start, or the step and its attempt."""
+    """A place on the axis in words: the time since the start, or the step."""
     if words.by_step:
-        begun = [one for one in words.attempts if one.before <= at]
-        if len(words.attempts) < 2 or not begun:
-            return f"step {max(0, round(at)):,}"
-        one = begun[-1]
-        return f"attempt {one.attempt} step {max(0, round(at - one.before + one.first)):,}"
-    since = at - words.zero
-    text = duration(since)
+        return f"step {max(0, round(at)):,}"
+    text = duration(at - words.zero)
     return f"{text} in" if words.first == "start" else f"{text} after {words.first}"
 
 
@@ -231,32 +224,17 @@ class Scale(msgspec.Struct, frozen=True):
     low: float
     high: float
     dots: int
-    logarithmic: bool = False
 
-    def position(self, value: float) -> float:
-        """The position of a value in dots, clamped to the range."""
-        low, high = self.low, self.high
-        if self.logarithmic:
-            value = math.log(value) if value > 0 else math.log(low)
-            low, high = math.log(low), math.log(high)
-        if high <= low:
-            return (self.dots - 1) / 2
-        share = (value - low) / (high - low)
-        return min(1.0, max(0.0, share)) * (self.dots - 1)
+    def dot(self, value: float) -> int:
+        """The dot nearest to a value, at most at an edge."""
+        if self.high <= self.low:
+            return (self.dots - 1) // 2
+        share = (value - self.low) / (self.high - self.low)
+        return round(min(1.0, max(0.0, share)) * (self.dots - 1))
 
     def dots_of(self, values: Sequence[float | None]) -> list[int | None]:
         """The dots nearest to these values; None stays None."""
-        low, span, top = self.low, self.high - self.low, self.dots - 1
-        if self.logarithmic or span <= 0:
-            return [None if value is None else self.dot(value) for value in values]
-        return [
-            None if value is None else round(min(1.0, max(0.0, (value - low) / span)) * top)
-            for value in values
-        ]
-
-    def dot(self, value: float) -> int:
-        """The dot nearest to a value."""
-        return round(self.position(value))
+        return [None if value is None else self.dot(value) for value in values]
 
 
 class Reading(msgspec.Struct):
@@ -310,10 +288,6 @@ class Reading(msgspec.Struct):
         high = [v for x in self.columns if x < len(columns.high) and (v := columns.high[x])]
         if low and high and min(low) < max(high):
             self.parts.append(line((f"{form(min(low))} to {form(max(high))}", "dim")))
-
-    def note(self, text: str, style: str) -> None:
-        """Add any other text."""
-        self.parts.append(line((text, style)))
 
     def line(self, cells: int) -> Line:
         """The reading as far as it fits: the place, the values, and last the time of day."""

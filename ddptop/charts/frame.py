@@ -7,6 +7,7 @@ returns `Painted`: its plots from top to bottom, the legend, and what the cursor
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -30,27 +31,33 @@ from ddptop.style import width as cells_in
 
 _CLIP_FACTOR = 4.0
 """Values this many spreads above the 98th percentile are drawn at the top edge."""
+_FLATTENS = 2.0
+"""The highest tenth flattens the rest if the axis is this many times as high with it."""
+_LEAST_FITTED = 20
+"""Minimum number of values to decide that."""
 
 
-def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
-    """The range of the value axis: everything except rare spikes, and never empty."""
-    if logarithmic:
-        values = [value for value in values if value > 0]
+def value_range(values: Sequence[float], *, fitted: bool = False) -> tuple[float, float]:
+    """The range of the value axis: everything except rare spikes, and never empty.
+
+    With `fitted`, the highest tenth of the values is left out if it would flatten the rest.
+    """
     if not values:
-        return (0.1, 1.0) if logarithmic else (0.0, 1.0)
+        return 0.0, 1.0
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     usual_low = ordered[int(0.02 * (len(ordered) - 1))]
     usual_high = ordered[int(0.98 * (len(ordered) - 1))]
-    if not logarithmic and usual_high > usual_low:
+    if usual_high > usual_low:
         spread = usual_high - usual_low
         high = min(high, usual_high + _CLIP_FACTOR * spread)
         low = max(low, usual_low - _CLIP_FACTOR * spread)
+    fit = ordered[int(0.9 * (len(ordered) - 1))]
+    if fitted and len(values) >= _LEAST_FITTED and high - low > _FLATTENS * (fit - low) > 0:
+        high = fit
     if high <= low:
         margin = abs(low) * 0.05 or 0.5
-        return (low / 1.05, high * 1.05) if logarithmic else (low - margin, high + margin)
-    if logarithmic:
-        return low, high
+        return low - margin, high + margin
     margin = (high - low) * 0.03
     return low - margin, high + margin
 
@@ -66,6 +73,8 @@ def tick_rows(
     rows: int,
     label: Callable[[float, float], str] = value_label,
     unit: float = 1.0,
+    *,
+    logarithmic: bool = False,
 ) -> dict[int, str]:
     """Labels of the value axis by row from the top.
 
@@ -74,14 +83,16 @@ def tick_rows(
         rows: rows of the plot.
         label: formats a value, given the step between ticks.
         unit: ticks are round multiples of it, such as a GiB.
+        logarithmic: whether the axis has the logarithms of values.
     """
     most = max(3, min(7, rows // 2))
 
     def row_of(value: float) -> int:
         return rows - 1 - axis.dot(value) // DOTS_Y
 
-    if axis.logarithmic:
-        return {row_of(v): f"{v:.3g}" for v in log_ticks(axis.low, axis.high, most)}
+    if logarithmic:
+        values = log_ticks(math.exp(max(-700.0, axis.low)), math.exp(min(700.0, axis.high)), most)
+        return {row_of(math.log(value)): f"{value:.3g}" for value in values}
     values, step = _even_ticks(axis, most, unit, row_of)
     return {row_of(value): label(value, step) for value in values}
 
@@ -128,8 +139,6 @@ class Plane(msgspec.Struct, frozen=True):
     def curve(self, columns: Columns, layer: int, pattern: tuple[int, int] = (1, 0)) -> None:
         """Connect the means; gaps and new attempts interrupt the line; isolated values stand out.
 
-        A logarithmic axis omits values that are not positive.
-
         Args:
             columns: what to draw.
             layer: the canvas layer.
@@ -138,7 +147,7 @@ class Plane(msgspec.Struct, frozen=True):
         canvas, breaks, max_gap = self.canvas, self.breaks, columns.max_gap
         last: tuple[int, int] | None = None
         isolated = False
-        for x, y in enumerate(self._dots(columns.mean)):
+        for x, y in enumerate(self.axis.dots_of(columns.mean)):
             if x in breaks:
                 self._end(last, layer, isolated=isolated)
                 last = None
@@ -165,20 +174,14 @@ class Plane(msgspec.Struct, frozen=True):
 
     def mark(self, columns: Columns, overlay: Overlay, style: str) -> None:
         """Mark each mean with a circle."""
-        for x, y in enumerate(self._dots(columns.mean)):
+        for x, y in enumerate(self.axis.dots_of(columns.mean)):
             if y is not None:
                 overlay.write(x // DOTS_X, self.canvas.rows - 1 - y // DOTS_Y, MARKER, style)
-
-    def _dots(self, values: Sequence[float | None]) -> list[int | None]:
-        """The dots of these values; None if missing or not on a logarithmic axis."""
-        if self.axis.logarithmic:
-            values = [value if value is not None and value > 0 else None for value in values]
-        return self.axis.dots_of(values)
 
     def band(self, columns: Columns, layer: int) -> None:
         """Fill from minimum to maximum, including between samples without a gap."""
         canvas = self.canvas
-        bottoms, tops = self.axis.dots_of(columns.low), self._dots(columns.high)
+        bottoms, tops = self.axis.dots_of(columns.low), self.axis.dots_of(columns.high)
         last: tuple[int, int, int] | None = None
         for x, (bottom, top) in enumerate(zip(bottoms, tops, strict=False)):
             if x in self.breaks:
@@ -342,12 +345,10 @@ def mark_cells(
     }
 
 
-def break_columns(
-    marks: Sequence[tuple[float, str]], since: float, until: float, dots: int
-) -> frozenset[int]:
+def break_columns(starts: Sequence[float], since: float, until: float, dots: int) -> frozenset[int]:
     """Dot columns where a new attempt starts; no curve enters them from the left."""
     factor = dots / max(1e-9, until - since)
-    return frozenset(int((at - since) * factor) for at, _ in marks if since <= at <= until)
+    return frozenset(int((at - since) * factor) for at in starts if since <= at <= until)
 
 
 GUTTER = 8
@@ -364,21 +365,18 @@ class Chart(msgspec.Struct, frozen=True):
     """A drawn chart."""
 
     lines: list[Line]
-    note: Line
-    """The legend, for the right end of the chart's title."""
+    notes: Sequence[Line] = ((),)
+    """The legend, for the right end of the chart's title, then ever shorter versions of it."""
     area: Area | None = None
     """Where the plot is; None if nothing is drawn."""
     reading: Reading | None = None
     """What the cursor reads."""
     scaling: str = ""
-    """In words, how the value axis differs from a linear one that shows everything."""
-    shorter: tuple[Line, ...] = ()
-    """Ever shorter versions of the note, for titles with little room."""
+    """In words, how it differs from measured values on a linear axis that shows everything."""
 
     def fitting(self, room: int) -> Line:
-        """The longest version of the note that fits, or else the shortest, even if too long."""
-        notes = (self.note, *self.shorter)
-        return next((note for note in notes if cells_in(note) <= room), notes[-1])
+        """The longest legend that fits, or else the shortest, even if too long."""
+        return next((note for note in self.notes if cells_in(note) <= room), self.notes[-1])
 
 
 def cells_of_names(width: int, names: Iterable[str]) -> int:
@@ -459,9 +457,9 @@ def draw(
     """
     cells, rows = width - gutter - names, height - 1
     if cells < LEAST_CELLS or rows < LEAST_ROWS:
-        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
+        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)])
     if empty is not None:
-        return Chart(centered(empty, width, height), ())
+        return Chart(centered(empty, width, height))
     since, until = (data.since, data.until) if view.span is None else visible(view, *data.extent)
     area = Area(gutter, cells, since, until, *data.extent)
     cursor = None if view.cursor is None else area.cell(view.cursor)
@@ -488,8 +486,7 @@ def draw(
     if cursor is not None and view.cursor is not None:
         found = reading(words, view.cursor, cursor)
         painted.read(found)
-    note, *shorter = painted.notes
-    return Chart(lines, note, area, found, painted.scaling, tuple(shorter))
+    return Chart(lines, painted.notes, area, found, painted.scaling)
 
 
 def centered(text: str, width: int, height: int) -> list[Line]:

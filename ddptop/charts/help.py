@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ddptop.charts.figures import FiguresData
-from ddptop.charts.loss import LOSS, THROUGHPUT, ChartOptions
+from ddptop.charts.curves import ChartOptions, Curves
+from ddptop.charts.loss import LOSS, THROUGHPUT
 from ddptop.job.help import texts
 from ddptop.job.keys import with_keys
-from ddptop.job.series import ChartData
 
 AXIS = ("┊", "gaps", "read values", "zoom")
 
@@ -16,22 +15,22 @@ def entries(*names: str) -> list[tuple[str, str]]:
     return [(name, with_keys(texts().charts[name])) for name in names]
 
 
-def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]]:
+def explain_loss(name: str, options: ChartOptions, *, by_step: bool) -> list[tuple[str, str]]:
     """Explain the loss chart."""
-    lines = options.mode if data.name in (LOSS, THROUGHPUT) else "metric"
+    lines = options.mode if name in (LOSS, THROUGHPUT) else "metric"
     extra = {
         "smoothing": bool(options.smoothing),
         "log scale": options.logarithmic,
-        "scale": options.fitted,
-        "by step": data.by_step,
+        "peak": name == LOSS and not options.logarithmic,
+        "by step": by_step,
     }
     return [
-        (data.name, with_keys(texts().loss_lines[lines])),
+        (name, with_keys(texts().loss_lines[lines])),
         *entries("metrics", "✕", *(name for name, is_on in extra.items() if is_on), *AXIS),
     ]
 
 
-def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
+def explain_figures(data: Curves) -> list[tuple[str, str]]:
     """Explain a chart of several figures."""
     names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
     return [("metrics", names), *entries("units", *AXIS)]

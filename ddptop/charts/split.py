@@ -6,12 +6,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from ddptop.charts.axis import Reading, Scale
 from ddptop.charts.braille import DOTS_Y
+from ddptop.charts.curves import ChartOptions
 from ddptop.charts.frame import Chart, Painted, Plot, Sheet, draw, tick_rows
-from ddptop.charts.window import View
 from ddptop.job.series import Frame
 from ddptop.style import Line, join, line
 from ddptop_runner.base.units import NOT_AVAILABLE, step_time
@@ -31,15 +29,6 @@ class SplitData(Frame, frozen=True):
     sync_s: Sequence[float | None] = ()
     empty: str = "no steps timed yet"
     """Text shown instead of the stack."""
-
-
-class SplitOptions(msgspec.Struct, frozen=True):
-    """How the user wants to see the stack."""
-
-    view: View = msgspec.field(default_factory=View)
-    """The visible part of the axis, and the cursor."""
-    shares: bool = False
-    """Whether parts are drawn as shares of the step rather than in seconds."""
 
 
 PARTS = (
@@ -118,15 +107,14 @@ def _bridged(found: list[Stack | None], times: Sequence[float], apart: float) ->
     return filled
 
 
-def _column(stack: Stack, axis: Scale, rows: int, shares: bool) -> list[tuple[str, int]]:
+def _column(stack: Stack, axis: Scale, rows: int) -> list[tuple[str, int]]:
     """One column's stack from the bottom up; each cell shows the part that fills most of it."""
     per_row = (axis.high - axis.low) / rows
-    factor = 1 / stack.total if shares and stack.total > 0 else 1.0
     bounds: list[tuple[float, float, int]] = []
     height = 0.0
     for place, part in enumerate(stack.parts):
         if part:
-            bounds.append((height, height + part * factor / per_row, place))
+            bounds.append((height, height + part / per_row, place))
             height = bounds[-1][1]
     cells: list[tuple[str, int]] = []
     for row in range(min(rows, int(height + 0.999))):
@@ -166,7 +154,7 @@ class _Blocks:
         return stack[self.rows - 1 - y][1] if self.rows - 1 - y < len(stack) else -1
 
 
-def draw_split(data: SplitData, options: SplitOptions, width: int, height: int) -> Chart:
+def draw_split(data: SplitData, options: ChartOptions, width: int, height: int) -> Chart:
     """Draw the stack in exactly `height` lines of `width` cells."""
     columns = (data.step_time_s, data.data_wait_s, data.compute_s, data.sync_s)
     known = data.t and any(value is not None for column in columns for value in column)
@@ -175,33 +163,29 @@ def draw_split(data: SplitData, options: SplitOptions, width: int, height: int) 
         options.view,
         width,
         height,
-        lambda sheet: _paint(sheet, data, options),
+        lambda sheet: _paint(sheet, data),
         empty=None if known else data.empty,
     )
 
 
-def _paint(sheet: Sheet, data: SplitData, options: SplitOptions) -> Painted:
+def _paint(sheet: Sheet, data: SplitData) -> Painted:
     found = stacks(data, sheet.since, sheet.until, sheet.cells)
     totals = sorted(one.total for one in found if one is not None) or [0.0]
     usual = totals[int(0.98 * (len(totals) - 1))]
     top = min(totals[-1], 3 * usual) if usual > 0 else totals[-1]
     rows = sheet.rows
-    axis = Scale(0.0, 1.0 if options.shares else max(top * 1.05, 1e-9), rows * DOTS_Y)
-    labels = tick_rows(axis, rows, _share_label if options.shares else _time_label)
+    axis = Scale(0.0, max(top * 1.05, 1e-9), rows * DOTS_Y)
     bridged = _bridged(found, data.t, (sheet.until - sheet.since) / sheet.cells)
-    columns = [[] if one is None else _column(one, axis, rows, options.shares) for one in bridged]
+    columns = [[] if one is None else _column(one, axis, rows) for one in bridged]
     if sheet.cursor is not None:
         columns[sheet.cursor] = []
     last = next((one for one in reversed(found) if one is not None), None)
+    labels = tick_rows(axis, rows, _time_label)
     return Painted(
         [Plot(_Blocks(columns, rows), labels, [style for _, _, style in PARTS])],
         [()] if last is None else _legends(last),
         lambda reading: _read(reading, None if sheet.cursor is None else bridged[sheet.cursor]),
     )
-
-
-def _share_label(value: float, step: float) -> str:
-    return f"{100 * value:.0f}%"
 
 
 def _time_label(value: float, step: float) -> str:
@@ -218,25 +202,21 @@ def _values(stack: Stack) -> list[tuple[str, str, str, float]]:
 
 
 def _legends(stack: Stack) -> list[Line]:
-    """Legends: the parts with their current values, then ever shorter; last, only the fills."""
+    """Legends: the parts with their current values; if they do not fit, only the fills."""
     total = line(("step ", "dim"), (step_time(stack.total), "strong"))
     values = _values(stack)
     parts = [
         line((f"{fill_with} ", style), (f"{name} ", "dim"), step_time(part))
         for name, fill_with, style, part in values
     ]
-    brief = [
-        line((f"{fill_with} ", style), (f"{name.removesuffix(' wait')} ", "dim"), step_time(part))
-        for name, fill_with, style, part in values
-    ]
     names = [line((f"{fill_with} ", style), (name, "dim")) for name, fill_with, style, _ in values]
-    return [join([total, *parts], "  "), join(parts, "  "), join(brief, " "), join(names, " ")]
+    return [join([total, *parts], "  "), join(parts, "  "), join(names, " ")]
 
 
 def _read(at: Reading, stack: Stack | None) -> None:
     """Add the stack under the cursor to a reading."""
     if stack is None:
-        at.note(f"step {NOT_AVAILABLE}", "dim")
+        at.parts.append(line((f"step {NOT_AVAILABLE}", "dim")))
         return
     at.parts.append(line(("step ", "dim"), (step_time(stack.total), "strong")))
     for name, fill_with, style, part in _values(stack):

@@ -66,6 +66,7 @@ def _print(views: list[JobView]) -> int:
     from ddptop.job.record import own_job
     from ddptop.job.report import report
     from ddptop.sources.compare import read_run
+    from ddptop.sources.history import JobHistory
 
     jobs = [own_job(view) for view in views]
     if len(jobs) == 1:
@@ -76,5 +77,6 @@ def _print(views: list[JobView]) -> int:
                 "relaunch it with different arguments first",
             )
         jobs.append(others[0])
-    put_json(report(compare([read_run(job) for job in jobs])))
+    runs = [read_run(job, JobHistory(job.folder.history_db)) for job in jobs]
+    put_json(report(compare(runs)))
     return 0

@@ -14,6 +14,7 @@ from ddptop.job.report import story_report
 from ddptop.job.status import loss_remark
 from ddptop.output import info, put, put_folded, put_json
 from ddptop.sources.evidence import stored_files
+from ddptop.sources.history import JobHistory
 from ddptop.sources.story import Story, StorySource
 from ddptop.style import plain
 from ddptop_runner.base import bounded
@@ -35,11 +36,11 @@ INDENT = 2
 def run_story(job: str | None, as_json: bool) -> int:
     """Print the story as text or JSON; the first attempt comes first."""
     view = own_job(adopt_if_unguarded(find(job)))
-    source = StorySource()
-    story = source.read(view)
+    source, history = StorySource(), JobHistory(view.folder.history_db)
+    story = source.read(view, history)
     failed = next((one.number for one in story.attempts if one.ending == "failed"), None)
     if failed is not None:
-        story = source.read(view, failed)
+        story = source.read(view, history, failed)
     if story.trouble is not None:
         info(f"ddptop: {story.trouble}")
     status = 1 if story.trouble is not None and not story.attempts else 0

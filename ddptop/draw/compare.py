@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddptop.charts.compared import name_of
-from ddptop.charts.figures import form_of, unit_of
+from ddptop.charts.curves import form_of, unit_of
 from ddptop.job.compare import (
     LETTERS,
     LOSS,
@@ -32,19 +32,6 @@ FASTER = 1.1
 """Paces are called the same up to this ratio."""
 HUGE = 1000
 """From this ratio on, the exact value is meaningless."""
-_SCALAR = "scalar "
-_MEASURED = (
-    "common",
-    "common validation",
-    "best",
-    "last",
-    "pace",
-    "step_time",
-    "steps",
-    "elapsed",
-    "started",
-)
-"""Rows of measured figures, which always differ slightly."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +43,13 @@ class Row:
     meaning: str
     values: tuple[Span, ...]
     """Cells in job order."""
+    is_measured: bool = False
+    """Whether it always differs slightly."""
 
     @property
     def differs(self) -> bool:
         """Whether this is an option that differs between the jobs."""
-        is_measured = self.key in _MEASURED or self.key.startswith(_SCALAR)
-        return not is_measured and len({text for text, _ in self.values}) > 1
+        return not self.is_measured and len({text for text, _ in self.values}) > 1
 
 
 def how_much_lower(found: Standing) -> str:
@@ -106,7 +94,7 @@ def verdict(comparison: Comparison) -> str:
     if any(loss is None for loss in found.losses):
         missing = [LETTERS[i] for i, loss in enumerate(found.losses) if loss is None]
         return f"no loss to compare for {' and '.join(missing)}"
-    whose = "validation losses" if comparison.validation else "losses"
+    whose = "validation losses" if comparison.validation else "training losses"
     sentence = f"the {whose} are the same {where}"
     if found.best_by is not None and NOTABLE <= found.best_by < found.noise:
         sentence = f"the {whose} differ by less than their noise {where}"
@@ -138,16 +126,11 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
     runs = comparison.runs
     found = [
         Row(
-            "common" if standing.name == LOSS else "common validation",
+            standing.name,
             common_label(standing),
-            "the last one at or before the last step that all of these jobs evaluated, or time "
-            "since launch if steps are unknown"
-            if standing.name != LOSS
-            else "the median of the ranks' losses at the last step that all of these jobs reached "
-            "or, if steps are unknown, at the longest time since launch that all reached; "
-            "computed over the last 10% before that point, because single batches are noisy. A "
-            "difference that may be noise is not marked",
+            _OF_TRAINING if standing.name == LOSS else _OF_VALIDATION,
             tuple(_common(standing, place) for place in range(len(runs))),
+            is_measured=True,
         )
         for standing in (comparison.validation, comparison.loss)
         if standing is not None
@@ -161,7 +144,35 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
         )
         for one in comparison.differences
     ]
-    return [*found, *_figures(runs, now)]
+    scalars = sorted(names_of(runs)[1:], key=lambda name: not is_of_evaluation(name))
+    figures = [*_LOSSES, *map(_scalar, scalars), *_FIGURES]
+    return found + [
+        Row(
+            f"figure {label}",
+            label,
+            meaning,
+            tuple(_cell(value(run, now)) for run in runs),
+            is_measured=is_measured,
+        )
+        for label, meaning, value, is_measured in figures
+    ]
+
+
+_OF_VALIDATION = (
+    "the last one at or before the last step that all of these jobs evaluated, or time since "
+    "launch if steps are unknown"
+)
+_OF_TRAINING = (
+    "the median of the ranks' losses at the last step that all of these jobs reached or, if steps "
+    "are unknown, at the longest time since launch that all reached; computed over the last 10% "
+    "before that point, because single batches are noisy. A difference that may be noise is not "
+    "marked"
+)
+
+
+def _cell(value: str | Span) -> Span:
+    text, style = (value, "") if isinstance(value, str) else value
+    return text, "dim" if text == units.NOT_AVAILABLE else style
 
 
 def _common(found: Standing, place: int) -> Span:
@@ -174,74 +185,7 @@ def _common(found: Standing, place: int) -> Span:
     return (text, "")
 
 
-def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
-    def row(key: str, label: str, meaning: str, values: Iterable[str | Span]) -> Row:
-        spans = [(value, "") if isinstance(value, str) else value for value in values]
-        dimmed = [(text, "dim" if text == units.NOT_AVAILABLE else style) for text, style in spans]
-        return Row(key, label, meaning, tuple(dimmed))
-
-    return [
-        row(
-            "best",
-            "best loss",
-            "the lowest loss in the whole run; each sample covers one or more seconds",
-            map(_best, runs),
-        ),
-        row("last", "last loss", "the latest loss", map(_last, runs)),
-        *(
-            row(f"{_SCALAR}{name}", name, *_scalar(name, runs))
-            for name in sorted(names_of(runs)[1:], key=lambda name: not is_of_evaluation(name))
-        ),
-        row(
-            "pace",
-            "pace",
-            "training steps per second across all attempts, excluding the time between them",
-            (units.rate(run.curve.steps_per_s()) for run in runs),
-        ),
-        row(
-            "step_time",
-            "time per step",
-            "the pace in seconds per step",
-            (units.step_time(run.curve.step_time_s()) for run in runs),
-        ),
-        row(
-            "steps",
-            "steps",
-            "the run's current step and, if known, its total; if an attempt's starting step is "
-            "unknown, the steps taken in that attempt",
-            map(_steps, runs),
-        ),
-        row(
-            "state",
-            "state",
-            "what the job is doing now, or how it ended",
-            (job_state(run.view.state) for run in runs),
-        ),
-        row(
-            "elapsed",
-            "elapsed",
-            "time since launch, excluding the time between an exit and a restart",
-            (_elapsed(run, now) for run in runs),
-        ),
-        row(
-            "restarts",
-            "restarts",
-            "how many times all ranks restarted; the chart marks each restart: B↻1 is B's "
-            "attempt 1",
-            (units.count(run.restarts) for run in runs),
-        ),
-        row("ranks", "ranks", "world size", (units.count(run.ranks) for run in runs)),
-        row(
-            "devices",
-            "devices",
-            "the devices used by the ranks",
-            (run.devices for run in runs),
-        ),
-        row("started", "started", "when the job was launched", map(_started, runs)),
-    ]
-
-
-def _best(run: Run) -> str:
+def _best(run: Run, now: dt.datetime) -> str:
     best = run.curve.best()
     if best is None:
         return units.NOT_AVAILABLE
@@ -251,43 +195,93 @@ def _best(run: Run) -> str:
     return f"{units.loss(best.loss)} {where}"
 
 
-def _scalar(name: str, runs: Sequence[Run]) -> tuple[str, list[str]]:
-    """A scalar row's meaning and values; for a validation loss, also the lowest."""
-    is_loss = is_validation_loss(name)
-    form = form_of(unit_of(name))
-    texts = []
-    for run in runs:
+def _last(run: Run, now: dt.datetime) -> Span:
+    bad = run.curve.bad_since
+    if bad is None:
+        return (units.loss(run.curve.last), "")
+    at = f"{units.duration(bad.at_s)} in" if bad.step is None else f"step {units.count(bad.step)}"
+    return (f"not finite since {at}", "bad")
+
+
+def _scalar(name: str) -> _Figure:
+    is_loss, form = is_validation_loss(name), form_of(unit_of(name))
+
+    def value(run: Run, now: dt.datetime) -> str:
         last, best = run.curve_by(name).last, run.curve_by(name).best()
-        value = None if last is None else last.loss
-        text = units.NOT_AVAILABLE if value is None else form(value)
+        text = units.NOT_AVAILABLE if last is None else form(last)
         if is_loss and best is not None:
             where = "" if best.step is None else f" at step {units.count(best.step)}"
             text += f", best {units.loss(best.loss)}{where}"
-        texts.append(text)
-    return f"the latest value{' and the lowest one' if is_loss else ''}", texts
+        return text
+
+    return name, f"the latest value{' and the lowest one' if is_loss else ''}", value, True
 
 
-def _last(run: Run) -> Span:
-    last, bad = run.curve.last, run.curve.bad_since
-    if bad is not None:
-        where = f"step {units.count(bad.step)}" if bad.step is not None else "then"
-        at = where if bad.step is not None else f"{units.duration(bad.at_s)} in"
-        return (f"not finite since {at}", "bad")
-    return (units.loss(None if last is None else last.loss), "")
-
-
-def _steps(run: Run) -> str:
+def _steps(run: Run, now: dt.datetime) -> str:
     return step_text(run.step, progress_of(run.view), run.view.is_live)
 
 
 def _elapsed(run: Run, now: dt.datetime) -> str:
-    if run.view.snapshot is None:
-        return units.NOT_AVAILABLE
-    return units.duration(run.view.elapsed_s(now))
+    return (
+        units.NOT_AVAILABLE
+        if run.view.snapshot is None
+        else units.duration(run.view.elapsed_s(now))
+    )
 
 
-def _started(run: Run) -> str:
-    return f"{run.view.created_at.astimezone():%b %d %H:%M:%S}"
+_Figure = tuple[str, str, Callable[[Run, dt.datetime], str | Span], bool]
+"""Label, meaning, value, and whether it is measured and so always differs slightly."""
+
+_LOSSES: tuple[_Figure, ...] = (
+    (
+        "best loss",
+        "the lowest loss in the whole run; each sample covers one or more seconds",
+        _best,
+        True,
+    ),
+    ("last loss", "the latest loss", _last, True),
+)
+_FIGURES: tuple[_Figure, ...] = (
+    (
+        "time per step",
+        "across all attempts, excluding the time between them",
+        lambda run, _: units.step_time(run.curve.step_time_s()),
+        True,
+    ),
+    (
+        "steps",
+        "the run's current step and, if known, its total; if an attempt's starting step is "
+        "unknown, the steps taken in that attempt",
+        _steps,
+        True,
+    ),
+    (
+        "state",
+        "what the job is doing now, or how it ended",
+        lambda run, _: job_state(run.view.state),
+        False,
+    ),
+    (
+        "elapsed",
+        "time since launch, excluding the time between an exit and a restart",
+        _elapsed,
+        True,
+    ),
+    (
+        "restarts",
+        "how many times all ranks restarted; the chart marks each restart: B↻1 is B's attempt 1",
+        lambda run, _: units.count(run.restarts),
+        False,
+    ),
+    ("ranks", "world size", lambda run, _: units.count(run.ranks), False),
+    ("devices", "the devices used by the ranks", lambda run, _: run.devices, False),
+    (
+        "started",
+        "when the job was launched",
+        lambda run, _: f"{run.view.created_at.astimezone():%b %d %H:%M:%S}",
+        True,
+    ),
+)
 
 
 def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddptop.job.record import Job
+from ddptop.job.series import Points, by_step
 from ddptop_runner.base.median import median
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RunStep
@@ -29,113 +31,83 @@ NOTABLE = 0.005
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The loss over a short time: the median across ranks."""
+class Place:
+    """Where in a run a loss occurred."""
 
     at_s: float
     """Seconds since the job's start."""
     step: int | None
-    """Optimizer steps taken by then; None if unknown."""
     loss: float | None
-    """None if no loss was finite."""
-    attempt: int | None = None
-    is_bad: bool = False
-    """Whether a loss was NaN or infinite."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The lowest loss, and where it occurred."""
-
-    loss: float
-    step: int | None
-    at_s: float
+    """None if it was NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """A job's losses in chronological order."""
+    """A job's losses: the medians across ranks, with seconds since the job's start."""
 
-    samples: tuple[Sample, ...] = ()
+    points: Points = field(default_factory=Points)
 
-    @property
-    def by_step(self) -> list[Sample]:
-        """Samples in order of step; repeated steps replace the earlier ones."""
-        kept: list[Sample] = []
-        for sample in self.samples:
-            if sample.step is None:
-                continue
-            while kept and (kept[-1].step or 0) >= sample.step:
-                if kept[-1].step == sample.step and kept[-1].attempt == sample.attempt:
-                    break
-                kept.pop()
-            kept.append(sample)
-        return kept
+    @functools.cached_property
+    def by_step(self) -> Points:
+        """The same by step; repeated steps replace the earlier ones."""
+        return by_step(self.points)
+
+    def losses(self, *, by_step: bool) -> list[tuple[float, float]]:
+        """The finite losses with their steps or times."""
+        points = self.by_step if by_step else self.points
+        known = zip(points.t, points.mean, strict=True)
+        return [(at, loss) for at, loss in known if loss is not None]
 
     @property
     def last_step(self) -> int | None:
-        """The last step with a known loss."""
-        known = [one.step for one in self.by_step if one.loss is not None]
-        return known[-1] if known else None
+        """The last step with a finite loss."""
+        known = self.losses(by_step=True)
+        return int(known[-1][0]) if known else None
 
     @property
     def last_s(self) -> float | None:
-        """Time of the last known loss, in seconds since the start."""
-        return next((one.at_s for one in reversed(self.samples) if one.loss is not None), None)
+        """Time of the last finite loss, in seconds since the start."""
+        known = self.losses(by_step=False)
+        return known[-1][0] if known else None
 
     @property
-    def last(self) -> Sample | None:
-        """The last sample whose loss is known or was not finite."""
-        return next((s for s in reversed(self.samples) if s.loss is not None or s.is_bad), None)
+    def last(self) -> float | None:
+        """The last finite loss."""
+        known = self.losses(by_step=False)
+        return known[-1][1] if known else None
 
     @property
-    def bad_since(self) -> Sample | None:
-        """The first sample after which no loss was finite."""
-        found = None
-        for sample in reversed(self.samples):
-            if sample.loss is not None:
-                break
-            found = sample if sample.is_bad else found
-        return found
+    def bad_since(self) -> Place | None:
+        """The first loss after which none was finite."""
+        last_s = self.last_s
+        bad = [t for t in self.points.not_finite if last_s is None or t > last_s]
+        return None if not bad else self._place(bisect.bisect_left(self.points.t, min(bad)))
 
-    def best(self) -> Best | None:
+    def best(self) -> Place | None:
         """The lowest loss."""
-        known = [one for one in self.samples if one.loss is not None]
-        if not known:
-            return None
-        least = min(known, key=lambda one: one.loss if one.loss is not None else math.inf)
-        return Best(least.loss or 0.0, least.step, least.at_s)
+        known = [(loss, i) for i, loss in enumerate(self.points.mean) if loss is not None]
+        return self._place(min(known)[1]) if known else None
+
+    def _place(self, i: int) -> Place:
+        step = self.points.step[i] if self.points.step else None
+        return Place(self.points.t[i], step, self.points.mean[i])
 
     def loss_at_step(self, step: int) -> float | None:
         """The loss at a step; None if unknown."""
-        return _around(self.places(by_step=True), step)
-
-    def places(self, *, by_step: bool) -> list[tuple[float, float]]:
-        """The known losses with their steps or times."""
-        if by_step:
-            return [(float(s.step or 0), s.loss) for s in self.by_step if s.loss is not None]
-        return [(s.at_s, s.loss) for s in self.samples if s.loss is not None]
-
-    def steps_per_s(self) -> float | None:
-        """Steps per second across all attempts, not counting the time between attempts."""
-        steps, seconds = 0, 0.0
-        for one, other in _pairs(self.samples):
-            steps += (other.step or 0) - (one.step or 0)
-            seconds += other.at_s - one.at_s
-        return steps / seconds if steps > 0 and seconds > 0 else None
+        return _around(self.losses(by_step=True), step)
 
     def step_time_s(self) -> float | None:
-        """Seconds per step; the inverse of `steps_per_s`."""
-        pace = self.steps_per_s()
-        return None if pace is None else 1 / pace
-
-
-def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
-    """Consecutive samples from the same attempt whose steps are known."""
-    known = [one for one in samples if one.step is not None]
-    return [
-        (one, other) for one, other in itertools.pairwise(known) if one.attempt == other.attempt
-    ]
+        """Seconds per step across all attempts, not counting the time between attempts."""
+        points = self.points
+        known = [
+            (t, step, attempt)
+            for t, step, attempt in zip(points.t, points.step, points.attempt, strict=False)
+            if step is not None
+        ]
+        pairs = [(one, other) for one, other in itertools.pairwise(known) if one[2] == other[2]]
+        steps = sum(other[1] - one[1] for one, other in pairs)
+        seconds = sum(other[0] - one[0] for one, other in pairs)
+        return seconds / steps if steps > 0 and seconds > 0 else None
 
 
 def _inside(known: Sequence[tuple[float, float]], place: float) -> list[float]:
@@ -227,8 +199,6 @@ class Run:
     """Other reported scalars, as curves by name."""
     attempts: tuple[tuple[int, float], ...] = ()
     """Each attempt with its start, in seconds since the job started."""
-    offsets: Mapping[int, int] = field(default_factory=dict)
-    """Steps of the run before each attempt."""
     start_s: float = 0.0
     """When the job started, in unix seconds."""
     trouble: str | None = None
@@ -420,7 +390,7 @@ def standing(runs: Sequence[Run], name: str) -> Standing:
     losses: list[float | None] = [None for _ in curves]
     errors: list[float] = []
     if place is not None:
-        known = [curve.places(by_step=step is not None) for curve in curves]
+        known = [curve.losses(by_step=step is not None) for curve in curves]
         if name == LOSS:
             losses = [_around(one, place) for one in known]
             errors = sorted(_error(_inside(one, place)) for one in known)

@@ -227,8 +227,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         Key("log.follow", "F", "Follow", "follow new lines, or stop following"),
         Key("log.wrap", "W", "Wrap", "wrap long lines, or scroll them with ← and →"),
         Key("log.alike", "c", "Collapse",
-            "collapse identical lines, collapse lines that differ only in rank and time, "
-            "or show all"),
+            "collapse identical lines only, or also lines that differ only in rank and time"),
         DETACH, HELP,
     ),
     "a job's story": (

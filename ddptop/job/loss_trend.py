@@ -10,7 +10,6 @@ import msgspec
 from ddptop.job.series import Points
 from ddptop.style import Line, Span, line
 from ddptop_runner.base import units
-from ddptop_runner.base.median import median
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot
 
@@ -64,35 +63,20 @@ def stretch_s(run_s: float) -> float:
     return max(LEAST_S, SHARE * run_s)
 
 
-def last_tenth(values: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """The values of the last tenth of the run's steps, but at least LEAST_BY_STEP."""
-    if not values:
-        return values
-    since = values[-1][0] - SHARE * (values[-1][0] - values[0][0])
-    late = sum(step >= since for step, _ in values)
-    return values[-max(late, LEAST_BY_STEP) :]
+def trend(points: Points, *, by_step: bool = False) -> LossTrend | None:
+    """Compare the mean of the later half of the losses with that of the earlier half.
 
-
-def medians(series: Mapping[int, Points]) -> list[tuple[float, float]]:
-    """The median across ranks at each time that a rank has a value, oldest first."""
-    at: dict[float, list[float]] = {}
-    for points in series.values():
-        for t, mean in zip(points.t, points.mean, strict=False):
-            if mean is not None:
-                at.setdefault(t, []).append(mean)
-    return [(t, median(at[t])) for t in sorted(at)]
-
-
-def trend(values: Sequence[tuple[float, float]], *, by_step: bool = False) -> LossTrend | None:
-    """Compare the mean of the later half of the values with that of the earlier half.
-
-    None with fewer than LEAST_POINTS values. A change counts if it is more than CHANGE of the loss
+    None with fewer than LEAST_POINTS losses. A change counts if it is more than CHANGE of the loss
     and at least SURE times the standard error of the difference.
 
     Args:
-        values: unix seconds or step, and loss, oldest first.
-        by_step: whether they are steps.
+        points: the losses; by step, of the whole run, of which the last tenth is compared.
+        by_step: whether their times are steps.
     """
+    values = [(t, loss) for t, loss in zip(points.t, points.mean, strict=True) if loss is not None]
+    if by_step and values:
+        since = values[-1][0] - SHARE * (values[-1][0] - values[0][0])
+        values = values[-max(LEAST_BY_STEP, sum(step >= since for step, _ in values)) :]
     if len(values) < LEAST_POINTS:
         return None
     middle = len(values) // 2

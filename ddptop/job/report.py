@@ -128,7 +128,7 @@ def _job(
 ) -> ComparedJob:
     view, curve = run.view, run.curve
     best, bad = curve.best(), curve.bad_since
-    finite = next((one.loss for one in reversed(curve.samples) if one.loss is not None), None)
+    finite, step_time_s = curve.last, curve.step_time_s()
     state: LossState | None = "nan" if bad is not None else "ok" if finite is not None else None
     return ComparedJob(
         job=run.job,
@@ -146,8 +146,8 @@ def _job(
         step=None if run.step is None else run.step.step,
         step_counts=None if run.step is None else run.step.counts,
         total_steps=run.total_steps,
-        steps_per_s=curve.steps_per_s(),
-        step_time_s=curve.step_time_s(),
+        steps_per_s=None if step_time_s is None else 1 / step_time_s,
+        step_time_s=step_time_s,
         loss=finite,
         loss_state=state,
         loss_bad_since_step=None if bad is None else bad.step,

@@ -4,44 +4,31 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from ddptop_runner.base.median import median
 
 
 class Points(msgspec.Struct, frozen=True):
-    """One rank's samples, oldest first; `t` in unix seconds.
+    """The samples of a rank, a device, or a job, oldest first; `t` in unix seconds, or steps.
 
     `low` and `high` are the extremes within the time span of each sample.
     """
 
-    t: Sequence[float]
-    low: Sequence[float | None]
-    mean: Sequence[float | None]
-    high: Sequence[float | None]
+    t: Sequence[float] = ()
+    low: Sequence[float | None] = ()
+    mean: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
     not_finite: Sequence[float] = ()
     """Times at which a value was NaN or infinite."""
     step: Sequence[int | None] = ()
-    """The last step in each sample's time span, counted from the start of its attempt."""
+    """The run's last step in each sample's time span."""
     attempt: Sequence[int | None] = ()
     """The attempt that each sample belongs to."""
     bucket_s: float = 0.0
     """The time span of each sample."""
-
-
-class AttemptSteps(msgspec.Struct, frozen=True):
-    """Where an attempt begins on the step axis."""
-
-    attempt: int
-    at: float
-    """When it started, in unix seconds."""
-    before: int
-    """Steps taken by all previous attempts."""
-    first: int = 0
-    """The number of its first step."""
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -74,8 +61,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """Start and end of all available data; None if that is `since` and `until`."""
     by_step: bool = False
     """Whether every `t`, the edges, and the marks are steps rather than seconds."""
-    attempts: tuple[AttemptSteps, ...] = ()
-    """Where each attempt begins, if known."""
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -84,68 +69,86 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChartData(Frame, frozen=True):
-    """What a chart shows: samples of each rank between two times."""
+    """The losses of a job between two times, and what else it reports."""
 
+    middle: Points | None = None
+    """The minimum, median, and maximum across all ranks."""
+    number: int = 1
+    """How many ranks that covers."""
     series: Mapping[int, Points] = msgspec.field(default_factory=dict)
-    name: str = "loss"
-    """What the samples measure: `loss`, `throughput` in steps per second, or a scalar's name."""
+    """Losses of single ranks; of very many ranks, only some."""
+    apart: Mapping[int, float] = msgspec.field(default_factory=dict)
+    """Ranks that hold up the others, with the relative distance of their losses from the median."""
     scalars: Mapping[str, Points] = msgspec.field(default_factory=dict)
     """Other values that the job reports by name, such as a learning rate."""
     empty: str = "no loss yet"
     """Text shown when there are no samples."""
-    middle: Points | None = None
-    """The minimum, median, and maximum across all ranks, if already computed. `series` then holds
-    only the ranks drawn in addition."""
-    odd: tuple[int, ...] = ()
-    """Ranks that hold up the others, according to the alerts."""
-    apart: Mapping[int, float] = msgspec.field(default_factory=dict)
-    """With `middle`: relative distance of those ranks from the median."""
-    number: int | None = None
-    """With `middle`: how many ranks it covers."""
     last_step: int | None = None
-    """Steps taken by all attempts together; None if unknown."""
+    """The run's last step; None if unknown."""
     stepped: ChartData | None = None
     """The chart by step, if the steps of more samples than their times are known."""
 
 
-def known_until(points: Points, until: float) -> Points:
-    """The samples whose time span ended by then."""
-    end = bisect.bisect_right(points.t, until - points.bucket_s / 2)
+def middle_of(series: Mapping[int, Points]) -> Points | None:
+    """The minimum, median, and maximum across ranks at each time that a rank has a value."""
+    if len(series) <= 1:
+        return next(iter(series.values()), None)
+    at: dict[float, list[tuple[float, int | None, int | None]]] = {}
+    for points in series.values():
+        nothing = [None] * len(points.t)
+        steps, attempts = points.step or nothing, points.attempt or nothing
+        for t, mean, step, attempt in zip(points.t, points.mean, steps, attempts, strict=True):
+            if mean is not None:
+                at.setdefault(t, []).append((mean, step, attempt))
+    rows = [(t, [mean for mean, *_ in at[t]], at[t][0]) for t in sorted(at)]
     return Points(
-        t=points.t[:end],
-        low=points.low[:end],
-        mean=points.mean[:end],
-        high=points.high[:end],
-        not_finite=[t for t in points.not_finite if t <= until - points.bucket_s / 2],
-        step=points.step[:end],
-        attempt=points.attempt[:end],
-        bucket_s=points.bucket_s,
+        t=[t for t, _, _ in rows],
+        low=[min(means) for _, means, _ in rows],
+        mean=[median(means) for _, means, _ in rows],
+        high=[max(means) for _, means, _ in rows],
+        not_finite=sorted({t for points in series.values() for t in points.not_finite}),
+        step=[step for *_, (_, step, _) in rows],
+        attempt=[attempt for *_, (*_, attempt) in rows],
+        bucket_s=max(points.bucket_s for points in series.values()),
     )
 
 
-def chart_until(data: ChartData, until: float, odd: Sequence[int]) -> ChartData:
-    """The chart with only what was known then, on the time axis of the whole run.
-
-    Args:
-        data: the chart.
-        until: unix seconds.
-        odd: ranks that held up the others by then.
-    """
-    return replace(
-        data,
-        series={rank: known_until(points, until) for rank, points in data.series.items()},
-        scalars={
-            name: known
-            for name, points in data.scalars.items()
-            if (known := known_until(points, until)).t
-        },
-        middle=None if data.middle is None else known_until(data.middle, until),
-        marks=tuple((at, label) for at, label in data.marks if at <= until),
-        attempts=tuple(one for one in data.attempts if one.at <= until),
-        odd=tuple(rank for rank in data.odd if rank in odd),
-        apart={rank: away for rank, away in data.apart.items() if rank in odd},
-        last_step=None if data.last_step is None else 0,
+def by_step(points: Points) -> Points:
+    """The samples with known steps, by step; steps that were repeated replace the earlier ones."""
+    kept: list[int] = []
+    known = points.attempt or [None] * len(points.t)
+    for place, step in enumerate(points.step):
+        if step is None:
+            continue
+        while kept and (points.step[kept[-1]] or 0) >= step:
+            last = kept[-1]
+            if points.step[last] == step and known[last] == known[place]:
+                break
+            kept.pop()
+        kept.append(place)
+    steps = [float(points.step[place] or 0) for place in kept]
+    times = [points.t[place] for place in kept]
+    bad = [bisect.bisect_right(times, t) - 1 for t in points.not_finite]
+    return Points(
+        t=steps,
+        low=[points.low[place] for place in kept],
+        mean=[points.mean[place] for place in kept],
+        high=[points.high[place] for place in kept],
+        not_finite=sorted({steps[max(0, place)] for place in bad}) if steps else [],
+        step=[points.step[place] for place in kept],
+        attempt=[known[place] for place in kept],
     )
+
+
+def restarts(points: Points) -> list[tuple[float, int]]:
+    """Where each later attempt begins, and its number."""
+    return [
+        (at, attempt)
+        for at, before, attempt in zip(
+            points.t[1:], points.attempt, points.attempt[1:], strict=False
+        )
+        if attempt and attempt != before
+    ]
 
 
 def bin_points(
@@ -156,105 +159,35 @@ def bin_points(
     Samples on different sides of a cut never share a column: those before it go into the previous
     column.
     """
-    low: list[float | None] = [None] * columns
-    means: list[float | None] = [None] * columns
-    high: list[float | None] = [None] * columns
     factor = columns / max(1e-9, until - since)
     times = points.t
+
+    def column(t: float) -> int:
+        return min(columns - 1, int((t - since) * factor))
+
+    cut_in = {column(cut): cut for cut in cuts if since <= cut <= until}
+    inside: dict[int, list[tuple[float, float, float]]] = {}
     start, end = bisect.bisect_left(times, since), bisect.bisect_right(times, until)
-    place = start
-    while place < end:
-        x = min(columns - 1, int((times[place] - since) * factor))
-        stop = place + 1
-        if end - start > 3 * columns:
-            # with many samples per column, a binary search finds the column's end
-            stop = _end_of(times, stop, end, since, factor, x, columns)
-        else:
-            while stop < end and int((times[stop] - since) * factor) == x:
-                stop += 1
-            if x == columns - 1:
-                stop = end
-        start_of = place
-        for cut in cuts:
-            if times[place] < cut and int((cut - since) * factor) == x:
-                start_of = bisect.bisect_left(times, cut, place, stop)
-        if start_of > place and x > 0:
-            least, mean, most = _together(points, place, start_of)
-            low[x - 1] = _wider(low[x - 1], least, min)
-            high[x - 1] = _wider(high[x - 1], most, max)
-            means[x - 1] = mean if means[x - 1] is None else means[x - 1]
-        if start_of == stop:
-            place = stop
-            continue
-        place = start_of
-        mean = points.mean[place]
-        if stop == place + 1 and points.low[place] == mean == points.high[place]:
-            if mean is not None and mean - mean == 0:
-                low[x] = means[x] = high[x] = mean
-        else:
-            low[x], means[x], high[x] = _together(points, place, stop)
-        place = stop
-    not_finite = {
-        min(columns - 1, int((t - since) * factor))
-        for t in points.not_finite
-        if since <= t <= until
-    }
-    return Columns(low, means, high, frozenset(not_finite), _max_gap(times, start, end, factor))
-
-
-def _end_of(
-    times: Sequence[float],
-    place: int,
-    end: int,
-    since: float,
-    factor: float,
-    x: int,
-    columns: int,
-) -> int:
-    """The first sample from `place` on that lies beyond column `x`."""
-    if x >= columns - 1:
-        return end
-    stop = bisect.bisect_left(times, since + (x + 1) / factor, place, end)
-    while stop > place and int((times[stop - 1] - since) * factor) > x:
-        stop -= 1
-    while stop < end and int((times[stop] - since) * factor) == x:
-        stop += 1
-    return stop
-
-
-def _wider(
-    known: float | None, value: float | None, choose: Callable[[float, float], float]
-) -> float | None:
-    if known is None or value is None:
-        return value if known is None else known
-    return choose(known, value)
-
-
-def _together(
-    points: Points, start: int, stop: int
-) -> tuple[float | None, float | None, float | None]:
-    """Minimum, mean, and maximum of some samples; None if no value is finite."""
-    means = points.mean[start:stop]
-    try:
-        total = sum(means)  # type: ignore[arg-type]
-        least, greatest = min(points.low[start:stop]), max(points.high[start:stop])  # type: ignore[type-var]
-        if total - total + least - least + greatest - greatest == 0:  # type: ignore[operator]
-            return least, total / (stop - start), greatest
-    except TypeError:
-        pass  # a value is missing: check each sample
-    lows: list[float] = []
-    known: list[float] = []
-    highs: list[float] = []
-    for place in range(start, stop):
+    for place in range(start, end):
         mean, low, high = points.mean[place], points.low[place], points.high[place]
         if mean is None or not math.isfinite(mean):
             continue
-        known.append(mean)
-        lows.append(low if low is not None and math.isfinite(low) else mean)
-        highs.append(high if high is not None and math.isfinite(high) else mean)
-    if not known:
-        return None, None, None
-    return min(lows), sum(known) / len(known), max(highs)
+        x = column(times[place])
+        if x in cut_in and times[place] < cut_in[x]:
+            x -= 1
+        if x >= 0:
+            least = low if low is not None and math.isfinite(low) else mean
+            most = high if high is not None and math.isfinite(high) else mean
+            inside.setdefault(x, []).append((least, mean, most))
+    lows: list[float | None] = [None] * columns
+    means: list[float | None] = [None] * columns
+    highs: list[float | None] = [None] * columns
+    for x, values in inside.items():
+        lows[x] = min(low for low, _, _ in values)
+        means[x] = sum(mean for _, mean, _ in values) / len(values)
+        highs[x] = max(high for _, _, high in values)
+    bad = frozenset(column(t) for t in points.not_finite if since <= t <= until)
+    return Columns(lows, means, highs, bad, _max_gap(times, start, end, factor))
 
 
 _GAPS = 64
@@ -274,37 +207,6 @@ def _max_gap(times: Sequence[float], start: int, end: int, columns_per_s: float)
     usual = (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2
     pause = gaps[len(gaps) * 9 // 10]
     return max(2, math.ceil(max(3 * usual, 1.5 * pause) * columns_per_s))
-
-
-def across(ranks: Sequence[Columns], columns: int) -> Columns:
-    """Per column, the minimum, median, and maximum across ranks."""
-    low: list[float | None] = [None] * columns
-    middle: list[float | None] = [None] * columns
-    high: list[float | None] = [None] * columns
-    for x in range(columns):
-        values = [value for rank in ranks if (value := rank.mean[x]) is not None]
-        if values:
-            middle[x] = median(values)
-            low[x], high[x] = min(values), max(values)
-    if len(ranks) == 1:
-        low, high = ranks[0].low, ranks[0].high
-    return Columns(low, middle, high, frozenset(), max((r.max_gap for r in ranks), default=2))
-
-
-def ratios(ranks: Mapping[int, Columns], odd: Sequence[int], columns: int) -> dict[int, float]:
-    """Relative distance of some ranks' recent losses from the median."""
-    found: dict[int, float] = {}
-    middle = across(list(ranks.values()), columns).mean if odd else []
-    recent = [x for x, value in enumerate(middle) if value][-max(3, columns // 8) :]
-    for rank in odd:
-        away = [
-            (mine - usual) / abs(usual)
-            for x in recent
-            if rank in ranks and (mine := ranks[rank].mean[x]) is not None and (usual := middle[x])
-        ]
-        if away:
-            found[rank] = median(away)
-    return found
 
 
 class Machine(msgspec.Struct, frozen=True):

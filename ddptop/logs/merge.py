@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import pairwise
 
 from ddptop.logs.levels import WHOSE
 from ddptop.logs.messages import GRAVITY, Level, LogRow
-
-SMALL = 40_000
-"""Maximum number of pairs of lines to compare at once if no line is unique."""
 
 _TIMES = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -68,10 +62,6 @@ def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
             work += [
                 (left[0] + 1, right[0], left[1] + 1, right[1]) for left, right in pairwise(edges)
             ]
-        elif (a_end - a) * (b_end - b) <= SMALL:
-            matcher = SequenceMatcher(None, old[a:a_end], new[b:b_end], autojunk=False)
-            for one in matcher.get_matching_blocks():
-                pairs += [(a + one.a + i, b + one.b + i) for i in range(one.size)]
         else:
             pairs += _forwards(old, new, a, a_end, b, b_end)
     return sorted(pairs)
@@ -134,22 +124,10 @@ def _forwards(
     return pairs
 
 
-def when(text: str, ahead_s: float = 0.0) -> str:
-    """The time at the start of a line, in comparable form; empty without one.
-
-    `ahead_s` is how far that clock is ahead of this machine's.
-    """
+def when(text: str) -> str:
+    """The time at the start of a line, in comparable form; empty without one."""
     found = _WHEN.match(text) if text[:1].isdigit() or text[:1] == "[" else None
-    if found is None:
-        return ""
-    if ahead_s:
-        with contextlib.suppress(ValueError, OverflowError):
-            micros = int((found[3] or "0")[:6].ljust(6, "0"))
-            moment = dt.datetime.fromisoformat(f"{found[1]} {found[2]}")
-            aligned = moment + dt.timedelta(microseconds=micros, seconds=-ahead_s)
-            digits = len(found[3] or "")
-            return f"{aligned:%Y-%m-%d %H:%M:%S}.{f'{aligned.microsecond:06}'[:digits]}"
-    return f"{found[1]} {found[2]}.{found[3] or ''}"
+    return "" if found is None else f"{found[1]} {found[2]}.{found[3] or ''}"
 
 
 def step_of(text: str) -> str:
@@ -174,8 +152,8 @@ class MergedRow:
     """The time at its start, if any, in comparable form."""
     step: str = ""
     """The step in it, if any, padded for comparison."""
-    shown: tuple[LogRow, ...] | None = None
-    """Cached rows for drawing; None after each change."""
+    shown: LogRow | None = None
+    """Cached for drawing; None after each change."""
 
 
 def woven(old: Sequence[MergedRow], new: Sequence[MergedRow]) -> list[MergedRow]:
@@ -204,44 +182,30 @@ class Merger:
     Args:
         alike: whether to merge lines that differ only in ranks, devices, pids, and times.
         most: maximum number of rows; beyond that, the oldest are dropped.
-        ahead_s: by rank, how far its host's clock is ahead of this one's.
     """
 
-    def __init__(
-        self,
-        *,
-        alike: bool = False,
-        most: int = 64_000,
-        ahead_s: Mapping[int, float] | None = None,
-    ) -> None:
-        self._ahead_s = ahead_s or {}
+    def __init__(self, *, alike: bool = False, most: int = 64_000) -> None:
         self.rows: list[MergedRow] = []
         """In order, which for each rank is that of printing."""
+        self.number = 0
+        """The number of the latest row."""
         self._alike = alike
         self._most = most
-        self._number = 0
         self._last: dict[int, int] = {}
         """By rank, the number of its last row."""
 
-    @property
-    def number(self) -> int:
-        """The number of the latest row."""
-        return self._number
-
     def add(
-        self, rank: int, lines: Sequence[tuple[str, Level, bool]], *, closed: int = 0, old: int = 0
+        self, rank: int, lines: Sequence[LogRow], *, is_late: bool = False, old: int = 0
     ) -> None:
         """Add the next lines of a rank.
 
         Args:
             rank: the rank.
-            lines: texts with their levels.
-            closed: rows up to this number were printed before, so that new rows follow them.
+            lines: the lines.
+            is_late: whether all other rows were printed before.
             old: rows up to this number were printed too long ago to merge with these lines.
         """
-        if not lines:
-            return
-        texts = [printed(text) for text, _, _ in lines]
+        texts = [printed(line.text) for line in lines]
         keys = [similar(text) for text in texts] if self._alike else texts
         start = self._after(rank, old)
         rest = self.rows[start:]
@@ -249,23 +213,22 @@ class Merger:
         merged: list[MergedRow] = []
         tail: list[MergedRow] = []
         taken = 0
-        for j, (_, level, inside) in enumerate(lines):
+        for j, line in enumerate(lines):
             i = matched.get(j)
             if i is None:
-                tail.append(self._row(keys[j], texts[j], rank, level, inside))
+                tail.append(self._row(keys[j], texts[j], rank, line))
                 continue
             row = rest[i]
             merged += [*woven(rest[taken:i], tail), row]
             taken, tail = i + 1, []
             row.shown = None
             row.ranks[rank] = "" if row.text == texts[j] else texts[j]
-            if GRAVITY[level] > GRAVITY[row.level]:
-                row.level, row.inside = level, inside
+            if GRAVITY[line.level] > GRAVITY[row.level]:
+                row.level, row.inside = line.level, line.inside
             self._last[rank] = row.number
         if tail:
-            behind = max(taken, self._floor(closed) - start)
-            if any(row.when or row.step for row in tail):
-                behind = len(rest)
+            has_order = any(row.when or row.step for row in tail)
+            behind = len(rest) if is_late or has_order else taken
             merged += woven(rest[taken:behind], tail)
             taken = behind
             self._last[rank] = tail[-1].number
@@ -273,10 +236,12 @@ class Merger:
         if len(self.rows) > self._most + self._most // 8:
             del self.rows[: len(self.rows) - self._most]
 
-    def _row(self, key: str, text: str, rank: int, level: Level, inside: bool) -> MergedRow:
-        self._number += 1
-        time = when(text, self._ahead_s.get(rank, 0.0))
-        return MergedRow(self._number, key, text, {rank: ""}, level, inside, time, step_of(text))
+    def _row(self, key: str, text: str, rank: int, line: LogRow) -> MergedRow:
+        self.number += 1
+        level, inside = line.level, line.inside
+        return MergedRow(
+            self.number, key, text, {rank: ""}, level, inside, when(text), step_of(text)
+        )
 
     def _after(self, rank: int, old: int) -> int:
         """The index after the rank's last row and all old ones."""
@@ -286,12 +251,4 @@ class Merger:
         for index in range(len(self.rows) - 1, -1, -1):
             if (found := self.rows[index].number) == number or found <= old:
                 return index + 1
-        return 0
-
-    def _floor(self, number: int) -> int:
-        """The index after the last row up to that number."""
-        if number:
-            for index in range(len(self.rows) - 1, -1, -1):
-                if self.rows[index].number <= number:
-                    return index + 1
         return 0

@@ -36,9 +36,33 @@ class LogRow(msgspec.Struct, frozen=True):
         return not least or self.is_note or GRAVITY[self.level] >= GRAVITY[least]
 
 
-Placement = Literal["replace", "before", "behind", "all"]
-"""Where a page's lines go: replacing all lines (`replace`), before or after the present ones, or
-replacing all lines at the same scroll position (`all`), as there are no others."""
+class Page(msgspec.Struct, frozen=True):
+    """Consecutive lines of a log: all of one in memory, or those of a file around a position.
+
+    Positions are offsets in the file; of a log in memory, all are 0.
+    """
+
+    rows: tuple[LogRow, ...] = ()
+    partial: LogRow | None = None
+    """The unfinished line after the others."""
+    low: int = 0
+    high: int = 0
+    """Where the complete lines start and end."""
+    first: int = 0
+    end: int = 0
+    """Where the log starts and ends."""
+    limit: int = 0
+    """For merged lines, how many last lines of each rank were read."""
+
+    @property
+    def before_bytes(self) -> int:
+        """The part of the log before these lines."""
+        return self.low - self.first
+
+    @property
+    def after_bytes(self) -> int:
+        """The part of the log after these lines."""
+        return self.end - max(self.high, self.partial.to if self.partial is not None else 0)
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -55,35 +79,13 @@ class Places(msgspec.Struct, frozen=True):
 
 @dataclass
 class PageRead(Message):
-    """Lines of the present log."""
+    """Lines of the present log, in place of those shown."""
 
     generation: int
     """Number of the request that it answers; later requests supersede it."""
-    placement: Placement
-    rows: tuple[LogRow, ...]
-    low: int = 0
-    high: int = 0
-    partial: LogRow | None = None
-    first: int = 0
-    end: int = 0
-    """The offset of the log's end."""
+    page: Page
     at: int | None = None
-    """The line to show in the middle; None for the end."""
-    limit: int = 0
-    """For merged lines, how many last lines of each rank were read."""
-
-
-@dataclass
-class LogGrew(Message):
-    """The present log has new bounds."""
-
-    generation: int
-    first: int
-    end: int
-
-    def can_replace(self, message: Message) -> bool:
-        """Only the latest bounds count."""
-        return isinstance(message, LogGrew) and message.generation == self.generation
+    """The line to go to; None keeps the position."""
 
 
 @dataclass
@@ -101,10 +103,16 @@ class SearchMoved(Message):
     generation: int
     number: int
     """Number of the search."""
-    share: float
+    share: float = 1.0
     """Fraction of the log that has been searched."""
     is_over: bool = False
     found: LogRow | None = None
+    has_wrapped: bool = False
+    """Whether it continued from the other end of the log."""
+    index: int | None = None
+    """The number of this match, from 1; None if it is beyond those counted."""
+    count: int = 0
+    """How many lines match; at most `reader.MAX_COUNTED` are counted."""
 
 
 @dataclass
@@ -144,5 +152,3 @@ class LogRead(Message):
     """Whether these are the first lines of a different log, which replace those shown."""
     partial: str = ""
     """The unfinished line, such as a progress bar."""
-    whole: bool = False
-    """Whether these are lines of all ranks of a command, without tags."""

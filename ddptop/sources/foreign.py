@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from ddptop.job.loss_trend import (
-    POINTS,
-    SHARE,
-    LossTrend,
-    Recent,
-    last_tenth,
-    medians,
-    stretch_s,
-    trend,
-)
+from ddptop.job.loss_trend import POINTS, SHARE, LossTrend, Recent, stretch_s, trend
 from ddptop.job.record import Job, foreign_job
-from ddptop.job.series import ChartData, Points
+from ddptop.job.series import ChartData, Points, middle_of
 from ddptop.logs.messages import LogKey, LogRead
-from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
-from ddptop.sources.job import TREND_EVERY_S
+from ddptop.sources.history import TREND_EVERY_S, ChartQuery, Paced, points_of, redraw_pause_s
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import HostCensus
 from ddptop_runner.foreign.types import Census, Unreadable
@@ -59,13 +50,8 @@ class ForeignSource:
         self._book = ForeignBook()
         self._census = Census()
         self._next_census_s = 0.0
-        self._chart_key: object = None
-        self._chart_span: object = None
-        self._chart_at = 0.0
-        self._chart = ChartData()
-        self._recent = Recent()
-        self._recent_of: str | None = None
-        self._recent_until = 0.0
+        self._chart = Paced[ChartData]()
+        self._trend = Paced[LossTrend | None]()
         self._shown: tuple[LogKey, NewLines] | None = None
         """The key of the log on screen, and its last lines."""
 
@@ -86,68 +72,58 @@ class ForeignSource:
 
     def chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         """The losses found in its output; the same object while nothing changes."""
-        span = self._book.span(view.name)
-        part = (query.window_s, query.until, query.columns)
-        whole = self._book.is_whole(view.name)
-        key = (view.name, *part, span is None, whole, view.state, view.output)
-        spans = span, self._book.span(view.name, by_step=True)
-        pause_s = redraw_pause_s(self._chart, query)
-        fresh = now_s - self._chart_at < pause_s or spans == self._chart_span
-        if key == self._chart_key and fresh:
-            return self._chart
-        self._chart_key, self._chart_span, self._chart_at = key, spans, now_s
-        if span is None:
-            self._chart = ChartData(
-                window_s=query.window_s,
-                ended=not view.is_live,
-                watched=True,
-                empty=no_loss(view),
-                stepped=self._stepped(view),
-            )
-            return self._chart
-        since, until, extent = query.part(span, now_s, live=view.is_live)
-        series, scalars = self._book.chart(view.name, since, until, query.columns)
-        self._chart = ChartData(
-            series={rank: points_of(one) for rank, one in series.items()},
-            scalars={name: points_of(one) for name, one in scalars.items()},
-            empty=no_loss(view),
-            since=since,
-            until=until,
+        spans = self._book.span(view.name), self._book.span(view.name, by_step=True)
+        unknown = spans[0] is None, self._book.is_whole(view.name), view.output
+        key = (view.name, query, view.state, *unknown)
+
+        def read() -> tuple[ChartData, float]:
+            chart = self._read_chart(view, query, now_s)
+            return chart, redraw_pause_s(chart, query, live=view.is_live)
+
+        return self._chart.get(key, now_s, read)
+
+    def _read_chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
+        common = ChartData(
             window_s=query.window_s,
             ended=not view.is_live,
             watched=True,
-            whole=extent,
+            empty=no_loss(view),
             stepped=self._stepped(view),
         )
-        return self._chart
+        span = self._book.span(view.name)
+        if span is None:
+            return common
+        since, until, extent = query.part(span, now_s, live=view.is_live)
+        found = self._book.chart(view.name, since, until, query.columns)
+        return msgspec.structs.replace(
+            common, since=since, until=until, whole=extent, **_losses(*found, points_of)
+        )
 
     def _stepped(self, view: Job) -> ChartData | None:
         """The losses by step, also those of unknown time; None if its output shows no steps."""
         span = self._book.span(view.name, by_step=True)
         if span is None:
             return None
-        series, scalars = self._book.chart(view.name, *span, STEPPED_POINTS, by_step=True)
+        found = self._book.chart(view.name, *span, STEPPED_POINTS, by_step=True)
         whole = self._book.is_whole(view.name)
         first = min(0.0, span[0]) if whole else span[0]
         return ChartData(
-            series={rank: _by_step(one) for rank, one in series.items()},
-            scalars={name: _by_step(one) for name, one in scalars.items()},
             since=first,
             until=max(span[1], first + 1),
             ended=not view.is_live,
             watched=not whole,
             by_step=True,
+            **_losses(*found, _by_step),
         )
 
     def recent(self, view: Job, now_s: float) -> Recent:
         """The trend of the loss in its output; the same object between updates."""
-        if view.name == self._recent_of and now_s < self._recent_until:
-            return self._recent
-        self._recent_of, self._recent_until = view.name, now_s + TREND_EVERY_S[0]
-        self._recent = Recent(self._trend(view))
-        return self._recent
+        found = self._trend.get(
+            view.name, now_s, lambda: (self._read_trend(view), TREND_EVERY_S[0])
+        )
+        return Recent(found)
 
-    def _trend(self, view: Job) -> LossTrend | None:
+    def _read_trend(self, view: Job) -> LossTrend | None:
         """The trend over the last tenth of the run, by step if its output shows them.
 
         By time, it is unknown until the job has been watched that long.
@@ -155,8 +131,8 @@ class ForeignSource:
         span = self._book.span(view.name, by_step=True)
         if span is not None:
             series, _ = self._book.chart(view.name, *span, int(POINTS / SHARE), by_step=True)
-            losses = medians({rank: _by_step(one) for rank, one in series.items()})
-            return trend(last_tenth(losses), by_step=True)
+            middle = middle_of({rank: _by_step(one) for rank, one in series.items()})
+            return None if middle is None else trend(middle, by_step=True)
         if (span := self._book.span(view.name)) is None:
             return None
         until = span[1] + 1.0
@@ -164,7 +140,8 @@ class ForeignSource:
         if since < span[0]:
             return None
         series, _ = self._book.chart(view.name, since, until, POINTS)
-        return trend(medians({rank: points_of(one) for rank, one in series.items()}))
+        middle = middle_of({rank: points_of(one) for rank, one in series.items()})
+        return None if middle is None else trend(middle)
 
     def events(self, view: Job) -> tuple[Event, ...]:
         """Events since it was discovered, latest first."""
@@ -195,6 +172,21 @@ class ForeignSource:
     def close(self) -> None:
         """Close every open file."""
         self._book.close()
+
+
+def _losses(
+    series: Mapping[int, Series],
+    scalars: Mapping[str, Series],
+    convert: Callable[[Series], Points],
+) -> dict[str, Any]:
+    """What a chart shows of a job's output."""
+    ranks = {rank: convert(one) for rank, one in series.items()}
+    return {
+        "series": ranks,
+        "middle": middle_of(ranks),
+        "number": len(ranks),
+        "scalars": {name: convert(one) for name, one in scalars.items()},
+    }
 
 
 def _by_step(series: Series) -> Points:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from ddptop.job.attempts import in_order
-from ddptop.job.loss_trend import POINTS, SPARK_S, Recent, medians, stretch_s, trend
+from ddptop.job.loss_trend import SPARK_S, Recent
 from ddptop.job.record import Job
-from ddptop.job.series import ChartData, Points
-from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, history_stamps, points_of
+from ddptop.job.series import ChartData
+from ddptop.sources.history import (
+    ChartQuery,
+    ChartSource,
+    Histories,
+    JobHistory,
+    Paced,
+    at_new_steps,
+    points_of,
+)
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.model.snapshot import Event, RankSample
-from ddptop_runner.store.history_reader import HistoryReader
 
 CAUSE_LINES = 12
 EVENTS_SHOWN = 300
@@ -28,12 +36,6 @@ SPARK_EVERY_S = SPARK_S / SPARK_POINTS
 
 MOST_SPARKS = 16
 """With more ranks, the screen shows no cards, and their figures are not read."""
-
-TREND_EVERY_S = (5.0, 60.0)
-"""Shortest and longest interval between trend updates."""
-
-RANKS_PER_S = 32
-"""The interval also grows by a second for each of these many ranks, as reading takes longer."""
 
 
 class JobDetail(msgspec.Struct, frozen=True):
@@ -103,7 +105,8 @@ def chart_of(
     if view.is_foreign:
         return sources.foreign.chart(view, query, now_s), None
     try:
-        return sources[ChartSource].read(view, query, now_s), None
+        history = sources[Histories].of(view)
+        return sources[ChartSource].read(view, history, query, now_s), None
     except DdptopError as error:
         return ChartData(), str(error)
 
@@ -127,8 +130,9 @@ def _detail(view: Job, query: ChartQuery, now_s: float, sources: Sources) -> Job
     else:
         cause_tail = sources[CauseSource].read(view)
         try:
-            events = sources[EventSource].read(view)
-            recent = sources[RecentSource].read(view, now_s)
+            history = sources[Histories].of(view)
+            events = tuple(reversed(in_order(history.events(EVENTS_SHOWN))))
+            recent = sources[RecentSource].read(view, history, now_s)
         except DdptopError as error:
             trouble = str(error)
     return JobDetail(
@@ -140,32 +144,6 @@ def _detail(view: Job, query: ChartQuery, now_s: float, sources: Sources) -> Job
         recent=recent,
         trouble=trouble,
     )
-
-
-class EventSource:
-    """A job's latest events; reads only new ones."""
-
-    def __init__(self) -> None:
-        self._job_id: str | None = None
-        self._stamps: object = None
-        self._events: list[Event] = []
-
-    def read(self, view: Job) -> tuple[Event, ...]:
-        """The latest events, latest first.
-
-        Raises:
-            DdptopError: the history cannot be read.
-        """
-        if view.spec.job_id != self._job_id:
-            self._job_id, self._stamps, self._events = view.spec.job_id, None, []
-        path = view.folder.history_db
-        stamps = history_stamps(path)
-        if stamps != self._stamps:
-            after = self._events[0].seq if self._events else 0
-            new = HistoryReader(path).events(after, EVENTS_SHOWN)
-            self._events = [*reversed(new), *self._events][:EVENTS_SHOWN]
-            self._stamps = stamps
-        return tuple(reversed(in_order(reversed(self._events))))
 
 
 class CauseSource:
@@ -193,52 +171,28 @@ class CauseSource:
 
 
 class RecentSource:
-    """The trend of a job's loss, and each rank's step times and losses, over the last minutes."""
+    """Each rank's step times and losses over the last minutes."""
 
     def __init__(self) -> None:
-        self._key: object = None
-        self._trend_until = self._sparks_until = 0.0
-        self._recent = Recent()
+        self._recent = Paced[Recent]()
 
-    def read(self, view: Job, now_s: float) -> Recent:
-        """The last minutes; the same object between updates.
+    def read(self, view: Job, history: JobHistory, now_s: float) -> Recent:
+        """The last minutes and the trend of the loss.
 
         Raises:
             DdptopError: the history cannot be read.
         """
-        key = (view.spec.job_id, view.is_live)
-        if key != self._key:
-            self._key, self._recent = key, Recent()
-            self._trend_until = self._sparks_until = 0.0
-        if now_s < min(self._trend_until, self._sparks_until):
-            return self._recent
-        reader = HistoryReader(view.folder.history_db)
-        span = reader.span()
-        if span is None:
-            return self._recent
-        recent, until = self._recent, float(span[1] + 1)
-        ranks = len(view.snapshot.ranks) if view.snapshot is not None else 0
-        for_ever = float("inf") if not view.is_live else 0.0
-        if now_s >= self._trend_until:
-            stretch = min(stretch_s(until - span[0]), until - span[0])
-            least, most = TREND_EVERY_S
-            pause = max(ranks / RANKS_PER_S, min(most, max(least, stretch / POINTS)))
-            self._trend_until = max(for_ever, now_s + pause)
-            since = until - stretch  # but not before a restart, where the loss may jump
-            if view.snapshot is not None and view.snapshot.attempt_started_at is not None:
-                since = max(since, view.snapshot.attempt_started_at.timestamp())
-            losses = reader.rank_series("loss", since, until, POINTS)
-            points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
-            found = trend(medians(points))
-            recent = Recent(found, recent.losses)
-        if now_s >= self._sparks_until:
-            self._sparks_until = max(for_ever, now_s + SPARK_EVERY_S)
-            if 0 < ranks <= MOST_SPARKS:
-                recent = Recent(recent.trend, _sparks(reader, until))
-        self._recent = recent
-        return recent
+        key, trend = (view.spec.job_id, view.is_live), history.trend(view, now_s)
+        recent = self._recent.get(key, now_s, lambda: _read_recent(view, history))
+        return msgspec.structs.replace(recent, trend=trend)
 
 
-def _sparks(reader: HistoryReader, until: float) -> dict[int, Points]:
-    losses = reader.rank_series("loss", until - SPARK_S, until, SPARK_POINTS)
-    return {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
+def _read_recent(view: Job, history: JobHistory) -> tuple[Recent, float]:
+    run, pause_s = history.reader.span(), SPARK_EVERY_S if view.is_live else math.inf
+    ranks = 0 if view.snapshot is None else len(view.snapshot.ranks)
+    if run is None or not 0 < ranks <= MOST_SPARKS:
+        return Recent(), pause_s
+    until = float(run[1] + 1)
+    losses = history.reader.rank_series("loss", until - SPARK_S, until, SPARK_POINTS)
+    points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
+    return Recent(losses=points), pause_s

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ddptop.job import loss_trend
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Machine
 from ddptop.job.status import others
-from ddptop.sources.chart import ChartQuery, at_new_steps, points_of
 from ddptop.sources.device_history import DeviceHistorySource
+from ddptop.sources.history import ChartQuery, Histories
 from ddptop.sources.job import chart_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
@@ -22,16 +22,6 @@ from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.slurm_queue import INTERVAL_S, Queue, as_queued, read_queue, with_jobs
 from ddptop_runner.launch.slurm import SlurmJob
-from ddptop_runner.store.history_reader import HistoryReader
-
-EVERY_S = 10.0
-"""Shortest interval between reads of a job's trend."""
-
-MOST_READS = 2
-"""Maximum number of jobs read per poll; the others follow on the next polls."""
-
-MOST_RANKS = 64
-"""No trend is read of a job with more ranks: reading it takes too long."""
 
 
 class OverviewQuery(Query, frozen=True, kw_only=True):
@@ -50,7 +40,7 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
             query=self,
             look=look,
             device_history=sources[DeviceHistorySource].read(look),
-            trends=sources[TrendSource].read(look.own, look.now_s),
+            trends=_trends(look.own, look.now_s, sources[Histories]),
             slurm=sources[SlurmSource].read(look.own),
             chosen=None if chosen is None else chosen.name,
             chart=ChartData()
@@ -72,38 +62,14 @@ class OverviewAnswer(Answer, frozen=True, kw_only=True):
     chart: ChartData = msgspec.field(default_factory=ChartData)
 
 
-class TrendSource:
-    """Reads the loss trends of a few jobs per poll."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, LossTrend | None] = {}
-        self._read_at: dict[str, float] = {}
-
-    def read(self, views: Sequence[Job], now_s: float) -> Mapping[str, LossTrend]:
-        """The trends of ddptop's own live jobs by name, without those whose trend is unknown."""
-        live = {v.name: v for v in views if v.is_live}
-        for gone in self._read_at.keys() - live.keys():
-            self._read_at.pop(gone)
-            self._known.pop(gone, None)
-        due = [name for name in live if now_s - self._read_at.get(name, -EVERY_S) >= EVERY_S]
-        for name in sorted(due, key=lambda name: self._read_at.get(name, 0.0))[:MOST_READS]:
-            self._read_at[name] = now_s
-            self._known[name] = self._trend(live[name], now_s)
-        return {name: trend for name, trend in self._known.items() if trend is not None}
-
-    @staticmethod
-    def _trend(view: Job, now_s: float) -> LossTrend | None:
-        if view.snapshot is None or len(view.snapshot.ranks) > MOST_RANKS:
-            return None
-        run_s = (view.read_at - view.snapshot.started_at).total_seconds()
-        since = now_s - loss_trend.stretch_s(run_s)
-        reader = HistoryReader(view.folder.history_db)
-        try:
-            series = reader.rank_series("loss", since, now_s, loss_trend.POINTS)
-        except DdptopError:
-            return None
-        points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
-        return loss_trend.trend(loss_trend.medians(points))
+def _trends(views: Sequence[Job], now_s: float, histories: Histories) -> dict[str, LossTrend]:
+    """The trends of ddptop's own live jobs by name, without those whose trend is unknown."""
+    found = {}
+    for view in views:
+        if view.is_live:
+            with contextlib.suppress(DdptopError):
+                found[view.name] = histories.of(view).trend(view, now_s)
+    return {job: trend for job, trend in found.items() if trend is not None}
 
 
 class SlurmSource:

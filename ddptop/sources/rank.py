@@ -9,13 +9,21 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import asdict
 
-from ddptop.charts.figures import Curve, FiguresData, device_curves
+from ddptop.charts.curves import Curve, Curves
+from ddptop.charts.devices import device_curves
 from ddptop.charts.split import SplitData
 from ddptop.job.ranks import device_of
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Frame, Points
-from ddptop.sources.chart import ChartQuery, points_of, redraw_pause_s
 from ddptop.sources.device_history import DeviceHistorySource
+from ddptop.sources.history import (
+    ChartQuery,
+    Histories,
+    JobHistory,
+    Paced,
+    points_of,
+    redraw_pause_s,
+)
 from ddptop.sources.job import chart_of, deviations_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
@@ -41,7 +49,8 @@ class RankQuery(Query, frozen=True, kw_only=True):
         chart, trouble = chart_of(view, self.chart, look.now_s, sources)
         if not view.is_foreign:
             with contextlib.suppress(DdptopError):  # `trouble` has the reason
-                history = sources[RankSource].read(view, self.rank, self.chart, look.now_s)
+                source, of_job = sources[RankSource], sources[Histories].of(view)
+                history = source.read(view, of_job, self.rank, self.chart, look.now_s)
         elif self.device is not None:
             seen = sources[DeviceHistorySource].read(look, self.device)
         return RankAnswer(
@@ -78,7 +87,7 @@ class RankHistory:
     rank: int = 0
     split: SplitData = field(default_factory=SplitData)
     """Step time, split into its parts."""
-    load: FiguresData = field(default_factory=FiguresData)
+    load: Curves = field(default_factory=Curves)
     """CPU and memory, and the device's utilization, memory, and power."""
 
 
@@ -86,45 +95,39 @@ class RankSource:
     """Reads a rank's history, again only if it may look different. Used only by the collector."""
 
     def __init__(self) -> None:
-        self._key: object = None
-        self._until = 0.0
-        self._history: RankHistory | None = None
+        self._history = Paced[RankHistory]()
 
-    def read(self, view: Job, rank: int, query: ChartQuery, now_s: float) -> RankHistory | None:
-        """The rank in the window that the screen shows.
+    def read(
+        self, view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
+    ) -> RankHistory:
+        """The rank in the part that the screen shows.
 
         Raises:
             DdptopError: the history cannot be read.
         """
         key = (view.spec.job_id, rank, query, view.state)
-        if key == self._key and (not view.is_live or now_s < self._until):
-            return self._history
-        self._key = None  # after an error, retry on the next poll
-        reader = HistoryReader(view.folder.history_db)
-        span = reader.span()
-        if span is None:
-            self._history, self._until = RankHistory(view.name, rank), now_s + 1.0
-            self._key = key
-            return self._history
-        since, until, whole = query.part(span, now_s, live=view.is_live)
-        frame = Frame(
-            since=since,
-            until=until,
-            window_s=query.window_s,
-            marks=tuple((at, f"attempt {n}") for n, at in reader.attempt_starts() if n),
-            ended=not view.is_live,
-            whole=whole,
-        )
-        self._until = now_s + redraw_pause_s(frame, query)
-        series_of = _RankSeries(reader, rank, since, until, query.columns)
-        self._history = RankHistory(
-            view.name,
-            rank,
-            _split(series_of, frame),
-            _load(series_of, view, frame, query.columns),
-        )
-        self._key = key
-        return self._history
+        return self._history.get(key, now_s, lambda: _read_rank(view, history, rank, query, now_s))
+
+
+def _read_rank(
+    view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
+) -> tuple[RankHistory, float]:
+    since, until, whole = history.part(view, query, now_s)
+    if not until:
+        return RankHistory(view.name, rank), 1.0
+    frame = Frame(
+        since=since,
+        until=until,
+        window_s=query.window_s,
+        marks=history.marks(),
+        ended=not view.is_live,
+        whole=whole,
+    )
+    series_of = _RankSeries(history.reader, rank, since, until, query.columns)
+    found = RankHistory(
+        view.name, rank, _split(series_of, frame), _load(series_of, view, frame, query.columns)
+    )
+    return found, redraw_pause_s(frame, query, live=view.is_live)
 
 
 class _RankSeries:
@@ -163,7 +166,7 @@ def _by_moment(points: Points | None) -> Mapping[float, float | None]:
     return {} if points is None else dict(zip(points.t, points.mean, strict=False))
 
 
-def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> FiguresData:
+def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> Curves:
     """The device's curves, if there is one, then CPU and memory of the rank's processes."""
     curves: list[Curve] = []
     if (device := device_of(view.snapshot, series_of.rank)) is not None:
@@ -172,7 +175,7 @@ def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> Figu
     for metric, name, unit in (("cpu_percent", "CPU", "%"), ("rss_bytes", "RSS", "bytes")):
         if (points := series_of.points(metric)) is not None:
             curves.append(Curve(name, points, unit, least=0.0))
-    return FiguresData(
+    return Curves(
         curves=tuple(curves),
         **asdict(frame),
     )

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from ddptop.job.record import Job, past_job
-from ddptop.job.series import ChartData, chart_until
+from ddptop.job.series import ChartData
 from ddptop.job.timeline import Course, marks_of, opening
 from ddptop.sources.job import EVENTS_SHOWN, JobAnswer, JobDetail, JobQuery, chart_of
 from ddptop.sources.query import Look, Sources
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.moment import Moment, MomentReader
-from ddptop_runner.judge.balance.imbalance import deviations, slow_ranks
+from ddptop_runner.judge.balance.imbalance import deviations
 from ddptop_runner.model.snapshot import Cause
 
 COURSE_POINTS = 600
@@ -75,8 +75,6 @@ class ReplaySource:
 
     def __init__(self) -> None:
         self._job: _Job | None = None
-        self._chart: tuple[ChartData, float, ChartData] | None = None
-        """A chart, the time at which it was cut, and the result."""
 
     def read(
         self, answer: ReplayAnswer, view: Job, at: float | None, chart: ChartData
@@ -106,20 +104,12 @@ class ReplaySource:
             course=course,
             detail=JobDetail(
                 view=_past(view, moment),
-                chart=self._known_chart(chart, moment),
+                chart=chart,
                 events=tuple(reversed(moment.events[-EVENTS_SHOWN:])),
                 deviations=deviations(state.ranks, state.gpus, state.alerts),
             ),
             attempt_started=None if started is None else started.timestamp(),
         )
-
-    def _known_chart(self, chart: ChartData, moment: Moment) -> ChartData:
-        """The chart as known at that time; the same object while nothing changes."""
-        until = int(moment.at) + 1.0
-        if self._chart is None or self._chart[0] is not chart or self._chart[1] != until:
-            odd = sorted(slow_ranks(moment.snapshot.alerts))
-            self._chart = chart, until, chart_until(chart, until, odd)
-        return self._chart[2]
 
     def _known(self, view: Job) -> _Job:
         if self._job is None or self._job.job_id != view.spec.job_id:

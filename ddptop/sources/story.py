@@ -11,7 +11,7 @@ import msgspec
 from ddptop.job.attempts import FAILURES, Attempt, attempts_of, in_order
 from ddptop.job.record import Job
 from ddptop.job.series import Tail
-from ddptop.sources.chart import history_stamps
+from ddptop.sources.history import Histories, JobHistory
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
@@ -39,7 +39,7 @@ class StoryQuery(Query, frozen=True, kw_only=True):
         """Read the story, unless the job is gone."""
         view, story = look.job(self.job), None
         if view is not None and view.has_history:
-            story = sources[StorySource].read(view, self.attempt)
+            story = sources[StorySource].read(view, sources[Histories].of(view), self.attempt)
         return StoryAnswer(query=self, look=look, view=view, story=story)
 
 
@@ -72,36 +72,24 @@ class StorySource:
 
     def _forget(self) -> None:
         self._events: list[Event] = []
-        self._stamp: object = None
         self._seen: set[int] = set()
         self._causes: dict[int, Cause] = {}
         self._steps: dict[int, int] = {}
         self._tail: Tail | None = None
         self._known: tuple[object, tuple[Attempt, ...]] | None = None
 
-    def read(self, view: Job, chosen: int | None = None) -> Story:
+    def read(self, view: Job, history: JobHistory, chosen: int | None = None) -> Story:
         """The story, with the last log lines of attempt `chosen`, or of the latest attempt."""
         if view.spec.job_id != self._job_id:
             self._forget()
             self._job_id = view.spec.job_id
         trouble = None
         try:
-            self._read_events(view.folder)
+            self._events = history.events(MOST_EVENTS)
         except DdptopError as error:
             trouble = str(error)
         attempts = self._attempts(view)
         return Story(view.name, attempts, self._tail_of(view, attempts, chosen), trouble)
-
-    def _read_events(self, folder: RunFolder) -> None:
-        """Read new events."""
-        path = folder.history_db
-        stamps = history_stamps(path)
-        if stamps == self._stamp:
-            return
-        after = self._events[-1].seq if self._events else 0
-        new = HistoryReader(path).events(after, MOST_EVENTS)
-        self._events = [*self._events, *new][-MOST_EVENTS:]
-        self._stamp = stamps
 
     def _attempts(self, view: Job) -> tuple[Attempt, ...]:
         snapshot = view.snapshot

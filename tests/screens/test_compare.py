@@ -47,7 +47,7 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "B's loss is 13% lower at step 600" in text
+        assert "B's training loss is 13% lower at step 600" in text
         assert "loss by step" in text
         assert "≠ --lr" in text
         assert "3e-4" in text
@@ -125,11 +125,11 @@ async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         text = await press(pilot, "right", "right", "right", "right")
-        assert re.search(r"step \d+  A gpt-a \d\.\d+  B gpt-b \d\.\d+", text)
+        assert re.search(r"step \d+  A gpt-a \d\.\d+ \(raw \d\.\d+\)  B gpt-b \d", text)
         text = await press(pilot, "b")
         assert "loss since each job's start" in text
         text = await press(pilot, "y", "w")
-        assert "log scale, smoothing 0.6" in text
+        assert "log scale, smoothing 0.9" in text
         text = await press(pilot, "right", "escape")
         assert isinstance(app.screen, CompareScreen)
         text = await press(pilot, "plus")
@@ -145,14 +145,10 @@ async def test_looking_closely_reads_more_finely(frozen: Path, make_app: MakeApp
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         assert app.latest is not None
-        assert app.latest.compared is not None
-        assert app.latest.compared.by_step is not None
-        before = len(app.latest.compared.by_step.curves[0].points.t)
+        before = len(app.latest.drawn[0].curve.points.t)
         await press(pilot, "plus", "plus", "plus")
         assert app.latest.query.part == ("step", 3500.0, 4000.0)
-        assert app.latest.compared is not None
-        assert app.latest.compared.by_step is not None
-        assert len(app.latest.compared.by_step.curves[0].points.t) > before + 100
+        assert len(app.latest.drawn[0].curve.points.t) > before + 100
         await press(pilot, "0")
         assert app.latest.query.part is None
 
@@ -235,9 +231,7 @@ async def test_a_live_job_is_read_again(
         for _ in range(4):  # the first read of a history may still change its files
             before = app.latest
             await look(pilot)
-            assert before is not None and before.compared is not None
-            assert app.latest is not None and app.latest.compared is not None
-            kept = kept or app.latest.compared.by_time is before.compared.by_time
+            kept = kept or app.latest.drawn[0].curve is before.drawn[0].curve
         assert kept, "nothing new: the very same curves, which are not drawn again"
 
 

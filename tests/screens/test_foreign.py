@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from ddptop.job.record import foreign_job
 from ddptop.sources import foreign as foreign_source
-from ddptop.sources.chart import ChartQuery
 from ddptop.sources.foreign import ForeignSource
+from ddptop.sources.history import ChartQuery
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
@@ -312,7 +312,7 @@ class TestSource:
         first = source.chart(foreign_job(view), query, NOW.timestamp())
         assert first.watched
         assert source.chart(foreign_job(view), query, NOW.timestamp() + 0.5) is first
-        wider = msgspec.structs.replace(query, window_s=300.0)
+        wider = msgspec.structs.replace(query, span=300.0)
         assert source.chart(foreign_job(view), wider, NOW.timestamp() + 0.5) is not first
 
     def test_the_trend_is_that_of_the_last_tenth_of_the_run(self, frozen: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.logs import file as log_file
 from ddptop.logs import reader as log_source
-from ddptop.logs import window as log_window
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
@@ -33,7 +33,7 @@ class TestSearch:
             screen = await opened(pilot, 0)
             await search(pilot, screen, "epoch")
             assert cursor(screen).startswith("epoch 5"), "from the end the last one is the nearest"
-            assert "n: next, N: previous" in shown(app)
+            assert "6 of 6   n: next, N: previous" in shown(app)
             styles = [span for line in screen.pager._lines for span in line if span[1] == "match"]
             assert set(styles) == {("epoch", "match")}
             # each continues from where the previous one ended
@@ -45,13 +45,16 @@ class TestSearch:
             await pilot.press("n")
             await until(pilot, lambda: cursor(screen).startswith("epoch 5"))
             await pilot.press("n")
-            await until(pilot, lambda: "no matches below; press N to search up" in shown(app))
+            await until(pilot, lambda: cursor(screen).startswith("epoch 0"))
+            await until(pilot, lambda: "1 of 6   continued from the top" in shown(app))
+            await pilot.press("N")
+            await until(pilot, lambda: "6 of 6   continued from the end" in shown(app))
             await pilot.press("escape")
             await pilot.pause()
             assert screen.pager.pattern is None and isinstance(app.screen, LogsScreen)
             await pilot.press("g")
             await search(pilot, screen, "x [")
-            assert "no matches below" in shown(app)
+            assert "no matches" in shown(app)
             await pilot.press("escape", "escape")
             await until(pilot, lambda: not isinstance(app.screen, LogsScreen))
 
@@ -93,7 +96,7 @@ class TestSearch:
         with folder.log_file(1, 0).open("a") as file:
             file.write("needle\n")
             file.writelines(f"step {n} of many\n" for n in range(60_000))
-        monkeypatch.setattr(log_window, "SCAN_BYTES", 1 << 16)
+        monkeypatch.setattr(log_file, "SCAN_BYTES", 1 << 16)
         monkeypatch.setattr(log_source, "SLICE_S", 0.0)
         monkeypatch.setattr(log_source, "REPORT_S", -1.0)
         app = make_app()
@@ -103,10 +106,10 @@ class TestSearch:
             parts = []
             ordinary = screen.pager.reader._search_on
 
-            def one_part(until_s: float) -> None:
+            def one_part() -> None:
                 if len(parts) < 2:
-                    parts.append(until_s)
-                    ordinary(until_s)
+                    parts.append(1)
+                    ordinary()
 
             monkeypatch.setattr(screen.pager.reader, "_search_on", one_part)
             await pilot.press("slash", *"needle", "enter")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
-from ddptop.charts.figures import Curve, FiguresData
-from ddptop.charts.loss import ChartOptions, draw_chart
+from ddptop.charts.curves import ChartOptions, Curve, Curves, draw_curves
+from ddptop.charts.loss import curves_of
 from ddptop.charts.split import SplitData
 from ddptop.charts.window import View
 from ddptop.job.keys import BACK, CHART
-from ddptop.job.series import AttemptSteps, ChartData, Points
-from ddptop.sources.chart import ChartQuery
+from ddptop.job.series import ChartData, Points, middle_of
+from ddptop.sources.history import ChartQuery
 from ddptop.sources.job import JobAnswer, JobQuery
 from ddptop.style import plain
 from ddptop.tui.keymap import bindings
@@ -32,11 +34,13 @@ def points(level: float, steps: bool = True) -> Points:
 
 
 def losses(steps: bool = True) -> ChartData:
+    series = {rank: points(2.0 + rank, steps) for rank in range(2)}
     return ChartData(
-        {rank: points(2.0 + rank, steps) for rank in range(2)},
+        middle=middle_of(series),
+        number=2,
+        series=series,
         since=0.0,
         until=float(LENGTH),
-        attempts=(AttemptSteps(0, 0.0, 0),),
         last_step=LENGTH,
     )
 
@@ -93,9 +97,9 @@ def title(chart: ChartWidget) -> str:
 async def pilot():
     app = Charts()
     async with app.run_test(size=(100, 30)) as pilot:
-        app.both.loss.show(losses(), rank=1)
+        app.both.loss.show_job(losses(), rank=1)
         memory = (Curve("memory", points(1.0), "bytes"),)
-        app.both.figures.show(FiguresData(memory, since=0, until=LENGTH))
+        app.both.figures.show(Curves(memory, since=0, until=LENGTH))
         await pilot.pause()
         yield pilot
 
@@ -109,12 +113,12 @@ class TestKeys:
     async def test_a_shows_other_curves_and_y_other_values(self, pilot: Pilot[None]) -> None:
         chart = both_of(pilot).loss
         await pilot.press("a")
-        assert "others" in title(chart)
+        assert "━ rank 1" in title(chart) and "median" not in title(chart)
         await pilot.press("a", "y")
         assert "log scale" in title(chart)
         assert "━ rank 1" in title(chart)
         await pilot.press("a", "y")
-        assert "min to max" in title(chart)
+        assert "log scale" not in title(chart) and "min to max" in title(chart)
 
     async def test_w_smooths_and_says_how_much(self, pilot: Pilot[None]) -> None:
         chart = both_of(pilot).loss
@@ -135,17 +139,17 @@ class TestKeys:
 
     async def test_m_continues_to_the_jobs_metrics(self, pilot: Pilot[None]) -> None:
         chart = both_of(pilot).loss
-        chart.show(msgspec.structs.replace(losses(), scalars={"lr": points(3.0)}), rank=1)
+        chart.show_job(msgspec.structs.replace(losses(), scalars={"lr": points(3.0)}), rank=1)
         await pilot.press("a", "a", "M", "M")
         assert title(chart).startswith("── lr, whole run ──")
         await pilot.press("b", "end")
         assert "lr 3.00" in title(chart)
-        chart.show(losses())
+        chart.show_job(losses())
         assert "no lr yet" in text(chart), "it stays chosen: the next attempt may report it"
         await pilot.press("escape", "M")
         assert title(chart).startswith("── loss, whole run, by step")
         chart.show_as("lr")
-        chart.show(losses(), job="another")
+        chart.show_job(losses(), job="another")
         assert title(chart).startswith("── loss for another")
 
     async def test_the_validation_loss_lies_on_the_loss(self, pilot: Pilot[None]) -> None:
@@ -156,9 +160,9 @@ class TestKeys:
         data = msgspec.structs.replace(
             losses(), scalars={"lr": points(90.0), "val_loss": validation}
         )
-        chart.show(data)
+        chart.show_job(data)
         assert text(chart).count("val_loss") == 2, "in the legend, and at its end"
-        assert text(chart).count("training") == 1
+        assert text(chart).count("median") == 2
         assert "8 ┤" not in text(chart), "and lr is no loss"
         await pilot.press("end", "left")
         assert "val_loss 5.05" in title(chart)
@@ -176,8 +180,9 @@ class TestKeys:
         scalars = {"val_loss": scalar(6.0), "eval/loss": scalar(5.0), "val_acc": scalar(9.0)}
         scalars["validation loss"] = scalar(6.0001)
         data = msgspec.structs.replace(losses(), scalars=scalars)
-        chart.show(data)
-        assert "━ median  ░ min to max  ● val_loss  ● eval/loss ─" in title(chart)
+        chart.show_job(data)
+        shown = title(chart)
+        assert re.search("━ median [\\d.]+  ● val_loss [\\d.]+  ● eval/loss [\\d.]+", shown)
         assert text(chart).count("eval/loss") == 2, "in the legend, and at its end"
         assert "validation loss" not in text(chart) and "9 ┤" not in text(chart)
         await pilot.press("end", "left")
@@ -187,11 +192,11 @@ class TestKeys:
         both = both_of(pilot)
         before = both.asked
         await pilot.press("plus")
-        assert (both.needs().chart.window_s, both.needs().chart.until) == (600, None)
+        assert (both.needs().chart.span, both.needs().chart.right) == (600, None)
         assert both.asked == before + 1
         assert "last 10m" in title(both.loss)
         await pilot.press("shift+left")
-        assert both.needs().chart.until == pytest.approx(850, abs=5)
+        assert both.needs().chart.right == pytest.approx(850, abs=5)
         assert title(both.loss).startswith("── loss, 10m, smoothing")
         await pilot.press("0")
         assert both.needs().chart == ChartQuery()
@@ -232,12 +237,10 @@ class TestKeys:
         assert both.figures.view.axis == "time"
         await pilot.press("plus", "plus")
         assert both.loss.view.span == 200
-        assert both.figures.view.span == pytest.approx(200, abs=10), "those steps, as time"
-        window_s = both.needs().chart.window_s
-        assert window_s == pytest.approx(200, abs=10), "the time that those steps took"
+        assert both.figures.view == View(), "all that is read: the time of those steps"
+        assert both.needs().chart == ChartQuery(axis="step", span=200.0)
         await pilot.press("left")
         assert "step 9" in title(both.loss)
-        assert both.figures.view.cursor == pytest.approx(both.loss.view.cursor, abs=5)
         both.figures.focus()
         await pilot.press("left")
         assert both.loss.view.axis == "step", "it is not taken from its axis"
@@ -247,7 +250,7 @@ class TestKeys:
 
     async def test_b_without_steps_explains_why(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
-        both.loss.show(losses(steps=False))
+        both.loss.show_job(losses(steps=False))
         await pilot.press("b")
         assert both.said == ["by step: n/a (step numbers are unknown for these losses)"]
         assert both.loss.view.axis == "time"
@@ -318,7 +321,7 @@ class TestMouse:
                 yield chart
 
         async with One().run_test(size=(90, 12)) as pilot:
-            chart.show(losses())
+            chart.show_job(losses())
             await pilot.click(LossChart, offset=(40, 5))
             assert chart.area is not None
             assert chart.view == View()
@@ -326,10 +329,10 @@ class TestMouse:
 
     async def test_another_job_begins_with_its_whole_run(self, pilot: Pilot[None]) -> None:
         chart = both_of(pilot).loss
-        chart.show(losses(), job="a")
+        chart.show_job(losses(), job="a")
         await pilot.press("plus", "left")
         assert chart.view.span is not None
-        chart.show(losses(), job="b")
+        chart.show_job(losses(), job="b")
         assert chart.view == View()
 
 
@@ -346,9 +349,9 @@ class TestDrawing:
         chart.build = counted  # type: ignore[method-assign]
         data = losses()
         for _ in range(3):
-            chart.show(data, rank=1)
+            chart.show_job(data, rank=1)
         assert len(built) == 1
-        chart.show(data, rank=0)
+        chart.show_job(data, rank=0)
         assert len(built) == 2
 
     async def test_a_split_chart_has_the_same_keys(self) -> None:
@@ -363,18 +366,17 @@ class TestDrawing:
             await pilot.pause()
             split.move_cursor(-1)
             assert "other 400 ms 100%" in title(split)
-            split.next_mode()
             split.drop_cursor()
-            assert "step time, shares" in title(split)
+            assert "other 400 ms ─" in title(split)
             assert split.explain()
 
 
 def test_a_loss_that_falls_by_decades_is_smoothed_on_its_own_axis() -> None:
     t = [float(second) for second in range(LENGTH)]
     values = [10.0 ** (-second / 100) for second in t]
-    data = ChartData({0: Points(t, values, values, values)}, since=0.0, until=float(LENGTH))
+    data = ChartData(middle=Points(t, values, values, values), since=0.0, until=float(LENGTH))
     options = ChartOptions(logarithmic=True, smoothing=0.97, view=View(cursor=500.0))
-    chart = draw_chart(data, options, 200, 20)
+    chart = draw_curves(curves_of(data, options), options, 200, 20)
     assert chart.reading is not None
     shown = plain(chart.reading.line(80))
     smooth = float(shown.split("loss ")[1].split()[0])

@@ -79,10 +79,7 @@ async def logs_read(pilot: Pilot[None]) -> None:
                 if reader is not None and reader._thread.is_alive():
                     done = threading.Event()
                     reader._asked.put(done.set)
-                    has_read = lambda reader=reader, done=done: (  # noqa: E731
-                        done.is_set() and reader._loading is None
-                    )
-                    await until(pilot, has_read, "a log")
+                    await until(pilot, done.is_set, "a log")
                     await pilot.pause()
 
 

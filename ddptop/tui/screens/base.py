@@ -12,12 +12,13 @@ from textual.dom import NoScreen
 from textual.reactive import var
 from textual.widget import Widget
 
+from ddptop.charts.window import View
 from ddptop.draw.header import cost
 from ddptop.job.findings import findings
 from ddptop.job.ranks import device_uuid
 from ddptop.job.record import Job
 from ddptop.logs.messages import LogRead
-from ddptop.sources.chart import ChartQuery
+from ddptop.sources.history import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
 from ddptop.style import Line, line
 from ddptop.tui import operations
@@ -175,7 +176,7 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
     # --- charts ----------------------------------------------------------------------------------
 
     def charts(self) -> Sequence[ChartWidget]:
-        """The charts that CHART_ACTIONS apply to, most important first."""
+        """The charts that keys.CHART apply to, most important first."""
         return ()
 
     @on(ChartWidget.Viewed)
@@ -184,16 +185,14 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         message.stop()
         for chart in self.charts():
             if chart is not message.chart:
-                view = message.chart.view
-                chart.follow(view if chart.has_steps else message.chart.time_view())
+                chart.follow(message.chart.view)
         if message.moved:
             self.post_message(QueryChanged())
 
     def chart_query(self, columns: int, rank: int | None = None) -> ChartQuery:
         """The query for its charts; the whole run if there are none."""
-        charts = self.charts()
-        window_s, until = charts[0].time_span() if charts else (None, None)
-        return ChartQuery(columns, window_s, until, rank)
+        view = next((chart.view for chart in self.charts()), View())
+        return ChartQuery(columns, view.axis, view.span, view.right, rank)
 
     def action_chart(self, name: str, amount: int = 0) -> None:
         """Apply a chart key to the focused chart, or else to the first visible one."""
@@ -205,10 +204,10 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     def next_axis(self, chart: ChartWidget) -> None:
         """Switch between time and steps, or explain why that is not possible."""
-        if chart.has_steps:
+        if (why_not := chart.no_steps) is None:
             chart.next_axis()
         else:
-            self.notify(chart.no_steps, severity="warning")
+            self.notify(why_not, severity="warning")
 
     def pan(self, chart: ChartWidget, direction: int) -> None:
         """Pan a chart; if another widget uses the arrow keys, the chart takes the focus."""
@@ -285,7 +284,7 @@ CHART_KEYS: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]]
     "pan": lambda screen, chart, direction: screen.pan(chart, direction),
     "end": lambda screen, chart, direction: chart.cursor_to_end(direction),
 }
-"""The chart method for each name in CHART_ACTIONS; the number is a direction or cells."""
+"""The chart method for each name in keys.CHART; the number is a direction or cells."""
 
 
 class JobBound(MonitorScreen[AnswerT]):

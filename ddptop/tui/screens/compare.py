@@ -120,7 +120,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         look = answer.look
         if self.chooses:
             self._show_companions(look)
-        compared = answer.compared if answer.asked == self.jobs else None
+        comparison = answer.comparison if answer.asked == self.jobs else None
         names = [f"{LETTERS[place]} {job}" for place, job in enumerate(self.jobs)]
         title, right = "  ".join(names), self.place(look)
         self._keys.show(None, readonly=self.readonly)
@@ -130,12 +130,12 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
                 f"{', '.join(gone)} no longer {'exists' if len(gone) == 1 else 'exist'}", right
             )
             return
-        if compared is None or compared.comparison is None:
+        if comparison is None:
             self._title.show(title, right)
             return
-        self._title.show(title, right, verdict(compared.comparison))
-        self._chart.show_jobs(compared, compared.comparison.runs)
-        self._table.show(compared.comparison, look.taken_at)
+        self._title.show(title, right, verdict(comparison))
+        self._chart.show_runs(answer.drawn)
+        self._table.show(comparison, look.taken_at)
         self._fit()
 
     def _show_companions(self, look: Look) -> None:

@@ -9,7 +9,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from ddptop.charts.axis import window_label
-from ddptop.charts.figures import FiguresData, figures_of
+from ddptop.charts.curves import Curves
+from ddptop.charts.devices import figures_of
 from ddptop.charts.window import View
 from ddptop.job.help import explain_device
 from ddptop.job.keys import SCREENS
@@ -138,7 +139,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
 
     def _show_figures(self, answer: DevicesAnswer, gpu: GpuSample) -> None:
         name = name_of(gpu, answer.look.machine.host)
-        data = FiguresData(empty="reading history...")
+        data = Curves(empty="reading history...")
         if answer.history.device == gpu.uuid:
             data = figures_of(gpu, answer.history)
         self._chart.show(data, f"{name}, {window_label(self._chart.view.span)}")

@@ -276,7 +276,7 @@ class JobScreen(JobBound[JobAnswer]):
 
     def _show_chart(self, detail: JobDetail) -> None:
         whose = whose_loss(detail.view.snapshot)
-        self._chart.show(detail.chart, None, whose, rank=self.ranks.rank or 0)
+        self._chart.show_job(detail.chart, whose, self.ranks.rank or 0)
 
     def _show_matches(self, detail: JobDetail) -> None:
         """Show how many ranks match the filter, or what is wrong with it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
@@ -12,15 +14,16 @@ from ddptop.job.record import Job
 from ddptop.logs.messages import (
     Level,
     LogRead,
+    LogRow,
     Places,
     SearchMoved,
 )
-from ddptop.logs.reader import LogReader, LogView
+from ddptop.logs.reader import MAX_COUNTED, LogReader, LogView
 from ddptop.logs.search import LogPattern, pattern_of
-from ddptop.logs.titles import HeadFacts, about_line, choices, head_rule
+from ddptop.logs.titles import LEVEL_WORDS, LogHeading, choices, line_help, title_line
 from ddptop.sources.job import LogsQuery
 from ddptop.sources.query import Answer, Followed
-from ddptop.style import Line, line, width
+from ddptop.style import Line, Span, line, width
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
@@ -43,23 +46,23 @@ class LogHead(LinesView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._facts = HeadFacts()
+        self._heading = LogHeading()
 
-    def show(self, facts: HeadFacts) -> None:
+    def show(self, heading: LogHeading) -> None:
         """Show facts about the log."""
-        if facts != self._facts:
-            self._facts = facts
+        if heading != self._heading:
+            self._heading = heading
             self.redraw()
 
     def build(self, cells: int, height: int) -> list[Line]:
         """Both rows."""
-        row = tuple(span for one in choices(self._facts, cells) for span in one.spans)
-        return [head_rule(self._facts, cells), row]
+        row = tuple(span for one in choices(self._heading, cells) for span in one.spans)
+        return [title_line(self._heading, cells), row]
 
     async def on_click(self, event: events.Click) -> None:
         """Choose what is under the mouse."""
         x = 0
-        for one in choices(self._facts, self.size.width):
+        for one in choices(self._heading, self.size.width):
             x += width(one.spans)
             if event.x < x:
                 if event.y == 1 and one.action:
@@ -97,6 +100,8 @@ class LogsScreen(MonitorScreen[Answer]):
         self._bar = FilterBar("text or regex; press enter")
         self._search = 0
         self._is_searching = False
+        self._is_counting = False
+        """Whether the match is found, and the others are being counted."""
         self._step = 1
         self._job_view: Job | None = None
         self._title = TitleBar(job, readonly=readonly)
@@ -150,7 +155,7 @@ class LogsScreen(MonitorScreen[Answer]):
         pager.output = (found.output or "n/a") if found is not None and found.is_foreign else None
         if pager.reader is not None:
             pager.reader.is_live = found is not None and found.is_live
-        if self.foreign and not pager.buffer.rows:
+        if self.foreign and not pager.rows:
             pager.explain_empty()
         self._show_head()
 
@@ -166,29 +171,44 @@ class LogsScreen(MonitorScreen[Answer]):
 
     @on(LogPager.Moved)
     def _show_head(self) -> None:
-        pager, view = self.pager, self.view
         job = self._job_view
-        launcher = None if job is None else launcher_name(job)
-        self._head.show(
-            HeadFacts(
-                whose=view.whose,
-                ranks=self._ranks(),
-                has_launcher=self.places.has_launcher,
-                launcher=launcher or "the launcher",
-                is_merged=self._is_merged,
-                attempts=self.places.attempts,
-                attempt=None if self.foreign or not self.places.attempts else self._attempt,
-                least=view.least,
-                alike=view.alike,
-                each=view.each,
-                limit=pager.limit,
-                size_bytes=pager.buffer.end - pager.buffer.first if pager.buffer.is_paged else None,
-                following=pager.following,
-                held=pager.held,
-                is_live=(job is None or job.is_live) and self.view.attempt is None,
-                output=(job.output or "n/a") if job is not None and job.is_foreign else None,
-            )
+        launcher = None
+        if self.places.has_launcher or (self.foreign and self.view.whose is None):
+            launcher = (None if job is None else launcher_name(job)) or "the job"
+        heading = LogHeading(
+            "output" if self.foreign else "log",
+            self.view.whose,
+            self._ranks(),
+            launcher,
+            self.places.attempts,
+            self._attempt,
+            tuple(self._notes()),
         )
+        self._head.show(heading)
+
+    def _notes(self) -> Iterator[Span]:
+        """Notes in the title, the most important first."""
+        pager, view, attempts = self.pager, self.view, self.places.attempts
+        is_live = view.attempt is None and (self._job_view is None or self._job_view.is_live)
+        end = key("move.last")
+        if view.least:
+            yield f"{LEVEL_WORDS[view.least]} only", "busy"
+        if pager.following:
+            yield ("following", "ok") if is_live else ("end", "dim")
+        else:
+            yield f"not following ({end}: end)" if is_live else f"{end}: end", "dim"
+        if pager.output is not None:
+            yield pager.output, "dim"
+        if len(attempts) > 1:
+            latest = attempts[-1]
+            is_latest = self._attempt == latest
+            words = "latest" if is_latest else f"latest: {latest}"
+            yield f"attempt {self._attempt} ({words})", "dim" if is_latest else "busy"
+        if self._is_merged:
+            same = "similar" if view.alike else "identical"
+            yield f"{same} lines collapsed", "dim"
+        if pager.page.end:
+            yield units.size(pager.page.end - pager.page.first), "dim"
 
     @property
     def _attempt(self) -> int:
@@ -196,7 +216,7 @@ class LogsScreen(MonitorScreen[Answer]):
 
     @property
     def _is_merged(self) -> bool:
-        return self.view.whose is None and not self.pager.buffer.is_paged and not self.foreign
+        return self.view.whose is None and self.pager.page.limit > 0
 
     def _ranks(self) -> tuple[int, ...]:
         """The ranks whose log can be shown."""
@@ -209,26 +229,24 @@ class LogsScreen(MonitorScreen[Answer]):
 
     # --- actions ---------------------------------------------------------------------------------
 
-    def _open(self, view: LogView, share: float | None = None) -> None:
+    def _open(self, view: LogView, position: int | None = None) -> None:
         self._is_searching = False
-        self.pager.open(view, share)
+        self.pager.open(view, position)
         self._show_head()
         if self.foreign:
             self.post_message(QueryChanged())
 
-    def _share(self) -> float | None:
-        """The position of the cursor in the file, from 0 to 1; None while following the end."""
-        row, buffer = self.pager.current, self.pager.buffer
-        if self.pager.following or row is None or not buffer.is_paged:
-            return None
-        return (row.at + 0.5 - buffer.first) / max(1, buffer.end - buffer.first)
+    def _position(self) -> int | None:
+        """The offset of the line under the cursor; None while following the end."""
+        row = self.pager.current
+        return None if self.pager.following or row is None or not self.pager.page.end else row.at
 
     def action_show(self, whose: str) -> None:
         """Show one rank's log, the launcher's, or all."""
         chosen = None if whose == "all" else int(whose)
         if chosen is not None:
             self._last_rank = chosen
-        self.pager.following, self.pager.held = True, False
+        self.pager.following = True
         self._open(replace(self.view, whose=chosen))
 
     def typed(self, character: str) -> None:
@@ -265,7 +283,7 @@ class LogsScreen(MonitorScreen[Answer]):
 
     def action_show_attempt(self, attempt: int) -> None:
         """Show an attempt's log; with the latest one, continue with those that follow."""
-        self.pager.following, self.pager.held = True, False
+        self.pager.following = True
         latest = bool(self.places.attempts) and attempt == self.places.attempts[-1]
         self._open(replace(self.view, attempt=None if latest else attempt))
 
@@ -282,19 +300,17 @@ class LogsScreen(MonitorScreen[Answer]):
     def action_level(self) -> None:
         """Switch between all lines, warnings and errors, and errors only."""
         least = LEVELS[(LEVELS.index(self.view.least) + 1) % len(LEVELS)]
-        self._open(replace(self.view, least=least), self._share())
+        self._open(replace(self.view, least=least), self._position())
 
     def action_alike(self) -> None:
-        """Collapse identical merged lines, collapse similar ones, or show each."""
+        """Collapse identical merged lines only, or similar ones too."""
         if not self._is_merged:
             self.notify(
                 f"only the merged log can be collapsed; press {key('log.merge')} to merge",
                 severity="warning",
             )
             return
-        view = self.view
-        alike = not view.alike and not view.each
-        self._open(replace(view, alike=alike, each=view.alike))
+        self._open(replace(self.view, alike=not self.view.alike))
 
     def action_follow(self) -> None:
         """Follow the end, or stop following."""
@@ -328,62 +344,59 @@ class LogsScreen(MonitorScreen[Answer]):
     def _typed(self, message: FilterBar.Closed) -> None:
         if not message.text or self.pattern is None:
             return
-        row, pager = self.pager.current, self.pager
-        if row is not None and not pager.following and self.pattern.finds(row.text):
-            self.call_after_refresh(self._show_found)  # once the lines have the focus again
-        elif pager.following:
+        if self.pager.following:
             self._find(None, -1)
-        else:
-            self._find(None if row is None else row.at, 1)
+        elif (row := self.pager.current) is not None:
+            self._find(row, 1)
 
     def action_find(self, step: int) -> None:
         """Go to the next or previous match."""
-        row = self.pager.current
         if self.pattern is None:
             self.action_search()
-        elif row is not None:
-            forwards = row.to if self.pager.buffer.is_paged else row.at
-            self._find(forwards if step > 0 else row.at, step)
+        else:
+            self._find(self.pager.current, step)
 
-    def _find(self, position: int | None, step: int) -> None:
+    def _find(self, row: LogRow | None, step: int) -> None:
         assert self.pattern is not None
         self._search += 1
-        self._step, self._is_searching = step, True
+        self._step, self._is_searching, self._is_counting = step, True, False
         pager = self.pager
         if pager.reader is not None:
-            pager.reader.find(pager.generation, self._search, self.pattern, position, step)
+            pager.reader.find(pager.generation, self._search, self.pattern, row, step)
 
     @on(SearchMoved)
     def _search_moved(self, message: SearchMoved) -> None:
         if message.number != self._search or not self._is_searching:
             return
-        self._is_searching = not message.is_over
         if message.found is not None:
-            self.pager.move_to(message.found.at, middle=False)
-            self.pager.refresh_lines()
-            self._show_found()
+            self.pager.go_to(message.found)
+            self._bar.show_status("counting matches...")
+            self._is_counting = True
         elif message.is_over:
-            where, other = (
-                ("below", f"press {key('log.previous')} to search up")
-                if self._step > 0
-                else ("above", f"press {key('log.next')} to search down")
-            )
-            self._bar.show_status(f"{self._note}no matches {where}; {other}", trouble=True)
-        else:
-            size = units.size(self.pager.buffer.end - self.pager.buffer.first)
+            self._is_searching = False
+            self._show_result(message)
+        elif not self._is_counting:
+            size = units.size(self.pager.page.end - self.pager.page.first)
             self._bar.show_status(
                 f"searching {size}: {message.share:.0%} ({key('view.back')} cancels)"
             )
 
-    def _show_found(self) -> None:
-        self._bar.show_status(
-            f"{self._note}{key('log.next')}: next, {key('log.previous')}: previous"
-        )
-
-    @property
-    def _note(self) -> str:
-        """How the search text is interpreted, if that is not obvious."""
-        return f"{self.pattern.note}   " if self.pattern is not None and self.pattern.note else ""
+    def _show_result(self, message: SearchMoved) -> None:
+        """Show which match this is, and of how many."""
+        assert self.pattern is not None
+        if self.pattern.is_slow:
+            self._bar.show_status("regex is too slow; search stopped", trouble=True)
+            return
+        note = [self.pattern.note] if self.pattern.note else []
+        if not message.count:
+            self._bar.show_status("   ".join(["no matches", *note]), trouble=True)
+            return
+        count = f"{message.count:,}{'+' if message.count == MAX_COUNTED else ''}"
+        place = f"{count} matches" if message.index is None else f"{message.index:,} of {count}"
+        hint = f"{key('log.next')}: next, {key('log.previous')}: previous"
+        if message.has_wrapped:
+            hint = f"continued from the {'top' if self._step > 0 else 'end'}"
+        self._bar.show_status("   ".join([place, hint, *note]))
 
     # --- leaving and help ------------------------------------------------------------------------
 
@@ -403,9 +416,6 @@ class LogsScreen(MonitorScreen[Answer]):
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the line under the cursor."""
-        row, buffer = self.pager.current, self.pager.buffer
-        if row is None:
+        if (row := self.pager.current) is None:
             return []
-        attempt = None if self.foreign else self._attempt
-        bounds = (buffer.first, buffer.end) if buffer.is_paged else None
-        return about_line(row, self.view.whose, attempt, bounds)
+        return line_help(row, self.view.whose, None if self.foreign else self._attempt)

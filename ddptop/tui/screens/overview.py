@@ -15,7 +15,7 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
 from ddptop.job.status import ORDERS
 from ddptop.job.urgency import seen_key
-from ddptop.sources.chart import ChartQuery
+from ddptop.sources.history import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
@@ -120,7 +120,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         for widget in (self._sentence, self._chart):
             widget.set_class(bool(answer.look.jobs), "-chosen")
         if answer.chosen is not None and answer.chosen == self.jobs.cursor_key:
-            self._chart.show(answer.chart, None, answer.chosen)
+            self._chart.show_job(answer.chart, answer.chosen)
 
     # --- the filter, the order, the marks --------------------------------------------------------
 

@@ -7,7 +7,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.charts.figures import FiguresData, figures_of
+from ddptop.charts.curves import Curves
+from ddptop.charts.devices import figures_of
 from ddptop.charts.split import SplitData
 from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
@@ -16,7 +17,6 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence
 from ddptop.job.record import Job
-from ddptop.job.series import ChartData
 from ddptop.job.urgency import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
@@ -26,7 +26,7 @@ from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.charts import USUAL, ChartWidget, FigureChart, LossChart, SplitChart
+from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart, SplitChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -100,7 +100,7 @@ class RankScreen(JobBound[RankAnswer]):
 
     def on_mount(self) -> None:
         """Focus the loss chart, which compares the rank with the median."""
-        self._chart.show(self._chart_data(), replace(USUAL, mode="rank", rank=self.rank))
+        self._chart.set_options(mode="rank", rank=self.rank)
         self.focus_main()
 
     @property
@@ -175,11 +175,8 @@ class RankScreen(JobBound[RankAnswer]):
             "dim",
         )
 
-    def _chart_data(self) -> ChartData:
-        return ChartData() if self.answer is None else self.answer.chart
-
     def _show_charts(self, answer: RankAnswer, view: Job) -> None:
-        self._chart.show(answer.chart, None, whose_loss(view.snapshot), rank=self.rank)
+        self._chart.show_job(answer.chart, whose_loss(view.snapshot), self.rank)
         history = answer.history
         if history is not None and history.rank == self.rank:
             self._split.show(history.split)
@@ -190,7 +187,7 @@ class RankScreen(JobBound[RankAnswer]):
             if device is not None and seen is not None and seen.device == device.uuid:
                 self._load.show(figures_of(device, seen))
             else:
-                self._load.show(FiguresData(empty=_UNSEEN))
+                self._load.show(Curves(empty=_UNSEEN))
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -218,7 +215,7 @@ class RankScreen(JobBound[RankAnswer]):
         )
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
         self._split.show(SplitData(empty="reading history..."))
-        self._load.show(FiguresData(empty="reading history..."))
+        self._load.show(Curves(empty="reading history..."))
         self.show(self.answer)
         self.post_message(QueryChanged())
 

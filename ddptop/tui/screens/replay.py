@@ -37,6 +37,7 @@ from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import DraggedView
 from ddptop.tui.widgets.ranks import RankPanel
+from ddptop_runner.model import run_step
 
 
 class TimeLine(DraggedView, can_focus=True):
@@ -100,7 +101,7 @@ class TimeLine(DraggedView, can_focus=True):
 FRAME_S = 0.25
 """How often the screen changes during playback."""
 LEAP_S = 60.0
-LEAP_STEPS = 10
+LEAP_RECORDS = 10
 
 
 class ReplayScreen(JobScreen, inherit_bindings=False):
@@ -151,6 +152,11 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         return self.answer if isinstance(self.answer, ReplayAnswer) else None
 
     @property
+    def course(self) -> Course | None:
+        """The course of the whole run; None until it is read."""
+        return None if self.replay is None else self.replay.course
+
+    @property
     def view(self) -> Job | None:
         """The job at the time shown."""
         return None if self.detail is None else self.detail.view
@@ -161,10 +167,9 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
 
     def place(self, look: Look) -> Line:
         """The time shown, for the title."""
-        replay = self.replay
-        if replay is None or replay.course is None or self.at is None:
+        if self.course is None or self.at is None:
             return super().place(look)
-        return line(("state at ", "dim"), (moment_label(replay.course, self.at), "busy"))
+        return line(("state at ", "dim"), (moment_label(self.course, self.at), "busy"))
 
     def show(self, answer: JobAnswer) -> None:
         """Update every panel."""
@@ -181,8 +186,8 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self._title.show(f"REPLAY: {self.job}", self.place(answer.look))
         self._keys.show(None, readonly=self.readonly)
         self._show_position()
-        view = self._chart.view
-        at = replay.at if view.axis == "time" else None
+        view, step = self._chart.view, run_step.of_snapshot(replay.detail.view.snapshot)
+        at = replay.at if view.axis == "time" else None if step is None else float(step.step)
         self._chart.follow(replace(view, cursor=at))
 
     def rows_below(self) -> int:
@@ -230,21 +235,13 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
 
     def go(self, at: float) -> None:
         """Go to another time: the timeline moves immediately, the panels with the next answer."""
-        replay = self.replay
-        if replay is None or replay.course is None:
+        if (course := self.course) is None:
             return
-        course = replay.course
-        at = min(max(at, course.first), course.last)
-        if (
-            self.at is not None
-            and int(at) == int(self.at)
-            and at not in (course.first, course.last)
-        ):
-            self.at = at
-            return
-        self.at = at
-        self._show_position()
-        self.post_message(QueryChanged())
+        before, self.at = self.at, min(max(at, course.first), course.last)
+        is_edge = self.at in (course.first, course.last)
+        if before is None or is_edge or int(before) != int(self.at):
+            self._show_position()
+            self.post_message(QueryChanged())
 
     @on(TimeLine.Jumped)
     def _jumped(self, message: TimeLine.Jumped) -> None:
@@ -265,11 +262,10 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
 
     def action_play(self) -> None:
         """Play or pause; at the end, start over."""
-        replay = self.replay
-        if replay is None or replay.course is None or self.at is None:
+        if (course := self.course) is None or self.at is None:
             return
-        if not self.playing and self.at >= replay.course.last - 0.5 and not replay.course.live:
-            self.go(replay.course.first)
+        if not self.playing and self.at >= course.last - 0.5 and not course.live:
+            self.go(course.first)
         self._set_playing(not self.playing)
 
     def _set_playing(self, playing: bool) -> None:
@@ -281,14 +277,12 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self._show_position()
 
     def _play_on(self) -> None:
-        replay = self.replay
         now_s = monotonic()
         passed_s, self._frame_at_s = now_s - self._frame_at_s, now_s
-        if replay is None or replay.course is None or self.at is None:
+        if (course := self.course) is None or self.at is None:
             return
-        at = self.at + passed_s * self.speed
-        self.go(at)
-        if at >= replay.course.last and not replay.course.live:
+        self.go(self.at + passed_s * self.speed)
+        if self.at >= course.last and not course.live:
             self._set_playing(False)
 
     def action_speed(self, step: int) -> None:
@@ -297,24 +291,24 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self.speed = SPEEDS[index]
         self._show_position()
 
-    def _step_s(self) -> int:
-        """Seconds of one step: the resolution of the record at this time."""
-        return (self.replay.width_s if self.replay is not None else None) or 1
+    def _move(self, records: int, least_s: float = 0.0) -> None:
+        """Move by records, whose length is the resolution of the history at this time."""
+        if self.at is not None:
+            width_s = (None if self.replay is None else self.replay.width_s) or 1
+            direction = 1 if records > 0 else -1
+            self.go(self.at + direction * max(least_s, abs(records) * width_s))
 
     def action_step(self, direction: int) -> None:
         """Move by one second, or to the next record."""
-        if self.at is not None:
-            self.go(self.at + direction * self._step_s())
+        self._move(direction)
 
     def action_leap(self, direction: int) -> None:
-        """Move by one minute, or by ten steps."""
-        if self.at is not None:
-            self.go(self.at + direction * max(LEAP_S, LEAP_STEPS * self._step_s()))
+        """Move by one minute, or by ten records."""
+        self._move(direction * LEAP_RECORDS, LEAP_S)
 
     def action_edge(self, direction: int) -> None:
         """Go to the start or the end."""
-        if self.replay is not None and self.replay.course is not None:
-            course = self.replay.course
+        if (course := self.course) is not None:
             self.go(course.first if direction < 0 else course.last)
 
     def action_event(self, direction: int) -> None:
@@ -326,11 +320,9 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self._to_mark(direction, ("failure", "hang"))
 
     def _to_mark(self, direction: int, kinds: tuple[MarkKind, ...] = ()) -> None:
-        replay = self.replay
-        if replay is None or replay.course is None or self.at is None:
+        if (course := self.course) is None or self.at is None:
             return
-        marks = replay.course.marks
-        found = neighbor(marks, self.at, direction, kinds or tuple(GLYPHS))
+        found = neighbor(course.marks, self.at, direction, kinds or tuple(GLYPHS))
         if found is None:
             side = "later" if direction > 0 else "earlier"
             what = "failure or hang" if kinds else "event"

@@ -1,30 +1,28 @@
-"""The base class of charts, and the chart of all ranks' losses over time or steps."""
+"""The base class of charts, the chart of a job's losses, and those of other metrics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 from textual import events
 from textual.message import Message
 
 from ddptop.charts.axis import window_label
-from ddptop.charts.figures import FigureOptions, FiguresData, draw_figures, units_of
-from ddptop.charts.frame import Chart
-from ddptop.charts.help import explain_figures, explain_split
-from ddptop.charts.loss import (
-    LOSS,
+from ddptop.charts.curves import (
     MODES,
-    THROUGHPUT,
+    USUAL_WEIGHT,
     ChartOptions,
-    LastPlot,
-    draw_chart,
-    names_of,
-    shown_as,
+    Curves,
+    draw_curves,
+    next_weight,
+    units_of,
 )
-from ddptop.charts.smooth import WEIGHTS, next_weight
-from ddptop.charts.split import SplitData, SplitOptions, draw_split
-from ddptop.charts.steps import by_step, no_steps, step_moment, step_times
+from ddptop.charts.frame import Chart
+from ddptop.charts.help import explain_figures, explain_loss, explain_split
+from ddptop.charts.loss import LOSS, THROUGHPUT, curves_of, names_of, no_steps
+from ddptop.charts.split import SplitData, draw_split
 from ddptop.charts.window import AXES, Area, View, cursor_moved, cursor_to, panned, zoomed
 from ddptop.job.series import ChartData
 from ddptop.style import Line, rule
@@ -35,7 +33,7 @@ PAN_CELLS = 10
 
 
 class ChartWidget(DraggedView, can_focus=True):
-    """A chart with a cursor. Subclasses draw it and set `area`."""
+    """A chart with a cursor; subclasses draw it. Draws only if something changed."""
 
     DEFAULT_CSS = """
     ChartWidget { height: 1fr; }
@@ -54,37 +52,49 @@ class ChartWidget(DraggedView, can_focus=True):
             """The chart, for @on selectors."""
             return self.chart
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
-        self.view = View()
-        """The visible range of the axis, and the cursor."""
+    def __init__(self, data: Any, title: str = "", *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.options = ChartOptions()
+        """How it is drawn, with the visible range of the axis and the cursor."""
         self.shown = ""
         """The name of the metric shown, one of `names`."""
         self.takes_mouse = True
         """Whether it handles clicks and the wheel."""
         self.area: Area | None = None
         """Where it was last drawn; None if there is no curve."""
+        self._data = data
+        self._title = title
 
     @property
-    def has_steps(self) -> bool:
-        """Whether it can be drawn by step."""
-        return False
+    def view(self) -> View:
+        """The visible range of the axis, and the cursor."""
+        return self.options.view
+
+    @view.setter
+    def view(self, view: View) -> None:
+        self.options = replace(self.options, view=view)
 
     @property
-    def no_steps(self) -> str:
-        """Why it cannot be drawn by step, in one sentence."""
+    def no_steps(self) -> str | None:
+        """Why it cannot be drawn by step, in one sentence; None if it can."""
         return "by step: n/a (these metrics are recorded by time)"
 
-    def time_span(self) -> tuple[float | None, float | None]:
-        """The time to read: its length in seconds, and its right edge in unix seconds.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics it can show, if there are several."""
+        return ()
 
-        None means everything, and for the edge, the latest data.
-        """
-        return self.view.span, self.view.right
+    def show(self, data: Any, title: str | None = None) -> None:
+        """Show new data and a title; showing the same objects again costs nothing."""
+        if data is self._data and title in (None, self._title):
+            return
+        self._data, self._title = data, self._title if title is None else title
+        self.redraw()
 
-    def time_view(self) -> View:
-        """The same range and cursor as time, for charts without steps."""
-        return self.view
+    def set_options(self, **changed: object) -> None:
+        """Draw it in another way."""
+        self.options = replace(self.options, **changed)
+        self.redraw()
 
     def set_view(self, view: View) -> None:
         """Set the range and the cursor."""
@@ -96,8 +106,13 @@ class ChartWidget(DraggedView, can_focus=True):
         self.post_message(self.Viewed(self, moved))
 
     def follow(self, view: View) -> None:
-        """Take over the view of another chart of the screen, if it has the same axis."""
-        if view.axis != self.view.axis and (view.axis == "time" or not self.has_steps):
+        """Take over the view of another chart of the screen.
+
+        A chart without steps shows everything that is read: the time that the steps took.
+        """
+        if view.axis == "step" and self.no_steps is not None:
+            view = View()
+        elif view.axis != self.view.axis:
             return
         if view != self.view:
             self.view = view
@@ -112,11 +127,6 @@ class ChartWidget(DraggedView, can_focus=True):
     def next_mode(self) -> None:
         """Draw other curves, if there is a choice."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The metrics it can show, if there are several."""
-        return ()
-
     def show_as(self, name: str) -> None:
         """Show the metric with this name."""
         self.shown = name
@@ -129,14 +139,16 @@ class ChartWidget(DraggedView, can_focus=True):
             self.show_as(self.names[(place + 1) % len(self.names)])
 
     def next_scale(self) -> None:
-        """Switch between linear and logarithmic values, if there is a choice."""
+        """Switch between linear and logarithmic values."""
+        self.set_options(logarithmic=not self.options.logarithmic)
 
     def next_smoothing(self) -> None:
-        """Smooth more, or not at all, if there is a choice."""
+        """Smooth more, or not at all."""
+        self.set_options(smoothing=next_weight(self.options.smoothing))
 
     def next_axis(self) -> None:
         """Switch between time and steps, if known, and show everything."""
-        if self.has_steps:
+        if self.no_steps is None:
             self.set_view(View(AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]))
 
     def zoom(self, direction: int, at: float | None = None) -> None:
@@ -226,64 +238,31 @@ class ChartWidget(DraggedView, can_focus=True):
         """Unmark the title."""
         self.redraw()
 
-    def titled(self, chart: Chart, title: str, more: str, width: int) -> list[Line]:
-        """Put the title above the chart: with values at the cursor, or `more` and the latest."""
+    def titled(self, chart: Chart, title: str, width: int) -> list[Line]:
+        """Put the title above the chart: with values at the cursor, or how it is drawn."""
         self.area = chart.area
-        title += more if chart.reading is None else ""
+        if chart.reading is None:
+            title += f", {chart.scaling}" if chart.scaling else ""
         room = width - len(title) - 10
         note = chart.fitting(room) if chart.reading is None else chart.reading.line(room)
         return [rule(title, width, note, "strong" if self.has_focus else "title"), *chart.lines]
 
 
-USUAL = ChartOptions(fitted=True, smoothing=WEIGHTS[1])
-"""How the loss is drawn by default."""
-
-
 class LossChart(ChartWidget):
-    """Median, band, and outliers; draws only if its data, options, or size changed."""
+    """The losses of a job: median, band, and outliers; or another metric of the job."""
+
+    _data: ChartData
 
     def __init__(self, *, id: str | None = "chart", glance: bool = False) -> None:
         """With `glance`, it handles neither keys nor the mouse."""
-        super().__init__(id=id)
+        super().__init__(ChartData(), id=id)
         self.can_focus = self.takes_mouse = not glance
-        self._data = ChartData()
         self.shown = LOSS
-        self._figure: ChartData | None = None
-        """The metric shown instead of the loss."""
-        self._stepped: ChartData | None = None
-        self._options = USUAL
-        self._job = ""
-        self._plot = LastPlot()
-        self._asked: tuple[View, tuple[float | None, float | None]] | None = None
-        """The time requested for a view by step; cached, because the answer would change it."""
+        self.options = ChartOptions(smoothing=USUAL_WEIGHT)
 
-    @property
-    def options(self) -> ChartOptions:
-        """How the chart is drawn."""
-        return replace(self._options, view=self.view)
-
-    def show(
-        self,
-        data: ChartData,
-        options: ChartOptions | None = None,
-        job: str = "",
-        *,
-        rank: int | None = None,
-    ) -> None:
-        """Show new data; showing the same object again costs nothing.
-
-        Args:
-            data: the data.
-            options: how to draw it; None keeps the chart's own options.
-            job: the job named in the title.
-            rank: the selected rank; None keeps the current one.
-        """
-        wanted = self._options if options is None else replace(options, view=self._options.view)
-        if rank is not None:
-            wanted = replace(wanted, rank=rank)
-        if data is self._data and wanted == self._options and job == self._job:
-            return
-        is_other = job != self._job
+    def show_job(self, data: ChartData, job: str = "", rank: int = 0) -> None:
+        """Show a job's losses, with a selected rank; `job` is named in the title."""
+        is_other = job != self._title
         if is_other:
             self.view = View()  # the zoomed range belongs to another job
             if self.shown != THROUGHPUT:
@@ -291,169 +270,67 @@ class LossChart(ChartWidget):
         newly_stepped = data.stepped is not None and (is_other or self._data.stepped is None)
         if newly_stepped and self.view == View():
             self.view = View("step")  # by time, most samples are missing
-        self._data, self._options, self._job = data, wanted, job
-        self.show_as(self.shown)
+        if rank != self.options.rank:
+            self.set_options(rank=rank)
+        self.show(data, job)
 
     @property
-    def has_steps(self) -> bool:
-        """Whether the steps of its points are known."""
-        return no_steps(self._data) is None
-
-    @property
-    def no_steps(self) -> str:
-        """Why it cannot be drawn by step."""
-        return no_steps(self._data) or ""
-
-    def time_span(self) -> tuple[float | None, float | None]:
-        """The time to read; for a view by step, the time that these steps took."""
-        if self.view.axis == "time":
-            return super().time_span()
-        if self._asked is None or self._asked[0] != self._part:
-            self._asked = self._part, step_times(self._data, self.view)
-        return self._asked[1]
-
-    def time_view(self) -> View:
-        """The view as time; for a view by step, the approximate times of these steps."""
-        if self.view.axis == "time":
-            return self.view
-        if self._data.stepped is not None:
-            return View()
-        span, right = self.time_span()
-        at = self.view.cursor
-        return View("time", span, right, None if at is None else step_moment(self._data, at))
-
-    @property
-    def _part(self) -> View:
-        return replace(self.view, cursor=None)
-
-    def next_mode(self) -> None:
-        """Switch between median, all ranks, and one rank."""
-        mode = MODES[(MODES.index(self._options.mode) + 1) % len(MODES)]
-        self._set(replace(self._options, mode=mode))
+    def no_steps(self) -> str | None:
+        """Why it cannot be drawn by step; None if it can."""
+        return no_steps(self._data)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All metrics, the loss first."""
         return names_of(self._data)
 
-    def show_as(self, name: str) -> None:
-        """Show the loss, or another metric instead."""
-        self._figure = None if name == LOSS else shown_as(self._data, name)
-        self._stepped = None
-        super().show_as(name)
+    def next_mode(self) -> None:
+        """Switch between median, all ranks, and one rank."""
+        mode = MODES[(MODES.index(self.options.mode) + 1) % len(MODES)]
+        self.set_options(mode=mode)
 
-    def next_scale(self) -> None:
-        """Switch between a fitted, a logarithmic, and a linear axis."""
-        fitted, logarithmic = self._options.fitted, self._options.logarithmic
-        self._set(replace(self._options, logarithmic=fitted, fitted=not fitted and not logarithmic))
-
-    def next_smoothing(self) -> None:
-        """Switch smoothing between none, 0.6, 0.9, and 0.97."""
-        self._set(replace(self._options, smoothing=next_weight(self._options.smoothing)))
-
-    def _set(self, options: ChartOptions) -> None:
-        self._options = options
-        self.redraw()
-
-    def _drawn_data(self) -> ChartData:
-        """The data to draw; for a view by step, converted once."""
-        shown = self._data if self._figure is None else self._figure
-        if self.view.axis == "time" or not self.has_steps:
-            return shown
-        if self._stepped is None:
-            self._stepped = by_step(shown)
-        return self._stepped
+    def _curves(self) -> Curves:
+        return curves_of(self._data, self.options, self.shown)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build title, plot, and axes."""
-        data = self._drawn_data()
-        options = self.options
-        if self.shown == THROUGHPUT:
-            options = replace(options, fitted=False)
-        elif (
-            self.shown != LOSS
-        ):  # a single curve of the job; schedules and evaluations have no noise
-            options = replace(options, mode="median", smoothing=0.0)
-        chart = draw_chart(data, options, width - 1, height - 1, plotted=self._plot)
+        curves = self._curves()
+        chart = draw_curves(curves, self.options, width - 1, height - 1)
         name = "throughput, steps/s" if self.shown == THROUGHPUT else self.shown
-        title = f"{name} for {self._job}" if self._job else name
-        more = "".join(f", {word}" for word in self._words(data, chart, options) if word)
-        return self.titled(chart, title, more, width)
+        title = f"{name} for {self._title}" if self._title else name
+        if chart.reading is None:
+            title += f", {self._range(curves)}" + ", by step" * curves.by_step
+        return self.titled(chart, title, width)
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the curves and marks."""
-        from ddptop.charts.help import explain_loss
+        return explain_loss(self.shown, self.options, by_step=self._curves().by_step)
 
-        return explain_loss(self._drawn_data(), self.options)
-
-    def _words(self, data: ChartData, chart: Chart, options: ChartOptions) -> list[str]:
-        """How the chart is drawn, for the title."""
+    def _range(self, curves: Curves) -> str:
+        """The visible range, for the title."""
         view = self.view
-        if view.span is None and data.watched and data.window_s is None:
-            shown = "since first observed"
-        elif data.by_step:
-            shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
-        elif view.span is not None and view.right is not None:
-            shown = window_label(view.span).removeprefix("last ")
-        else:
-            shown = window_label(view.span if view.span is not None else data.window_s)
-        return [
-            shown,
-            _by_step(data) if data.by_step else "",
-            chart.scaling or _no_log(chart) if options.logarithmic else chart.scaling,
-            f"smoothing {options.smoothing:g}" if options.smoothing else "",
-        ]
-
-
-def _no_log(chart: Chart) -> str:
-    """The axis label if a logarithmic axis was requested and is not drawn."""
-    return "log scale" if chart.area is None else "log scale: n/a (no positive values)"
-
-
-def _by_step(data: ChartData) -> str:
-    """What the step axis counts."""
-    number = len(data.attempts)
-    return "by step" if number < 2 else f"by step, {number} attempts joined"
+        if view.span is None and curves.watched and curves.window_s is None:
+            return "since first observed"
+        if curves.by_step:
+            return "whole run" if view.span is None else f"{view.span:,.0f} steps"
+        if view.span is not None and view.right is not None:
+            return window_label(view.span).removeprefix("last ")
+        return window_label(view.span if view.span is not None else curves.window_s)
 
 
 class FigureChart(ChartWidget):
-    """Curves of one unit share a plot; draws only if its data, options, or size changed."""
+    """Curves of several metrics; those of one unit share a plot."""
+
+    _data: Curves
 
     def __init__(self, title: str = "", *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._title = title
-        self._data = FiguresData()
-        self._options = FigureOptions()
-
-    @property
-    def options(self) -> FigureOptions:
-        """How the chart is drawn."""
-        return replace(self._options, view=self.view)
-
-    def show(self, data: FiguresData, title: str | None = None) -> None:
-        """Show new curves and a title; showing the same objects again costs nothing."""
-        if data is self._data and title in (None, self._title):
-            return
-        self._data, self._title = data, self._title if title is None else title
-        self.redraw()
+        super().__init__(Curves(), title, id=id)
 
     def next_mode(self) -> None:
         """Put the next unit first."""
         units = len(units_of(self._data))
         if units > 1:
-            self._set(replace(self._options, first=(self._options.first + 1) % units))
-
-    def next_scale(self) -> None:
-        """Switch between linear and logarithmic values."""
-        self._set(replace(self._options, logarithmic=not self._options.logarithmic))
-
-    def next_smoothing(self) -> None:
-        """Switch smoothing between none, 0.6, 0.9, and 0.97."""
-        self._set(replace(self._options, smoothing=next_weight(self._options.smoothing)))
-
-    def _set(self, options: FigureOptions) -> None:
-        self._options = options
-        self.redraw()
+            self.set_options(first=(self.options.first + 1) % units)
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the curves and marks."""
@@ -461,44 +338,29 @@ class FigureChart(ChartWidget):
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the title, a plot for each unit, and the axis."""
-        chart = draw_figures(self._data, self.options, width - 1, height - 1)
-        more = ", log scale" if self._options.logarithmic else ""
-        if self._options.smoothing:
-            more += f", smoothing {self._options.smoothing:g}"
-        return self.titled(chart, self._title, more, width)
+        chart = draw_curves(self._data, self.options, width - 1, height - 1)
+        return self.titled(chart, self._title, width)
 
 
 class SplitChart(ChartWidget):
-    """Data wait, compute, and synchronization as a stack; draws only if something changed."""
+    """Data wait, compute, and synchronization as a stack."""
+
+    _data: SplitData
 
     def __init__(self, title: str = "step time", *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._title = title
-        self._data = SplitData()
-        self._options = SplitOptions()
+        super().__init__(SplitData(), title, id=id)
 
-    @property
-    def options(self) -> SplitOptions:
-        """How the chart is drawn."""
-        return replace(self._options, view=self.view)
+    def next_scale(self) -> None:
+        """A stack has no logarithmic axis."""
 
-    def show(self, data: SplitData, title: str | None = None) -> None:
-        """Show new parts and a title; showing the same objects again costs nothing."""
-        if data is self._data and title in (None, self._title):
-            return
-        self._data, self._title = data, self._title if title is None else title
-        self.redraw()
-
-    def next_mode(self) -> None:
-        """Switch between seconds and shares of the step."""
-        self._options = replace(self._options, shares=not self._options.shares)
-        self.redraw()
+    def next_smoothing(self) -> None:
+        """A stack is not smoothed."""
 
     def explain(self) -> list[tuple[str, str]]:
-        """Help on the curves and marks."""
+        """Help on the parts and marks."""
         return explain_split()
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the title with current values, the stack, and the axes."""
         chart = draw_split(self._data, self.options, width - 1, height - 1)
-        return self.titled(chart, self._title, ", shares" if self._options.shares else "", width)
+        return self.titled(chart, self._title, width)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.charts.compared import by_step_data, by_time_data, name_of, without_steps
-from ddptop.charts.figures import FiguresData
-from ddptop.charts.window import View
+from ddptop.charts.compared import compared_curves, name_of, without_steps
+from ddptop.charts.curves import USUAL_WEIGHT, ChartOptions
+from ddptop.charts.window import Axis, View
 from ddptop.draw.compare import Row, companion_row, explained, rows
 from ddptop.job.compare import LOSS, Comparison, Run, names_of
 from ddptop.job.figures.columns import Column
 from ddptop.job.keys import key
 from ddptop.job.record import Job
-from ddptop.sources.compare import Compared
 from ddptop.tui.widgets.charts import FigureChart
 from ddptop.tui.widgets.table import Table
 
@@ -24,60 +23,46 @@ class CompareChart(FigureChart):
     def __init__(self) -> None:
         super().__init__(LOSS, id="curves")
         self.shown = LOSS
+        self.options = ChartOptions(smoothing=USUAL_WEIGHT)
         self._runs: Sequence[Run] = ()
-        self._compared = Compared()
-        self._by_time = FiguresData()
-        self._by_step: FiguresData | None = None
         self._wants_steps = True
-        self._why_not = ""
 
     @property
-    def has_steps(self) -> bool:
-        """Whether all jobs report their steps."""
-        return self._by_step is not None
-
-    @property
-    def no_steps(self) -> str:
-        """Which jobs have unknown steps."""
-        return self._why_not
-
-    def show_jobs(self, compared: Compared | None, runs: Sequence[Run]) -> None:
-        """Show the jobs' losses; keeps the range unless the axis changes."""
-        compared, before = compared or Compared(), self._compared
-        self._compared, self._runs = compared, runs
-        if compared.by_time is not before.by_time:
-            self.show_as(self.shown)
-        self._why_not = without_steps(runs)
-        axis = "step" if self.has_steps and self._wants_steps else "time"
-        if axis != self.view.axis:
-            self.view = View("step" if axis == "step" else "time")
-        self._draw()
+    def no_steps(self) -> str | None:
+        """Which jobs have unknown steps; None if none has."""
+        return without_steps(self._runs)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The loss, and every metric that any of the jobs reported."""
         return names_of(self._runs)
 
+    def show_runs(self, runs: Sequence[Run]) -> None:
+        """Show the jobs' losses; keeps the range unless the axis changes."""
+        known, self._runs = self._runs, runs
+        if list(map(_drawn, runs)) == list(map(_drawn, known)):
+            return
+        axis: Axis = "step" if self._wants_steps and self.no_steps is None else "time"
+        if axis != self.view.axis:
+            self.view = View(axis)
+        self._update()
+
     def show_as(self, name: str) -> None:
         """Compare the jobs by their loss or another metric."""
-        self._by_time, self._by_step = self._compared.by_time, self._compared.by_step
-        if name != LOSS:
-            self._by_time = by_time_data(self._runs, name)
-            self._by_step = by_step_data(self._runs, name)
         super().show_as(name)
-        self._draw()
+        self._update()
 
     def next_axis(self) -> None:
         """Switch between steps and time, and show everything."""
         super().next_axis()
         self._wants_steps = self.view.axis == "step"
-        self._draw()
+        self._update()
 
-    def _draw(self) -> None:
-        by_step = self.view.axis == "step" and self._by_step is not None
-        data = self._by_step if by_step else None
-        since = "since each job's start" if len(self._by_time.curves) > 1 else "since its start"
-        self.show(data or self._by_time, f"{self.shown} {'by step' if by_step else since}")
+    def _update(self) -> None:
+        by_step = self.view.axis == "step"
+        since = "since each job's start" if len(self._runs) > 1 else "since its start"
+        data = compared_curves(self._runs, self.shown, by_step=by_step)
+        self.show(data, f"{self.shown} {'by step' if by_step else since}")
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the curves."""
@@ -102,6 +87,11 @@ class CompareChart(FigureChart):
             ("A↻1", "attempt 1 of job A starts here; all of its ranks were restarted"),
             ("✕", "the loss was NaN or infinite here"),
         ]
+
+
+def _drawn(run: Run) -> tuple[object, ...]:
+    """What the chart shows of a job."""
+    return run.job, run.curve, run.scalars, run.trouble
 
 
 LABEL = Column("what", "", 24)

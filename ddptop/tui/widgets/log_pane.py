@@ -116,7 +116,7 @@ class LogPane(Vertical):
             pager.reader.poll()
         else:
             self._wanted = wanted
-            pager.following, pager.held = True, False
+            pager.following = True
             pager.open(wanted)
             self._update_title()
 

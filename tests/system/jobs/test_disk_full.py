@@ -19,19 +19,6 @@ pytestmark = [pytest.mark.tmux, pytest.mark.torch]
 
 SIZE_MIB = 16
 
-FLOOD = '''
-"""Prints so many bytes per second; a failed print ends it."""
-import os, sys, time
-rate, stop = int(sys.argv[1]) * 10**6, sys.argv[2]
-line = "x" * 9_999 + "\\n"
-began, printed = time.monotonic(), 0
-while not os.path.exists(stop):
-    for _ in range(100):
-        sys.stdout.write(line)
-    sys.stdout.flush()
-    printed += 100 * len(line)
-    time.sleep(max(0, began + printed / rate - time.monotonic()))
-'''
 
 PRINTER = '''
 """Prints numbered lines that hardly compress, and dies when a print fails."""
@@ -172,31 +159,3 @@ def test_full_disk_affects_neither_the_training_nor_its_result(
         assert shown[-1] == f"rank {rank} is done"
     assert not (job.folder() / "reserve").exists()
     assert json.loads(next((job.folder() / "nodes").glob("*.json")).read_text())["alerts"] == []
-
-
-@pytest.mark.parametrize(
-    ("small_disk", "rate", "written_mib"),
-    [(128, 10, 40), (1024, 200, 400)],
-    indirect=["small_disk"],
-)
-def test_a_rank_may_flood_a_full_disk(
-    small_disk, launch_script, tmp_path, wait_until, rate, written_mib
-):
-    """The log's blocks hold what the rank prints in 1.3 s or more: a busy machine needs as much."""
-    stop = tmp_path / "stop"
-    text = f"import sys; sys.argv[1:] = ['{rate}', {str(stop)!r}]\n{FLOOD}"
-    job = launch_script(text, "--max-restarts", "0", nproc=1, name="flood")
-    log = job.folder() / "logs" / "attempt-0" / "rank-0.log"
-    wait_until(lambda: log.exists() and log.stat().st_size > written_mib << 20)
-
-    def has_failed() -> bool:
-        return job.status()["state"] == "failed"
-
-    with Hog(small_disk / "hog"):
-        wait_until(
-            lambda: has_failed() or any(a["id"] == "disk-full" for a in job.status()["alerts"])
-        )
-        enough = log.stat().st_size + 6 * rate * 10**6
-        wait_until(lambda: log.stat().st_size > enough or has_failed())
-        stop.touch()
-        assert job.wait() == 0

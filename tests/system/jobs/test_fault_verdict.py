@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from benchmarks.faults.kinds import BY_NAME
 from benchmarks.faults.record import Step
-from benchmarks.faults.verdict import Flood, Seen, missing, story_gaps, wrong
+from benchmarks.faults.verdict import Flood, Seen, missing, wrong
 
 from ddptop_runner.model.snapshot import Event
 
@@ -115,25 +115,6 @@ NEW = {"guardian": 11, "supervisor": 12, "agent": None}
 def test_requirements_specific_to_a_fault_are_checked(fault: str, well: Seen, ill: Seen) -> None:
     assert missing(BY_NAME[fault], 1, BEFORE, well) == []
     assert len(missing(BY_NAME[fault], 1, BEFORE, ill)) == 1
-
-
-def story(*types: str, attempt: int = 0) -> list[Event]:
-    whole = ["launched", "attempt_started", "rank_started", "rank_exited", *types]
-    return [
-        event(type_, seq=number, attempt=attempt, rank=0 if type_.startswith("rank_") else None)
-        for number, type_ in enumerate(whole, 1)
-    ]
-
-
-def test_complete_events_have_no_gaps() -> None:
-    whole = story("finished")
-    assert story_gaps(whole, 0) == []
-    assert "numbers have gaps" in story_gaps(whole[1:], 0)[0]
-    assert "0 events report the end" in story_gaps(whole[:-1], 0)[0]
-    assert "2 events report the end" in story_gaps(story("finished", "finished"), 0)[0]
-    assert "attempt 1" in story_gaps(whole, 1)[0]
-    unseen_end = [one for one in whole if one.type != "rank_exited"]
-    assert any("ranks {0} started, set() ended" in one for one in story_gaps(unseen_end, 0))
 
 
 def steps(attempt: int, first: int, last: int, at: float) -> list[Step]:

@@ -239,11 +239,6 @@ def test_one_process_on_two_devices(trainings, census):
     assert job.launcher_pids == (training.roots[0].pid,)  # timeout
 
 
-def test_one_process_without_a_device(trainings):
-    job = job_of(HostCensus().scan(), trainings["single"])
-    assert (job.launcher, job.world_size, job.notes) == ("python", 1, ())
-
-
 def test_ranks_outlive_their_launcher_as_one_job(trainings, wait_until):
     """Comes last, because it ends the launcher of the first training."""
     training = trainings["torchrun"]

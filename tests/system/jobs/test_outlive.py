@@ -44,36 +44,6 @@ def test_hangup_and_killed_tmux_leave_the_job_in_attempt_0(
     assert [rank["step"] for rank in status["ranks"]] == [1000, 1000]
 
 
-def test_nohup_torchrun_dies_of_a_hangup_that_ddptop_survives(trainer, ddptop_home, wait_until):
-    """Pinned to torch 2.13, whose launcher overwrites the ignored SIGHUP it inherits."""
-    torch_version = subprocess.run(
-        [sys.executable, "-c", "from torch.version import __version__; print(__version__)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    if not torch_version.startswith("2.13."):
-        pytest.skip(f"seen on torch 2.13, here is {torch_version.strip()}")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(trainer / "train.py"), "2000", "0.05", str(trainer)]
-    with (trainer / "nohup.out").open("wb") as output:
-        launcher = subprocess.Popen(
-            ["nohup", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    wait_until(lambda: (trainer / "losses-0-1.jsonl").exists(), what="torchrun's ranks")
-    ranks = psutil.Process(launcher.pid).children()
-    launcher.send_signal(signal.SIGHUP)
-    assert launcher.wait(timeout=40) != 0
-    _, alive = psutil.wait_procs(ranks, timeout=40)
-    for process in alive:
-        process.kill()
-    assert not alive
-
-
 def test_killed_supervisor_or_agent_does_not_affect_ranks(launch, wait_until):
     job = launch(10_000, 0.05)
     wait_until(job.trains, what="training")
@@ -129,30 +99,6 @@ def test_every_killed_rank_is_restarted_on_the_first_try(launch, wait_until):
     status = job.status()
     assert (status["state"], status["restarts_left"]) == ("failed", 0)
     assert (status["cause"]["rank"], status["cause"]["signal"]) == (1, "SIGKILL")
-
-
-def test_a_hang_is_ended_with_its_evidence_and_restarted(launch_script, wait_until):
-    job = launch_script(
-        "import os, time, ddptop\n"
-        "from meeting import Meeting\n"
-        "meeting = Meeting()\n"
-        "def lost():\n"
-        "    time.sleep(600)\n"
-        "for step in range(60):\n"
-        "    if step == 20 and os.environ['RANK'] == '1' and os.environ['DDPTOP_ATTEMPT'] == '0':\n"
-        "        lost()\n"
-        "    meeting.meet()\n"
-        "    ddptop.report(loss=0.5)\n"
-        "    time.sleep(0.02)\n",
-        *["--hang-timeout", "5"],
-    )
-    assert job.wait() == 0
-    status = job.status()
-    assert (status["state"], status["attempt"], status["restarts_used"]) == ("finished", 1, 1)
-    types = [event["type"] for event in job.events()]
-    assert types.index("hang_suspected") < types.index("hang") < types.index("group_restart")
-    stacks = Path(job.events("hang")[0]["evidence"]) / "stacks-rank-1.txt"
-    assert "in lost" in stacks.read_text()
 
 
 def test_a_paused_rank_is_not_a_hang(launch_script, wait_until):

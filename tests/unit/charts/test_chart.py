@@ -8,19 +8,11 @@ import re
 import pytest
 from ddptop.charts.axis import Scale
 from ddptop.charts.braille import Canvas
-from ddptop.charts.frame import tick_rows
-from ddptop.charts.loss import (
-    VALIDATIONS,
-    ChartOptions,
-    LastPlot,
-    draw_chart,
-    rates,
-    throughput,
-    value_range,
-)
-from ddptop.charts.smooth import WEIGHTS
+from ddptop.charts.curves import WEIGHTS, ChartOptions, draw_curves
+from ddptop.charts.frame import Chart, tick_rows, value_range
+from ddptop.charts.loss import LOSS, THROUGHPUT, VALIDATIONS, curves_of, rates
 from ddptop.charts.window import View
-from ddptop.job.series import ChartData, Points, across, bin_points, ratios
+from ddptop.job.series import ChartData, Points, bin_points, middle_of
 from ddptop.style import Line, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,22 +81,23 @@ class TestSeries:
         one = Points(t=[0], low=[1], mean=[1], high=[1], not_finite=[75, 500])
         assert bin_points(one, 0, 100, 10).not_finite == {7}
 
-    def test_across_is_the_median_between_least_and_greatest(self) -> None:
-        ranks = [bin_points(points([v]), 0, 1, 1) for v in (1, 2, 9)]
-        together = across(ranks, 1)
-        assert (together.low, together.mean, together.high) == ([1], [2], [9])
+    def test_the_middle_is_the_median_between_least_and_greatest(self) -> None:
+        middle = middle_of({rank: points([v, None]) for rank, v in enumerate((1.0, 2.0, 9.0))})
+        assert middle is not None
+        assert (middle.low, middle.mean, middle.high) == ([1], [2], [9])
 
-    def test_a_rank_that_an_alert_names_is_drawn_with_its_distance(self) -> None:
-        ranks = {r: bin_points(points([3.0 if r == 2 else 2.0] * 50), 0, 50, 50) for r in range(4)}
-        assert ratios(ranks, (2,), 50) == {2: pytest.approx(0.5)}
-        assert ratios(ranks, (), 50) == {}, "whatever its distance, no other is"
 
-    def test_its_distance_is_that_of_now(self) -> None:
-        early = [9.0] * 20 + [2.0] * 80
-        ranks = {
-            r: bin_points(points(early if r == 0 else [2.0] * 100), 0, 100, 100) for r in range(4)
-        }
-        assert ratios(ranks, (0, 17), 100) == {0: 0.0}
+def losses(series: dict[int, Points] | None = None, **more: object) -> ChartData:
+    """The losses of these ranks; those in `odd` hold up the others."""
+    series = series or {}
+    odd = dict(more.pop("odd", {}))
+    return ChartData(middle=middle_of(series), number=len(series), series=series, apart=odd, **more)
+
+
+def draw_chart(
+    data: ChartData, options: ChartOptions, width: int, height: int, name: str = LOSS
+) -> Chart:
+    return draw_curves(curves_of(data, options, name), options, width, height)
 
 
 def chart(data: ChartData, width: int = 40, height: int = 7, **options: object) -> list[str]:
@@ -115,7 +108,7 @@ def chart(data: ChartData, width: int = 40, height: int = 7, **options: object) 
 
 class TestChart:
     def test_a_falling_loss(self) -> None:
-        data = ChartData({0: points([8 - 6 * i / 99 for i in range(100)])}, since=0, until=100)
+        data = losses({0: points([8 - 6 * i / 99 for i in range(100)])}, since=0, until=100)
         assert chart(data) == [
             "     8 ┤⠒⠤⢄⣀┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈",
             "       │    ⠉⠑⠒⠤⢄⣀                      ",
@@ -127,7 +120,7 @@ class TestChart:
         ]
 
     def test_a_gap_is_a_gap(self) -> None:
-        data = ChartData({0: points([2.0] * 30 + [None] * 40 + [2.0] * 30)}, since=0, until=100)
+        data = losses({0: points([2.0] * 30 + [None] * 40 + [2.0] * 30)}, since=0, until=100)
         assert chart(data, width=58)[2] == (
             "       │⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀                    ⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀"
         )
@@ -136,50 +129,42 @@ class TestChart:
         def sparse(level: float) -> Points:
             return points(([level, None, None, None] * 10 + [None] * 30 + [level] * 2), 1.0)
 
-        data = ChartData({r: sparse(2.0 + r / 10) for r in range(3)}, since=0, until=72)
+        data = losses({r: sparse(2.0 + r / 10) for r in range(3)}, since=0, until=72)
         top = draw_chart(data, ChartOptions(), 44, 9).lines[0]
         cells = "".join("#" if style == "band" else "." for text, style in top for _ in text)
         assert cells[8:] == "#" * 19 + "." * 16 + "#"
 
     def test_a_restart_is_a_mark_that_curves_do_not_cross(self) -> None:
         jump = points([2.0] * 50 + [3.0] * 50)
-        without = chart(ChartData({0: jump}, since=0, until=100))
-        lines = chart(ChartData({0: jump}, since=0, until=100, marks=((50.0, "attempt 1"),)))
+        without = chart(losses({0: jump}, since=0, until=100))
+        lines = chart(losses({0: jump}, since=0, until=100, marks=((50.0, "attempt 1"),)))
         assert without[1][8 + 16] not in " ┊"
         assert lines[0] == "     3 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒"
         assert lines[1] == "       │                ┊ attempt 1     ", "below the curve"
 
     def test_a_mark_is_labeled_on_the_side_that_has_room(self) -> None:
         flat = {0: points([2.0] * 100)}
-        early = chart(ChartData(flat, since=0, until=100, marks=((50.0, "attempt 1"),)))
+        early = chart(losses(flat, since=0, until=100, marks=((50.0, "attempt 1"),)))
         assert early[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┊ attempt 1 ┈┈┈┈"
-        late = chart(ChartData(flat, since=0, until=100, marks=((97.0, "attempt 1"),)))
+        late = chart(losses(flat, since=0, until=100, marks=((97.0, "attempt 1"),)))
         assert late[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈ attempt 1 ┊"
 
     def test_nan_is_detected_and_reported(self) -> None:
         one = points([2.0] * 100)
         bad = Points(one.t, one.low, one.mean, one.high, not_finite=[40.0])
-        data = ChartData({0: one, 1: bad}, since=0, until=100)
+        data = losses({0: one, 1: bad}, since=0, until=100)
         drawn = draw_chart(data, ChartOptions(), 40, 7)
         assert "✕" in plain(drawn.lines[-2])
-        assert "rank 1 ✕ NaN" in plain(drawn.note)
+        assert "rank 1 ✕ NaN" in plain(drawn.notes[0])
 
-    def test_an_outlier_is_drawn_only_where_it_is_away(self) -> None:
+    def test_an_outlier_is_behind_the_median_and_named(self) -> None:
         drifting = [2.0] * 50 + [3.0] * 50
         series = {r: points(drifting if r == 3 else [2.0] * 100) for r in range(4)}
-        data = ChartData(series, since=0, until=100, odd=(3,))
-        drawn = draw_chart(data, ChartOptions(), 58, 9)
-        bad = [
-            (y, i)
-            for y, line in enumerate(drawn.lines)
-            for i, s in enumerate(line)
-            if s[1] == "warn"
-        ]
-        assert bad
-        assert "rank 3 +50%" in plain(drawn.note)
-        for y, index in bad:
-            before = sum(len(text) for text, _ in drawn.lines[y][:index])
-            assert before >= 8 + 21
+        drawn = draw_chart(losses(series, since=0, until=100, odd={3: 0.5}), ChartOptions(), 70, 9)
+        where = dots_in(drawn.lines, "warn")
+        assert where and min(x for x, _ in where) >= 8 + 20
+        assert plain(drawn.notes[0]).startswith("rank 3 +50%")
+        assert any(plain(line).endswith(" rank 3") for line in drawn.lines)
 
     def test_names_stand_at_the_ends_of_their_curves(self) -> None:
         series = {
@@ -187,7 +172,7 @@ class TestChart:
             1: points([2.0] * 50 + [4.0] * 50),
             2: points([2.0] * 100),
         }
-        data = ChartData(series, since=0, until=100)
+        data = losses(series, since=0, until=100)
         lines = draw_chart(data, ChartOptions(mode="rank", rank=1), 80, 16).lines
         ends = {plain(line)[-6:].strip(): y for y, line in enumerate(lines)}
         rows = [y for y, line in enumerate(lines) if any(s == "chosen" for _, s in line)]
@@ -195,44 +180,48 @@ class TestChart:
         assert ends["median"] > ends["rank 1"] + 3
 
     def test_one_rank_and_all_ranks(self) -> None:
-        data = ChartData({r: points([2.0 + r] * 100) for r in range(2)}, since=0, until=100)
-        for mode, said in (("rank", "rank 1  ━ median"), ("ranks", "rank 1  ━ others")):
+        data = losses({r: points([2.0 + r] * 100) for r in range(2)}, since=0, until=100)
+        for mode, legend in (
+            ("rank", "━ rank 1 3.0000  ━ median 2.5000"),
+            ("ranks", "━ rank 1 3.0000"),
+        ):
             drawn = draw_chart(data, ChartOptions(mode, 1), 40, 7)
-            assert said in plain(drawn.note)
-            assert any(style == "chosen" for line in drawn.lines for _, style in line)
+            assert plain(drawn.notes[0]) == legend
+            styles = {style for line in drawn.lines for _, style in line}
+            assert {"chosen", "dim"} <= styles
 
     def test_a_window_counts_back_from_now(self) -> None:
-        data = ChartData({0: points([2.0] * 300)}, since=0, until=300, window_s=300)
+        data = losses({0: points([2.0] * 300)}, since=0, until=300, window_s=300)
         assert chart(data, width=80)[-1].split() == ["-5m", "-4m", "-3m", "-2m", "-1m", "now"]
-        ended = ChartData({0: points([2.0] * 300)}, since=0, until=300, window_s=300, ended=True)
+        ended = losses({0: points([2.0] * 300)}, since=0, until=300, window_s=300, ended=True)
         assert chart(ended, width=60)[-1].split()[-1] == "end"
 
     def test_nothing_yet_is_said(self) -> None:
-        assert "no loss yet" in "".join(chart(ChartData({}, since=0, until=100)))
+        assert "no loss yet" in "".join(chart(losses({}, since=0, until=100)))
 
     def test_too_small_is_said(self) -> None:
-        drawn = draw_chart(ChartData({0: points([1.0])}, since=0, until=1), ChartOptions(), 12, 2)
+        drawn = draw_chart(losses({0: points([1.0])}, since=0, until=1), ChartOptions(), 12, 2)
         assert plain(drawn.lines[0]) == "too small for a chart"
 
     def test_a_logarithmic_axis_needs_a_positive_loss(self) -> None:
-        falling = ChartData(
+        falling = losses(
             {0: points([10.0 ** (2 - i / 25) for i in range(100)])}, since=0, until=100
         )
         labels = [line[:7].strip() for line in chart(falling, height=12, logarithmic=True)]
-        assert [label for label in labels if label] == ["100", "10", "1", "0.1"]
-        negative = ChartData({0: points([-1.0] * 100)}, since=0, until=100)
+        assert [label for label in labels if label] == ["100", "10", "1", "0.1", "0.01"]
+        negative = losses({0: points([-1.0] * 100)}, since=0, until=100)
         assert len(chart(negative, logarithmic=True)) == 7
 
 
 class TestSmoothed:
-    DATA = ChartData(
+    DATA = losses(
         {
             rank: points([2.0 + (rank == 3) * 2 + (t % 7) / 10 for t in range(200)])
             for rank in range(4)
         },
         since=0,
         until=200,
-        odd=(3,),
+        odd={3: 0.5},
     )
 
     @pytest.mark.parametrize("mode", ["median", "ranks", "rank"])
@@ -266,7 +255,7 @@ def test_the_median_lies_between_the_least_and_the_greatest(
         rank: points([None if t in missing else v for t, v in enumerate(values)])
         for rank, values in enumerate(ranks)
     }
-    data = ChartData(series, since=0, until=30, marks=((11.0, "attempt 1"),))
+    data = losses(series, since=0, until=30, marks=((11.0, "attempt 1"),))
     for at in range(30):
         options = ChartOptions(
             logarithmic=logarithmic, smoothing=weight, view=View(cursor=at + 0.5)
@@ -282,7 +271,7 @@ def test_the_median_lies_between_the_least_and_the_greatest(
 @pytest.mark.parametrize("weight", [0.6, 0.97])
 def test_the_median_of_a_falling_loss_lies_on_the_band(weight: float) -> None:
     series = {r: points([9.0 * 0.9**t + r / 100 for t in range(60)]) for r in range(4)}
-    data = ChartData(series, since=0, until=60)
+    data = losses(series, since=0, until=60)
     for at in range(1, 60):
         options = ChartOptions(smoothing=weight, view=View(cursor=at + 0.5))
         reading = draw_chart(data, options, 68, 20).reading
@@ -306,7 +295,7 @@ def dots_in(lines: list[Line], style: str) -> set[tuple[int, int]]:
 class TestValidation:
     """Evaluations every 20 s of a loss above and one below the training loss."""
 
-    DATA = ChartData({0: points([4.0 - t / 50 for t in range(100)])}, since=0, until=100)
+    DATA = losses({0: points([4.0 - t / 50 for t in range(100)])}, since=0, until=100)
 
     def test_each_evaluation_is_a_marker_on_a_dim_line(self) -> None:
         rare = points([4.6 - t / 5 for t in range(5)], every_s=20.0, start=10.0)
@@ -326,55 +315,44 @@ class TestValidation:
 
 class TestFewSamples:
     def test_a_lone_sample_is_a_square_of_dots(self) -> None:
-        data = ChartData({0: points([None] * 50 + [2.0])}, since=0, until=100)
+        data = losses({0: points([None] * 50 + [2.0])}, since=0, until=100)
         drawn = draw_chart(data, ChartOptions(), 60, 8)
         dots = [c for line in drawn.lines for c in plain(line) if "\u2800" < c <= "\u28ff"]
         assert [bin(ord(one) - 0x2800).count("1") for one in dots] == [4]
 
     def test_what_a_logarithmic_axis_has_no_place_for_is_left_out(self) -> None:
         values: list[float | None] = [5.0] * 40 + [-1.0] * 20 + [1.0] * 40
-        data = ChartData({0: points(values)}, since=0, until=100)
+        data = losses({0: points(values)}, since=0, until=100)
         drawn = draw_chart(data, ChartOptions(logarithmic=True), 68, 8)
         assert drawn.scaling == "log scale"
         lines = [plain(line)[8:] for line in drawn.lines[:-1]]
         bare = [x for x in range(60) if not any("\u2800" < row[x] <= "\u28ff" for row in lines)]
         assert set(range(26, 34)) <= set(bare)
-        below = ChartData({0: points([-1.0] * 100)}, since=0, until=100)
-        assert not draw_chart(below, ChartOptions(logarithmic=True), 60, 8).scaling
+        below = losses({0: points([-1.0] * 100)}, since=0, until=100)
+        assert "n/a" in draw_chart(below, ChartOptions(logarithmic=True), 60, 8).scaling
 
 
 class TestRange:
     def test_single_spike_is_clipped_and_labeled(self) -> None:
         values = [2.0 + i / 100 for i in range(100)]
-        _, high = value_range([*values, 1e6], False)
+        _, high = value_range([*values, 1e6])
         assert high < 10
-        data = ChartData({0: points([*values, 1e6])}, since=0, until=101)
-        assert "peak 1.00e6 clipped" in plain(draw_chart(data, ChartOptions(), 300, 9).note)
+        data = losses({0: points([*values, 1e6])}, since=0, until=101)
+        assert "peak 1.00e6 clipped" in plain(draw_chart(data, ChartOptions(), 300, 9).notes[0])
 
     def test_equal_values_have_room(self) -> None:
-        assert value_range([0.0, 0.0], False) == (-0.5, 0.5)
-        assert value_range([], False) == (0.0, 1.0)
+        assert value_range([0.0, 0.0]) == (-0.5, 0.5)
+        assert value_range([]) == (0.0, 1.0)
 
 
 class TestOutliersAndLabels:
     def test_a_long_label_moves_the_whole_axis(self) -> None:
         values: list[float | None] = [0.001034 - place * 2e-7 for place in range(30)]
-        data = ChartData(series={0: points(values)}, since=0.0, until=30.0)
+        data = losses(series={0: points(values)}, since=0.0, until=30.0)
         lines = [plain(one) for one in draw_chart(data, ChartOptions(), 80, 12).lines]
         axis = {one.index(mark) for one in lines[:-1] for mark in "┤│" if mark in one}
         assert len(axis) == 1
         assert any(re.search(r"0\.0010\d\d ┤", one) for one in lines)
-
-
-def test_columns_are_reused_for_a_new_height_and_refilled_for_new_data() -> None:
-    plotted, data = LastPlot(), ChartData({0: points([3.0, 2.0, 1.0])}, since=0, until=3)
-    low = draw_chart(data, ChartOptions(), 40, 7, plotted=plotted)
-    known = plotted(data, 0, 3, 10)
-    assert plotted(data, 0, 3, 10) is known
-    assert plotted(data, 1, 3, 10) is not known
-    assert plotted(ChartData({0: points([1.0])}, since=0, until=3), 1, 3, 10).ranks != known.ranks
-    assert draw_chart(data, ChartOptions(), 40, 7, plotted=plotted).lines == low.lines
-    assert draw_chart(data, ChartOptions(), 40, 7).lines == low.lines
 
 
 @pytest.mark.parametrize("rows", range(2, 30))
@@ -398,31 +376,25 @@ def test_a_label_is_the_value_of_its_row() -> None:
 
 
 class TestAStartThatFlattens:
-    def drawn(self, values: list[float | None], **options: object) -> list[str]:
-        data = ChartData({0: points(values)}, since=0, until=len(values))
-        found = draw_chart(data, ChartOptions(fitted=True, **options), 60, 8)
-        return [found.scaling, *map(plain, found.lines)]
+    VALUES: list[float | None] = [90.0] * 3 + [80.0] * 3 + [2 + i % 5 / 50 for i in range(94)]
 
-    def test_a_steep_fall_makes_the_axis_logarithmic(self) -> None:
-        falling = [2 * 0.93**i + 0.01 for i in range(100)]
-        assert self.drawn(falling)[0] == "log scale"
-
-    def test_what_is_flat_even_then_is_fitted_to_its_last_half(self) -> None:
-        scaling, *lines = self.drawn([90.0] * 3 + [80.0] * 3 + [2 + i % 5 / 50 for i in range(94)])
-        assert scaling == "fit to last half"
-        labels = [float(line.split("┤")[0]) for line in lines if "┤" in line]
-        assert max(labels) < 3, lines
+    def test_it_is_cut_off(self) -> None:
+        data = losses({0: points(self.VALUES)}, since=0, until=100)
+        drawn = draw_chart(data, ChartOptions(), 70, 8)
+        lines = [plain(line) for line in drawn.lines]
+        assert max(float(line.split("┤")[0]) for line in lines if "┤" in line) < 3, lines
         assert not re.search("[⠁-⣿]", lines[0][:11]), "no line along the edge"
+        assert "peak 90" in plain(drawn.notes[0])
 
-    def test_the_cursor_still_reads_what_is_left_out(self) -> None:
-        values: list[float | None] = [90.0] * 3 + [80.0] * 3 + [2 + i % 5 / 50 for i in range(94)]
-        data = ChartData({0: points(values)}, since=0, until=100)
-        found = draw_chart(data, ChartOptions(fitted=True, view=View(cursor=1.0)), 60, 8)
+    def test_the_cursor_still_reads_it(self) -> None:
+        data = losses({0: points(self.VALUES)}, since=0, until=100)
+        found = draw_chart(data, ChartOptions(view=View(cursor=1.0)), 60, 8)
         assert found.reading is not None and "loss 90" in plain(found.reading.line(60))
 
-    def test_an_even_fall_stays_as_it_is(self) -> None:
-        assert self.drawn([8 - i / 20 for i in range(100)])[0] == ""
-        assert self.drawn([9.0, 5.0, 2.0, 2.0, 2.0])[0] == "", "too few to say so"
+    def test_an_even_fall_and_few_values_stay_as_they_are(self) -> None:
+        even = [8 - i / 20 for i in range(100)]
+        assert value_range(even, fitted=True) == value_range(even)
+        assert value_range([9.0, 5.0, 2.0, 2.0, 2.0], fitted=True)[1] > 9
 
 
 def test_samples_in_bursts_are_joined() -> None:
@@ -440,7 +412,7 @@ def test_a_job_that_becomes_slower_shows_it() -> None:
     by_time = dict(zip(found.t, found.mean, strict=True))
     assert by_time[50.0] == pytest.approx(10.8, abs=0.1)
     assert by_time[199.0] == pytest.approx(4.0, abs=0.1)
-    drawn = draw_chart(throughput(ChartData({0: one}, since=0, until=200)), ChartOptions(), 60, 10)
+    drawn = draw_chart(losses({0: one}, since=0, until=200), ChartOptions(), 60, 10, THROUGHPUT)
     rows = [plain(line) for line in drawn.lines]
     assert any(re.match(r" *10 ┤[⠁-⣿┈]", row) for row in rows), rows
     assert any(re.match(r" *0 ┤┈+$", row) for row in rows), "the axis begins at 0"

@@ -6,12 +6,11 @@ import math
 import random
 
 import pytest
-from ddptop.charts.figures import Curve, FigureOptions, FiguresData, draw_figures
-from ddptop.charts.loss import MODES, ChartOptions, draw_chart
-from ddptop.charts.split import PARTS, SplitData, SplitOptions, draw_split, stack_of, stacks
-from ddptop.charts.steps import by_step
+from ddptop.charts.curves import MODES, ChartOptions, Curve, Curves, draw_curves
+from ddptop.charts.loss import LOSS, THROUGHPUT, curves_of
+from ddptop.charts.split import PARTS, SplitData, draw_split, stack_of, stacks
 from ddptop.charts.window import View
-from ddptop.job.series import AttemptSteps, ChartData, Points
+from ddptop.job.series import ChartData, Points, middle_of
 from ddptop.style import plain
 
 
@@ -21,7 +20,7 @@ def points(values: list[float | None]) -> Points:
     return Points([t for t, _ in known], means, means, means)
 
 
-GPU = FiguresData(
+GPU = Curves(
     (
         Curve("load", points([50.0 + 50 * math.sin(t / 10) for t in range(100)]), "%", 0, 100),
         Curve("memory", points([60.0 * 2**30] * 100), "bytes", 0, 80 * 2**30),
@@ -34,8 +33,8 @@ GPU = FiguresData(
 )
 
 
-def figures(data: FiguresData = GPU, width: int = 80, height: int = 24, **options: object):
-    drawn = draw_figures(data, FigureOptions(**options), width, height)
+def figures(data: Curves = GPU, width: int = 80, height: int = 24, **options: object):
+    drawn = draw_curves(data, ChartOptions(**options), width, height)
     assert len(drawn.lines) == height
     return drawn, [plain(line) for line in drawn.lines]
 
@@ -62,13 +61,13 @@ class TestFigures:
 
     def test_what_has_no_room_is_said_and_a_begins_with_it(self) -> None:
         drawn, lines = figures(height=9)
-        assert "2 more: press a" in plain(drawn.note)
+        assert "2 more: press a" in plain(drawn.notes[0])
         assert not any("°C" in line for line in lines)
         drawn, lines = figures(height=9, first=3)
         assert any("°C" in line for line in lines)
 
     def test_present_values_are_in_the_note(self) -> None:
-        note = plain(figures()[0].note)
+        note = plain(figures()[0].notes[0])
         for said in ("load 27%", "memory 60.0 GiB", "power 499 W", "gpu 60 °C", "memory 70 °C"):
             assert said in note
 
@@ -77,7 +76,7 @@ class TestFigures:
         for room in range(5, 120):
             note = plain(drawn.fitting(room))
             assert len(note) <= room
-            assert plain(drawn.note).startswith(note)
+            assert plain(drawn.notes[0]).startswith(note)
 
     def test_the_cursor_reads_every_curve(self) -> None:
         drawn, lines = figures(view=View(cursor=50.0))
@@ -89,7 +88,7 @@ class TestFigures:
         assert sum(line[column] == "│" for line in lines) > len(lines) / 2
 
     def test_one_sample_is_seen(self) -> None:
-        one = FiguresData(
+        one = Curves(
             (Curve("load", points([None] * 50 + [40.0]), "%", 0, 100),), since=0, until=100
         )
         _, lines = figures(one, height=8)
@@ -98,7 +97,7 @@ class TestFigures:
     def test_a_gap_is_a_gap(self) -> None:
         values = [10.0] * 30 + [None] * 40 + [10.0] * 30
         _, lines = figures(
-            FiguresData((Curve("load", points(values), "%", 0, 100),), since=0, until=100)
+            Curves((Curve("load", points(values), "%", 0, 100),), since=0, until=100)
         )
         row = next(line for line in lines if "\u28c0" in line or "⠤" in line or "⠒" in line)
         plot = row[row.index("┤" if "┤" in row else "│") + 1 :]
@@ -106,7 +105,7 @@ class TestFigures:
         assert len(empty) > 20
 
     def test_losses_of_two_jobs_share_a_plot(self) -> None:
-        two = FiguresData(
+        two = Curves(
             tuple(Curve(n, points([v] * 100), "loss") for n, v in (("a", 2.0), ("b", 3.0))),
             since=0,
             until=100,
@@ -116,7 +115,7 @@ class TestFigures:
         assert [line[-1] for line in lines if line[-1] in "ab"] == ["b", "a"]
 
     def test_nothing_yet_and_too_small(self) -> None:
-        assert "no data yet" in "".join(figures(FiguresData())[1])
+        assert "no data yet" in "".join(figures(Curves())[1])
         assert figures(width=12, height=3)[1][0] == "too small for a chart"
 
     @pytest.mark.parametrize("size", [(60, 5), (60, 18), (300, 100)])
@@ -138,7 +137,7 @@ SPLIT = SplitData(
 
 
 def split(data: SplitData = SPLIT, width: int = 60, height: int = 9, **options: object):
-    drawn = draw_split(data, SplitOptions(**options), width, height)
+    drawn = draw_split(data, ChartOptions(**options), width, height)
     assert len(drawn.lines) == height
     return drawn, [plain(line) for line in drawn.lines]
 
@@ -171,11 +170,10 @@ class TestSplit:
         assert late == "▒▒████▓▓"
 
     def test_the_legend_tells_the_present(self) -> None:
-        note = plain(split(width=120)[0].note)
+        note = plain(split(width=120)[0].notes[0])
         assert note == "step 400 ms  ▒ data wait 100 ms  █ compute 200 ms  ▓ sync 100 ms"
         drawn = split()[0]
         assert plain(drawn.fitting(60)) == "▒ data wait 100 ms  █ compute 200 ms  ▓ sync 100 ms"
-        assert plain(drawn.fitting(45)) == "▒ data 100 ms █ compute 200 ms ▓ sync 100 ms"
         assert plain(drawn.fitting(40)) == "▒ data wait █ compute ▓ sync"
 
     def test_the_cursor_reads_the_parts(self) -> None:
@@ -184,12 +182,6 @@ class TestSplit:
         assert plain(drawn.reading.line(99)) == (
             "20s in  step 400 ms  ▒ data wait 100 ms 25%  ░ other 300 ms 75%"
         )
-
-    def test_shares(self) -> None:
-        _, lines = split(shares=True)
-        assert [line[:6].strip() for line in lines if "┤" in line] == ["100%", "50%", "0%"]
-        assert "".join(line[55] for line in reversed(lines[:-1])) == "▒▒████▓▓"
-        assert "step 400 ms" in plain(split(width=120, shares=True)[0].note)
 
     def test_a_gap_stays_empty(self) -> None:
         half = [t for t in range(SECONDS) if not 30 <= t < 70]
@@ -226,19 +218,23 @@ def test_any_samples_are_drawn_at_any_size() -> None:
     for _ in range(60):
         width, height = chance.randrange(8, 160), chance.randrange(2, 30)
         number = chance.choice((0, 1, 2, 40))
+        series = {rank: hostile(chance, number) for rank in range(chance.choice((1, 4)))}
         data = ChartData(
-            {rank: hostile(chance, number) for rank in range(chance.choice((1, 4)))},
+            middle=middle_of(series),
+            number=len(series),
+            series=series,
+            apart={1: 0.5},
             since=0.0,
             until=chance.choice((0.0, 1e-6, 100.0)),
             marks=((50.0, "attempt 1"),),
-            attempts=chance.choice(((), (AttemptSteps(0, 0.0, 0), AttemptSteps(1, 50.0, 30)))),
         )
-        for losses in (data, by_step(data)):
-            view = View(span=chance.choice((None, 20.0)), cursor=chance.choice((None, 30.0)))
+        for axis in ("time", "step"):
+            view = View(axis, chance.choice((None, 20.0)), None, chance.choice((None, 30.0)))
             options = ChartOptions(
                 chance.choice(MODES), 1, chance.random() < 0.5, chance.choice((0.0, 0.9)), view
             )
-            drawn = draw_chart(losses, options, width, height)
+            losses = curves_of(data, options, chance.choice((LOSS, THROUGHPUT)))
+            drawn = draw_curves(losses, options, width, height)
             assert len(drawn.lines) == height
             assert drawn.area is None or all(len(plain(x)) <= width for x in drawn.lines)
         curves = tuple(
@@ -246,7 +242,7 @@ def test_any_samples_are_drawn_at_any_size() -> None:
             for rank, one in data.series.items()
         )
         figures(
-            FiguresData(curves, since=0, until=100),
+            Curves(curves, since=0, until=100),
             width,
             height,
             logarithmic=chance.random() < 0.5,

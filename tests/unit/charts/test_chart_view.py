@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from ddptop.charts.axis import AxisWords, axis_line, exact_label, step_label, ticks
-from ddptop.charts.smooth import WEIGHTS, next_weight, smoothed
+from ddptop.charts.curves import WEIGHTS, next_weight, smoothed
 from ddptop.charts.window import (
     TIME_SPANS,
     Area,

@@ -191,11 +191,11 @@ def test_the_pane_of_a_log_that_was_not_fetched_names_its_place(
         assert told[-1].words == "rank 3's log of attempt 0 was not fetched"
         write_end(ended.log_file(0, 3))
         note = f"──── 256 KiB of earlier output {THERE} ────"
-        wait_until(lambda: getattr(told[-1], "rows", None))
-        assert [row.text for row in told[-1].rows] == [note, "the end"]
+        wait_until(lambda: getattr(told[-1], "page", None))
+        assert [row.text for row in told[-1].page.rows] == [note, "the end"]
         reader.open(2, LogView(whose=0))
-        wait_until(lambda: told[-1].generation == 2 and getattr(told[-1], "rows", None))
-        assert [row.text for row in told[-1].rows] == ["all of it"]
+        wait_until(lambda: told[-1].generation == 2 and getattr(told[-1], "page", None))
+        assert [row.text for row in told[-1].page.rows] == ["all of it"]
     finally:
         reader.stop()
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from ddptop.cli import JobChange, cli
 from ddptop.draw.story import headline
+from ddptop.sources.history import JobHistory
 from ddptop.sources.story import StorySource
 from tests.support import fake_story
 from tests.support.own_views import read
@@ -16,7 +17,7 @@ def test_the_story_is_the_one_of_the_screen(ddptop_home, ddptop_cli):
     folder = fake_story.many_attempts(ddptop_home)
     shown = ddptop_cli("story", "gpt-small")
     job = read(folder)
-    attempts = StorySource().read(job).attempts
+    attempts = StorySource().read(job, JobHistory(folder.history_db)).attempts
     assert shown.returncode == 0 and shown.stderr == ""
     assert shown.stdout.startswith(f"gpt-small: {headline(attempts, job.state)}\n")
     first, second, third = (shown.stdout.index(f"\nattempt {number} ") for number in range(3))

@@ -7,21 +7,25 @@ import random
 from dataclasses import replace
 
 import pytest
-from ddptop.charts.compared import by_step_data, by_time_data, without_steps
-from ddptop.charts.figures import FigureOptions, FiguresData, draw_figures
+from ddptop.charts.compared import compared_curves, without_steps
+from ddptop.charts.curves import ChartOptions, draw_curves
 from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
-from ddptop.job.compare import LOSS, LossCurve, Run, Sample, Standing, compare
+from ddptop.job.compare import LOSS, LossCurve, Run, Standing, compare
 from ddptop.job.report import report
+from ddptop.job.series import Points
 from ddptop.style import plain
 from tests.unit.job.test_compare_differences import NOW, view
 
 
+def curve(times: list[float], steps: list[int | None], losses: list[float | None]) -> LossCurve:
+    bad = [t for t, loss in zip(times, losses, strict=True) if loss is None]
+    return LossCurve(Points(times, losses, losses, losses, bad, steps, [0] * len(times)))
+
+
 def run(job: str, *losses: float | None, step_s: float = 1.0, steps: bool = True) -> Run:
-    samples = tuple(
-        Sample(i * step_s, i if steps else None, loss, 0, is_bad=loss is None)
-        for i, loss in enumerate(losses)
-    )
-    return Run(view(job), LossCurve(samples), attempts=((0, 0.0), (1, 2.0)))
+    places = range(len(losses))
+    found = curve([i * step_s for i in places], [i if steps else None for i in places], [*losses])
+    return Run(view(job), found, attempts=((0, 0.0), (1, 2.0)))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,11 @@ def noisy(job: str, level: float, seed: int, **validation: list[float]) -> Run:
     chance = random.Random(seed)
     losses = [level * chance.uniform(0.8, 1.2) for _ in range(400)]
     scalars = {
-        name: LossCurve(tuple(Sample(99.0 + 100 * i, 99 + 100 * i, v) for i, v in enumerate(of)))
+        name: curve(
+            [99.0 + 100 * i for i in range(len(of))],
+            [99 + 100 * i for i in range(len(of))],
+            [*of],
+        )
         for name, of in validation.items()
     }
     return replace(run(job, *losses), scalars=scalars)
@@ -57,7 +65,7 @@ def test_a_difference_within_the_noise_of_batches_is_none() -> None:
         said = verdict(compare([noisy("a", 1.0, seed), noisy("b", 0.99, seed + 100)]))
         assert "lower" not in said, said
         clear = verdict(compare([noisy("a", 1.0, seed), noisy("b", 0.7, seed + 100)]))
-        assert clear.startswith("B's loss is"), clear
+        assert clear.startswith("B's training loss is"), clear
 
 
 def test_the_validation_loss_decides_if_all_have_one() -> None:
@@ -71,39 +79,42 @@ def test_the_validation_loss_decides_if_all_have_one() -> None:
     assert [job.validation_loss_at_common for job in report(found).jobs] == [1.5, 2]
     third = noisy("c", 1.0, 3, val_loss=[3, 2.5, 1.6])
     assert "than C's, the next, at step 299" in verdict(compare([one, other, third]))
-    assert verdict(compare([one, noisy("b", 0.7, 2)])).startswith("B's loss is")
+    assert verdict(compare([one, noisy("b", 0.7, 2)])).startswith("B's training loss is")
 
 
 def test_an_epoch_is_a_whole_number() -> None:
     counted = run("a", 3, 2)
-    counted = replace(counted, scalars={"epoch": LossCurve((Sample(1.0, 1, 6.0),))})
+    counted = replace(counted, scalars={"epoch": curve([1.0], [1], [6.0])})
     (row,) = [row for row in rows(compare([counted]), NOW) if row.label == "epoch"]
     assert row.values[0][0] == "6"
-    chart = draw_figures(by_step_data([counted], "epoch") or FiguresData(), FigureOptions(), 99, 9)
-    assert "6.0" not in plain(chart.note) and "6" in plain(chart.note)
+    curves = compared_curves([counted], "epoch", by_step=True)
+    note = plain(draw_curves(curves, ChartOptions(), 99, 9).notes[0])
+    assert "6.0" not in note and "6" in note
 
 
 def test_who_learns_better_and_who_is_faster() -> None:
     slow, fast = run("a", 3, 2, 1), run("b", 3, 2.5, 2, step_s=0.5)
     said = verdict(compare([slow, fast]))
-    assert said == "A's loss is 2.0x lower at step 2; B is 2.0 times as fast per step"
-    assert verdict(compare([slow, run("b", 3, 2, 1)])) == "the losses are the same at step 2"
+    assert said == "A's training loss is 2.0x lower at step 2; B is 2.0 times as fast per step"
+    assert (
+        verdict(compare([slow, run("b", 3, 2, 1)])) == "the training losses are the same at step 2"
+    )
     assert verdict(compare([slow])) == "pick a job to compare with"
     assert verdict(compare([slow, run("b", 3, None)])) == "loss is no longer finite for B"
     assert verdict(compare([slow, run("b")])) == "no loss to compare for A and B"
     untold = verdict(compare([slow, run("b", 3, 1, 0.5, steps=False)]))
-    assert untold == "B's loss is 2.0x lower after 2s"
+    assert untold == "B's training loss is 2.0x lower after 2s"
 
 
 def test_figures_that_are_not_known_are_na() -> None:
-    told = {row.key: [text for text, _ in row.values] for row in rows(compare([run("a")]), NOW)}
-    for key in ("common", "best", "last", "pace", "step_time", "steps", "restarts"):
-        assert told[key] == ["n/a"], key
+    told = {row.label: [text for text, _ in row.values] for row in rows(compare([run("a")]), NOW)}
+    for label in ("loss", "best loss", "last loss", "time per step", "steps", "restarts"):
+        assert told[label] == ["n/a"], label
 
 
 def test_rows_mark_what_was_given_and_not_what_was_measured() -> None:
     found = rows(compare([run("a", 3, 2), run("b", 3, 1)]), NOW)
-    assert not any(row.differs for row in found if row.key in ("common", "best", "last"))
+    assert not any(row.differs for row in found if row.label.endswith(" loss"))
     other = Run(view("c", "--lr", "2"), run("c", 3, 1).curve)
     (given,) = (row for row in rows(compare([run("a", 3, 2), other]), NOW) if row.differs)
     assert (given.label, given.values[0], given.values[1][0]) == ("--lr", ("not set", "dim"), "2")
@@ -111,18 +122,17 @@ def test_rows_mark_what_was_given_and_not_what_was_measured() -> None:
 
 def test_curves_by_time_and_by_step() -> None:
     runs = [run("a", 3, None, 2), run("b", 3, 2, 1)]
-    time, step = by_time_data(runs), by_step_data(runs)
-    assert step is not None
+    time, step = (compared_curves(runs, by_step=by_step) for by_step in (False, True))
     assert [curve.name for curve in step.curves] == ["A a", "B b"]
-    assert list(step.curves[0].points.t) == [0.0, 2.0]
     assert list(step.curves[0].points.not_finite) == [1.0]
     assert time.marks == ((2.0, "A↻1"), (2.0, "B↻1"))
     # the other's restart does not interrupt it
-    assert [curve.cuts for curve in time.curves] == [[2.0], [2.0]]
     alone = Run(runs[1].view, runs[1].curve)
-    assert [curve.cuts for curve in by_time_data([runs[0], alone]).curves] == [[2.0], []]
-    assert by_step_data([runs[0], run("c", 1, steps=False)]) is None
-    assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("unknown for B c)")
+    curves = compared_curves([runs[0], alone], by_step=False).curves
+    assert [curve.cuts for curve in curves] == [[2.0], []]
+    assert without_steps(runs) is None
+    reason = without_steps([runs[0], run("c", 1, steps=False)])
+    assert reason is not None and reason.endswith("unknown for B c)")
 
 
 def test_compared_job_is_described_by_its_differing_options() -> None:

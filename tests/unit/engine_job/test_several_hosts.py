@@ -7,11 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw.devices import label
 from ddptop.job.help import explain_alert as explain
-from ddptop.job.hosts import hosts_of_devices, node_in_words, short_names
+from ddptop.job.hosts import node_in_words, short_names
 from ddptop.job.progress import median_loss
-from ddptop.logs.merge import Merger, when
 from tests.support.builders import make_spec, put_job
 from tests.support.head_nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
 
@@ -168,12 +166,6 @@ def test_host_names_are_shortened_so_that_they_still_tell_hosts_apart(hosts, sho
     assert [short_names(hosts)[host] for host in hosts] == short
 
 
-def test_devices_are_named_by_host_and_index_where_hosts_are_several():
-    names = hosts_of_devices(GPUS)
-    assert [label(gpu, names) for gpu in (GPUS[0], GPUS[4])] == ["a:0", "b:0"]
-    assert hosts_of_devices(GPUS[:4]) == {} and label(GPUS[3]) == "3"
-
-
 # --- states of nodes ------------------------------------------------------------------------------
 
 SINCE = NOON.replace(minute=3)
@@ -217,23 +209,6 @@ def test_a_straggler_is_named_with_its_host():
     (one,) = alerts_of(ranks, [])
     assert one.message.startswith("rank 5 on b is holding up the others: ")
     assert one.ranks == [5]
-
-
-def test_times_of_hosts_are_compared_by_one_clock():
-    lines = {
-        0: ["2026-01-01 12:00:01.000 a first", "2026-01-01 12:00:03.000 a second"],
-        1: ["2026-01-01 12:05:02.000 b between"],
-    }
-
-    def order(ahead_s: dict[int, float]) -> list[str]:
-        merger = Merger(ahead_s=ahead_s)
-        for rank, told in lines.items():
-            merger.add(rank, [(text, "", False) for text in told])
-        return [row.text.split(" ", 2)[2] for row in merger.rows]
-
-    assert order({1: 300.0}) == ["a first", "b between", "a second"]
-    assert order({}) == ["a first", "a second", "b between"]
-    assert when("2026-01-01 00:00:00,25 x", 0.5) == "2025-12-31 23:59:59.75"
 
 
 def test_figures_of_a_host_out_of_reach_are_neither_compared_nor_recorded():

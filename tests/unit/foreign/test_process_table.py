@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from ddptop_runner.foreign import process_table
 from ddptop_runner.foreign.process_table import KEPT_VARIABLES, ProcessTable
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.host import procs
@@ -146,29 +143,3 @@ def test_without_permission_facts_are_none():
             os.seteuid(0)
         assert (facts.environ, facts.program, facts.libraries) == (None, None, None)
         assert facts.argv[-1] == SLEEP and facts.uid == 0
-
-
-def test_a_second_look_reads_one_file_of_each_process(monkeypatch):
-    """The cost of a scan that finds nothing new."""
-    release = threading.Event()
-    threads = [threading.Thread(target=release.wait, daemon=True) for _ in range(30)]
-    for thread in threads:
-        thread.start()
-    try:
-        table = ProcessTable()
-        table.scan()
-        table.scan()
-        read: Counter[str] = Counter()
-        real = process_table._read
-
-        def counting(path: str, limit: int, **how: bool) -> bytes | None:
-            read[path.partition(f"/{os.getpid()}/")[2]] += path.startswith(f"/proc/{os.getpid()}/")
-            return real(path, limit, **how)
-
-        monkeypatch.setattr(process_table, "_read", counting)
-        table.scan()
-        assert +read == {"stat": 1}
-    finally:
-        release.set()
-        for thread in threads:
-            thread.join()

@@ -64,66 +64,10 @@ def test_a_ranks_figures_are_those_of_its_tree(rank, monkeypatch):
     assert usage.look({3: rank.pid})[3].cpu_percent == pytest.approx(0.0, abs=2.0)
 
 
-def test_children_and_output_of_many_ranks_are_read_in_turn(rank, monkeypatch):
-    assert rank.stdout is not None
-    child = int(rank.stdout.readline())
-    read = list[int]()
-    own_written, own_fields = procs.written_bytes, procs.stat_fields
-
-    def written_bytes(pid: int) -> int | None:
-        read.append(pid)
-        return own_written(pid)
-
-    def stat_fields(pid: int) -> list[str] | None:
-        fields = own_fields(pid)
-        if pid == child and fields is not None:
-            fields[19] = "1"  # the pid is now that of another process
-        return fields
-
-    monkeypatch.setattr(procs, "written_bytes", written_bytes)
-    monkeypatch.setattr(tree, "LISTED_PER_LOOK", 1)
-    ranks = {0: os.getpid(), 1: rank.pid}
-    usage = HostUsage()
-    first = usage.look(ranks)
-    assert sorted(read) == sorted(ranks.values())  # each at the first look
-    assert None not in {one.written_bytes for one in first.values()}
-    before = usage.seen[child]
-    monkeypatch.setattr(procs, "stat_fields", stat_fields)
-    monkeypatch.setattr(tree, "children_of", lambda pid: [])
-    read.clear()
-    trees, seen = [], []
-    for _ in range(2):
-        found = usage.look(ranks)
-        trees.append(found[1].tree_pids)
-        seen.append(usage.seen[child])
-        assert found[0].cpu_percent is not None  # this is read at each look
-    assert read == [os.getpid(), rank.pid], "each once in two looks"
-    assert trees == [(rank.pid, child), (rank.pid,)]
-    assert seen == [before, before], "only what a rank has just started is its own"
-    swapped = usage.look({0: rank.pid, 1: os.getpid()})  # new processes do not wait for their turn
-    assert [swapped[number].tree_pids for number in (0, 1)] == [(rank.pid,), (os.getpid(),)]
-
-
 def test_a_rank_that_is_gone_is_left_out():
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     assert HostUsage().look({0: gone.pid}) == {}
-
-
-def test_what_ended_is_forgotten_when_it_becomes_too_much(rank, monkeypatch):
-    assert rank.stdout is not None
-    child = int(rank.stdout.readline())
-    usage = HostUsage()
-    other = procs.identify(rank.pid)
-    for pid in range(10_000_000, 10_000_010):  # above the highest PID
-        usage.seen[pid] = type(other)(
-            host=other.host, boot_id=other.boot_id, pid_ns=other.pid_ns, pid=pid, start_ticks=1
-        )
-    usage.look({0: rank.pid})
-    assert len(usage.seen) == 12
-    monkeypatch.setattr(tree, "SEEN_LIMIT", 11)
-    usage.look({0: rank.pid})
-    assert set(usage.seen) == {rank.pid, child}
 
 
 def test_parent_rank_excludes_its_child_rank_and_the_launcher_includes_all(rank):

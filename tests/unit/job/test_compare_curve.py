@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.job.compare import LossCurve, Sample, better, common_s, common_step, offsets_of
+from ddptop.job.compare import LossCurve, better, common_s, common_step, offsets_of
+from ddptop.job.series import Points
 
 
-def curve(*losses: float | None, every: int = 10, attempt: int = 0) -> LossCurve:
-    """A sample per second with this many steps each; None for a loss that was not finite."""
-    return LossCurve(
-        tuple(
-            Sample(float(place), place * every, loss, attempt, is_bad=loss is None)
-            for place, loss in enumerate(losses)
-        )
-    )
+def of(*rows: tuple[float, int | None, float | None, int]) -> LossCurve:
+    """Samples as (seconds, step, loss, attempt); None for a loss that was not finite."""
+    times, steps, losses, attempts = zip(*rows, strict=True) if rows else ((), (), (), ())
+    bad = [t for t, loss in zip(times, losses, strict=True) if loss is None]
+    return LossCurve(Points(times, losses, losses, losses, bad, steps, attempts))
+
+
+def curve(*losses: float | None) -> LossCurve:
+    """A sample per second with ten steps each."""
+    return of(*((float(i), i * 10, loss, 0) for i, loss in enumerate(losses)))
 
 
 def test_the_last_common_step_is_that_of_the_shorter_one() -> None:
@@ -22,7 +25,7 @@ def test_the_last_common_step_is_that_of_the_shorter_one() -> None:
     assert common_s([short, long]) == 2.0
     assert common_step([short, LossCurve()]) is None
     assert common_step([]) is None
-    without = LossCurve((Sample(1.0, None, 2.0), Sample(2.0, None, 1.0)))
+    without = of((1.0, None, 2.0, 0), (2.0, None, 1.0, 0))
     assert common_step([short, without]) is None
     assert common_s([short, without]) == 2.0
 
@@ -32,21 +35,21 @@ def test_a_loss_between_two_samples_lies_between_them() -> None:
     assert found.loss_at_step(5) == pytest.approx(3.0)
     assert (found.loss_at_step(0), found.loss_at_step(10)) == (4.0, 2.0)
     assert found.loss_at_step(11) is None
-    assert LossCurve((Sample(5.0, 50, 1.0),)).loss_at_step(10) is None
+    assert of((5.0, 50, 1.0, 0)).loss_at_step(10) is None
     assert LossCurve().loss_at_step(0) is None
 
 
 def test_a_loss_is_the_median_of_the_last_steps_and_not_one_batch() -> None:
-    samples = [Sample(float(i), i, 1.0, 0) for i in range(1001)]
-    samples[995] = Sample(995.0, 995, 90.0, 0)
-    assert LossCurve(tuple(samples)).loss_at_step(995) == 1.0
+    found = of(*((float(i), i, 90.0 if i == 995 else 1.0, 0) for i in range(1001)))
+    assert found.loss_at_step(995) == 1.0
 
 
 def test_what_is_not_finite_is_no_loss() -> None:
     found = curve(4.0, 3.0, None, None)
     assert found.last_step == 10
-    assert found.bad_since is found.samples[2]
-    assert found.last is found.samples[3]
+    assert found.bad_since is not None
+    assert (found.bad_since.step, found.bad_since.at_s) == (20, 2.0)
+    assert found.last == 3.0
     assert curve(4.0, None, 3.0).bad_since is None
     best = curve(4.0, 1.0, None, 2.0).best()
     assert best is not None
@@ -55,29 +58,19 @@ def test_what_is_not_finite_is_no_loss() -> None:
 
 
 def test_an_attempt_that_went_back_counts_from_there() -> None:
-    first = [Sample(float(i), i * 10, 5.0, 0) for i in range(5)]
-    second = [Sample(10.0 + i, 20 + i * 10, 2.0, 1) for i in range(4)]
-    found = LossCurve((*first, *second))
-    assert [one.step for one in found.by_step] == [0, 10, 20, 30, 40, 50]
-    assert [one.attempt for one in found.by_step] == [0, 0, 1, 1, 1, 1]
+    first = [(float(i), i * 10, 5.0, 0) for i in range(5)]
+    second = [(10.0 + i, 20 + i * 10, 2.0, 1) for i in range(4)]
+    found = of(*first, *second)
+    assert list(found.by_step.t) == [0, 10, 20, 30, 40, 50]
     assert found.loss_at_step(40) == 2.0
     assert found.last_step == 50
     # the time between attempts does not count as training
-    assert found.steps_per_s() == pytest.approx(70 / 7)
+    assert found.step_time_s() == pytest.approx(7 / 70)
 
 
-def test_pace_and_time_per_step_are_of_the_same_samples() -> None:
-    at = [0.0, 1.0, 2.0, 3.0, 4.0]  # buckets of a second contain 5 or 8 steps
-    found = LossCurve(tuple(Sample(at[i], n, 1.0, 0) for i, n in enumerate([0, 5, 10, 18, 26])))
-    assert found.steps_per_s() == pytest.approx(26 / 4)
-    assert found.step_time_s() == pytest.approx(4 / 26)
+def test_without_two_samples_the_step_time_is_unknown() -> None:
     assert LossCurve().step_time_s() is None
-    assert curve(1.0).steps_per_s() is None
-
-
-def test_samples_of_one_step_stay() -> None:
-    waits = LossCurve(tuple(Sample(float(i), 7, 1.0, 0) for i in range(3)))
-    assert len(waits.by_step) == 3
+    assert curve(1.0).step_time_s() is None
 
 
 @pytest.mark.parametrize(

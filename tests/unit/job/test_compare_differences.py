@@ -8,7 +8,6 @@ import pytest
 from ddptop.job.compare import (
     LossCurve,
     Run,
-    Sample,
     companions,
     compare,
     differences,
@@ -16,6 +15,7 @@ from ddptop.job.compare import (
     options_of,
 )
 from ddptop.job.record import Job, own_job
+from ddptop.job.series import Points
 from msgspec.structs import replace
 
 from ddptop_runner.base.paths import run_folder
@@ -44,8 +44,10 @@ def view(job: str = "a", *args: str, minutes: float = 0, **more: object) -> Job:
 
 
 def run(job: str, losses: list[float], *args: str, **more: object) -> Run:
-    samples = tuple(Sample(float(i), i * 10, loss, 0) for i, loss in enumerate(losses))
-    return Run(view(job, *args, **more), LossCurve(samples))
+    times = [float(i) for i in range(len(losses))]
+    steps = [i * 10 for i in range(len(losses))]
+    points = Points(times, losses, losses, losses, (), steps, [0] * len(losses))
+    return Run(view(job, *args, **more), LossCurve(points))
 
 
 @pytest.mark.parametrize(

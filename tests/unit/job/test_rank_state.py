@@ -9,6 +9,7 @@ import pytest
 from ddptop.job import record
 from ddptop.job.loss_trend import LossTrend, trend
 from ddptop.job.ranks import sentence
+from ddptop.job.series import Points
 from msgspec.structs import replace
 from tests.support import fake_foreign
 from tests.support.fake_home import NOW, ago
@@ -123,8 +124,8 @@ def test_one_of_two_ranks_is_compared_with_the_other(
 
 
 class TestTrend:
-    def values(self, *losses: float) -> list[tuple[float, float]]:
-        return [(10.0 * place, loss) for place, loss in enumerate(losses)]
+    def values(self, *losses: float) -> Points:
+        return Points([10.0 * place for place in range(len(losses))], losses, losses, losses)
 
     def test_a_loss_that_goes_down_or_up(self) -> None:
         falling = trend(self.values(*(2.0 - 0.01 * n for n in range(20))))

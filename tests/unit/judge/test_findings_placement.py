@@ -54,10 +54,6 @@ HEALTHY_BESIDE_STRAYS = {
         TWO_EACH,
     ),
     "a rank works on another's device as much as on its own": with_strays([1], 28),
-    "a rank holds something on a device that is nobody's": (
-        RANKS[:2],
-        [*GPUS[:2], make_gpu(2, of_rank(0, 0.5), util_percent=20.0)],
-    ),
     "the stray's rank has ended": (
         change(RANKS, {1: {"state": "exited"}}),
         with_strays([1])[1],
@@ -114,17 +110,8 @@ HEALTHY_BESIDE_UNUSED = {
         UNSTEPPED,
         [GPUS[0], *[make_gpu(index, util_percent=0.0) for index in range(1, 4)]],
     ),
-    "half have come": (
-        UNSTEPPED,
-        change(GPUS, {2: {"processes": []}, 3: {"processes": []}}),
-    ),
-    "nobody has come": (UNSTEPPED, change_all(IDLE, processes=[])),
     "one rank is not started yet": (
         change(UNSTEPPED, {3: {"pid": None, "state": "starting"}}),
-        change(GPUS, {3: {"processes": []}}),
-    ),
-    "one rank has ended": (
-        change(RANKS, {3: {"state": "exited"}}),
         change(GPUS, {3: {"processes": []}}),
     ),
     "one rank has ended and left its device idle": (

@@ -116,17 +116,6 @@ def test_pause_of_40_s_on_one_rank_is_shown_without_a_warning(name, timeout_s):
             assert looked.pause is None
 
 
-def test_a_pause_that_uses_most_of_its_time_is_a_warning():
-    life, ranks = Life(HangWatch(40.0)), alone(HEALTHY["a checkpoint on a slow disk"])
-    step = life.train(20, (0, 1))
-    assert life.stand(lambda s: ranks(step, s), 35)[1] == 31.0
-    assert life.looked.pause.reason == "rank 0 is saving or loading a checkpoint"
-    assert life.looked.pause.left_s is not None, "a warning says when it becomes a verdict"
-    step += 1
-    looked = life.look(rank(n, step, 0.0, at=(3 * step, 3 * step)) for n in range(2))
-    assert looked.pause is None and looked.suspicion is None
-
-
 def test_rank_paused_by_a_user_is_reported_and_not_learned_from():
     life = Life(HangWatch(None, auto=True))
     step = life.train(20, (0, 1))

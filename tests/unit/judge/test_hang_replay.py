@@ -65,10 +65,6 @@ def test_no_false_verdict_on_healthy_lives(name):
                 assert looked.verdict is None, (number, how, what, moment, looked.verdict)
 
 
-def test_there_are_enough_of_them():
-    assert len(HEALTHY) >= 8
-
-
 # -- the mirror: what must be seen ---------------------------------------------------------------
 
 AUTO = {"timeout_s": None, "auto": True}
@@ -175,3 +171,7 @@ def test_half_minute_pauses_of_healthy_runs_are_shown_without_a_warning(name):
             assert looked.pause.state == "no_step"
             longest_s = max(longest_s, looked.pause.stepless_s)
     assert 20.0 <= longest_s <= 45.0
+
+
+def test_there_are_enough_of_them():
+    assert len(HEALTHY) >= 8

@@ -239,3 +239,35 @@ def test_a_suspicion_records_the_reason_that_the_pause_shows():
     watch.look(ranks(31.0), life.now_s + 1)
     assert watch.pause is not None and watch.pause.reason
     assert [event.reason for event in emitted] == [watch.pause.reason]
+
+
+def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
+    life = Life(HangWatch(10.0))
+    steps = life.train(20)
+    busy = lambda s: [  # noqa: E731
+        rank(n, steps, s, phase="steps", unheard_s=s, cpu_s=9 + s) for n in range(2)
+    ]
+    # suspected at half of the limit, and then unknown
+    assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
+    assert life.looked.notes[0].startswith("the probe stopped reporting")
+    life.look(rank(n, steps, 631.0, phase="steps", unheard_s=1.0, cpu_s=1e4) for n in range(2))
+    idle = lambda s: [  # noqa: E731
+        rank(n, steps, s, phase="steps", unheard_s=20 + s, cpu_s=1e4) for n in range(2)
+    ]
+    assert life.stand(lambda s: idle(630 + s), 90)[2] is not None
+    life.look(rank(n, steps + 1, 0.0, phase="steps") for n in range(2))
+    losing_workers = lambda s: [  # noqa: E731
+        rank(n, steps + 1, s, phase="steps", unheard_s=20 + s, cpu_s=2e4 - s // 30)
+        for n in range(2)
+    ]
+    assert life.stand(losing_workers, 300)[2] is None
+
+
+def test_an_interval_is_learned_before_a_rank_is_called_quiet():
+    life = Life(HangWatch(**AUTO))
+    for step in range(1, 8):  # a step every 10 s
+        for second in range(10):
+            looked = life.look([rank(0, step, float(second))])
+            assert not looked.quiet
+    quiet_s, *_ = life.stand(lambda s: [rank(0, 7, 9 + s)], 60)
+    assert quiet_s == 21.0  # 30 s after its last step: three times the usual

@@ -299,3 +299,18 @@ def test_restarted_supervisor_continues(book):
     assert look(after, 105.0) is None
     assert see(after, (0, file("/run/m.pt", 110.0, MIB, steps=130))) == [False]
     assert after.work_lost(0, 157, 60.0, now_s=112.0).seconds == 12.0
+
+
+def test_what_says_nothing_of_its_size_counts(book):
+    see(book, (0, file("/run/a.pt", 100.0, 100 * MIB)))
+    assert see(book, (0, file("/run/b", 120.0, None, steps=20))) == [True]
+    assert book.last.size_bytes is None
+
+
+def test_without_any_checkpoint_all_of_the_attempt(book):
+    lost = book.work_lost(0, 157, 41.0)
+    assert (lost.steps, lost.seconds, lost.since) == (157, 41.0, None)
+    assert lost.in_words() == (
+        "Work lost: 157 steps (41 s). No checkpoint was detected; the script may save in a way "
+        "that ddptop cannot detect."
+    )

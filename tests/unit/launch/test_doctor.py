@@ -177,24 +177,6 @@ def test_slurm(tmp_path) -> None:
     assert is_(doctor.check_slurm(place(tmp_path)), "ok", "no batch system found", None)
 
 
-def test_what_slurm_lacks_is_named(tmp_path, monkeypatch) -> None:
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-
-    def put(*names: str) -> None:
-        for name in names:
-            (bin_ / name).write_text("#!/bin/sh\n")
-            (bin_ / name).chmod(0o755)
-
-    here = place(tmp_path, PATH=str(bin_))
-    put("sbatch", "squeue")
-    assert is_(doctor.check_slurm(here), "warning", "srun, scontrol not found", "PATH")
-    put("srun", "scontrol")
-    assert is_(doctor.check_slurm(here), "warning", "on a local disk", "DDPTOP_HOME")
-    monkeypatch.setattr(paths, "shared_file_system", lambda _: "nfs")
-    assert is_(doctor.check_slurm(here), "ok", "Slurm's commands are installed", None)
-
-
 def test_a_home_on_a_shared_disk_or_that_is_a_file(ddptop_home: Path, monkeypatch) -> None:
     assert is_(doctor.check_folder(place(Path("/"))), "ok", str(ddptop_home), None)
     monkeypatch.setattr(paths, "local_dir_reason", lambda _: "it is on nfs")

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_of_all_scripts_here_only_those_that_start_ranks_are_found():
-    scripts = [*ROOT.glob("tests/**/scripts/*.py"), *ROOT.glob("tests/support/recording/*.py")]
+    scripts = [*ROOT.glob("tests/**/scripts/*.py"), *ROOT.glob("tools/recording/*.py")]
     scripts += [*ROOT.glob("tests/support/trainers/*.py"), *ROOT.glob("ddptop/demo/*.py")]
     found = {path.name for path in scripts if starts_own_ranks(path) is not None}
     assert len(scripts) > 40 and found == {"spawn.py"}

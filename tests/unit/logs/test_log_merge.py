@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from ddptop.logs.memory import MergedLog
 from ddptop.logs.merge import Merger, align, printed, similar
-from ddptop.logs.tail import LINES_OF_EACH, RankTails, lines_of_each
+from ddptop.logs.messages import LogRow, Page
 
 
-def told(*texts: str) -> list[tuple[str, str, bool]]:
-    return [(text, "", False) for text in texts]
+def told(*texts: str) -> list[LogRow]:
+    return [LogRow(0, 0, text) for text in texts]
 
 
 def shown(merger: Merger) -> list[tuple[str, list[int]]]:
@@ -50,7 +51,7 @@ def test_a_rank_s_own_order_never_changes_whatever_comes_in_whatever_pieces() ->
             merger.add(
                 rank,
                 told(*lines[rank][at[rank] : at[rank] + count]),
-                closed=marks[-min(3, len(marks))],
+                is_late=chance.random() < 0.5,
                 old=marks[0] if len(marks) < 9 else marks[-9],
             )
             at[rank] += count
@@ -62,7 +63,7 @@ def test_a_rank_s_own_order_never_changes_whatever_comes_in_whatever_pieces() ->
 def test_lines_that_differ_in_ranks_and_times_can_be_one() -> None:
     merger = Merger(alike=True)
     merger.add(0, told("12:00:01 rank 0 on cuda:0 pid 41 ready", "loss 2.1"))
-    merger.add(1, told("12:00:02 rank 1 on cuda:1 pid 42 ready", "loss 2.2"), closed=99)
+    merger.add(1, told("12:00:02 rank 1 on cuda:1 pid 42 ready", "loss 2.2"), is_late=True)
     assert shown(merger)[0] == ("12:00:01 rank 0 on cuda:0 pid 41 ready", [0, 1])
     assert merger.rows[0].ranks[1] == "12:00:02 rank 1 on cuda:1 pid 42 ready"
     assert [row.text for row in merger.rows[1:]] == ["loss 2.1", "loss 2.2"], "a loss is no time"
@@ -81,13 +82,13 @@ def test_what_one_rank_prints_late_stands_at_the_end() -> None:
     merger = Merger()
     for rank in (0, 1):
         merger.add(rank, told("start"))
-    merger.add(0, told(*[f"step {n}" for n in range(50)]))
-    closed = merger.number
-    merger.add(0, told("step 50"))
-    merger.add(1, told("Traceback"), closed=closed)
-    assert [row.text for row in merger.rows[-2:]] == ["Traceback", "step 50"]
-    merger.add(1, told("step 3"), closed=closed, old=closed)
-    assert shown(merger)[-2:] == [("step 3", [1]), ("step 50", [0])], "printed anew, not long ago"
+    merger.add(0, told(*[f"saved {n}" for n in range(50)]))
+    old = merger.number
+    merger.add(0, told("done"))
+    merger.add(1, told("Traceback"), is_late=True)
+    assert [row.text for row in merger.rows[-2:]] == ["done", "Traceback"]
+    merger.add(1, told("saved 3"), is_late=True, old=old)
+    assert shown(merger)[-1] == ("saved 3", [1]), "printed anew, not long ago"
 
 
 def test_times_in_lines_put_them_in_their_order() -> None:
@@ -157,52 +158,58 @@ class TestTails:
             file.write("".join(f"{line}\n" for line in lines))
         return path
 
-    def load(self, tails: RankTails) -> list[tuple[str, str]]:
-        for _ in tails.load():
-            pass
-        return self.rows(tails)
-
-    def rows(self, tails: RankTails, **more: object) -> list[tuple[str, str]]:
-        options = {"least": "", "each": False, **more}
-        return [(row.label, row.text) for row in tails.rows(**options)]
+    def rows(self, log: MergedLog, least: str = "") -> list[tuple[str, str]]:
+        return [(row.label, row.text) for row in log.rows(least)]
 
     def test_ends_are_merged_and_new_lines_join(self, tmp_path: Path) -> None:
         paths = {rank: self.write(tmp_path, rank, "hello", f"own {rank}") for rank in range(2)}
-        tails = RankTails(paths)
-        assert self.load(tails) == [("0-1", "hello"), ("0", "own 0"), ("1", "own 1")]
-        assert not tails.poll()
+        log = MergedLog(paths)
+        assert self.rows(log) == [("0-1", "hello"), ("0", "own 0"), ("1", "own 1")]
+        assert not log.refreshed(Page())
         self.write(tmp_path, 0, "step 1")
-        assert tails.poll()
-        assert self.rows(tails)[-1] == ("0", "step 1")
+        assert log.refreshed(Page())
+        assert self.rows(log)[-1] == ("0", "step 1")
         self.write(tmp_path, 1, "step 1", "\x1b[31mERROR\x1b[0m: gone")
-        assert tails.poll()
-        assert self.rows(tails)[-2:] == [("0-1", "step 1"), ("1", "ERROR: gone")]
-        assert self.rows(tails, least="error") == [("1", "ERROR: gone")]
-        assert self.rows(tails, each=True)[:2] == [("0", "hello"), ("1", "hello")]
+        assert log.refreshed(Page())
+        assert self.rows(log)[-2:] == [("0-1", "step 1"), ("1", "ERROR: gone")]
+        assert self.rows(log, "error") == [("1", "ERROR: gone")]
 
     def test_unfinished_line_is_kept_separate(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, 0, "hello")
-        tails = RankTails({0: path})
-        self.load(tails)
+        log = MergedLog({0: path})
         with path.open("a") as file:
             file.write("\r10%\r20%")
-        assert tails.poll()
-        assert (row := tails.partial()) is not None and row.text == "20%"
-        assert self.rows(tails) == [("0", "hello")]
+        page = log.refreshed(Page())
+        assert page is not None and page.partial is not None and page.partial.text == "20%"
+        assert self.rows(log) == [("0", "hello")]
+        with path.open("a") as file:
+            file.write("\r30%\nmore\n")
+        page = log.refreshed(page)
+        assert page is not None and page.partial is None
+        assert self.rows(log) == [("0", "hello"), ("0", "30%"), ("0", "more")]
 
     def test_only_the_end_of_long_logs_is_read_with_a_note(self, tmp_path: Path) -> None:
         paths = {
             rank: self.write(tmp_path, rank, *[f"step {n}" for n in range(3000)])
             for rank in range(2)
         }
-        rows = self.load(RankTails(paths))
+        rows = self.rows(MergedLog(paths))
         assert rows[0][1].startswith("──── last 2,000 lines from each rank")
         assert rows[1:] == [("0-1", f"step {n}") for n in range(1000, 3000)]
-        assert lines_of_each(8) == LINES_OF_EACH and lines_of_each(1024) == 62
+        assert MergedLog(dict.fromkeys(range(1024), tmp_path / "none")).limit == 62
+
+    def test_a_flood_is_skipped_with_a_note(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, 0, "hello")
+        log = MergedLog({0: path})
+        self.write(tmp_path, 0, *[f"line {n} {'x' * 90}" for n in range(20_000)])
+        assert log.refreshed(Page())
+        rows = self.rows(log)
+        assert rows[-1][1].startswith("line 19999") and len(rows) < 5000
+        assert any("output too fast to follow" in text for _, text in rows)
 
     def test_a_missing_log_is_no_trouble_and_a_new_rank_is_taken_in(self, tmp_path: Path) -> None:
-        tails = RankTails({0: tmp_path / "none.log"})
-        assert self.load(tails) == []
-        tails.add(1, self.write(tmp_path, 1, "late"))
-        assert tails.poll()
-        assert self.rows(tails) == [("1", "late")]
+        log = MergedLog({0: tmp_path / "none.log"})
+        assert self.rows(log) == []
+        log.add(1, self.write(tmp_path, 1, "late"))
+        assert log.refreshed(Page())
+        assert self.rows(log) == [("1", "late")]

@@ -14,26 +14,6 @@ from ddptop_runner.model.probe_message import MAX_BYTES, ProbeMessage, decode_me
 from ddptop_runner.probe import evidence, identity, sender
 from ddptop_runner.probe.recorder import Recorder
 
-FIELDS = [
-    *("v", "job", "pid", "rank", "local_rank", "world_size", "attempt", "seq", "t", "steps"),
-    *("last_step_t", "loss", "loss_state", "loss_step", "loss_sum", "loss_n", "loss_min"),
-    *("loss_max", "loss_source", "step_time_s", "data_wait_s", "sync_s", "compute_s"),
-    *("global_step", "total_steps"),
-    *(
-        "metrics",
-        "metric_reports",
-        "stack_signal",
-        "final",
-        "phase",
-        "phase_t",
-        "stands_at",
-        "batches",
-    ),
-    *("collectives", "saved", "loaded", "save_signals"),
-    *("loss_bad_since", "loss_last_good", "loss_parts", "loss_is", "optimizers", "frameworks"),
-    *("replicas", "total_source", "epoch", "epochs", "raised", "raised_at"),
-]
-
 
 class Optimizer:
     pass
@@ -53,8 +33,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_every_field_is_sent_and_known(env: pytest.MonkeyPatch) -> None:
     message = sender.Sender(Recorder()).message()
-    assert list(message) == FIELDS
-    assert set(FIELDS) == set(ProbeMessage.__struct_fields__)
+    assert set(message) == set(ProbeMessage.__struct_fields__)
 
 
 def test_nan_is_a_state_next_to_null(env: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,14 @@ import sys
 import threading
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.probe import phases
 
 SITE = "/opt/venv/lib/python3.11/site-packages/"
-MAIN = ("/home/me/train.py", "main")
 TRAIN = ("/home/me/train.py", "train_one_epoch")
 STDLIB = f"{Path(os.__file__).parent}/"
 
@@ -29,89 +30,26 @@ GATHER = (
     lib("torch/distributed/c10d_logger.py", "wrapper"),
 )
 STORE = (lib("torch/serialization.py", "_save"), lib("torch/serialization.py", "save"))
-DYNAMO = (
-    lib("torch/fx/graph.py"),
-    lib("torch/_dynamo/symbolic_convert.py"),
-    lib("torch/_dynamo/convert_frame.py"),
-    lib("torch/_dynamo/eval_frame.py", "compile_wrapper"),
-)
 
 
 @pytest.mark.parametrize(
-    ("innermost_first", "expected"),
-    [
-        ([], (None, None)),
-        ([TRAIN, MAIN], (None, None)),
-        ([lib("torch/nn/modules/module.py", "_call_impl"), TRAIN], (None, None)),
-        # evaluation
-        ([EVALUATE, MAIN], (None, "evaluation")),
-        ([lib("torch/nn/modules/module.py"), EVALUATE, TRAIN, MAIN], (None, "evaluation")),
-        ([lib("lightning/pytorch/loops/evaluation_loop.py", "run"), TRAIN], (None, "evaluation")),
-        ([lib("transformers/trainer.py", "evaluation_loop"), MAIN], (None, "evaluation")),
-        ([lib("sympy/core/evalf.py", "evaluate"), TRAIN], (None, None)),
-        ([lib("torch/nn/modules/module.py", "eval"), TRAIN], (None, None)),
-        # waiting, and what for
-        ([*LOADER, TRAIN], ("data", None)),
-        ([*LOADER, EVALUATE, MAIN], ("data", "evaluation")),
-        ([*GATHER, TRAIN], ("collective", None)),
-        ([*GATHER, EVALUATE, MAIN], ("collective", "evaluation")),
-        ([*GATHER, *STORE, MAIN], ("collective", "checkpoint")),
-        ([lib("torch/distributed/rendezvous.py"), MAIN], ("collective", None)),
-        ([lib("torch/distributed/utils.py", "_sync_module_states"), MAIN], ("collective", None)),
-        ([lib("torch/distributed/utils.py", "_recursive_to"), MAIN], (None, None)),
-        # what a loader calls is the loader's
-        ([*STORE, ("/home/me/train.py", "__getitem__"), *LOADER, TRAIN], ("data", None)),
-        ([*GATHER, *LOADER, EVALUATE], ("data", "evaluation")),
-        # checkpoints
-        ([*STORE, TRAIN, MAIN], (None, "checkpoint")),
-        ([*STORE, EVALUATE, MAIN], (None, "checkpoint")),
-        ([EVALUATE, ("/home/me/train.py", "save_best_model"), MAIN], (None, "evaluation")),
-        ([("/home/me/util.py", "save_checkpoint"), MAIN], (None, "checkpoint")),
-        ([lib("transformers/trainer.py", "_save_checkpoint"), MAIN], (None, "checkpoint")),
-        ([lib("transformers/modeling_utils.py", "from_pretrained")], (None, "checkpoint")),
-        ([lib("safetensors/torch.py", "save_file"), MAIN], (None, "checkpoint")),
-        ([lib("numpy/lib/_npyio_impl.py", "savez"), MAIN], (None, "checkpoint")),
-        ([lib("numpy/lib/_npyio_impl.py", "load"), MAIN], (None, None)),
-        ([lib("torch/utils/checkpoint.py", "checkpoint"), TRAIN], (None, None)),
-        # compilation, and the frames that stand around a compiled call
-        ([*DYNAMO, TRAIN], (None, "compile")),
-        ([*DYNAMO, EVALUATE, MAIN], (None, "compile")),
-        ([lib("torch/_dynamo/eval_frame.py", "compile_wrapper"), TRAIN], (None, None)),
-        ([lib("torch/_inductor/output_code.py", "__call__"), EVALUATE], (None, "evaluation")),
-        ([lib("triton/compiler/compiler.py"), TRAIN], (None, "compile")),
-        ([lib("torch/_inductor/runtime/triton_heuristics.py", "run"), TRAIN], (None, None)),
-        (
-            [lib("torch/_inductor/runtime/triton_heuristics.py", "benchmark_all_configs")],
-            (None, "compile"),
-        ),
-        ([lib("torch/utils/cpp_extension.py", "load"), MAIN], (None, "compile")),
-        # an import says nothing, whatever it calls
-        ([lib("torch/_dynamo/trace_rules.py"), lib("torch/_dynamo/__init__.py", "<module>")], None),
-        ([*DYNAMO[1:2], lib("torch/_dynamo/x.py", "<module>"), *DYNAMO[2:]], (None, "compile")),
-    ],
+    "case", table(__file__, "stacks"), ids=range(len(table(__file__, "stacks")))
 )
-def test_a_stack_says(
-    innermost_first: list[tuple[str, str]], expected: tuple[str | None, str | None] | None
-) -> None:
-    assert phases.recognize(innermost_first) == (expected or (None, None))
+def test_a_stack_says(case: dict[str, Any]) -> None:
+    stack = [tuple(frame.split(" ")) for frame in case["stack"]]
+    full = [
+        (file.replace("~", "/home/me") if file[0] == "~" else SITE + file, function)
+        for file, function in stack
+    ]
+    assert phases.recognize(full) == (case.get("waits_for"), case.get("phase"))
 
 
 @pytest.mark.parametrize(
     ("function", "phase"),
-    [
-        *((name, "evaluation") for name in ("eval", "validate", "run_eval", "validation_step")),
-        *((name, "evaluation") for name in ("test", "test_epoch", "evaluateModel", "predict")),
-        *((name, "evaluation") for name in ("_eval_loop", "on_validation_end", "val_epoch")),
-        *((name, None) for name in ("train_and_evaluate", "should_evaluate", "main_eval", "fit")),
-        *((name, None) for name in ("test_training", "interval", "get_val_loader", "medieval")),
-        *((name, "checkpoint") for name in ("save", "save_model", "_save_checkpoint")),
-        *((name, "checkpoint") for name in ("load_checkpoint", "saveState", "dump_weights")),
-        *((name, None) for name in ("checkpoint_forward", "save_predictions", "load_data")),
-        *((name, None) for name in ("model", "build_model", "load_model_config")),
-    ],
+    [(name, phase) for phase, names in table(__file__, "names").items() for name in names],
 )
-def test_the_name_of_a_function_says(function: str, phase: str | None) -> None:
-    assert phases.kind_of("/home/me/train.py", function) == phase
+def test_the_name_of_a_function_says(function: str, phase: str) -> None:
+    assert (phases.kind_of("/home/me/train.py", function) or "nothing") == phase
     assert phases.kind_of(SITE + "scipy/x.py", function) is None
 
 

@@ -113,3 +113,10 @@ def test_what_has_ended_has_nothing_ahead_and_a_whole_is_no_estimate() -> None:
     over = ended(told)
     assert (over.eta_s, over.epoch_eta_s, over.fraction, over.estimated) == (None, None, 0.25, True)
     assert not ended(log(188, 188, estimated=True)).estimated
+
+
+def test_nobody_knows() -> None:
+    assert of_job([]) is None
+    assert of_job([None, of_rank(told(), 5, None)]) is None
+    assert total_steps(None) is None
+    assert total_steps(Progress(step=3, total=10, counts="epoch", source="log")) is None

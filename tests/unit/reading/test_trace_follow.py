@@ -104,22 +104,3 @@ def test_folder_tells_training_and_validation_apart(tmp_path: Path, traces: Trac
     traces.find()
     kinds = {(Path(file.path).parent.name, reading.kind) for file, reading in traces.new()}
     assert kinds == {("train", "train"), ("validation", "val")}
-
-
-def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
-    touch(tmp_path / "logs" / EVENTS, time.time(), b"".join(STREAM))
-    watch = EventFiles(str(tmp_path), 0.0)
-    watch.start(read_every_s=0.02)
-    try:
-        taken: list[tuple[int | None, int | None]] = []
-
-        def all_read() -> bool:
-            taken.extend((file.pid, reading.step) for file, reading in watch.taken())
-            return len(taken) == 20
-
-        wait_until(all_read)
-        assert taken == [(4711, step) for step in range(20)]
-    finally:
-        watch.close()
-    assert watch._thread is not None
-    wait_until(lambda: not watch._thread.is_alive())

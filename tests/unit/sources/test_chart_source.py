@@ -7,12 +7,19 @@ import random
 from pathlib import Path
 
 import pytest
-from ddptop.charts.loss import ChartOptions, draw_chart
-from ddptop.charts.steps import by_step, no_steps
+from ddptop.charts.curves import ChartOptions, draw_curves
+from ddptop.charts.loss import curves_of, no_steps
+from ddptop.charts.window import View
 from ddptop.job.record import Job
-from ddptop.job.series import Points
-from ddptop.sources import chart as chart_source
-from ddptop.sources.chart import ChartQuery, ChartSource, at_new_steps, away_from_median
+from ddptop.job.series import ChartData, Points
+from ddptop.sources import history
+from ddptop.sources.history import (
+    ChartQuery,
+    ChartSource,
+    JobHistory,
+    at_new_steps,
+    away_from_median,
+)
 from ddptop.style import plain
 from tests.support import fake_home
 from tests.support.fake_home import HOST, NOW
@@ -21,7 +28,6 @@ from tests.support.own_views import read
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.model.snapshot import Alert, Event, RankSample
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.history_reader import Series
 
 NOW_S = NOW.timestamp()
 SECONDS = 300
@@ -67,6 +73,10 @@ def many_ranks(home: Path, ranks: int = 9) -> Job:
     return read(folder)
 
 
+def chart_of(view: Job, query: ChartQuery) -> ChartData:
+    return ChartSource().read(view, JobHistory(view.folder.history_db), query, NOW_S)
+
+
 @pytest.fixture
 def view(frozen: Path) -> Job:
     return many_ranks(frozen)
@@ -75,10 +85,10 @@ def view(frozen: Path) -> Job:
 class TestVeryMany:
     @pytest.fixture(autouse=True)
     def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(chart_source, "BAND_RANKS", 8)
+        monkeypatch.setattr(history, "MANY_RANKS", 8)
 
     def test_they_are_a_band_and_odd_ones_are_alone(self, view: Job) -> None:
-        chart = ChartSource().read(view, ChartQuery(rank=2), NOW_S)
+        chart = chart_of(view, ChartQuery(rank=2))
         assert chart.middle is not None
         assert chart.number == 9
         assert sorted(chart.series) == [2, 5], "the chosen and the odd one"
@@ -86,59 +96,64 @@ class TestVeryMany:
         assert chart.middle.mean[-1] < 2.5 < chart.middle.high[-1]
         assert chart.middle.not_finite
 
-    def test_its_legend_is_that_of_the_ranks_themselves(
+    def test_its_chart_is_that_of_the_ranks_themselves(
         self, view: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        band = draw_chart(ChartSource().read(view, ChartQuery(), NOW_S), ChartOptions(), 80, 14)
-        monkeypatch.setattr(chart_source, "BAND_RANKS", 64)
-        ranks = draw_chart(ChartSource().read(view, ChartQuery(), NOW_S), ChartOptions(), 80, 14)
-        assert plain(ranks.note) == f"rank 7 ✕ NaN  {plain(band.note)}"
+        options = ChartOptions()
+        band = draw_curves(curves_of(chart_of(view, ChartQuery()), options), options, 80, 14)
+        monkeypatch.setattr(history, "MANY_RANKS", 64)
+        ranks = draw_curves(curves_of(chart_of(view, ChartQuery()), options), options, 80, 14)
+        assert plain(ranks.notes[0]) == f"rank 7 ✕ NaN  {plain(band.notes[0])}"
+        assert ranks.lines == band.lines
         text = "\n".join(map(plain, band.lines))
         assert "rank 5" in text and "✕" in text
 
     def test_the_band_knows_steps(self, view: Job) -> None:
-        chart = ChartSource().read(view, ChartQuery(), NOW_S)
-        stepped = by_step(chart)
-        assert stepped.middle is not None
-        assert stepped.marks == ((200.5, "attempt 1"),)
+        options = ChartOptions(view=View("step"))
+        stepped = curves_of(chart_of(view, ChartQuery()), options)
+        assert stepped.by_step
+        assert stepped.marks == ((202, "attempt 1"),)
         assert stepped.extent == (0.0, 300.0)
-        assert list(stepped.middle.t) == sorted(stepped.middle.t)
 
     def test_the_same_chart_while_nothing_can_look_different(self, view: Job) -> None:
-        source = ChartSource()
-        first = source.read(view, ChartQuery(), NOW_S)
-        assert source.read(view, ChartQuery(), NOW_S + 0.5) is first
-        assert source.read(view, ChartQuery(rank=3), NOW_S + 0.6) is not first
+        source, of_job = ChartSource(), JobHistory(view.folder.history_db)
+        first = source.read(view, of_job, ChartQuery(), NOW_S)
+        assert source.read(view, of_job, ChartQuery(), NOW_S + 0.5) is first
+        assert source.read(view, of_job, ChartQuery(rank=3), NOW_S + 0.6) is not first
 
 
 class TestParts:
     def test_a_part_in_the_middle(self, view: Job) -> None:
-        part = ChartQuery(window_s=60.0, until=NOW_S - 100)
-        chart = ChartSource().read(view, part, NOW_S)
+        part = ChartQuery(span=60.0, right=NOW_S - 100)
+        chart = chart_of(view, part)
         assert (chart.since, chart.until) == (NOW_S - 160, NOW_S - 100)
         assert chart.whole == (NOW_S - SECONDS, NOW_S)
         assert chart.series[0].t[0] >= NOW_S - 161
         assert chart.series[0].t[-1] <= NOW_S - 99
 
     def test_attempts_and_steps(self, view: Job) -> None:
-        chart = ChartSource().read(view, ChartQuery(), NOW_S)
-        assert [(one.attempt, one.before) for one in chart.attempts] == [(0, 0), (1, 200)]
+        chart = chart_of(view, ChartQuery())
         assert chart.last_step == 300
         assert no_steps(chart) is None
-        assert max(by_step(chart).series[0].t) == pytest.approx(300, abs=1)
+        assert chart.series[0].step[-1] == 300
+
+    def test_some_steps_are_read_by_the_time_that_they_took(self, view: Job) -> None:
+        chart = chart_of(view, ChartQuery(axis="step", span=50.0, right=120.0))
+        assert chart.since - (NOW_S - SECONDS) == pytest.approx(70, abs=3)
+        assert chart.until - (NOW_S - SECONDS) == pytest.approx(120, abs=3)
 
     def test_no_sample_yet(self, frozen: Path) -> None:
         folder = fake_home.make_folder(frozen, fake_home.spec_of("new", 2, 5))
-        chart = ChartSource().read(read(folder), ChartQuery(), NOW_S)
+        chart = chart_of(read(folder), ChartQuery())
         assert chart.series == {}
         assert no_steps(chart)
 
 
 def test_how_far_an_outlier_is_from_the_median() -> None:
-    band = Series(bucket_s=1, t=list(range(20)), mean=[9.0] * 8 + [2.0] * 12)
-    assert away_from_median(Series(bucket_s=1, t=list(range(20)), mean=[4.0] * 20), band) == 1.0
-    assert away_from_median(Series(bucket_s=1), band) is None
-    assert away_from_median(Series(bucket_s=1, t=[30], mean=[4.0]), band) is None
+    band = Points(t=list(range(20)), mean=[9.0] * 8 + [2.0] * 12)
+    assert away_from_median(Points(t=list(range(20)), mean=[4.0] * 20), band) == 1.0
+    assert away_from_median(Points(), band) is None
+    assert away_from_median(Points(t=[30], mean=[4.0]), band) is None
 
 
 def test_losses_without_steps_end_where_they_changed_last() -> None:
@@ -147,4 +162,4 @@ def test_losses_without_steps_end_where_they_changed_last() -> None:
     assert list(at_new_steps(points).t) == [0, 1, 2, 3]
     same: list[float | None] = [2.0] * 6
     whole = Points(points.t, same, same, same)
-    assert at_new_steps(whole) is whole, "a loss that never changes is not cut"
+    assert at_new_steps(whole).t == whole.t, "a loss that never changes is not cut"

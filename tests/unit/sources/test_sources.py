@@ -15,15 +15,16 @@ from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources import collector as collecting
 from ddptop.sources import devices as sources
-from ddptop.sources.chart import ChartQuery, ChartSource
 from ddptop.sources.collector import Collector, JobSource
 from ddptop.sources.devices import DeviceSource, covered_devices
-from ddptop.sources.job import EventSource, JobQuery, LogsQuery
+from ddptop.sources.history import ChartQuery, ChartSource, JobHistory
+from ddptop.sources.job import JobQuery, LogsQuery
 from ddptop.sources.query import Answer, Answered, Query
 from ddptop.sources.story import StoryQuery
 from tests.support import fake_gpus, fake_home
 from tests.support.fake_gpus import FrozenFeed
 from tests.support.fake_home import NOW
+from tests.support.own_views import read
 from textual.message import Message
 
 from ddptop_runner.job.registry import JobView, read_job
@@ -106,61 +107,55 @@ class TestHistory:
     def test_a_live_chart_is_read_as_often_as_a_dot_moves(
         self, frozen: Path, queries: list[str]
     ) -> None:
-        view = read_job(fake_home.two_cpu_ranks(frozen))
+        view = read(fake_home.two_cpu_ranks(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
+        history = JobHistory(view.folder.history_db)
         query = ChartQuery()
-        first = source.read(view, query, now_s)
+        first = source.read(view, history, query, now_s)
         assert sorted(first.series) == [0, 1]
         assert first.until - first.since == pytest.approx(755, abs=2)
-        assert source.read(view, query, now_s + 3) is first
-        assert source.read(view, query, now_s + 4) is not first
+        assert source.read(view, history, query, now_s + 3) is first
+        assert source.read(view, history, query, now_s + 4) is not first
         assert queries.count("rank_series") == 2
 
     def test_with_other_jobs_a_chart_is_read_less_often(
         self, frozen: Path, queries: list[str]
     ) -> None:
-        view = read_job(fake_home.two_cpu_ranks(frozen))
+        view = read(fake_home.two_cpu_ranks(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
+        history = JobHistory(view.folder.history_db)
         query = ChartQuery(2000, glance=True)
-        first = source.read(view, query, now_s)
-        assert source.read(view, query, now_s + 4) is first
-        assert source.read(view, query, now_s + 6) is not first
+        first = source.read(view, history, query, now_s)
+        assert source.read(view, history, query, now_s + 4) is first
+        assert source.read(view, history, query, now_s + 6) is not first
 
     def test_another_window_is_read_at_once(self, frozen: Path) -> None:
-        view = read_job(fake_home.two_cpu_ranks(frozen))
+        view = read(fake_home.two_cpu_ranks(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
-        source.read(view, ChartQuery(), now_s)
-        near = source.read(view, ChartQuery(window_s=300), now_s)
+        history = JobHistory(view.folder.history_db)
+        source.read(view, history, ChartQuery(), now_s)
+        near = source.read(view, history, ChartQuery(span=300), now_s)
         assert near.until - near.since == 300
 
     def test_an_ended_history_is_read_once(self, frozen: Path, queries: list[str]) -> None:
-        view = read_job(fake_home.failed_job(frozen))
+        view = read(fake_home.failed_job(frozen))
         source, now_s = ChartSource(), NOW.timestamp()
-        chart = source.read(view, ChartQuery(), now_s)
-        assert source.read(view, ChartQuery(), now_s + 999) is chart
+        history = JobHistory(view.folder.history_db)
+        chart = source.read(view, history, ChartQuery(), now_s)
+        assert source.read(view, history, ChartQuery(), now_s + 999) is chart
         assert chart.ended
         assert chart.series[0].not_finite
-        events = EventSource()
         for _ in range(3):
-            assert [event.type for event in events.read(view)] == [
-                "failed",
-                "rank_exited",
-                "launched",
-            ]
+            found = [event.type for event in history.events(300)]
+            assert found == ["launched", "rank_exited", "failed"]
         assert queries == ["events", "rank_series", "events"]  # the chart's pauses, then the list
 
     def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
-        view = read_job(fake_gpus.eight_gpu_ranks(frozen))
-        chart = ChartSource().read(view, ChartQuery(), NOW.timestamp())
+        view = read(fake_gpus.eight_gpu_ranks(frozen))
+        chart = ChartSource().read(
+            view, JobHistory(view.folder.history_db), ChartQuery(), NOW.timestamp()
+        )
         assert [label for _, label in chart.marks] == ["attempt 1"]
-
-    def test_events_of_another_job_do_not_stay(self, frozen: Path) -> None:
-        one = read_job(fake_home.two_cpu_ranks(frozen))
-        other = read_job(fake_home.failed_job(frozen))
-        source = EventSource()
-        assert len(source.read(one)) == 5
-        assert len(source.read(other)) == 3
-        assert len(source.read(one)) == 5
 
 
 class TestDevices:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.support.histories import START, dump, event, rank, write_losses
+from tests.support.histories import START, event, rank, write_losses
 
 from ddptop_runner.base.errors import DamagedFileError
-from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
-from ddptop_runner.store.history_schema import TIERS
 
 
 @pytest.fixture
@@ -25,45 +22,6 @@ def path(tmp_path: Path) -> Path:
 
 
 # --- size ------------------------------------------------------------------------------------
-
-
-def test_a_week_of_eight_ranks_and_devices_stays_below_100_mib(path):
-    """Bytes per row are measured; the rows of a week are computed from the tiers."""
-    rng = random.Random(5)
-    ticks = 2400
-    writer = HistoryWriter(path, batch_s=10)
-    for second in range(ticks):
-        ranks = [
-            rank(
-                r,
-                step=second,
-                loss=rng.random(),
-                step_time_s=rng.random(),
-                data_wait_s=rng.random(),
-                sync_s=rng.random(),
-                compute_s=rng.random(),
-                log_bytes=rng.randrange(10**9),
-                cpu_percent=rng.random() * 100,
-                rss_bytes=rng.randrange(10**10),
-            )
-            for r in range(8)
-        ]
-        gpus = [
-            GpuSample(
-                index=g,
-                util_percent=rng.random() * 100,
-                mem_used_bytes=rng.randrange(10**11),
-                temperature_c=rng.random() * 90,
-                power_w=rng.random() * 700,
-            )
-            for g in range(8)
-        ]
-        writer.add(START + second, 0, ranks, gpus)
-    writer.close(final=True)
-    written = sum(len(rows) for rows in dump(path).values())
-    week_s = 7 * 86_400
-    week = sum(16 * min(week_s, tier.keep_s or week_s) // tier.width_s for tier in TIERS)
-    assert path.stat().st_size / written * week < 100 * 2**20
 
 
 # --- trouble ---------------------------------------------------------------------------------
@@ -172,3 +130,12 @@ def test_a_file_that_is_locked_by_someone_is_written_later(path):
     assert writer.problem is None
     writer.close()
     assert len(HistoryReader(path).rank_series("loss", 0, START + 9, 100)[0].t) == 2
+
+
+def test_another_programs_database_is_no_history(path):
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE bookmarks (url)")
+    db.close()
+    with pytest.raises(DamagedFileError, match="not a valid history"):
+        HistoryReader(path).span()
+    assert HistoryWriter(path).lost_history is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -160,17 +159,6 @@ def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, mon
     assert b"".join(c.data for c in chunks) == b"0123456\n" * 20 + b"next\n"
 
 
-def test_a_leftover_that_never_stops_writing_does_not_hold_up_the_next_attempt(folder):
-    write(folder, 0, 0, "a\n")
-    follower = LogFollower(folder, [0])
-    batches = follower.batches(0)
-    next(batches)
-    write(folder, 1, 0, "b\n")
-    write(folder, 0, 0, "noise\n")
-    assert "b" in [line.text for line in next(batches)]
-    batches.close()
-
-
 def test_following_ends_when_the_job_is_over_and_everything_was_read(folder):
     write(folder, 0, 0, "a\n")
     asked = []
@@ -202,13 +190,3 @@ def test_a_log_that_was_cut_short_is_read_from_its_new_start(folder):
     folder.log_file(0, 0).write_text("new\n")
     assert texts(next(batches)) == ["[rank 0] new"]
     batches.close()
-
-
-def test_an_idle_follower_rests_and_a_busy_one_does_not(folder, monkeypatch):
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 100)
-    rests = []
-    monkeypatch.setattr(time, "sleep", rests.append)
-    write(folder, 0, 0, "x" * 350 + "\n")
-    left = iter([False] * 8 + [True] * 9)
-    list(LogFollower(folder, is_over=lambda: next(left)))
-    assert rests == [logs.POLL_S] * 5  # 8 updates, 3 of which read a whole block

@@ -1,6 +1,6 @@
 """Write the processes of a running training as a tree for the tests.
 
-    python -m tests.support.record_tree OUT.json ABOUT RANKS_FOLDER PID...
+    python tools/recording/record_tree.py OUT.json ABOUT RANKS_FOLDER PID...
 
 Takes each PID with all below it, as `ProcessTable` sees them. RANKS_FOLDER holds one file per rank,
 named by the rank and holding its pid, as the training's own script wrote them. Folders and user

@@ -27,7 +27,7 @@ from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.job.ranks import OwnRanks
 from tests.support.builders import put_exit
 
-INJECT = Path(__file__).parents[3] / "runner" / "ddptop_runner" / "probe" / "inject"
+INJECT = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "probe" / "inject"
 JOBS = Path(__file__).with_name("progress_jobs.py")
 WORLD = 2
 LIMIT_S = 180.0

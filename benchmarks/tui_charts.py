@@ -22,7 +22,6 @@ from pathlib import Path
 
 from ddptop.charts.curves import ChartOptions, Curve, Curves, draw_curves
 from ddptop.charts.loss import curves_of
-from ddptop.charts.split import SplitData, draw_split
 from ddptop.charts.window import View
 from ddptop.job.series import ChartData, Points, middle_of
 
@@ -71,7 +70,6 @@ def drawing() -> float:
         since=0,
         until=SAMPLES,
     )
-    split = SplitData(ranks[0].t, *[ranks[r].mean for r in range(4)], since=0, until=SAMPLES)
 
     def draw_chart(data: ChartData, options: ChartOptions, width: int, height: int) -> object:
         return draw_curves(curves_of(data, options), options, width, height)
@@ -82,7 +80,6 @@ def drawing() -> float:
         ("smoothed, with a cursor", lambda: draw_chart(losses, smooth, WIDTH, HEIGHT)),
         ("one line per rank", lambda: draw_chart(losses, ChartOptions("ranks"), WIDTH, HEIGHT)),
         ("8 metrics in 2 plots", lambda: draw_curves(figures, ChartOptions(), WIDTH, HEIGHT)),
-        ("parts of a step", lambda: draw_split(split, ChartOptions(), WIDTH, HEIGHT)),
     ):
         print(f"{name:<28} {cpu_ms(of):6.1f} ms")
     over = "  EXCEEDED" if loss_ms > ALLOWED_MS else ""

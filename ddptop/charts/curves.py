@@ -29,6 +29,7 @@ from ddptop.charts.frame import (
     name_ends,
     tick_rows,
     value_range,
+    without_top,
 )
 from ddptop.charts.window import View
 from ddptop.job.keys import key
@@ -342,15 +343,11 @@ def _smoothed(curve: Curve, raw: Columns, weight: float, breaks: Collection[int]
 def _range(drawn: Sequence[_Drawn], *, fitted: bool) -> tuple[float, float]:
     """The range of the value axis. A limit that all values keep is its edge."""
     values: list[float] = []
-    ranges: list[tuple[float, float]] = []
     for one in drawn:
         parts = (one.raw.low, one.raw.high) if one.curve.band else (one.raw.mean,)
         known = [value for part in parts for value in part if value is not None]
-        if known:
-            ranges.append(value_range(known, fitted=fitted))
-            values += known
-    lows, highs = zip(*(ranges or [value_range([])]), strict=True)
-    low, high = min(lows), max(highs)
+        values += without_top(known) if fitted else known
+    low, high = value_range(values)
     least = [one.curve.least for one in drawn if one.curve.least is not None]
     most = [one.curve.most for one in drawn if one.curve.most is not None]
     if least and (not values or min(values) >= min(least)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from ddptop.charts.curves import Curve, Curves
 from ddptop.job.series import DeviceHistory, Points
@@ -11,41 +13,32 @@ from ddptop_runner.model.snapshot import GpuSample
 LEAST_SPAN_S = 900.0
 """A history of devices is drawn over at least this time."""
 
-NOTHING = Points()
 
-
-def figures_of(gpu: GpuSample, history: DeviceHistory) -> Curves:
-    """Utilization, memory, power against its limit, and temperature.
+def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> list[Curve]:
+    """Utilization, memory, and power with their limits at the top, and temperature.
 
     Figures that the driver does not report have no curve.
     """
-    known = history.figures
-    curves = (
-        Curve("util", known.get("util", NOTHING), "%", 0.0, 100.0),
-        Curve("memory", known.get("memory", NOTHING), "bytes", 0.0, gpu.mem_total_bytes),
-        Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w),
-        Curve("temperature", known.get("temperature", NOTHING), "°C"),
-    )
-    recorded = tuple(curve for curve in curves if curve.points.t)
+    known = {
+        "util": Curve("GPU", Points(), "%", 0.0, 100.0),
+        "memory": Curve("GPU mem", Points(), "bytes", 0.0, device.mem_total_bytes),
+        "power": Curve("power", Points(), "W", 0.0, device.power_limit_w),
+        "temperature": Curve("temperature", Points(), "°C"),
+    }
+    return [
+        replace(curve, points=points)
+        for name, curve in known.items()
+        if (points := figures.get(name)) is not None and points.t
+    ]
+
+
+def figures_of(gpu: GpuSample, history: DeviceHistory) -> Curves:
+    """The history of a device."""
     return Curves(
-        recorded,
+        tuple(device_curves(gpu, history.figures)),
         since=min(history.since, history.until - LEAST_SPAN_S),
         until=history.until,
         marks=history.marks,
         watched=True,
         empty="no history yet: recording starts now",
     )
-
-
-def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> Sequence[Curve]:
-    """A device's load, memory, and power, each with its limit at the top."""
-    most = {
-        "util": ("GPU", "%", 100.0),
-        "memory": ("GPU mem", "bytes", device.mem_total_bytes),
-        "power": ("power", "W", device.power_limit_w),
-    }
-    return [
-        Curve(title, figures[name], unit, least=0.0, most=None if top is None else float(top))
-        for name, (title, unit, top) in most.items()
-        if name in figures
-    ]

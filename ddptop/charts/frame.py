@@ -37,11 +37,19 @@ _LEAST_FITTED = 20
 """Minimum number of values to decide that."""
 
 
-def value_range(values: Sequence[float], *, fitted: bool = False) -> tuple[float, float]:
-    """The range of the value axis: everything except rare spikes, and never empty.
+def without_top(values: Sequence[float]) -> Sequence[float]:
+    """The values without the highest tenth, if that would flatten the rest."""
+    if len(values) < _LEAST_FITTED:
+        return values
+    ordered = sorted(values)
+    low, fit, high = ordered[0], ordered[int(0.9 * (len(ordered) - 1))], ordered[-1]
+    if fit > low and high - low > _FLATTENS * (fit - low):
+        return [value for value in values if value <= fit]
+    return values
 
-    With `fitted`, the highest tenth of the values is left out if it would flatten the rest.
-    """
+
+def value_range(values: Sequence[float]) -> tuple[float, float]:
+    """The range of the value axis: everything except rare spikes, and never empty."""
     if not values:
         return 0.0, 1.0
     ordered = sorted(values)
@@ -52,9 +60,6 @@ def value_range(values: Sequence[float], *, fitted: bool = False) -> tuple[float
         spread = usual_high - usual_low
         high = min(high, usual_high + _CLIP_FACTOR * spread)
         low = max(low, usual_low - _CLIP_FACTOR * spread)
-    fit = ordered[int(0.9 * (len(ordered) - 1))]
-    if fitted and len(values) >= _LEAST_FITTED and high - low > _FLATTENS * (fit - low) > 0:
-        high = fit
     if high <= low:
         margin = abs(low) * 0.05 or 0.5
         return low - margin, high + margin

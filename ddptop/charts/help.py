@@ -34,8 +34,3 @@ def explain_figures(data: Curves) -> list[tuple[str, str]]:
     """Explain a chart of several figures."""
     names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
     return [("metrics", names), *entries("units", *AXIS)]
-
-
-def explain_split() -> list[tuple[str, str]]:
-    """Explain the chart of where step time goes."""
-    return entries("step time", "░ other", *AXIS)

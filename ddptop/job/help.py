@@ -204,7 +204,7 @@ def _uneven(snapshot: NodeSnapshot) -> str:
     known = uneven(snapshot)
     if not known:
         return "n/a: needs values from at least two ranks or devices."
-    parts = ", ".join(f"{one.name} {one.text}" for one in known)
+    parts = ", ".join(f"{one.name} {text}" for one, (text, _) in known)
     return f"{parts}: largest deviation from the median of all ranks; 0% is even."
 
 

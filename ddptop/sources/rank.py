@@ -11,7 +11,6 @@ from msgspec.structs import asdict
 
 from ddptop.charts.curves import Curve, Curves
 from ddptop.charts.devices import device_curves
-from ddptop.charts.split import SplitData
 from ddptop.job.ranks import device_of
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Frame, Points
@@ -85,7 +84,7 @@ class RankHistory:
 
     job: str = ""
     rank: int = 0
-    split: SplitData = field(default_factory=SplitData)
+    steps: Curves = field(default_factory=Curves)
     """Step time, split into its parts."""
     load: Curves = field(default_factory=Curves)
     """CPU and memory, and the device's utilization, memory, and power."""
@@ -125,7 +124,7 @@ def _read_rank(
     )
     series_of = _RankSeries(history.reader, rank, since, until, query.columns)
     found = RankHistory(
-        view.name, rank, _split(series_of, frame), _load(series_of, view, frame, query.columns)
+        view.name, rank, _steps(series_of, frame), _load(series_of, view, frame, query.columns)
     )
     return found, redraw_pause_s(frame, query, live=view.is_live)
 
@@ -144,26 +143,22 @@ class _RankSeries:
         return None if series is None or not series.t else points_of(series)
 
 
-def _split(series_of: _RankSeries, frame: Frame) -> SplitData:
-    """The step time and its parts at the times at which the step time is known."""
-    steps = series_of.points("step_time_s")
-    if steps is None:
-        return SplitData(**asdict(frame))
-    parts = {
-        name: _by_moment(series_of.points(name)) for name in ("data_wait_s", "compute_s", "sync_s")
-    }
-    return SplitData(
-        t=list(steps.t),
-        step_time_s=list(steps.mean),
-        data_wait_s=[parts["data_wait_s"].get(t) for t in steps.t],
-        compute_s=[parts["compute_s"].get(t) for t in steps.t],
-        sync_s=[parts["sync_s"].get(t) for t in steps.t],
-        **asdict(frame),
-    )
+_STEP_PARTS = (
+    ("step", "step_time_s"),
+    ("compute", "compute_s"),
+    ("data wait", "data_wait_s"),
+    ("sync", "sync_s"),
+)
 
 
-def _by_moment(points: Points | None) -> Mapping[float, float | None]:
-    return {} if points is None else dict(zip(points.t, points.mean, strict=False))
+def _steps(series_of: _RankSeries, frame: Frame) -> Curves:
+    """The step time and its parts."""
+    curves = [
+        Curve(name, points, "s", least=0.0)
+        for name, metric in _STEP_PARTS
+        if (points := series_of.points(metric)) is not None
+    ]
+    return Curves(curves=tuple(curves), empty="no steps timed yet", **asdict(frame))
 
 
 def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> Curves:

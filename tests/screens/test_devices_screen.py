@@ -38,7 +38,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         assert screen.devices.cursor_key == uuid(5)
         text = shown(app)
         assert "GPU 5, last 15m" in text
-        assert "memory 61.1 GiB" in text and "power 389 W" in text
+        assert "GPU mem 61.2 GiB" in text and "power 388 W" in text
         assert "▼ thermal, by hardware" in text
         assert "the device is too hot and runs much slower" in text
         assert "52345 llama-ft" in text

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from ddptop.charts.curves import ChartOptions, Curve, Curves, draw_curves
 from ddptop.charts.loss import curves_of
-from ddptop.charts.split import SplitData
 from ddptop.charts.window import View
 from ddptop.job.keys import BACK, CHART
 from ddptop.job.series import ChartData, Points, middle_of
@@ -18,7 +17,7 @@ from ddptop.style import plain
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart, SplitChart
+from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart
 from textual import events
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
@@ -353,22 +352,6 @@ class TestDrawing:
         assert len(built) == 1
         chart.show_job(data, rank=0)
         assert len(built) == 2
-
-    async def test_a_split_chart_has_the_same_keys(self) -> None:
-        split = SplitChart()
-
-        class One(App[None]):
-            def compose(self) -> ComposeResult:
-                yield split
-
-        async with One().run_test(size=(90, 12)) as pilot:
-            split.show(SplitData([float(t) for t in range(100)], [0.4] * 100, since=0, until=100))
-            await pilot.pause()
-            split.move_cursor(-1)
-            assert "other 400 ms 100%" in title(split)
-            split.drop_cursor()
-            assert "other 400 ms ─" in title(split)
-            assert split.explain()
 
 
 def test_a_loss_that_falls_by_decades_is_smoothed_on_its_own_axis() -> None:

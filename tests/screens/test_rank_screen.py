@@ -14,8 +14,6 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.sections import SectionsScreen
-from ddptop.tui.widgets.charts import LossChart, SplitChart
-from ddptop.tui.widgets.log_pane import LogPane
 from tests.support import fake_foreign, fake_home, fake_ranks
 from tests.support.driving import look, settle, shown, until
 
@@ -67,11 +65,11 @@ async def test_a_small_terminal_shows_pages(frozen: Path, make_app: MakeApp) -> 
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
         screen = app.screen
-        for key, kind in (("2", SplitChart), ("4", LogPane), ("1", LossChart)):
+        for key, kind in (("2", "#split"), ("4", "#log"), ("1", "#chart")):
             await pilot.press(key)
             await pilot.pause()
             assert screen.query_one(kind).size.height > 8
-            others = {SplitChart, LogPane, LossChart} - {kind}
+            others = {"#split", "#log", "#chart"} - {kind}
             assert not any(screen.query_one(other).size.height for other in others)
         await pilot.press("3", "escape")
         assert screen.page == "main"

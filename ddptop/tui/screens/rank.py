@@ -9,7 +9,6 @@ from textual.widget import Widget
 
 from ddptop.charts.curves import Curves
 from ddptop.charts.devices import figures_of
-from ddptop.charts.split import SplitData
 from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
 from ddptop.job.help import explain_rank, glossary
@@ -26,7 +25,7 @@ from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart, SplitChart
+from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.log_pane import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -78,7 +77,7 @@ class RankScreen(JobBound[RankAnswer]):
         self._head = RankHead()
         self._alerts = AlertsPanel()
         self._chart = LossChart()
-        self._split = SplitChart(id="split")
+        self._split = FigureChart("step time", id="split")
         self._load = FigureChart("load and memory", id="load")
         self._keys = KeyBar(SCREENS[self.KEYS])
         self.log_view = LogPane()
@@ -179,11 +178,11 @@ class RankScreen(JobBound[RankAnswer]):
         self._chart.show_job(answer.chart, whose_loss(view.snapshot), self.rank)
         history = answer.history
         if history is not None and history.rank == self.rank:
-            self._split.show(history.split)
+            self._split.show(history.steps)
             self._load.show(history.load)
         elif view.is_foreign:
             device, seen = device_of(view.snapshot, self.rank), answer.device_history
-            self._split.show(SplitData(empty=_OUTSIDE))
+            self._split.show(Curves(empty=_OUTSIDE))
             if device is not None and seen is not None and seen.device == device.uuid:
                 self._load.show(figures_of(device, seen))
             else:
@@ -214,7 +213,7 @@ class RankScreen(JobBound[RankAnswer]):
             numbers.index(self.rank) if self.rank in numbers else 0 if step > 0 else len(numbers)
         )
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
-        self._split.show(SplitData(empty="reading history..."))
+        self._split.show(Curves(empty="reading history..."))
         self._load.show(Curves(empty="reading history..."))
         self.show(self.answer)
         self.post_message(QueryChanged())

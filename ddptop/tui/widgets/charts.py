@@ -20,9 +20,8 @@ from ddptop.charts.curves import (
     units_of,
 )
 from ddptop.charts.frame import Chart
-from ddptop.charts.help import explain_figures, explain_loss, explain_split
+from ddptop.charts.help import explain_figures, explain_loss
 from ddptop.charts.loss import LOSS, THROUGHPUT, curves_of, names_of, no_steps
-from ddptop.charts.split import SplitData, draw_split
 from ddptop.charts.window import AXES, Area, View, cursor_moved, cursor_to, panned, zoomed
 from ddptop.job.series import ChartData
 from ddptop.style import Line, rule
@@ -339,28 +338,4 @@ class FigureChart(ChartWidget):
     def build(self, width: int, height: int) -> list[Line]:
         """Build the title, a plot for each unit, and the axis."""
         chart = draw_curves(self._data, self.options, width - 1, height - 1)
-        return self.titled(chart, self._title, width)
-
-
-class SplitChart(ChartWidget):
-    """Data wait, compute, and synchronization as a stack."""
-
-    _data: SplitData
-
-    def __init__(self, title: str = "step time", *, id: str | None = None) -> None:
-        super().__init__(SplitData(), title, id=id)
-
-    def next_scale(self) -> None:
-        """A stack has no logarithmic axis."""
-
-    def next_smoothing(self) -> None:
-        """A stack is not smoothed."""
-
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the parts and marks."""
-        return explain_split()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the title with current values, the stack, and the axes."""
-        chart = draw_split(self._data, self.options, width - 1, height - 1)
         return self.titled(chart, self._title, width)

@@ -1,4 +1,4 @@
-"""Several metrics over time, and the breakdown of step time, as text."""
+"""Several metrics over time, as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import pytest
 from ddptop.charts.curves import MODES, ChartOptions, Curve, Curves, draw_curves
 from ddptop.charts.loss import LOSS, THROUGHPUT, curves_of
-from ddptop.charts.split import PARTS, SplitData, draw_split, stack_of, stacks
 from ddptop.charts.window import View
 from ddptop.job.series import ChartData, Points, middle_of
 from ddptop.style import plain
@@ -124,85 +123,6 @@ class TestFigures:
         assert all(len(line) <= size[0] for line in lines)
 
 
-SECONDS = 100
-SPLIT = SplitData(
-    t=[float(t) for t in range(SECONDS)],
-    step_time_s=[0.4] * SECONDS,
-    data_wait_s=[0.1] * SECONDS,
-    compute_s=[None] * 50 + [0.2] * 50,
-    sync_s=[None] * 50 + [0.1] * 50,
-    since=0,
-    until=100,
-)
-
-
-def split(data: SplitData = SPLIT, width: int = 60, height: int = 9, **options: object):
-    drawn = draw_split(data, ChartOptions(**options), width, height)
-    assert len(drawn.lines) == height
-    return drawn, [plain(line) for line in drawn.lines]
-
-
-class TestSplit:
-    def test_what_nobody_measured_is_not_split(self) -> None:
-        assert stack_of(0.4, 0.1, None, None) is not None
-        assert stack_of(0.4, 0.1, None, None).parts == (0.1, None, None, pytest.approx(0.3))
-        assert stack_of(0.4, 0.1, 0.2, 0.1).parts[3] == pytest.approx(0)
-        assert stack_of(None, None, None, None) is None
-        assert stack_of(0.4, None, None, None).parts == (None, None, None, 0.4)
-
-    def test_parts_that_say_more_than_the_step_are_believed(self) -> None:
-        found = stack_of(0.3, 0.2, 0.2, None)
-        assert found is not None
-        assert found.total == pytest.approx(0.4)
-        assert found.parts[3] == 0
-
-    def test_columns_are_means(self) -> None:
-        found = stacks(SPLIT, 0, 100, 10)
-        assert found[0] is not None
-        assert found[9] is not None
-        assert found[0].parts == (pytest.approx(0.1), None, None, pytest.approx(0.3))
-        assert found[9].parts[1:3] == (pytest.approx(0.2), pytest.approx(0.1))
-
-    def test_the_stack_as_text(self) -> None:
-        _, lines = split()
-        early, late = ("".join(line[x] for line in reversed(lines[:-1])) for x in (12, 55))
-        assert early == "▒▒░░░░░░"
-        assert late == "▒▒████▓▓"
-
-    def test_the_legend_tells_the_present(self) -> None:
-        note = plain(split(width=120)[0].notes[0])
-        assert note == "step 400 ms  ▒ data wait 100 ms  █ compute 200 ms  ▓ sync 100 ms"
-        drawn = split()[0]
-        assert plain(drawn.fitting(60)) == "▒ data wait 100 ms  █ compute 200 ms  ▓ sync 100 ms"
-        assert plain(drawn.fitting(40)) == "▒ data wait █ compute ▓ sync"
-
-    def test_the_cursor_reads_the_parts(self) -> None:
-        drawn, _ = split(view=View(cursor=20.0))
-        assert drawn.reading is not None
-        assert plain(drawn.reading.line(99)) == (
-            "20s in  step 400 ms  ▒ data wait 100 ms 25%  ░ other 300 ms 75%"
-        )
-
-    def test_a_gap_stays_empty(self) -> None:
-        half = [t for t in range(SECONDS) if not 30 <= t < 70]
-        data = SplitData([float(t) for t in half], [0.4] * len(half), since=0, until=100)
-        lines = split(data)[1]
-        assert {line[8 + 26] for line in lines[:-1]} <= {" ", "┈"}
-        assert "░" in {line[8 + 5] for line in lines[:-1]}
-
-    def test_slow_steps_leave_no_stripes(self) -> None:
-        data = SplitData([float(t) for t in range(0, 100, 10)], [4.0] * 10, since=0, until=100)
-        bottom = split(data)[1][-2][8:]
-        assert bottom.count("░") > 40
-
-    def test_fills_differ_without_color(self) -> None:
-        assert len({fill for _, fill, _ in PARTS}) == len(PARTS)
-
-    def test_nothing_yet_and_too_small(self) -> None:
-        assert "no steps timed yet" in "".join(split(SplitData())[1])
-        assert split(width=12, height=2)[1][0] == "too small for a chart"
-
-
 def hostile(chance: random.Random, number: int) -> Points:
     """Samples at any time, many of which are not numbers."""
     t = sorted(chance.random() * 100 for _ in range(number))
@@ -247,5 +167,3 @@ def test_any_samples_are_drawn_at_any_size() -> None:
             height,
             logarithmic=chance.random() < 0.5,
         )
-        times = [hostile(chance, number).mean for _ in range(4)]
-        split(SplitData(sorted(range(number)), *times, since=0, until=100), width, height)

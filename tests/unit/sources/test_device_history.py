@@ -103,7 +103,7 @@ def test_the_chosen_device_has_its_figures_and_marks() -> None:
     assert history.since == START
     assert [word for _, word in history.marks] == ["slowed", "XID 79"]
     data = figures_of(hot, history)
-    assert [curve.name for curve in data.curves] == ["util", "memory", "power", "temperature"]
+    assert [curve.name for curve in data.curves] == ["GPU", "GPU mem", "power", "temperature"]
     memory = data.curves[1]
     assert memory.points.mean[0] == pytest.approx(hot.mem_used_bytes)
     assert (memory.unit, memory.most) == ("bytes", 80 * GIB), "drawn apart from utilization"

@@ -208,10 +208,6 @@ class TestScale:
         axis = Scale(2.0, 4.0, 41)
         assert [axis.dot(v) for v in (1.0, 2.0, 3.0, 4.0, 9.0)] == [0, 0, 20, 40, 40]
 
-    def test_a_logarithmic_scale_survives_what_is_not_positive(self) -> None:
-        axis = Scale(1.0, 100.0, 21, logarithmic=True)
-        assert [axis.dot(v) for v in (-1.0, 1.0, 10.0, 100.0)] == [0, 0, 10, 20]
-
 
 class TestBars:
     @pytest.mark.parametrize(

@@ -21,9 +21,8 @@ from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
-from ddptop.job.record import own_job
 from ddptop.sources.collector import JobSource
-from ddptop.sources.job import EventSource
+from ddptop.sources.history import JobHistory
 from tests.support.builders import put_job
 
 from ddptop_runner.base import paths
@@ -160,7 +159,7 @@ def views_show_the_good_one() -> list[str]:
 
 def read_events(view: JobView) -> None:
     try:
-        EventSource().read(own_job(view))
+        JobHistory(view.folder.history_db).events(100)
     except DdptopError:
         pass
 

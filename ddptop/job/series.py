@@ -50,8 +50,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """Left edge, unix seconds."""
     until: float = 0.0
     """Right edge, unix seconds."""
-    window_s: float | None = None
-    """Requested time span, ending at the newest sample; None for everything."""
     marks: tuple[tuple[float, str], ...] = ()
     """Times marked with a vertical line, such as group restarts: unix seconds and a label."""
     ended: bool = False

@@ -215,8 +215,6 @@ async def test_a_click_on_the_time_line_or_the_chart_goes_there(
         assert area is not None
         await pilot.click("#chart", offset=(area.left + area.cells // 4, 5))
         assert abs(second_of(await arrive(pilot)) - SECONDS / 4) < 10
-        await pilot.hover("#timeline", offset=(1, 2))
-        assert "8 ranks started" in str(screen.timeline.tooltip)
 
 
 async def test_ranks_and_pages_work_as_on_the_job_screen(frozen: Path, make_app: MakeApp) -> None:

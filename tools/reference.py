@@ -18,7 +18,7 @@ import click
 import msgspec
 from ddptop.cli import SECTIONS, cli
 from ddptop.commands.keys import KeyReport, key_lines
-from ddptop.draw.events import EVENT_MEANINGS
+from ddptop.job.help import texts
 from ddptop.job.keys import with_keys
 from ddptop.job.report import ComparisonReport, StoryReport
 
@@ -201,7 +201,7 @@ def json_types() -> Iterator[str]:
 
 def events() -> str:
     """Return the section on event types."""
-    rows = [f"| `{name}` | {with_keys(text)} |" for name, text in EVENT_MEANINGS.items()]
+    rows = [f"| `{name}` | {with_keys(text)} |" for name, text in texts().events.items()]
     return "\n".join(["## Events\n", "| type | meaning |", "| --- | --- |", *rows]) + "\n"
 
 

@@ -37,11 +37,10 @@ def axis_words(data: Frame, view: View) -> AxisWords:
     first, _ = data.extent
     if data.by_step:
         return AxisWords(by_step=True)
-    span = view.span if view.span is not None else data.window_s
     return AxisWords(
         first="first seen" if data.watched else "start",
         last="end" if data.ended else "now",
-        backwards=span is not None and view.right is None,
+        backwards=view.span is not None and view.right is None,
         zero=first,
         clock=first > 1e8,
     )

@@ -78,12 +78,11 @@ def curves_of(data: ChartData, options: ChartOptions, name: str = LOSS) -> Curve
 def _step_axis(data: ChartData) -> dict[str, object]:
     """The axis of the losses by step."""
     stepped = by_step(data.middle) if data.middle is not None else Points()
-    since, until = (stepped.t[0], stepped.t[-1]) if stepped.t else (0.0, 1.0)
-    last = max(until, float(data.last_step or 0))
+    last = max(1.0, float(data.last_step or 0), *stepped.t[-1:])
     return {
-        "since": since if data.window_s is not None else min(since, 0.0),
-        "until": max(until, since + 1),
-        "whole": (0.0, max(last, 1.0)),
+        "since": 0.0,
+        "until": last,
+        "whole": (0.0, last),
         "marks": tuple((at, f"attempt {attempt}") for at, attempt in restarts(stepped)),
         "by_step": True,
     }

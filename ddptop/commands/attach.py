@@ -32,7 +32,7 @@ def run(
         job: one of ddptop's own jobs; None for all jobs.
         watched: a foreign job to show instead.
         readonly: refuse all actions that change a job.
-        opening: a message that opens another screen first, such as CompareWanted.
+        opening: a message that opens another screen first, such as a comparison.
         ascii_only: draw with ASCII only; None depends on the settings, else on the terminal.
 
     Raises:

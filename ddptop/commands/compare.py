@@ -55,9 +55,9 @@ def run(
             "compare needs a terminal", f"use ddptop compare {given} --json in scripts"
         )
     from ddptop.commands import attach
-    from ddptop.tui.messages import CompareWanted
+    from ddptop.tui.messages import ScreenWanted
 
-    wanted = CompareWanted(tuple(view.job for view in views))
+    wanted = ScreenWanted("compare", tuple(view.job for view in views))
     return attach.run(None, readonly=readonly, opening=wanted, ascii_only=ascii_only)
 
 

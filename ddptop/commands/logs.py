@@ -142,22 +142,18 @@ def _check(
         raise UsageError(
             f"{folder.job} has no log for attempt {attempt}", f"attempts: {_listed(existing)}"
         )
-    everywhere = sorted({number for a in existing for number in logs.ranks(folder, a)})
-    if rank not in ("all", LAUNCHER) and rank not in everywhere:
-        expected = everywhere if spec is None else list(range(spec.nproc))
-        if expected and rank not in expected:
-            raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(expected)}")
-    if wait:
-        return
-    if not everywhere:
-        raise DdptopError(f"{folder.job} has no log{' yet' if live else ''}", later)
-    shown = existing[-1] if attempt is None else attempt
+    shown = attempt if attempt is not None else existing[-1] if existing else 0
     there = logs.ranks(folder, shown)
-    if rank != "all" and rank not in there:
-        if rank == LAUNCHER:
-            raise DdptopError(f"{folder.job} has no log for attempt {shown}", later)
-        remedy = f"ranks with one: {_listed(there)}" if there else later
-        raise DdptopError(f"rank {rank} of {folder.job} has no log for attempt {shown}", remedy)
+    expected = there if spec is None else sorted({*there, *range(spec.nproc)})
+    if rank not in ("all", LAUNCHER) and expected and rank not in expected:
+        raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(expected)}")
+    if wait or (there if rank == "all" else rank in there):
+        return
+    if not there or rank == LAUNCHER:
+        which = "" if shown == 0 else f" for attempt {shown}"
+        raise DdptopError(f"{folder.job} has no log{which}{' yet' if live else ''}", later)
+    remedy = f"ranks with one: {_listed(there)}"
+    raise DdptopError(f"rank {rank} of {folder.job} has no log for attempt {shown}", remedy)
 
 
 def _spec(folder: RunFolder) -> JobSpec | None:

@@ -110,7 +110,7 @@ def run(
             "replay needs a terminal", f"use ddptop events {view.job} --json in scripts"
         )
     from ddptop.commands import attach
-    from ddptop.tui.messages import ReplayWanted
+    from ddptop.tui.messages import ScreenWanted
 
-    wanted = ReplayWanted(view.job, moment_s)
+    wanted = ScreenWanted("replay", view.job, moment_s)
     return attach.run(None, readonly=readonly, opening=wanted, ascii_only=ascii_only)

@@ -10,7 +10,7 @@ from ddptop.job.figures.columns import Cell, Column, Row
 from ddptop.job.figures.devices import FIELD_NAMES, FIGURES, known
 from ddptop.job.help import slowed_by
 from ddptop.job.series import DeviceHistory
-from ddptop.style import Line, blocks, clip, field, fill, fit, join, line, pad, rule, width, wrap
+from ddptop.style import Line, blocks, clip, field, fill, fit, join, line, rule, width, wrap
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder
@@ -157,8 +157,6 @@ def common_name(gpus: Sequence[GpuSample]) -> str | None:
 
 
 BAR_CELLS, BAR_MOST = 5, 14
-BRIEF_BELOW = 72
-"""On narrower terminals, memory and power have no totals."""
 
 
 def device_columns(
@@ -179,8 +177,7 @@ def device_columns(
         if one.bar is not None:
             bar = Column(f"{one.key}_bar", "", BAR_CELLS, "<", one.bar.drop, True, BAR_MOST)
             columns.append(bar)
-        size = one.width if one.brief is None or cells >= BRIEF_BELOW else one.brief_width
-        columns.append(Column(one.key, one.title, size, ">", one.drop))
+        columns.append(Column(one.key, one.title, one.width, ">", one.drop))
         if one.key == "util" and has_history:
             columns.append(Column("recent", "last 10m", 15, drop=7, flex=cells >= 140, most=30))
     return (*columns, Column("held", " used by", 22, flex=True))
@@ -211,7 +208,7 @@ def device_row(
     for one in FIGURES:
         if one.key not in layout:
             continue
-        row[one.key] = one.styled(gpu, brief=layout[one.key] < one.width)
+        row[one.key] = one.styled(gpu)
         if one.bar is not None:
             cells = layout.get(f"{one.key}_bar", 0)
             row[f"{one.key}_bar"] = blocks(one.bar.share(gpu), cells, one.bar.style(gpu))
@@ -256,52 +253,47 @@ def heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
 
 _LABEL_CELLS = 10
 
+Fact = tuple[str, Sequence[Line]]
+"""The label of a row, and its parts."""
+
 
 def detail_lines(gpu: GpuSample, cells: int, rows: int) -> list[Line]:
     """The device's identity, its state with remedies, its figures, and what is unknown."""
     title = f"GPU {gpu.index}" + ", MIG instance" * (gpu.parent_uuid is not None)
-    facts = [text for text in (gpu.name, gpu.pci_bus_id, gpu.uuid) if text]
-    note = line((clip("   ".join(facts), max(0, cells - 20)), "dim"))
-    lines = [rule(title, cells, note), *_state(gpu, cells)]
-    if not gpu.lost:
-        for name, parts in _figures(gpu).items():
-            lines += _flow(name, parts, cells)
-    return _cut([*lines, *_unknown(gpu, cells)], rows)
-
-
-def _cut(lines: list[Line], rows: int) -> list[Line]:
+    names = [text for text in (gpu.name, gpu.pci_bus_id, gpu.uuid) if text]
+    lines = [rule(title, cells, line(("   ".join(names), "dim")))]
+    for name, parts in (*_state(gpu), *_figures(gpu), *_unknown(gpu)):
+        lines += _flow(name, parts, cells)
     if len(lines) <= rows or rows < 1:
         return lines[:rows]
     missing = len(lines) - rows + 1
     return [*lines[: rows - 1], line((f" and {units.plural(missing, 'line')} more", "dim"))]
 
 
-def _state(gpu: GpuSample, cells: int) -> list[Line]:
+def _state(gpu: GpuSample) -> list[Fact]:
     if gpu.lost:
-        return _flow("state", _words(f"✗ {gpu.note or LOST_WORDS}", "bad", cells), cells)
-    lines: list[Line] = []
+        return [("state", [line((f"✗ {gpu.note or LOST_WORDS}", "bad"))])]
+    facts: list[Fact] = []
     if gpu.note:
-        lines += _flow("state", _words(f"i {gpu.note}", "dim", cells), cells)
+        facts.append(("state", [line((f"i {gpu.note}", "dim"))]))
     if slowed := slowed_by(gpu):
-        lines += _flow("slowed", _words(f"▼ {'; '.join(slowed)}", "warn", cells), cells)
-        lines += _flow("", _words(codes.throttle(slowed[0]).remedy, "dim", cells), cells)
+        facts.append(("slowed", [line((f"▼ {'; '.join(slowed)}", "warn"))]))
+        facts.append(("", [line((codes.throttle(slowed[0]).remedy, "dim"))]))
     for code in gpu.xid or []:
         xid = codes.xid(code)
-        lines += _flow("XID", _words(f"✗ {code}: {xid.meaning}", "bad", cells), cells)
-        lines += _flow("", _words(xid.remedy, "dim", cells), cells)
-    if lines:
-        return lines
+        facts.append(("XID", [line((f"✗ {code}: {xid.meaning}", "bad"))]))
+        facts.append(("", [line((xid.remedy, "dim"))]))
+    if facts:
+        return facts
     if gpu.throttle_reasons is None and gpu.xid is None:
-        return _flow("state", [line(("n/a", "dim"))], cells)
-    return _flow("state", [line(("● the driver reports no problems", "ok"))], cells)
+        return [("state", [line(("n/a", "dim"))])]
+    return [("state", [line(("● the driver reports no problems", "ok"))])]
 
 
-def _words(text: str, style: str, cells: int) -> list[Line]:
-    return [line((part, style)) for part in wrap(text, max(10, cells - _LABEL_CELLS - 2), 3)]
-
-
-def _figures(gpu: GpuSample) -> dict[str, list[Line]]:
+def _figures(gpu: GpuSample) -> list[Fact]:
     """Every figure, by the name of its row."""
+    if gpu.lost:
+        return []
     rows: dict[str, list[Line]] = {
         name: [] for name in ("load", "memory", "thermal", "clocks", "errors")
     }
@@ -326,34 +318,33 @@ def _figures(gpu: GpuSample) -> dict[str, list[Line]]:
     rows["errors"].append(field("XID", xid, known(gpu.xid)))
     if gpu.mig_instances:
         rows["MIG"] = [line((uuid, "")) for uuid in gpu.mig_instances]
-    return {name: parts for name, parts in rows.items() if parts}
+    return list(rows.items())
 
 
-def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
+def _unknown(gpu: GpuSample) -> list[Fact]:
     """Why figures are missing, grouped by reason."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for name, reason in gpu.unknown.items():
         word = FIELD_NAMES.get(name, name.replace("_", " "))
-        if word not in (known := reasons.setdefault(reason, [])):
-            known.append(word)
-    lines: list[Line] = []
-    for reason, names in reasons.items():
-        text = f"{', '.join(names)}: {reason}"
-        name = "" if lines else "n/a"
-        lines += _flow(name, _words(text, "dim", cells), cells)
-    return lines
+        reasons.setdefault(reason, {})[word] = None
+    texts = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return [("" if at else "n/a", [line((text, "dim"))]) for at, text in enumerate(texts)]
 
 
 def _flow(name: str, parts: Sequence[Line], cells: int) -> list[Line]:
-    """Parts after a label, wrapped if they do not fit."""
+    """Parts after a label, wrapped if they do not fit, as is a long text."""
     rows: list[list[Line]] = [[]]
-    room = cells - _LABEL_CELLS - 1
+    room = max(10, cells - _LABEL_CELLS - 2)
     for part in parts:
-        if rows[-1] and width(join([*rows[-1], part])) > room:
-            rows.append([])
-        rows[-1].append(part)
-    lines: list[Line] = []
-    for place, row in enumerate(rows):
-        head = pad(name if place == 0 else "", _LABEL_CELLS)
-        lines.append(fit(line((f" {head}", "dim"), *join(row)), cells))
-    return lines
+        (text, style), *more = part
+        pieces = [part] if more else [line((piece, style)) for piece in wrap(text, room, 3)]
+        for piece in pieces:
+            if rows[-1] and width(join([*rows[-1], piece])) > room:
+                rows.append([])
+            rows[-1].append(piece)
+    labels = [name, *[""] * len(rows)]
+    return [
+        fit(line((f" {label:<{_LABEL_CELLS}}", "dim"), *join(row)), cells)
+        for label, row in zip(labels, rows, strict=False)
+        if row
+    ]

@@ -177,36 +177,3 @@ def _details(event: Event) -> str:
     if event.evidence:
         lines.append(f"evidence: {event.evidence}")
     return "\n".join(filter(None, lines))
-
-
-EVENT_MEANINGS = {
-    "launched": "someone launched or relaunched the job",
-    "queued": "the job is waiting for the GPUs that it requested",
-    "attempt_started": "all ranks in this attempt were started",
-    "rank_started": "a rank's process started; its PID is the one that other tools show",
-    "rank_exited": "a rank's process exited or was killed by a signal; if several ranks exit, "
-    "the first exit caused the others",
-    "launcher_exited": "the command that started the ranks exited",
-    "training": "every rank took its first optimizer step",
-    "checkpoint": "files that look like a complete checkpoint were written",
-    "checkpoint_asked": "someone asked the script to save a checkpoint now",
-    "hang_suspected": "no progress for most of the time allowed; not considered hung yet",
-    "hang": "no progress within the time learned for this phase, and evidence that the ranks "
-    "are out of sync",
-    "failure": "why the attempt failed, based on exit statuses, logs, and the kernel's counters",
-    "group_restart": "all ranks are restarting together, and why",
-    "failed": "the job failed permanently, and why it will not restart",
-    "finished": "every rank exited with status 0: the job is done",
-    "stopping": "someone asked the job to stop",
-    "stopped": "the job ended because someone asked it to stop",
-    "alert": "something you should know about; press {job.findings} to list current problems",
-    "alert_over": "an alert was resolved, or the job ended while it was active",
-    "node": "a machine of the job became unreachable, came back, or was given up",
-    "gpu_lost": "a device fell off the bus",
-    "gpu_memory": "the next attempt waited until its devices had released their memory",
-    "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",
-    "guardian_restarted": "ddptop's guardian died and was restarted; the ranks kept running",
-    "requeued": "Slurm ended the attempt and put the job back into its queue",
-    "lost": "all of the job's processes exited without leaving an exit status",
-}
-"""What each type of event means."""

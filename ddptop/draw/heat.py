@@ -33,14 +33,18 @@ Apart = Mapping[int, RankDeviation]
 
 
 _BEHIND = Map(
-    6, "steps behind the leader", lambda rank, apart: None, (1, 2, 10, 100),
+    "steps behind the leader", lambda rank, apart: None, (1, 2, 10, 100),
     ("none", "1", "2-9", "10-99", "≥100"), _BEHIND_BY,
     lambda steps: steps, lambda steps: f"{steps:.0f} behind", (0, 1),
 )  # fmt: skip
 
 STATE = "state"
-_BY_KEY = {one.key: one.map for one in FIGURES if one.map is not None} | {"step": _BEHIND}
-ORDER = (STATE, *sorted(_BY_KEY, key=lambda key: _BY_KEY[key].place))
+_BY_KEY = {
+    one.key: _BEHIND if one.map is None else one.map
+    for one in FIGURES
+    if one.map is not None or one.key == "step"
+}
+ORDER = (STATE, *_BY_KEY)
 
 
 def name_of(key: str) -> str:

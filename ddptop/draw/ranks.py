@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -32,7 +32,7 @@ from ddptop.job.ranks import (
     source_in_words,
 )
 from ddptop.job.series import Points
-from ddptop.style import Line, Span, bar, clip, field, fill, fit, line, pad, width
+from ddptop.style import Line, Span, bar, clip, field, fill, fit, line, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
@@ -68,7 +68,7 @@ class Grid(msgspec.Struct, frozen=True):
 def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
     """The best layout of `number` cards in `cells` by `most_rows`; None if they do not fit.
 
-    Prefers cards that show more, then a grid without holes, then a readable width.
+    Prefers a grid without holes, then cards that show more, then a readable width.
 
     Args:
         number: number of cards.
@@ -76,7 +76,7 @@ def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
         most_rows: most rows for all cards together.
         wanted: rows of a card that shows everything, including a full border.
     """
-    best: tuple[tuple[bool, int, int, int], Grid] | None = None
+    best: tuple[tuple[int, bool, int, int], Grid] | None = None
     for columns in range(1, min(number, cells // LEAST_WIDTH + 1) + 1):
         card = (cells + GAP) // columns - GAP
         rows = -(-number // columns)
@@ -86,7 +86,7 @@ def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
         if card < LEAST_WIDTH or height < least or (rows - 1) * columns >= number:
             continue
         holes = rows * columns - number
-        key = (height - all_of_it != 0, -height, holes, abs(card - BEST_WIDTH))
+        key = (holes, height < all_of_it, -height, abs(card - BEST_WIDTH))
         if best is None or key < best[0]:
             best = key, Grid(columns, rows, card, height)
     return None if best is None else best[1]
@@ -95,9 +95,7 @@ def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
 BOXED = 6
 """Minimum rows for a full border, which cards that show everything always have."""
 
-CARD_ROWS = sorted(
-    ((one.card, one) for one in FIGURES if one.card is not None), key=lambda row: row[0].place
-)
+CARD_ROWS = [(one.card, one) for one in FIGURES if one.card is not None]
 """Rows of a card, from top to bottom."""
 
 LABEL, VALUE, ASIDE = 5, 8, 7
@@ -247,7 +245,7 @@ def _body(
     by_priority = sorted(CARD_ROWS, key=lambda row: row[0].drop)
     keep = [one.key for _, one in by_priority if one.key in others.rows][:rows]
     body = [
-        _DRAWN.get(one.key, _figure)(one, rank, apart, others, cells)
+        (_loss if one.key == "loss" else _figure)(one, rank, apart, others, cells)
         for _, one in CARD_ROWS
         if one.key in keep
     ]
@@ -255,18 +253,13 @@ def _body(
 
 
 def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: str = "") -> Line:
-    tight = cells < LABEL + VALUE + ASIDE
-    size, side = (TIGHT, TIGHT) if tight else (VALUE, ASIDE)
-    value = _brief(value) if tight else value
-    note = f" {aside[0]}" if aside[0] else ""
-    if LABEL + len(value) + len(note) > cells:  # otherwise, two numbers would read as one
-        note = "" if aside[0][0].isdigit() else aside[0]
-    # a value too wide for its column takes cells from the other column, but never runs into it
-    left = max(len(value), size - max(0, len(note) - side))
+    size, side = VALUE, ASIDE
+    if cells < LABEL + VALUE + ASIDE:
+        size, side, value = TIGHT, TIGHT, _brief(value)
     return line(
         (f"{label:<{LABEL}}", "dim"),
-        (pad(value, left, ">"), style or ("dim" if value == units.NOT_AVAILABLE else "")),
-        (pad(note, max(size + side - left, len(note)), ">"), aside[1]),
+        (f"{value:>{size}}", style or ("dim" if value == units.NOT_AVAILABLE else "")),
+        (f" {aside[0]:>{side - 1}}", aside[1]),
         *graphic,
     )
 
@@ -305,25 +298,12 @@ def _loss(
     return _row("loss", text, _deviation(apart, "loss"), curve, cells, loss_style(rank) or "strong")
 
 
-def _step(
-    one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
-) -> Line:
-    ago = ""
-    if others.live and rank.last_progress_at is not None:
-        ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
-        tight = cells < LABEL + VALUE + ASIDE
-        ago = units.brief_duration(ago_s) + ("" if tight else " ago")
-    late = rank.state == "hung"
-    label = "step*" if counts_own(rank) else "step"
-    return _row(label, one.text(rank), (ago, "warn" if late else "dim"), (), cells)
-
-
 def _figure(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
     """Any other figure, with its distance from the median or the percentage that its bar shows."""
     seen = shown(one.key, rank)
-    card, share = seen.card or Card("", 0, 0), None
+    card, share = seen.card or Card("", 0), None
     if card.share is not None:
         share = card.share(rank, others.gpus.get(rank.rank))
     warns = share is not None and card.warns is not None and card.warns(share, apart)
@@ -337,13 +317,6 @@ def _figure(
     if card.share is not None and (room := _room(cells)):
         graphic = line(" ", *bar(share, room, "warn" if warns else card.style))
     return _row(seen.label, seen.text(rank), aside, graphic, cells)
-
-
-_DRAWN: Mapping[str, Callable[[RankFigure, RankSample, RankDeviation, Around, int], Line]] = {
-    "step": _step,
-    "loss": _loss,
-}
-"""Functions for rows that are more than a figure and its bar."""
 
 
 def fact_lines(

@@ -72,12 +72,6 @@ def moment_at(course: Course, x: int, cells: int) -> float:
     return course.first + share * course.span_s
 
 
-def mark_at(course: Course, x: int, cells: int) -> Mark | None:
-    """The mark drawn at a cell of the widget, if any."""
-    inside = cells - 2 * _MARGIN
-    return _drawn(course, inside).get(x - _MARGIN)
-
-
 def bar_line(course: Course, position: Position, cells: int) -> Line:
     """The bar: past, future, gaps, marks, and the position."""
     inside = cells - 2 * _MARGIN

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TypeAlias
+import functools
+import re
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
 
 from ddptop.job import status as job_status
 from ddptop.job.figures import devices, jobs, ranks
-from ddptop.job.figures.devices import FIGURES
 from ddptop.job.figures.ranks import COMPARED
-from ddptop.job.findings import explain
 from ddptop.job.keys import key, with_keys
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.outliers import oddity, state_of, uneven
 from ddptop.job.progress import eta, median_loss, progress_of, share, step_text
-from ddptop.job.status import Attention, Need
+from ddptop.job.status import Attention
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -24,182 +27,77 @@ from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 Words: TypeAlias = tuple[tuple[str, str], ...]
 """Term and meaning."""
 
-STATES: Words = (
-    ("queued", "the job is waiting for free GPUs, or for Slurm to start it again"),
-    ("starting", "the processes have started, but this attempt has not taken a step yet"),
-    ("running", "taking steps, or in another known phase, such as evaluation"),
-    ("restarting", "an attempt failed, and all ranks are restarting together"),
-    (
-        "hung",
-        "no progress within the time learned for this phase, and evidence that the ranks "
-        "are out of sync",
-    ),
-    ("stopping", "the job was asked to exit; after a grace period, remaining processes are killed"),
-    ("finished", "every rank exited with status 0"),
-    ("failed", "a rank exited with an error, and the job will not restart"),
-    ("stopped", "someone ended the job with stop or kill"),
-    (
-        "lost",
-        "the job's processes exited without leaving an exit status (for example, because of a "
-        "reboot or kill -9)",
-    ),
-    (
-        "gone",
-        "a job that ddptop did not start has exited; its exit status is unknown",
-    ),
-    (
-        "no step 25 s",
-        "the ranks have gone longer than usual without a step, which can happen during "
-        "evaluation or checkpointing",
-    ),
-    (
-        "stalled",
-        "no steps for longer than any earlier pause, or waiting for an idle rank; not "
-        "considered hung yet",
-    ),
-    ("quiet", "no steps or collectives for longer than usual; not considered hung yet"),
-    ("paused", "stopped by SIGSTOP or a debugger; SIGCONT resumes it"),
-    ("exited", "this rank exited with status 0"),
-    (
-        "exit 1",
-        "this rank exited with the status shown; a name such as SIGKILL means that a signal "
-        "killed it",
-    ),
-    ("unknown", "this rank's state is unknown: its values are stale, or it never reported"),
-    (
-        "blocked",
-        "in uninterruptible sleep (D) for a while, waiting for a disk, a mount, or a driver",
-    ),
-    ("zombie", "the process exited, but its parent has not collected its exit status"),
-    ("eval", "evaluation is running instead of training steps"),
-    ("compile", "torch.compile is running"),
-    ("ckpt", "a checkpoint is being saved or loaded"),
-    ("no batch", "training is waiting for its data loader"),
-    ("exiting", "the script has finished, and its process is about to exit"),
-    ("in a collective", "the rank is waiting for other ranks in a collective"),
-)
-"""States of jobs and ranks, and what a rank does instead of taking steps."""
-
-JOBS: Words = (
-    ("job", "one training run, with all its attempts, logs, and history"),
-    ("attempt", "one run of the worker group, counted from 0"),
-    (
-        "group restart",
-        "all ranks exit and start again together, because DDP cannot replace a single rank",
-    ),
-    *(one.help for one in jobs.FIGURES if one.help is not None),
-    ("restarts left", "how many more times the group may restart before the job fails"),
-    ("world size", "the number of ranks across all hosts"),
-    ("steps", "steps taken; with /s, /min, or /h, the group's pace over the last minute"),
-    ("guarded", "the guardian is running; it restarts the supervisor if the supervisor dies"),
-    (
-        "launcher",
-        "the process that a command (launch -- COMMAND) started; its ranks are discovered "
-        "through their probes or its process tree, and its CPU and RSS cover the whole tree",
-    ),
-    ("imbalance", "largest deviation of a rank or device from the median; 0% is even"),
-    ("set aside", "a failed GPU that the job is continuing without (--allow-shrink)"),
-    (
-        "evidence",
-        "stacks, logs, device states, and flight records saved before any signal is sent",
-    ),
-    ("last 10m", "loss or utilization over the last ten minutes"),
-    ("result", "how an attempt ended; for a failure, the rank that failed first"),
-    (
-        "checkpoint",
-        "the last detected checkpoint, with its step in the run or in the named attempt",
-    ),
-    ("work lost", "steps between the last detected checkpoint and the end of the attempt"),
-    ("duration", "how long an attempt ran"),
-    ("started", "when the job or attempt started"),
-    ("what happened", "events in order: attempts, failures, restarts, alerts, and checkpoints"),
-    ("event", "event type, as printed by `ddptop events`"),
-)
-"""Terms about jobs."""
-
-RANKS: Words = (
-    *(one.help for one in ranks.FIGURES if one.help is not None),
-    (
-        "Σ4  μ4",
-        "the loss is the sum (Σ) or the mean (μ) of 4 backward passes (gradient accumulation)",
-    ),
-    ("vs median", "how far a rank's value is from the median of all ranks; ▲ marks a slow rank"),
-    ("vs med", "short for vs median"),
-    ("compute", "the part of a step not spent waiting for data or for other ranks"),
-    (
-        "replicas",
-        "devices that one process trains on (DataParallel); there is no separate loss for each "
-        "device",
-    ),
-    ("stacks", "where each rank is in its code right now, captured without pausing it"),
-)
-"""Terms about ranks."""
-
-DEVICES: Words = (
-    ("device", "a GPU, or a MIG instance of one"),
-    ("GPU", "device index on the machine, in PCI order"),
-    ("GPUs", "indices of the devices that the job uses"),
-    (
-        "cuda:1",
-        "the device's name inside the rank's process; may differ from its index on the machine",
-    ),
-    *(one.help for one in devices.FIGURES if one.help is not None),
-    ("SM", "share of streaming multiprocessor (SM) time used by this process"),
-    ("slowed", "the driver is lowering the clocks, and why: heat, power, or the board"),
-    ("used by", "the job and rank using the device, or the user and program"),
-    ("user", "owner of the process"),
-    ("command", "command line of the process"),
-    ("use", "whether the device is selected for the job"),
-)
-"""Terms about devices."""
-
-REST: Words = (
-    ("#", "attempt number"),
-    ("date", "date of the attempt or event, in local time"),
-    ("after", "time since the attempt started"),
-    ("why", "the reason, if known"),
-    ("different options", "options that differ between the compared jobs"),
-    ("ddptop overhead", "CPU used by this viewer and by the sampler"),
-    ("read-only", "this viewer cannot stop, kill, restart, launch, or remove anything"),
-    ("stale", "the job has sent nothing for several seconds; the values shown are the last known"),
-    ("n/a", "not available; never shown as 0"),
-)
-"""Terms about the interface."""
-
-SECTIONS: tuple[tuple[str, Words], ...] = (
-    ("terms: states", STATES),
-    ("terms: jobs", JOBS),
-    ("terms: ranks", RANKS),
-    ("terms: devices", DEVICES),
-    ("terms: other", REST),
-)
-"""Terms by heading, in the order of the help."""
-
-GLOSSARY: Words = tuple(entry for _, words in SECTIONS for entry in words)
-"""Every term."""
-
-
-_RANK_STATES = {
-    "starting": "it is running but has not taken a training step yet",
-    "running": "it is training",
-    "exited": "it exited with status 0",
-    "failed": "it exited with a nonzero status or was killed by a signal",
-    "stopped": "ddptop ended it (stop, kill, or a group restart)",
-    "unknown": "it has not reported its state",
-    "blocked": "it has been in uninterruptible sleep (disk or driver) for a while",
+OF_FIGURES = {
+    "jobs": [one.help for one in jobs.FIGURES],
+    "ranks": [one.help for one in ranks.FIGURES],
+    "devices": [one.help for one in devices.FIGURES],
 }
+"""Terms and meanings of the figures, by the section of terms that they belong to."""
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """The content of help.toml."""
+
+    terms: dict[str, dict[str, str]]
+    """Meanings by section and term."""
+    rank_states: dict[str, str]
+    needs: dict[str, str]
+    """Why a job is near the top of the list."""
+    charts: dict[str, str]
+    loss_lines: dict[str, str]
+    """What the lines of a loss chart are, by mode."""
+    events: dict[str, str]
+    """Meanings of the types of events."""
+    alerts: dict[str, str]
+    """What each alert means, its usual causes, and what to do."""
+
+
+@functools.cache
+def texts() -> Texts:
+    """The prose of the help, read when help is first shown."""
+    data = Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
+    return msgspec.convert(_flowed(msgspec.toml.decode(data)), Texts)
+
+
+def _flowed(value: Any) -> Any:
+    """Join the lines of each paragraph."""
+    if isinstance(value, dict):
+        return {name: _flowed(inner) for name, inner in value.items()}
+    return "\n\n".join(" ".join(part.split()) for part in value.split("\n\n"))
+
+
+@functools.cache
+def sections() -> dict[str, Words]:
+    """Terms and meanings by section, in the order of the help."""
+    return {
+        section: (*terms.items(), *filter(None, OF_FIGURES.get(section, ())))
+        for section, terms in texts().terms.items()
+    }
 
 
 def glossary(*names: str) -> list[tuple[str, str]]:
-    """Return these terms from the glossary, in order, skipping unknown ones."""
-    known = dict(GLOSSARY)
+    """Return these terms and their meanings, in order, skipping unknown ones."""
+    known = {term: meaning for words in sections().values() for term, meaning in words}
     return [(name, known[name]) for name in names if name in known]
+
+
+def explain_alert(finding_id: str) -> str:
+    """Return what an alert means, its usual causes, and what to do; "" for an unknown one.
+
+    `finding_id` is `Alert.id`; numbers at its end (XID and device) and its host are ignored.
+    """
+    return with_keys(texts().alerts.get(re.sub(r"(-\d+)*(@.*)?$", "", finding_id), ""))
+
+
+def explain_event(kind: str) -> str:
+    """Return what a type of event means."""
+    return with_keys(texts().events.get(kind, "an entry in the job's history"))
 
 
 def explain_state(state: str) -> list[tuple[str, str]]:
     """Return what a state of a rank or job means."""
-    meaning = _RANK_STATES.get(state) or dict(GLOSSARY).get(state)
-    return [(state, meaning)] if meaning else []
+    meaning = texts().rank_states.get(state)
+    return [(state, meaning)] if meaning else glossary(state)
 
 
 def explain_rank(
@@ -210,10 +108,10 @@ def explain_rank(
     sections = [(f"rank {rank.rank}: {symbol}", _about(rank))]
     if live and (odd := oddity(rank, apart)) is not None:
         sections.append((odd[0], _far(apart)))
-    if rank.loss_state in ("nan", "inf") and (text := explain(f"loss-{rank.loss_state}")):
+    if rank.loss_state in ("nan", "inf") and (text := explain_alert(f"loss-{rank.loss_state}")):
         sections.append((f"loss {rank.loss_state}", text))
-    terms = ("busy", "vs median", "step", "n/a") if apart.is_slow else ("vs median", "step", "n/a")
-    return [*sections, *glossary(*terms)]
+    names = ("busy", "vs median", "step", "n/a") if apart.is_slow else ("vs median", "step", "n/a")
+    return [*sections, *glossary(*names)]
 
 
 def _about(rank: RankSample) -> str:
@@ -245,37 +143,8 @@ def explain_heat(figure: str) -> list[tuple[str, str]]:
     ]
 
 
-_JOB_STATES = {
-    "queued": "It is waiting for free GPUs, or for Slurm to start it again.",
-    "starting": "Its processes are starting; no rank has taken a step yet.",
-    "running": "Its ranks are training. Problems are shown under status.",
-    "restarting": "An attempt failed, and all ranks are restarting together.",
-    "hung": "Its ranks are running but have not taken a step within its hang timeout.",
-    "stopping": "It was asked to exit; remaining processes are killed after the grace period.",
-    "finished": "Every rank exited with status 0.",
-    "failed": "A rank failed, and the job did not restart. Press {view.story} to show its story.",
-    "stopped": "Someone stopped it.",
-    "lost": "Its processes exited without leaving an exit status (for example, because of a "
-    "reboot).",
-}
-_PAUSES = {
-    "no_step": "Its ranks are running, but have gone longer than usual without a step, which "
-    "can happen during evaluation.",
-    "stalled": "It has gone longer without a step than ever before, or is waiting for an "
-    "idle rank.",
-}
-_NEEDS = {
-    Need.FAILED: "It is listed first because it failed and has not been opened since; press "
-    "{job.open} to open it.",
-    Need.HUNG: "It is listed first because it is not making progress.",
-    Need.LOST: "It is listed first because its result is unknown.",
-    Need.ERROR: "It is listed near the top because of an error; press {job.findings} to "
-    "show the error and what to do.",
-    Need.WARNING: "It is listed near the top because of a warning; press {job.findings} to "
-    "show the warning and what to do.",
-    Need.UNEVEN: "It is listed near the top because one rank is lagging and the others are "
-    "waiting for it.",
-}
+PAUSES = {"no_step": "no step 25 s", "stalled": "stalled"}
+"""The terms that explain pauses."""
 _TRENDS = {
     "falling": "↘: falling",
     "flat": "→: flat (within noise)",
@@ -288,22 +157,21 @@ def explain_job(one: Attention, trend: LossTrend | None, now: dt.datetime) -> li
     view, snapshot = one.job, one.job.snapshot
     state, _ = job_status.state_of(view)
     pause = view.pause
-    meaning = _JOB_STATES.get(view.state, "This version of ddptop does not recognize this state.")
-    if pause is not None and pause.state in _PAUSES:
-        meaning, trend = _PAUSES[pause.state], None
+    known = dict(glossary(*PAUSES.values(), view.state))
+    meaning = known.get(view.state, "This version of ddptop does not recognize this state")
+    if pause is not None and (term := PAUSES.get(pause.state)) is not None:
+        meaning, trend = known[term], None
     if view.is_foreign:
-        meaning = "ddptop did not start it and can see only its processes and devices."
+        meaning = "ddptop did not start it and can see only its processes and devices"
+    need = texts().needs.get(one.need.name.lower(), "")
     found = [
-        (
-            f"{view.name}: {state}",
-            with_keys(f"{meaning} {_NEEDS.get(one.need, '')}".strip()),
-        ),
+        (f"{view.name}: {state}", with_keys(f"{_sentence(meaning)} {need}".strip())),
         ("status", one.sentence),
     ]
     found += [
         (f"alert: {alert.id}", text)
         for alert in snapshot.alerts
-        if view.is_live and (text := explain(alert.id))
+        if view.is_live and (text := explain_alert(alert.id))
     ]
     progress = progress_of(view)
     done = share(progress)
@@ -332,7 +200,7 @@ def _uneven(snapshot: NodeSnapshot) -> str:
     known = uneven(snapshot)
     if not known:
         return "n/a: needs values from at least two ranks or devices."
-    parts = ", ".join(f"{one.name} {one.text}" for one in known)
+    parts = ", ".join(f"{one.name} {text}" for one, (text, _) in known)
     return f"{parts}: largest deviation from the median of all ranks; 0% is even."
 
 
@@ -360,7 +228,9 @@ def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
     for code in gpu.xid or []:
         xid = codes.xid(code)
         found.append((f"XID {code}", f"{_sentence(xid.meaning)} {_sentence(xid.remedy)}"))
-    found += [(f"{one.key} {one.text(gpu)}", one.explain(gpu)) for one in FIGURES if one.explain]
+    found += [
+        (f"{one.key} {one.text(gpu)}", one.explain(gpu)) for one in devices.FIGURES if one.explain
+    ]
     if gpu.unknown:
         text = "; ".join(f"{field.replace('_', ' ')}: {why}" for field, why in gpu.unknown.items())
         found.append(("n/a", f"Not available: {text}."))

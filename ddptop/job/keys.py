@@ -95,9 +95,9 @@ DETACH = Key("app.detach", "d", "Detach", "quit ddptop; all jobs keep running", 
 
 LAUNCH = Key("job.launch", "n", "Launch", "open a form to launch a job", changes=True)
 STOP = Key("job.stop", "s", "Stop", "send SIGTERM to every rank, then SIGKILL after 30 s",
-           live=True, changes=True)
+           "operate('stop')", live=True, changes=True)
 KILL = Key("job.kill", "K", "Kill", "send SIGKILL to all of the job's processes now",
-           live=True, changes=True)
+           "operate('kill')", live=True, changes=True)
 AGAIN = Key("job.again", "R", "Relaunch",
             "relaunch an ended job, unchanged or with edited arguments",
             live=False, changes=True, own=True)
@@ -173,7 +173,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         Key("jobs.sort", "S", "Sort", "sort by attention, name, start time, or GPUs"),
         KILL,
         Key("job.remove", "x", "Remove", "delete an ended job, its logs, and its history",
-            live=False, changes=True, own=True),
+            "operate('remove')", live=False, changes=True, own=True),
         UNSEEN, HELP, BACK, QUIT, DETACH,
     ),
     "a job": (
@@ -181,10 +181,10 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         Key("rank.open", "enter", "Rank", "open the selected rank", "open_rank"),
         # comparing is before the devices, which the page tabs also name on a small terminal
         LOGS, STORY, FINDINGS, STACKS, COMPARE, DEVICES, STOP,
-        Key("job.restart", "r", "Restart", "restart all ranks together",
+        Key("job.restart", "r", "Restart", "restart all ranks together", "operate('restart')",
             live=True, changes=True, own=True),
         REPLAY, replace(DETACH, bar=True), EVIDENCE, KILL,
-        Key("job.save", "c", "Save", "ask the script to save a checkpoint now",
+        Key("job.save", "c", "Save", "ask the script to save a checkpoint now", "operate('save')",
             live=True, changes=True, own=True),
         Key("ranks.shape", "T", "Cards/table/map", "show ranks as cards, a table, or a map"),
         Key("ranks.figure", "m", "Metric",

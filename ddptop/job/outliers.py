@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from ddptop.job.figures.ranks import COMPARED
+from ddptop.job.figures.ranks import COMPARED, Apart
 from ddptop.job.ranks import CALM, lasting_phase
 from ddptop.job.status import rank_state
 from ddptop.style import Line, Span, join, line
@@ -83,52 +81,32 @@ EVEN = 0.1
 """A ratio below this is meaningful even for small figures."""
 
 
-class Uneven(msgspec.Struct, frozen=True):
-    """The imbalance in one kind of figure."""
-
-    ratio: float
-    """max / median - 1."""
-    name: str
-    brief: str
-    warns: bool
-    """Whether it is the step time and a rank is slow."""
-    even: bool = False
-    """Whether the ratio is meaningless, as for 2% of CPU against 1%."""
-
-    @property
-    def style(self) -> str:
-        """Style of its text."""
-        return "warn" if self.warns else "dim"
-
-    @property
-    def text(self) -> str:
-        """`+34%`, or `even`."""
-        return "even" if self.even else units.deviation(self.ratio)
-
-
-def uneven(snapshot: NodeSnapshot) -> list[Uneven]:
-    """Known imbalances of a job, worst first."""
+def uneven(snapshot: NodeSnapshot) -> list[tuple[Apart, Span]]:
+    """Known imbalances of a job, worst first: the figure, and `+34%` or `even` with its style."""
     is_slow = bool(slow_ranks(snapshot.alerts))
     even_load = is_even_load(snapshot.ranks, snapshot.gpus)
-    found = []
+    rated: list[tuple[tuple[bool, bool, float], Apart, Span]] = []
     for figure, one in COMPARED.items():
         ratio: float | None = getattr(snapshot.imbalance, figure, None)
-        if ratio is not None:
-            even = even_load and figure == "utilization" and ratio >= EVEN
-            warns = is_slow and figure == "step_time"
-            found.append(Uneven(ratio, one.name, one.brief, warns, even))
-    return sorted(found, key=lambda one: (not one.warns, one.even, -one.ratio))
+        if ratio is None:
+            continue
+        warns = is_slow and figure == "step_time"
+        # a ratio is meaningless where it is 2% of CPU against 1%
+        even = even_load and figure == "utilization" and ratio >= EVEN
+        shown = "even" if even else units.deviation(ratio), "warn" if warns else "dim"
+        rated.append(((not warns, even, -ratio), one, shown))
+    rated.sort(key=lambda row: row[0])
+    return [(one, shown) for _, one, shown in rated]
 
 
 def imbalance_note(snapshot: NodeSnapshot) -> Line:
     """`imbalance  memory +34%  util +2%`, worst first; empty if nothing is known."""
-    parts = [((f"{one.name} {one.text}", one.style),) for one in uneven(snapshot)]
+    parts = [((f"{one.name} {text}", style),) for one, (text, style) in uneven(snapshot)]
     return line(("imbalance  ", "dim"), *join(parts, "  ")) if parts else ()
 
 
 def worst_figure(snapshot: NodeSnapshot) -> Span:
     """The worst imbalance and its figure: `mem +27%`."""
-    known = uneven(snapshot)
-    if not known:
-        return units.NOT_AVAILABLE, "dim"
-    return f"{known[0].brief} {known[0].text}", known[0].style
+    for one, (text, style) in uneven(snapshot):
+        return f"{one.brief} {text}", style
+    return units.NOT_AVAILABLE, "dim"

@@ -59,13 +59,13 @@ class Choice(msgspec.Struct, frozen=True):
 def choices(heading: LogHeading, cells: int) -> list[Choice]:
     """The available logs, as many as fit, with the present one marked."""
     whose, ranks = heading.whose, heading.ranks
-    found = [Choice("", line((" ranks", "dim"))), _choice("all", "show('all')", whose is None)]
+    found = [Choice("", line((" ranks ", "dim"))), _choice("all", "show('all')", whose is None)]
     if len(ranks) <= MOST_NAMED:
         found += [_choice(str(rank), f"show('{rank}')", whose == rank) for rank in ranks]
     else:
         found.append(Choice("", line((f" {units.ranks(list(ranks))} ", "dim"))))
     if len(heading.attempts) > 1:
-        found.append(Choice("", line(("   attempt", "dim"))))
+        found.append(Choice("", line(("   attempt ", "dim"))))
         found += [
             _choice(str(attempt), f"show_attempt({attempt})", heading.attempt == attempt)
             for attempt in heading.attempts[-MOST_ATTEMPTS:]

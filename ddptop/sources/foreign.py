@@ -84,7 +84,6 @@ class ForeignSource:
 
     def _read_chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         common = ChartData(
-            window_s=query.window_s,
             ended=not view.is_live,
             watched=True,
             empty=no_loss(view),

@@ -76,20 +76,15 @@ class ChartQuery(msgspec.Struct, frozen=True):
     glance: bool = False
     """Whether the chart is part of the job list, where it may be older."""
 
-    @property
-    def window_s(self) -> float | None:
-        """The seconds that are shown; None for the whole run, and for steps."""
-        return self.span if self.axis == "time" else None
-
     def part(self, run: Span, now_s: float, *, live: bool) -> tuple[float, float, Span]:
         """Start and end of the seconds that are shown, and those of the whole `run`."""
         first, end = run[0], run[1] + 1.0
         end = until = max(end, now_s) if live else end
-        if self.window_s is None:
+        if self.span is None or self.axis == "step":
             return first, until, (first, end)
         if self.right is not None:
             until = min(until, self.right)
-        return max(until - self.window_s, 0.0), until, (first, end)
+        return max(until - self.span, 0.0), until, (first, end)
 
 
 def redraw_pause_s(chart: Frame, query: ChartQuery, *, live: bool) -> float:
@@ -261,7 +256,7 @@ def _read_chart(
 ) -> ChartData:
     since, until, whole = history.part(view, query, now_s)
     if not until:
-        return ChartData(window_s=query.window_s, ended=not view.is_live)
+        return ChartData(ended=not view.is_live)
     attempts, offsets, reader = history.attempts(), history.offsets(view), history.reader
     middle = history.losses(view, since, until, query.columns)
     odd = _odd_ranks(view, reader)
@@ -281,7 +276,6 @@ def _read_chart(
     return ChartData(
         since=since,
         until=until,
-        window_s=query.window_s,
         marks=history.marks(),
         ended=not view.is_live,
         whole=whole,

@@ -117,7 +117,6 @@ def _read_rank(
     frame = Frame(
         since=since,
         until=until,
-        window_s=query.window_s,
         marks=history.marks(),
         ended=not view.is_live,
         whole=whole,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from textual.command import Provider
     from textual.theme import Theme
 
+    from ddptop.job.record import Job
     from ddptop_runner.foreign.types import ForeignJob
 
 
@@ -120,7 +121,7 @@ class DdptopApp(QuietApp):
             tick_s: seconds between polls; None polls only on request.
             watched: the foreign job to open on.
             readonly: whether to refuse all actions that change a job.
-            opening: a message that opens another screen first, such as CompareWanted.
+            opening: a message that opens another screen first, such as a comparison.
             settings: the user's keys, colors, and choices.
             memory: what earlier runs remembered.
             remember: saves the memory; None: it is not saved.
@@ -135,7 +136,7 @@ class DdptopApp(QuietApp):
         self._readonly = readonly
         self._first = opening
         if (name := job if watched is None else watched.name) is not None:
-            self._first = messages.JobPicked(name, watched is not None)
+            self._first = messages.ScreenWanted("job", name, foreign=watched is not None)
         self._tick_s = tick_s
         self._hang_up = HangUp()
         self.collector = Collector(self.post_message, now, machine, watched, adopts=not readonly)
@@ -244,21 +245,9 @@ class DdptopApp(QuietApp):
 
     # --- operations on jobs ----------------------------------------------------------------------
 
-    def on_operation_wanted(self, message: messages.OperationWanted) -> None:
-        """Run an operation, after confirmation if it is harmful."""
-        operations.wanted(self, message)
-
     def on_command_done(self, message: messages.CommandDone) -> None:
         """Report the result and refresh."""
         operations.done(self, message)
-
-    def on_stacks_wanted(self, message: messages.StacksWanted) -> None:
-        """Show the ranks' stacks."""
-        operations.show_stacks(self, message.view)
-
-    def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
-        """Show the evidence saved at the last failure or hang."""
-        operations.show_evidence(self, message.view, message.attempt)
 
     # --- data ------------------------------------------------------------------------------------
 
@@ -327,7 +316,7 @@ class DdptopApp(QuietApp):
         Screens link to each other in circles, and each one below the top still uses memory.
         """
         screen = message.make(readonly=self._readonly)
-        screen.is_first = message is self._first and message.quits
+        screen.is_first = message is self._first and message.screen in messages.QUITTING
         for below in self.screen_stack:
             if type(below) is type(screen) and below.subject == screen.subject:
                 while self.screen is not below:
@@ -356,35 +345,24 @@ class DdptopApp(QuietApp):
         forget_drawn()
         give_back()
 
-    def on_sections_wanted(self, message: messages.SectionsWanted) -> None:
-        """Show sections of text."""
-        from ddptop.tui.screens.sections import SectionsScreen
-
-        self.push_screen(
-            SectionsScreen(message.title, message.hint, message.sections, message.look_again)
-        )
-
-    def on_launch_wanted(self, message: messages.LaunchWanted) -> None:
-        """Open the launch form, then the launched job."""
+    def open_launch_form(self, ended: Job | None = None) -> None:
+        """Open the launch form, with the values of an ended job if given, then the launched job."""
         if self.refuses("launching jobs"):
             return
-        from ddptop.tui import operations
         from ddptop.tui.screens.launch import LaunchScreen
         from ddptop_runner.base.errors import DdptopError
 
-        again = None
-        if message.again is not None:
-            try:
-                again = operations.to_relaunch(message.again)
-            except DdptopError as refused:
-                operations.notify(self, "", refused)
-                return
+        try:
+            again = None if ended is None else operations.to_relaunch(ended)
+        except DdptopError as refused:
+            operations.notify(self, "", refused)
+            return
         self.push_screen(LaunchScreen(again), self._launched)
         self.on_query_changed()
 
     def _launched(self, job: str | None) -> None:
         if job is not None:
-            self.open(messages.JobPicked(job))
+            self.open(messages.ScreenWanted("job", job))
 
     def on_key(self, event: events.Key) -> None:
         """Pass characters to a text field that is open but does not have the focus yet."""
@@ -438,12 +416,12 @@ def app_with(
         job: the name of one of ddptop's own jobs to open on.
         watched: a foreign job to open on instead.
         readonly: whether to refuse all actions that change a job.
-        opening: the message that opens another screen first, such as CompareWanted.
+        opening: the message that opens another screen first, such as a comparison.
         letters: if set, only ASCII is drawn, and letters that this encoding can write.
     """
     is_free = job is None and watched is None and opening is None
     if is_free and settings.interface.first == "devices":
-        opening = messages.DevicesWanted()
+        opening = messages.ScreenWanted("devices")
     return DdptopApp(
         job,
         watched=watched,

@@ -209,18 +209,28 @@ def remove(view: Job) -> Operation:
 # --- confirming, running, and reporting -----------------------------------------------------------
 
 
-def wanted(app: DdptopApp, message: messages.OperationWanted) -> None:
-    """Run an operation, after confirmation if it is harmful."""
-    view = message.view
+OPERATIONS: dict[str, tuple[Maker, bool]] = {
+    "stop": (stop, True),
+    "kill": (kill, True),
+    "restart": (restart_group, True),
+    "save": (save, True),
+    "remove": (remove, False),
+}
+"""Each operation, and whether it requires a live job; otherwise it requires an ended one."""
+
+
+def start(app: DdptopApp, view: Job, name: str) -> None:
+    """Run one of `OPERATIONS` on a job, after confirmation if it is harmful."""
+    make, needs_live = OPERATIONS[name]
     if app.refuses("changing jobs"):
         return
-    if view.is_live != message.needs_live:
+    if view.is_live != needs_live:
         again = "" if view.is_foreign else f"; press {key('job.again')} to relaunch it"
         text = "is still running; stop it first" if view.is_live else f"has ended{again}"
         app.notify(f"{view.name} {text}", severity="warning", markup=False)
         return
     try:
-        operation = message.make(view)
+        operation = make(view)
     except DdptopError as refused:
         notify(app, "", refused)
         return

@@ -9,12 +9,23 @@ from functools import partial
 
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
-from textual.message import Message
 
-from ddptop.job.keys import BACK, EVERYWHERE, EXIT, LEAVE, PALETTE, SCREENS, Key
+from ddptop.job.keys import (
+    BACK,
+    COMPARE,
+    EVERYWHERE,
+    EXIT,
+    LEAVE,
+    LOGS,
+    PALETTE,
+    REPLAY,
+    SCREENS,
+    STORY,
+    Key,
+)
 from ddptop.job.record import Job
-from ddptop.tui import messages
 from ddptop.tui.keymap import bindings
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import ChartWidget
@@ -110,6 +121,19 @@ class ActionProvider(CommandProvider):
         return partial(self.app.run_action, action.action, default_namespace=self.screen)
 
 
+OF_OWN_JOBS = (
+    ("story of {}", STORY, "story"),
+    ("replay {}", REPLAY, "replay"),
+    ("compare {}", COMPARE, "compare"),
+)
+"""Name, action, and screen of the commands for a job that ddptop launched."""
+OF_RANKS = (
+    ("rank {rank} of {job}", "open this rank", "rank"),
+    ("logs for {job} rank {rank}", "show this rank's output", "logs"),
+)
+"""Name, help, and screen of the commands for a rank."""
+
+
 class JobProvider(CommandProvider):
     """Jobs and their ranks by name, on every screen."""
 
@@ -121,55 +145,27 @@ class JobProvider(CommandProvider):
             yield from self._of_job(view)
             yield from self._of_ranks(view, numbers)
 
-    def _of_job(self, view: Job) -> Iterator[Command]:
-        job, foreign = view.name, view.is_foreign
-        post = self._post
-        yield Command(f"go to {job}", "open this job", post(messages.JobPicked(job, foreign)))
-        yield Command(
-            f"logs for {job}",
-            "show the ranks' output",
-            post(messages.LogsWanted(job, foreign=foreign)),
-            listed=False,
-        )
-        if not foreign:
-            yield Command(
-                f"story of {job}",
-                "show each attempt and why it failed",
-                post(messages.StoryWanted(job)),
-                listed=False,
-            )
-            yield Command(
-                f"replay {job}",
-                "show the job at any past moment",
-                post(messages.ReplayWanted(job)),
-                listed=False,
-            )
-            yield Command(
-                f"compare {job}",
-                "compare loss with other jobs",
-                post(messages.CompareWanted((job,))),
-                listed=False,
-            )
+    def _of_job(self, job: Job) -> Iterator[Command]:
+        name, foreign = job.name, job.is_foreign
+        wanted = ScreenWanted("job", name, foreign=foreign)
+        yield Command(f"go to {name}", "open this job", self._post(wanted))
+        wanted = ScreenWanted("logs", name, foreign=foreign)
+        yield Command(f"logs for {name}", LOGS.help, self._post(wanted), listed=False)
+        for text, action, screen in () if foreign else OF_OWN_JOBS:
+            subject = (name,) if screen == "compare" else name
+            post = self._post(ScreenWanted(screen, subject))
+            yield Command(text.format(name), action.help, post, listed=False)
 
-    def _of_ranks(self, view: Job, numbers: set[int]) -> Iterator[Command]:
-        job, foreign = view.name, view.is_foreign
-        ranks = view.snapshot.ranks if view.snapshot is not None else ()
-        for rank in ranks if numbers else ():
-            if rank.rank in numbers:
-                picked = messages.RankPicked(job, rank.rank, foreign)
-                wanted = messages.LogsWanted(job, rank.rank, foreign)
-                yield Command(
-                    f"rank {rank.rank} of {job}", "open this rank", self._post(picked), listed=False
-                )
-                yield Command(
-                    f"logs for {job} rank {rank.rank}",
-                    "show this rank's output",
-                    self._post(wanted),
-                    listed=False,
-                )
+    def _of_ranks(self, job: Job, numbers: set[int]) -> Iterator[Command]:
+        ranks = job.snapshot.ranks if job.snapshot is not None and numbers else ()
+        for number in (rank.rank for rank in ranks if rank.rank in numbers):
+            for text, about, screen in OF_RANKS:
+                wanted = ScreenWanted(screen, job.name, number, foreign=job.is_foreign)
+                name = text.format(rank=number, job=job.name)
+                yield Command(name, about, self._post(wanted), listed=False)
 
-    def _post(self, message: Message) -> Callable[[], object]:
-        return partial(self.app.post_message, message)
+    def _post(self, wanted: ScreenWanted) -> Callable[[], object]:
+        return partial(self.app.post_message, wanted)
 
 
 class ChartProvider(CommandProvider):

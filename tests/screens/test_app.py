@@ -13,7 +13,7 @@ from ddptop.sources.query import Answered
 from ddptop.sources.story import StoryQuery
 from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import StoryWanted
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens import base
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
@@ -359,7 +359,7 @@ class TestProgram:
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fake_home.failed_job(frozen)
-        app = make_app(opening=StoryWanted("vit-base"))
+        app = make_app(opening=ScreenWanted("story", "vit-base"))
         asked = []
         answer = app.collector.answer
         monkeypatch.setattr(

@@ -22,7 +22,7 @@ SIZE = (120, 40)
 
 
 def opened(make_app: MakeApp, *jobs: str) -> DdptopApp:
-    return make_app(opening=messages.CompareWanted(jobs))
+    return make_app(opening=messages.ScreenWanted("compare", jobs))
 
 
 def three(home: Path) -> None:

@@ -30,7 +30,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
     eight_gpus: Path, make_app: MakeApp
 ) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 600)
-    app = make_app(opening=messages.DevicesWanted(uuid(5)))
+    app = make_app(opening=messages.ScreenWanted("devices", uuid(5)))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await settle(pilot)
@@ -53,7 +53,7 @@ async def test_enter_explains_a_device_and_opens_a_process_s_job(
     eight_gpus: Path, make_app: MakeApp
 ) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
-    app = make_app(opening=messages.DevicesWanted(uuid(5)))
+    app = make_app(opening=messages.ScreenWanted("devices", uuid(5)))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         screen = screen_of(app)
@@ -83,24 +83,24 @@ async def test_ways_in_a_circle_lead_back_to_the_screen_that_is_there(
         await settle(pilot)
         job = app.screen
         for message in (
-            messages.RankPicked("llama-ft", 5),
-            messages.LogsWanted("llama-ft", 5),
-            messages.DevicesWanted(uuid(5)),
+            messages.ScreenWanted("rank", "llama-ft", 5),
+            messages.ScreenWanted("logs", "llama-ft", 5),
+            messages.ScreenWanted("devices", uuid(5)),
         ):
             app.post_message(message)
         await until(pilot, lambda: isinstance(app.screen, DevicesScreen))
         await settle(pilot)
         assert len(app.screen_stack) == 5
-        app.post_message(messages.LogsWanted("llama-ft", 4))  # another one is on top
+        app.post_message(messages.ScreenWanted("logs", "llama-ft", 4))  # another one is on top
         await until(pilot, lambda: isinstance(app.screen, LogsScreen))
-        app.post_message(messages.LogsWanted("llama-ft", 5))
+        app.post_message(messages.ScreenWanted("logs", "llama-ft", 5))
         await until(pilot, lambda: len(app.screen_stack) == 4, "the log that is there already")
-        app.post_message(messages.JobPicked("llama-ft"))
+        app.post_message(messages.ScreenWanted("job", "llama-ft"))
         await until(pilot, lambda: app.screen is job, "the job that is there already")
         await settle(pilot)
         assert "llama-ft" in shown(app) and len(app.screen_stack) == 2
-        app.post_message(messages.JobPicked("llama-ft"))  # it is already visible
-        app.post_message(messages.JobPicked("llama-ft", foreign=True))
+        app.post_message(messages.ScreenWanted("job", "llama-ft"))  # it is already visible
+        app.post_message(messages.ScreenWanted("job", "llama-ft", foreign=True))
         await until(pilot, lambda: app.screen is not job, "another job of that name")
         assert len(app.screen_stack) == 3
 
@@ -109,7 +109,7 @@ async def test_a_process_of_a_foreign_job_and_one_of_none(
     held_gpus: Path, make_app: MakeApp
 ) -> None:
     fake_foreign.healthy()
-    app = make_app(opening=messages.DevicesWanted())
+    app = make_app(opening=messages.ScreenWanted("devices"))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         screen = screen_of(app)
@@ -134,7 +134,7 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
     eight_gpus: Path, make_app: MakeApp
 ) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 1000)
-    app = make_app(opening=messages.DevicesWanted())
+    app = make_app(opening=messages.ScreenWanted("devices"))
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await settle(pilot)
@@ -154,7 +154,7 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
 
 
 async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_app: MakeApp) -> None:
-    app = make_app(opening=messages.DevicesWanted())
+    app = make_app(opening=messages.ScreenWanted("devices"))
     async with app.run_test(size=(160, 50)) as pilot:
         await settle(pilot)
         screen = screen_of(app)
@@ -181,7 +181,7 @@ async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_ap
 async def test_without_devices_it_says_why_and_what_to_do(
     frozen: Path, make_app: MakeApp, size: tuple[int, int]
 ) -> None:
-    app = make_app(opening=messages.DevicesWanted())
+    app = make_app(opening=messages.ScreenWanted("devices"))
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         text = shown(app)
@@ -197,7 +197,7 @@ async def test_without_devices_it_says_why_and_what_to_do(
 
 async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app: MakeApp) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 300)
-    app = make_app(opening=messages.DevicesWanted())
+    app = make_app(opening=messages.ScreenWanted("devices"))
     async with app.run_test(size=(60, 18)) as pilot:
         await settle(pilot)
         for size in ((60, 18), (80, 24), (120, 40), (200, 60), (300, 100)):

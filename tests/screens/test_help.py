@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
+import ddptop
 import pytest
 from ddptop import draw
 from ddptop.job.figures import devices, jobs, ranks
 from ddptop.job.figures.columns import Column
-from ddptop.job.findings import explain
-from ddptop.job.help import GLOSSARY, SECTIONS
-from ddptop.job.keys import EVERYWHERE, MOVING, SCREENS
+from ddptop.job.help import explain_alert, sections, texts
+from ddptop.job.keys import BY_ID, EVERYWHERE, MOVING, SCREENS
 from ddptop.style import plain
 from ddptop.tui import widgets
 from ddptop.tui.app import DdptopApp
@@ -30,11 +30,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 import ddptop_runner
+from ddptop_runner.model import events
 from ddptop_runner.model.words import JobState, Phase, RankState
 
 MakeApp = Callable[..., DdptopApp]
 
-MEANINGS = dict(GLOSSARY)
+TERMS = [entry for words in sections().values() for entry in words]
+MEANINGS = dict(TERMS)
 PHASES: dict[Phase, str] = {
     "start": "starting",
     "steps": "step",
@@ -93,7 +95,19 @@ def test_every_alert_is_explained() -> None:
     ids = alert_ids() - NO_ALERT
     assert {"hung", "straggler", "disk-full", "throttled"} <= ids
     ids = {"loss-nan", "loss-inf", *(ids - {"loss"})}
-    assert sorted(found for found in ids if not explain(found)) == []
+    assert sorted(found for found in ids if not explain_alert(found)) == []
+
+
+def test_every_event_is_explained() -> None:
+    kinds = [kind for kind in vars(events).values() if hasattr(kind, "TYPE")]
+    assert len(kinds) > 30
+    assert {kind.TYPE for kind in kinds} - {"state"} <= texts().events.keys()
+
+
+def test_every_placeholder_of_a_text_is_an_action() -> None:
+    written = (Path(ddptop.__file__).parent / "job" / "help.toml").read_text()
+    asked = set(re.findall(r"\{(\w+\.\w+)\}", written))
+    assert "job.stacks" in asked and asked <= BY_ID.keys()
 
 
 def test_every_column_is_explained() -> None:
@@ -109,7 +123,7 @@ def test_every_column_is_explained() -> None:
 
 
 def test_no_word_is_explained_twice() -> None:
-    assert [word for word, n in Counter(word for word, _ in GLOSSARY).items() if n > 1] == []
+    assert [word for word, n in Counter(word for word, _ in TERMS).items() if n > 1] == []
 
 
 @pytest.mark.parametrize("cells", [52, 76])
@@ -120,13 +134,13 @@ def test_help_starts_with_this_screens_keys_then_the_item_under_the_cursor(cells
     heads = [line.split("──")[1].strip() for line in lines if line.startswith("── ")]
     first = ["keys on this screen: a job", "under the cursor", "keys on every screen", "mouse"]
     assert heads[:4] == first
-    assert heads[-len(SECTIONS) :] == [heading for heading, _ in SECTIONS]
-    assert len(heads) == 4 + len(SCREENS) - 1 + len(SECTIONS)
+    assert heads[-len(sections()) :] == [f"terms: {heading}" for heading in sections()]
+    assert len(heads) == 4 + len(SCREENS) - 1 + len(sections())
     text = " ".join(" ".join(lines).split())
     for action in (*MOVING, *EVERYWHERE, *(a for table in SCREENS.values() for a in table)):
         assert action.keys[0] in text
         assert action.name in text and action.help.split()[0] in text
-    for word, meaning in GLOSSARY:
+    for word, meaning in TERMS:
         assert " ".join(word.split()) in text and meaning.split()[-1] in text
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import LogsWanted
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.logs import LogHead, LogsScreen
 from tests.support import fake_commands, fake_home, fake_logs
 from tests.support.driving import look, shown, until
@@ -290,7 +290,7 @@ class TestNothing:
         app = make_app()
         async with app.run_test(size=(80, 24)) as pilot:
             await look(pilot)
-            app.post_message(LogsWanted("young"))
+            app.post_message(ScreenWanted("logs", "young"))
             await until(pilot, lambda: "no output yet" in shown(app))
             for rank in range(2):
                 fake_home.write_log(folder, 0, rank, "hello\n")
@@ -316,7 +316,7 @@ class TestNothing:
         app = make_app()
         async with app.run_test(size=(80, 24)) as pilot:
             await look(pilot)
-            app.post_message(LogsWanted("nobody", 0))
+            app.post_message(ScreenWanted("logs", "nobody", 0))
             await until(pilot, lambda: "this job no longer exists" in shown(app))
             await pilot.press("G", "g", "j", "L", "W", "enter", "right", "F", "c")
             await pilot.press("escape")

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import (
-    CompareWanted,
-    DevicesWanted,
-    JobPicked,
-    LogsWanted,
-    ReplayWanted,
-    StoryWanted,
-)
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.devices import DevicesScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
@@ -46,21 +39,17 @@ def four_jobs(eight_gpus: Path) -> Path:
 @asynccontextmanager
 async def overview(
     app: DdptopApp, size: tuple[int, int] = (120, 40)
-) -> Iterator[tuple[Pilot[None], OverviewScreen, list[Message]]]:
+) -> Iterator[tuple[Pilot[None], OverviewScreen, list[ScreenWanted]]]:
     """The screen once it has settled, and what it posts from then on."""
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         screen = app.screen
         assert isinstance(screen, OverviewScreen)
-        posted: list[Message] = []
+        posted: list[ScreenWanted] = []
         post = screen.post_message
 
         def listen(message: Message) -> bool:
-            wanted = (
-                *(JobPicked, LogsWanted, StoryWanted, ReplayWanted),
-                *(CompareWanted, DevicesWanted),
-            )
-            if isinstance(message, wanted):
+            if isinstance(message, ScreenWanted):
                 posted.append(message)
                 return True
             return post(message)
@@ -97,18 +86,18 @@ async def test_a_failure_stands_on_top_until_it_was_looked_at(
 
 async def test_keys_open_other_screens(four_jobs: Path, make_app: MakeApp) -> None:
     first, second, third = "vit-base", "llama-ft", "mlp-cpu"
-    cases: list[tuple[str, type[Message], object]] = [
-        ("enter", JobPicked, first),
-        ("l", LogsWanted, first),
-        ("e", StoryWanted, first),
-        ("p", ReplayWanted, first),
-        ("v", DevicesWanted, None),
-        ("C", CompareWanted, (first,)),
-        ("space C", CompareWanted, (first,)),
-        ("space j C", CompareWanted, (first, second)),
-        ("j space j space k C", CompareWanted, (second, third)),
-        ("space j space j space C", CompareWanted, (first, second, third)),
-        ("space space j C", CompareWanted, (second,)),
+    cases: list[tuple[str, str, object]] = [
+        ("enter", "job", first),
+        ("l", "logs", first),
+        ("e", "story", first),
+        ("p", "replay", first),
+        ("v", "devices", None),
+        ("C", "compare", (first,)),
+        ("space C", "compare", (first,)),
+        ("space j C", "compare", (first, second)),
+        ("j space j space k C", "compare", (second, third)),
+        ("space j space j space C", "compare", (first, second, third)),
+        ("space space j C", "compare", (second,)),
     ]
     async with overview(make_app()) as (pilot, screen, posted):
         for keys, kind, what in cases:
@@ -118,11 +107,7 @@ async def test_keys_open_other_screens(four_jobs: Path, make_app: MakeApp) -> No
             await look(pilot)
             await pilot.press("g", *keys.split())
             (one,) = posted
-            assert type(one) is kind, keys
-            assert (
-                getattr(one, {DevicesWanted: "uuid", CompareWanted: "jobs"}.get(kind, "job"))
-                == what
-            )
+            assert (one.screen, one.subject[0]) == (kind, what), keys
 
 
 async def test_foreign_job_explains_why_it_is_not_possible(
@@ -135,9 +120,8 @@ async def test_foreign_job_explains_why_it_is_not_possible(
         assert posted == []
         assert screen.jobs.marked == []
         text = said(app)
-        assert "no story: ddptop did not start this job" in text
-        assert "no history to replay" in text
-        assert "only jobs that ddptop started can be compared" in text
+        assert "has no story: ddptop did not start it" in text
+        assert "has no history: ddptop did not start it" in text
 
 
 async def test_without_a_job_keys_say_what_to_do(frozen: Path, make_app: MakeApp) -> None:
@@ -189,7 +173,7 @@ class TestFilter:
             await pilot.press("slash", *"state:run l")
             await until(pilot, lambda: rows(screen) == ["llama-ft", "mlp-cpu"])
             await pilot.press("enter", "C")
-            assert posted == [CompareWanted(("llama-ft",), ("mlp-cpu",))]
+            assert [one.subject for one in posted] == [(("llama-ft",), ("mlp-cpu",))]
             await pilot.press("slash", *"mlp")
             await until(pilot, lambda: rows(screen) == ["mlp-cpu"])
             await pilot.press("enter", "C")
@@ -248,7 +232,7 @@ async def test_mouse_and_help(four_jobs: Path, make_app: MakeApp) -> None:
         assert "llama-ft: ● running" in [heading for heading, _ in screen.explain()]
         assert posted == []
         await pilot.click("#jobs", offset=(20, 3))
-        assert [one.job for one in posted] == ["llama-ft"]
+        assert [one.subject for one in posted] == [("llama-ft",)]
         await pilot.click("#devices", offset=(20, 7))
         screen._devices.focus()
         await pilot.pause()
@@ -256,7 +240,7 @@ async def test_mouse_and_help(four_jobs: Path, make_app: MakeApp) -> None:
         assert headings[0] == "GPU 5"
         assert "slowed: thermal, by hardware" in headings
         await pilot.press("enter")
-        assert posted[-1].uuid == fake_home.uuid(5)
+        assert posted[-1].subject == (fake_home.uuid(5),)
 
 
 async def test_v_opens_the_devices_and_esc_comes_back(four_jobs: Path, make_app: MakeApp) -> None:

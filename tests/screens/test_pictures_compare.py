@@ -24,5 +24,5 @@ def test_a_job_and_its_companion(
     fake_story.learner(frozen, "gpt-lr3e-4", "3e-4")
     fake_story.learner(frozen, "gpt-lr1e-3", "1e-3", falls=60, ago_s=7000, restart_at=240)
     fake_story.learner(frozen, "vit-base", "5e-4", ago_s=5000, target="fit.py", bad_from=300)
-    app = make_app(opening=messages.CompareWanted(("gpt-lr3e-4",)))
+    app = make_app(opening=messages.ScreenWanted("compare", ("gpt-lr3e-4",)))
     assert snap_compare(app, terminal_size=size, run_before=after(theme))

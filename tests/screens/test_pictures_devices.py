@@ -21,17 +21,17 @@ def test_one_is_too_hot(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 1000)
-    app = make_app(opening=messages.DevicesWanted(uuid(5)))
+    app = make_app(opening=messages.ScreenWanted("devices", uuid(5)))
     assert snap_compare(app, terminal_size=size, run_before=after(theme, looks=6))
 
 
 def test_each_in_another_trouble(ill_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(opening=messages.DevicesWanted())
+    app = make_app(opening=messages.ScreenWanted("devices"))
     assert snap_compare(
         app, terminal_size=(120, 40), run_before=after(DARK.name, "j", "j", looks=6)
     )
 
 
 def test_none(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(opening=messages.DevicesWanted())
+    app = make_app(opening=messages.ScreenWanted("devices"))
     assert snap_compare(app, terminal_size=(80, 24), run_before=after(DARK.name))

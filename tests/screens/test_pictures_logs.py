@@ -39,7 +39,7 @@ def test_all_ranks(
         await ready(pilot, theme)
 
     fake_logs.eight_ranks(frozen)
-    app = make_app(opening=messages.LogsWanted(fake_logs.JOB))
+    app = make_app(opening=messages.ScreenWanted("logs", fake_logs.JOB))
     assert snap_compare(app, terminal_size=size, run_before=prepare)
 
 
@@ -55,5 +55,5 @@ def test_one_rank_searched_and_wrapped(
         await pilot.pause()
 
     fake_logs.eight_ranks(frozen)
-    app = make_app(opening=messages.LogsWanted(fake_logs.JOB, 5))
+    app = make_app(opening=messages.ScreenWanted("logs", fake_logs.JOB, 5))
     assert snap_compare(app, terminal_size=size, run_before=prepare)

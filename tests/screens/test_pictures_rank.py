@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddptop.tui.messages import RankPicked
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.themes import DARK
 from tests.support import fake_foreign, fake_ranks
@@ -17,13 +17,13 @@ def test_a_rank_that_holds_up_the_others(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
     fake_ranks.in_parts(frozen)
-    app = make_app(opening=RankPicked("llama-ft", fake_ranks.SLOW))
+    app = make_app(opening=ScreenWanted("rank", "llama-ft", fake_ranks.SLOW))
     assert snap_compare(app, terminal_size=size, run_before=after(theme, on=RankScreen))
 
 
 def test_only_its_step_time(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     fake_ranks.in_parts(frozen)
-    app = make_app(opening=RankPicked("llama-ft", fake_ranks.SLOW))
+    app = make_app(opening=ScreenWanted("rank", "llama-ft", fake_ranks.SLOW))
     assert snap_compare(
         app, terminal_size=SIZES[0], run_before=after(DARK.name, "2", on=RankScreen)
     )
@@ -31,5 +31,5 @@ def test_only_its_step_time(frozen: Path, make_app: MakeApp, snap_compare: Compa
 
 def test_a_foreign_rank(held_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     view = fake_foreign.with_findings()
-    app = make_app(opening=RankPicked(view.job, 2, foreign=True))
+    app = make_app(opening=ScreenWanted("rank", view.job, 2, foreign=True))
     assert snap_compare(app, terminal_size=SIZES[1], run_before=after(DARK.name, on=RankScreen))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import ReplayWanted
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.replay import ReplayScreen
 from tests.support.driving import settle, until
 from tests.support.pictures import Compare, MakeApp, by_size
@@ -35,7 +35,7 @@ def test_a_moment_of_a_hang(
         await until(pilot, lambda: log_of(app), "the log of then")
 
     recorded_job(frozen, every_s=2)
-    app = make_app(opening=ReplayWanted(JOB, begin() + HANG - 1))
+    app = make_app(opening=ScreenWanted("replay", JOB, begin() + HANG - 1))
     assert snap_compare(app, terminal_size=size, run_before=prepare)
 
 

@@ -22,5 +22,5 @@ def test_the_story_of_a_failed_job(
     theme: str,
 ) -> None:
     fake_story.many_attempts(frozen)
-    app = make_app(opening=messages.StoryWanted("gpt-small"))
+    app = make_app(opening=messages.ScreenWanted("story", "gpt-small"))
     assert snap_compare(app, terminal_size=size, run_before=after(theme))

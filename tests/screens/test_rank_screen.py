@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddptop.sources.rank import RankAnswer
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import RankPicked
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.devices import DevicesScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
@@ -20,8 +20,8 @@ from tests.support.driving import look, settle, shown, until
 MakeApp = Callable[..., DdptopApp]
 
 
-def opened(rank: int) -> RankPicked:
-    return RankPicked("llama-ft", rank)
+def opened(rank: int) -> ScreenWanted:
+    return ScreenWanted("rank", "llama-ft", rank)
 
 
 async def test_what_it_says_of_a_slow_rank_and_where_its_keys_lead(
@@ -91,7 +91,7 @@ async def test_a_rank_that_is_not_there_and_a_job_that_goes(
     frozen: Path, make_app: MakeApp
 ) -> None:
     folder = fake_home.two_cpu_ranks(frozen)
-    app = make_app(opening=RankPicked("mlp-cpu", 7))
+    app = make_app(opening=ScreenWanted("rank", "mlp-cpu", 7))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
@@ -114,7 +114,7 @@ async def test_damaged_history_is_reported_and_read_once_repaired(
     folder = fake_home.two_cpu_ranks(frozen)
     whole = folder.history_db.read_bytes()
     folder.history_db.write_bytes(b"no database" * 99)
-    app = make_app(opening=RankPicked("mlp-cpu", 1))
+    app = make_app(opening=ScreenWanted("rank", "mlp-cpu", 1))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)

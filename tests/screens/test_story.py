@@ -18,7 +18,6 @@ from tests.support import fake_home, fake_story
 from tests.support.driving import keys_shown, look, said, settle, shown, until
 from tests.support.fake_home import write_log
 from tests.support.own_views import read
-from textual.message import Message
 from textual.pilot import Pilot
 
 from ddptop_runner.model.snapshot import Event
@@ -32,7 +31,7 @@ def story_of(app: DdptopApp) -> StoryScreen:
 
 
 def opened(make_app: MakeApp, job: str = "gpt-small", **options: object) -> DdptopApp:
-    return make_app(opening=messages.StoryWanted(job), **options)
+    return make_app(opening=messages.ScreenWanted("story", job), **options)
 
 
 async def test_the_story_tells_why_it_failed_and_what_was_before(
@@ -136,7 +135,7 @@ async def test_logs_and_replay_go_to_that_rank_attempt_and_moment(
     frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_story.many_attempts(frozen)
-    told: list[Message] = []
+    told: list[messages.ScreenWanted] = []
     app = opened(make_app)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -144,11 +143,10 @@ async def test_logs_and_replay_go_to_that_rank_attempt_and_moment(
         await pilot.press("j", "l", "p", "tab", "g", "p")
         await pilot.pause()
     logs, replay, at_event = told
-    assert logs == messages.LogsWanted("gpt-small", 0, attempt=1)
-    assert isinstance(replay, messages.ReplayWanted)
-    assert isinstance(at_event, messages.ReplayWanted)
-    assert replay.at == fake_story.at(903.5).timestamp()  # where it failed
-    assert at_event.at == fake_story.at(603).timestamp()  # where its ranks were started
+    assert (logs.screen, logs.subject, logs.options["attempt"]) == ("logs", ("gpt-small", 0), 1)
+    assert replay.screen == at_event.screen == "replay"
+    assert replay.subject[1] == fake_story.at(903.5).timestamp()  # where it failed
+    assert at_event.subject[1] == fake_story.at(603).timestamp()  # where its ranks were started
 
 
 async def test_the_log_that_opens_is_of_the_attempt_that_was_chosen(

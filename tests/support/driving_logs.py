@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import LogsWanted
+from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.logs import LogHead, LogsScreen
 from tests.support import fake_logs
 from tests.support.driving import look, until
@@ -18,7 +18,7 @@ async def opened(
     app = pilot.app
     assert isinstance(app, DdptopApp)
     await look(pilot)
-    app.post_message(LogsWanted(job, rank, **more))
+    app.post_message(ScreenWanted("logs", job, rank, **more))
     await until(pilot, lambda: isinstance(app.screen, LogsScreen))
     screen = app.screen
     assert isinstance(screen, LogsScreen)

@@ -56,9 +56,6 @@ class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     """Title of its column."""
     width: int = 0
-    brief: Text | None = None
-    """Its text where there is little room, and the width of its column there."""
-    brief_width: int = 0
     drop: int = 0
     least: int = 0
     """Minimum terminal width for it to have a column."""
@@ -77,10 +74,10 @@ class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True):
         """The value; None if unknown."""
         return getattr(gpu, next(iter(self.fields)))
 
-    def styled(self, gpu: GpuSample, *, brief: bool = False) -> Span:
+    def styled(self, gpu: GpuSample) -> Span:
         """Its text and style."""
         style = known(self.value(gpu)) if self.style is None else self.style(gpu)
-        return (self.brief if brief and self.brief else self.text)(gpu), style
+        return self.text(gpu), style
 
 
 def known(value: object) -> str:
@@ -191,7 +188,6 @@ FIGURES: tuple[DeviceFigure, ...] = (
         text=lambda gpu: units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes),
         style=lambda gpu: "warn" if is_full(gpu) else known(gpu.mem_used_bytes),
         title="memory", width=13,
-        brief=lambda gpu: units.size(gpu.mem_used_bytes), brief_width=8,
         bar=Bar(memory_share, 6, lambda gpu: "warn" if is_full(gpu) else "median"),
         plain=Plain("MEM GIB", _memory_gib),
         detail=("memory", "used"), records=True,
@@ -220,7 +216,6 @@ FIGURES: tuple[DeviceFigure, ...] = (
         key="power", fields={"power_w": "power", "power_limit_w": "power limit"},
         text=lambda gpu: units.watts(gpu.power_w, gpu.power_limit_w),
         title="power", width=9, drop=2,
-        brief=lambda gpu: units.watts(gpu.power_w), brief_width=5,
         plain=Plain("POWER W", _power_watts),
         detail=("load", "power"), records=True,
         explain=lambda gpu: (

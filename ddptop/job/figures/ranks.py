@@ -32,7 +32,6 @@ from ddptop.job.ranks import (
 from ddptop.style import Span, cells_of
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
-from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
 
 NOTHING = RankDeviation()
@@ -74,8 +73,6 @@ class Card(msgspec.Struct, frozen=True):
     """A row of a rank's card."""
 
     label: str
-    place: int
-    """Position from top to bottom."""
     drop: int
     """Rows with the highest number are dropped first."""
     share: Callable[[RankSample, GpuSample | None], float | None] | None = None
@@ -99,8 +96,6 @@ _SIDES = ("busy", "median", "band", "median", "busy")
 class Map(msgspec.Struct, frozen=True):
     """What the cells of the map of ranks show, in five levels."""
 
-    place: int
-    """Position in the order in which a key cycles through them."""
     name: str
     read: Callable[[RankSample, RankDeviation], float | None]
     edges: tuple[float, float, float, float] = (-0.2, -0.05, 0.05, 0.2)
@@ -150,8 +145,6 @@ class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Its place in the table for ddptop's own jobs."""
     foreign: Place | None = None
     """Its place in the table for foreign jobs."""
-    is_use: bool = False
-    """Whether it is resource usage, which foreign jobs show before progress."""
     without_device: str = ""
     """Key of the figure that replaces it for ranks without a device."""
     filter: str | None = None
@@ -301,7 +294,7 @@ FIGURES: tuple[RankFigure, ...] = (
         title="step", width=8, own=Place(), foreign=Place(7), fitted=_own_step,
         filter="step",
         plain=Plain(4, "STEP", lambda rank: _digits(rank_step(rank))),
-        card=Card("step", 0, 5),
+        card=Card("step", 5),
     ),
     RankFigure(
         key="loss",
@@ -313,8 +306,8 @@ FIGURES: tuple[RankFigure, ...] = (
         title="loss", width=7, own=Place(0, 2), foreign=Place(6), fitted=_with_parts,
         filter="loss",
         plain=Plain(5, "LOSS"),
-        card=Card("loss", 1, 0),
-        map=Map(5, "loss vs median", lambda rank, apart: apart.loss,
+        card=Card("loss", 0),
+        map=Map("loss vs median", lambda rank, apart: apart.loss,
                 (-0.5, -0.1, 0.1, 0.5), ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%")),
         help=("loss", "this rank's latest loss; NaN and inf are shown as such"),
     ),
@@ -327,8 +320,8 @@ FIGURES: tuple[RankFigure, ...] = (
         known=lambda ranks: not _any_busy(ranks),
         filter="time", unit="s",
         plain=Plain(6, "STEP TIME"),
-        card=Card("time", 2, 1),
-        map=Map(2, "step time vs median", lambda rank, apart: apart.step_time,
+        card=Card("time", 1),
+        map=Map("step time vs median", lambda rank, apart: apart.step_time,
                 worst=lambda ratio: ratio, is_time=True),
         help=("time", "step time, from one optimizer step to the next"),
     ),
@@ -339,8 +332,8 @@ FIGURES: tuple[RankFigure, ...] = (
         apart=Apart("own_time", "busy time", "busy"),
         title="busy", width=7, own=Place(0, 1), known=_any_busy,
         filter="busy", unit="s",
-        card=Card("busy", 3, 1, lambda rank, gpu: busy_share(rank)),
-        map=Map(1, "busy time vs median", lambda rank, apart: apart.own_time,
+        card=Card("busy", 1, lambda rank, gpu: busy_share(rank)),
+        map=Map("busy time vs median", lambda rank, apart: apart.own_time,
                 worst=lambda ratio: ratio, is_time=True),
         help=("busy", "the part of a step in which a rank does not wait for others, which all "
               "take the same step time; the slowest rank is busy the longest"),
@@ -351,9 +344,9 @@ FIGURES: tuple[RankFigure, ...] = (
         form=units.step_time,
         title="data wait", width=9, own=Place(3),
         filter="wait", unit="s",
-        card=Card("data", 4, 4, lambda rank, gpu: data_share(rank), "band",
+        card=Card("data", 4, lambda rank, gpu: data_share(rank), "band",
                   lambda share, apart: apart.is_slow and share >= 0.3),
-        map=Map(3, "data wait per step",
+        map=Map("data wait per step",
                 lambda rank, apart: None if (part := data_share(rank)) is None else 100 * part,
                 *_SHARES, units.percent, (0, 1), is_time=True),
         help=("data wait", "the part of a step spent waiting for the data loader"),
@@ -365,8 +358,8 @@ FIGURES: tuple[RankFigure, ...] = (
         title="sync", width=7, own=Place(4),
         known=_any_busy,
         filter="sync", unit="s",
-        card=Card("sync", 5, 6, lambda rank, gpu: sync_share(rank), "band"),
-        map=Map(4, "sync per step",
+        card=Card("sync", 6, lambda rank, gpu: sync_share(rank), "band"),
+        map=Map("sync per step",
                 lambda rank, apart: None if (part := sync_share(rank)) is None else 100 * part,
                 *_SHARES, units.percent, (0, 1), is_time=True),
         help=("sync", "the part of a step spent waiting for other ranks"),
@@ -378,56 +371,56 @@ FIGURES: tuple[RankFigure, ...] = (
         help=("last", "time since this rank's last step"),
     ),
     RankFigure(
-        key="mem",
-        read=lambda rank: rank.gpu_mem_used_bytes,
-        form=units.size,
-        apart=Apart("memory", "memory", "mem"),
-        title="memory ", width=9, own=Place(6, 13), foreign=Place(0, 8), is_use=True,
-        known=_any_device, without_device="rss",
-        filter="mem", unit="bytes",
-        card=Card("mem", 7, 3, memory_share, "median", lambda share, apart: share >= FULL_SHARE),
-        map=Map(7, "memory vs median", lambda rank, apart: apart.memory),
-    ),
-    RankFigure(
         key="util",
         read=lambda rank: rank.gpu_util_percent,
         form=units.percent,
         apart=Apart("utilization", "util", "util"),
-        title="util ", width=6, own=Place(7, 14), foreign=Place(0, 9), is_use=True,
+        title="util ", width=6, own=Place(7, 14), foreign=Place(0, 9),
         known=_any_device, without_device="cpu",
         filter="util", unit="%",
-        card=Card("util", 6, 2, lambda rank, gpu: _percent(rank.gpu_util_percent)),
-        map=Map(8, "util", lambda rank, apart: shown("util", rank).read(rank),
+        card=Card("util", 2, lambda rank, gpu: _percent(rank.gpu_util_percent)),
+        map=Map("util", lambda rank, apart: shown("util", rank).read(rank),
                 (20, 40, 60, 80), ("<20%", "20-40%", "40-60%", "60-80%", "≥80%"),
                 ("busy", "busy", "median", "median", "band"), lambda percent: -percent,
                 units.percent, (3, 4)),
+    ),
+    RankFigure(
+        key="mem",
+        read=lambda rank: rank.gpu_mem_used_bytes,
+        form=units.size,
+        apart=Apart("memory", "memory", "mem"),
+        title="memory ", width=9, own=Place(6, 13), foreign=Place(0, 8),
+        known=_any_device, without_device="rss",
+        filter="mem", unit="bytes",
+        card=Card("mem", 3, memory_share, "median", lambda share, apart: share >= FULL_SHARE),
+        map=Map("memory vs median", lambda rank, apart: apart.memory),
     ),
     RankFigure(
         key="power",
         read=lambda rank: rank.gpu_power_w,
         form=units.watts,
         apart=Apart("power", "power", "power"),
-        title="power ", width=6, own=Place(8, 15), foreign=Place(1, 10), is_use=True,
+        title="power ", width=6, own=Place(8, 15), foreign=Place(1, 10),
         known=_any_device,
         filter="power",
-        card=Card("power", 8, 7, power_share),
-        map=Map(9, "power vs median", lambda rank, apart: apart.power),
+        card=Card("power", 7, power_share),
+        map=Map("power vs median", lambda rank, apart: apart.power),
     ),
     RankFigure(
         key="cpu",
         read=lambda rank: rank.cpu_percent,
         form=units.percent,
-        title="CPU ", width=7, own=Place(10), foreign=Place(), is_use=True,
+        title="CPU ", width=7, own=Place(10), foreign=Place(),
         filter="cpu", unit="%",
         plain=Plain(7, "CPU"),
-        card=Card("CPU", 9, 8, lambda rank, gpu: _percent(rank.cpu_percent)),
+        card=Card("CPU", 8, lambda rank, gpu: _percent(rank.cpu_percent)),
         help=("CPU", "CPU used by this process and its helpers; 100% is one core"),
     ),
     RankFigure(
         key="rss",
         read=lambda rank: rank.rss_bytes,
         form=units.size,
-        title="RSS ", width=9, own=Place(11), foreign=Place(4), is_use=True,
+        title="RSS ", width=9, own=Place(11), foreign=Place(4),
         filter="rss", unit="bytes",
         plain=Plain(8, "RSS"),
         help=("RSS", "RAM used by this process, excluding GPU memory"),
@@ -446,7 +439,7 @@ FIGURES: tuple[RankFigure, ...] = (
         known=lambda ranks: any(rank.state_reason for rank in ranks),
     ),
 )  # fmt: skip
-"""In the order of the rank table."""
+"""In the order of the rank table, of a card's rows, and in which a key cycles through the map."""
 
 _BY_KEY = {one.key: one for one in FIGURES}
 IN_PLACE = {one.without_device: one.key for one in FIGURES if one.without_device}
@@ -456,13 +449,6 @@ COMPARED: Mapping[Figure, Apart] = {
 """Figures in which ranks are compared with the median."""
 
 
-def _foreign_order(one: RankFigure) -> int:
-    """Sort key: identity, resource usage, progress, and the rest."""
-    if one.key in ("rank", "host", "device", "state"):
-        return 0
-    return 1 if one.is_use else 3 if one.key in ("pid", "why") else 2
-
-
 def columns_of(
     ranks: Sequence[RankSample], foreign: bool, hosts: Mapping[str, str] = NO_HOSTS
 ) -> tuple[Column, ...]:
@@ -470,11 +456,11 @@ def columns_of(
 
     Args:
         ranks: the job's ranks.
-        foreign: whether only resource usage is known for sure, which then comes first.
+        foreign: whether only resource usage is known for sure.
         hosts: short host names, if there are several hosts.
     """
     columns = []
-    for one in sorted(FIGURES, key=_foreign_order) if foreign else FIGURES:
+    for one in FIGURES:
         place = one.foreign if foreign else one.own
         if place is None or (one.known is not None and not one.known(ranks)):
             continue
@@ -508,11 +494,9 @@ RANK_WORDS = Vocabulary(
 """What a filter of ranks can use."""
 
 
-def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:
-    """What a filter examines of a rank; utilization comes from its device if known."""
+def rank_facts(rank: RankSample) -> Facts:
+    """What a filter examines of a rank."""
     numbers = {one.filter: one.read(rank) for one in FIGURES if one.filter}
-    if gpu is not None:
-        numbers["util"] = gpu.util_percent
     gpus = () if rank.gpu is None else (str(rank.gpu),)
     text = f"rank {rank.rank} {rank.state} {rank.host} {rank.state_reason or ''} {rank.pid or ''}"
     return Facts(
@@ -526,9 +510,4 @@ def ranks_that_match(snapshot: NodeSnapshot, wanted: Filter) -> frozenset[int] |
     """The ranks that match a filter; None if all are shown."""
     if not wanted:
         return None
-    gpus = own_devices(snapshot.ranks, snapshot.gpus)
-    return frozenset(
-        rank.rank
-        for rank in snapshot.ranks
-        if wanted.matches(rank_facts(rank, gpus.get(rank.rank)))
-    )
+    return frozenset(rank.rank for rank in snapshot.ranks if wanted.matches(rank_facts(rank)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from textual import on
 from textual.dom import NoScreen
@@ -22,23 +22,14 @@ from ddptop.sources.history import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
 from ddptop.style import Line, line
 from ddptop.tui import operations
-from ddptop.tui.messages import (
-    CompareWanted,
-    DevicesWanted,
-    EvidenceWanted,
-    LaunchWanted,
-    LogsWanted,
-    OperationWanted,
-    QueryChanged,
-    ReplayWanted,
-    SectionsWanted,
-    StacksWanted,
-    StoryWanted,
-)
+from ddptop.tui.messages import QueryChanged, ScreenWanted
 from ddptop.tui.textual_gaps import HeldScreen
 from ddptop.tui.widgets.bars import Pages
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
+
+if TYPE_CHECKING:
+    from ddptop.tui.app import DdptopApp
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]
@@ -100,20 +91,92 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """What watching costs, for the key bar: a long and a short text."""
         return cost(look.cpu_percent, look.devices.sampler_cpu_percent)
 
-    def show_findings(self, view: Job | None, look: Look) -> None:
-        """Show all findings for a job."""
-        if view is None:
-            self.notify("no job selected", severity="warning")
-            return
-        job = view.name
+    # --- the job that keys apply to --------------------------------------------------------------
 
-        def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
-            return findings(later.job(job), later.taken_at)
+    @property
+    def ddptop(self) -> DdptopApp:
+        """The app."""
+        return cast("DdptopApp", self.app)
 
-        self.post_message(SectionsWanted(f"findings for {job}", *made(look), made))
+    def target(self) -> Job | None:
+        """The job that keys apply to; notifies the user if there is none."""
+        return None
+
+    def own_target(self, what: str) -> Job | None:
+        """The job that keys apply to, if ddptop launched it; else notifies the user.
+
+        Args:
+            what: what a foreign job lacks.
+        """
+        job = self.target()
+        if job is not None and job.is_foreign:
+            text = f"{job.name} has no {what}: ddptop did not start it"
+            self.notify(text, severity="warning", markup=False)
+            return None
+        return job
+
+    def open(self, screen: str, *subject: object, **options: object) -> None:
+        """Open a screen; see `ScreenWanted`."""
+        self.post_message(ScreenWanted(screen, *subject, **options))
+
+    def action_operate(self, name: str) -> None:
+        """Stop, kill, restart, save, or remove the job, after confirmation if it is harmful."""
+        if (job := self.target()) is not None:
+            operations.start(self.ddptop, job, name)
+
+    def action_launch(self) -> None:
+        """Open the launch form."""
+        self.ddptop.open_launch_form()
+
+    def action_again(self) -> None:
+        """Open the launch form with the values of the ended job."""
+        if (job := self.target()) is not None:
+            self.ddptop.open_launch_form(job)
+
+    def action_stacks(self) -> None:
+        """Show the ranks' stacks."""
+        if (job := self.target()) is not None:
+            operations.show_stacks(self.ddptop, job)
+
+    def action_evidence(self) -> None:
+        """Show the evidence of the latest failure or hang."""
+        if (job := self.target()) is not None:
+            operations.show_evidence(self.ddptop, job, None)
+
+    def action_findings(self) -> None:
+        """Show all findings in full."""
+        if (job := self.target()) is not None and self.answer is not None:
+            name = job.name
+
+            def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
+                return findings(later.job(name), later.taken_at)
+
+            hint, sections = made(self.answer.look)
+            self.show_sections(f"findings for {name}", hint, sections, made)
+
+    def show_sections(
+        self,
+        title: str,
+        hint: str,
+        sections: list[tuple[str, str]],
+        look_again: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None,
+    ) -> None:
+        """Open a dialog with (heading, text) pairs.
+
+        Args:
+            title: the dialog's title.
+            hint: the line below it.
+            sections: the pairs.
+            look_again: returns the hint and sections after each poll; None: they never change.
+        """
+        from ddptop.tui.screens.sections import SectionsScreen
+
+        self.app.push_screen(SectionsScreen(title, hint, sections, look_again))
+
+    # --- charts ----------------------------------------------------------------------------------
 
     def charts(self) -> Sequence[ChartWidget]:
-        """The charts that CHART_ACTIONS apply to, most important first."""
+        """The charts that keys.CHART apply to, most important first."""
         return ()
 
     @on(ChartWidget.Viewed)
@@ -209,9 +272,6 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
             self.release()
 
 
-NO_HISTORY = "{} has no {}: ddptop did not start it"
-
-
 CHART_KEYS: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]] = {
     "mode": lambda screen, chart, amount: chart.next_mode(),
     "figure": lambda screen, chart, amount: chart.next_figure(),
@@ -224,7 +284,7 @@ CHART_KEYS: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]]
     "pan": lambda screen, chart, direction: screen.pan(chart, direction),
     "end": lambda screen, chart, direction: chart.cursor_to_end(direction),
 }
-"""The chart method for each name in CHART_ACTIONS; the number is a direction or cells."""
+"""The chart method for each name in keys.CHART; the number is a direction or cells."""
 
 
 class JobBound(MonitorScreen[AnswerT]):
@@ -257,86 +317,37 @@ class JobBound(MonitorScreen[AnswerT]):
         """The job as last read; None before the first answer, and if the job is gone."""
         return None if self.answer is None else self.answer.view
 
-    def _seen(self) -> Job | None:
+    def target(self) -> Job | None:
         """The job; notifies the user if it is gone."""
         if self.answer is not None and self.view is None:
             self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
         return self.view
 
-    def _want(self, make: operations.Maker, needs_live: bool) -> None:
-        if (view := self._seen()) is not None:
-            self.post_message(OperationWanted(view, make, needs_live))
-
-    def action_stop(self) -> None:
-        """Stop the job after confirmation."""
-        self._want(operations.stop, True)
-
-    def action_kill(self) -> None:
-        """Kill the job after confirmation."""
-        self._want(operations.kill, True)
-
-    def action_restart(self) -> None:
-        """Restart all ranks after confirmation."""
-        self._want(operations.restart_group, True)
-
-    def action_save(self) -> None:
-        """Request a checkpoint; harmless, so without confirmation."""
-        self._want(operations.save, True)
-
-    def action_again(self) -> None:
-        """Open the launch form with the values of the ended job."""
-        if (view := self._seen()) is not None:
-            self.post_message(LaunchWanted(view))
-
-    def action_stacks(self) -> None:
-        """Show the ranks' stacks."""
-        if (view := self._seen()) is not None:
-            self.post_message(StacksWanted(view))
-
-    def action_evidence(self) -> None:
-        """Show the evidence of the latest failure or hang."""
-        if (view := self._seen()) is not None:
-            self.post_message(EvidenceWanted(view))
-
-    def action_findings(self) -> None:
-        """Show all findings in full."""
-        if (view := self._seen()) is not None and self.answer is not None:
-            self.show_findings(view, self.answer.look)
-
     def action_logs(self) -> None:
         """Show the selected rank's output."""
-        self.post_message(LogsWanted(self.job, self.chosen_rank, self.foreign))
+        self.open("logs", self.job, self.chosen_rank, foreign=self.foreign)
 
     def action_devices(self) -> None:
         """Show all devices, with the selected rank's device selected."""
         snapshot = None if self.view is None else self.view.snapshot
-        self.post_message(DevicesWanted(device_uuid(snapshot, self.chosen_rank)))
+        self.open("devices", device_uuid(snapshot, self.chosen_rank))
 
     def action_story(self) -> None:
         """Show each attempt and its outcome."""
-        if self._has_history("story"):
-            self.post_message(StoryWanted(self.job))
+        if self.own_target("story") is not None:
+            self.open("story", self.job)
 
     def action_replay(self) -> None:
         """Open a replay, at the chart's cursor if there is one."""
-        if self._has_history("history"):
+        if self.own_target("history") is not None:
             views = [chart.view for chart in self.charts()]
             at = next((view.cursor for view in views if view.axis == "time"), None)
-            self.post_message(ReplayWanted(self.job, at))
+            self.open("replay", self.job, at)
 
     def action_compare(self) -> None:
         """Compare its loss with another job's."""
-        if self._has_history("history"):
-            self.post_message(CompareWanted((self.job,)))
-
-    def _has_history(self, what: str) -> bool:
-        if self.foreign:
-            self.notify(NO_HISTORY.format(self.job, what), severity="warning", markup=False)
-        return not self.foreign
-
-    def action_launch(self) -> None:
-        """Open the launch form."""
-        self.post_message(LaunchWanted())
+        if self.own_target("history") is not None:
+            self.open("compare", (self.job,))
 
     # --- pages -----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.sources.compare import CompareAnswer, CompareQuery
 from ddptop.sources.query import Look
 from ddptop.tui.keymap import bindings
-from ddptop.tui.messages import JobPicked, QueryChanged
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
@@ -180,7 +180,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         job = self._companions.cursor_key if self._companions.has_focus else None
         job = job or next(iter(self.jobs), None)
         if job is not None:
-            self.post_message(JobPicked(job))
+            self.open("job", job)
 
     def action_keep(self) -> None:
         """Keep the job under the cursor on the chart, or remove it."""

@@ -17,7 +17,7 @@ from ddptop.job.keys import SCREENS
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
 from ddptop.sources.query import Look
 from ddptop.tui.keymap import bindings
-from ddptop.tui.messages import JobPicked, QueryChanged, SectionsWanted
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, FigureChart
@@ -185,14 +185,14 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             return "what each metric means; esc closes", explain_device(next(same, gpu))
 
         look = self.answer.look
-        self.post_message(SectionsWanted(name_of(gpu, look.machine.host), *made(look), made))
+        self.show_sections(name_of(gpu, look.machine.host), *made(look), made)
 
     def _open_job(self) -> None:
         view = None if self.answer is None else self.answer.look.job(self.processes.job)
         if view is None:
             self.notify("this process does not belong to a known job", severity="warning")
             return
-        self.post_message(JobPicked(view.name, view.is_foreign))
+        self.open("job", view.name, foreign=view.is_foreign)
 
     def action_figure(self) -> None:
         """Put the next figure first."""

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ddptop.job.help import SECTIONS
+from ddptop.job.help import sections as term_sections
 from ddptop.job.keys import EVERYWHERE, HELP, MOVING, SCREENS, Key
 from ddptop.style import Line, line, pad, plain, rule, wrap
 from ddptop.tui.keymap import bindings
@@ -113,8 +113,8 @@ def help_lines(
         entry(what, text, "busy", KEY_CELLS)
     for title in titles:
         table(f"keys: {title}" if here is not None else title, SCREENS[title])
-    for heading, words in SECTIONS:
-        section(heading)
+    for heading, words in term_sections().items():
+        section(f"terms: {heading}")
         for word, meaning in words:
             entry(word, meaning, "strong", WORD_CELLS)
     return lines

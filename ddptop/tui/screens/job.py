@@ -24,7 +24,7 @@ from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
 from ddptop.sources.query import Followed, Look
 from ddptop.tui.keymap import bindings
-from ddptop.tui.messages import QueryChanged, RankPicked
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, LossChart
@@ -320,7 +320,7 @@ class JobScreen(JobBound[JobAnswer]):
         if self.ranks.rank is None:
             self.action_logs()
         else:
-            self.post_message(RankPicked(self.job, self.ranks.rank, self.foreign))
+            self.open("rank", self.job, self.ranks.rank, foreign=self.foreign)
 
     def on_log_read(self, message: LogRead) -> None:
         """Show lines of a foreign job, unless another rank has been selected since."""

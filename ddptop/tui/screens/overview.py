@@ -16,20 +16,8 @@ from ddptop.job.record import Job
 from ddptop.job.status import ORDERS, seen_key
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
-from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
-from ddptop.tui.messages import (
-    CompareWanted,
-    DevicesWanted,
-    JobPicked,
-    LaunchWanted,
-    LogsWanted,
-    OperationWanted,
-    QueryChanged,
-    ReplayWanted,
-    SectionsWanted,
-    StoryWanted,
-)
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
@@ -166,7 +154,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     def action_mark(self) -> None:
         """Mark or unmark the job under the cursor."""
-        if self._own("only jobs that ddptop started can be marked and compared"):
+        if self.own_target("history") is not None:
             self.jobs.mark()
 
     def action_back(self) -> None:
@@ -175,43 +163,28 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     # --- to other screens ------------------------------------------------------------------------
 
-    def _own(self, refusal: str) -> Job | None:
-        """The job under the cursor if ddptop launched it; else notifies the user."""
-        view = self._chosen()
-        if view is None:
-            self._notify_no_job()
-        elif view.is_foreign:
-            self.notify(refusal, severity="warning", markup=False)
-            return None
-        return view
-
     def action_logs(self) -> None:
         """Show the logs of the job under the cursor."""
-        if (view := self._chosen()) is None:
-            self._notify_no_job()
-        else:
-            self.post_message(LogsWanted(view.name, foreign=view.is_foreign))
+        if (view := self.target()) is not None:
+            self.open("logs", view.name, foreign=view.is_foreign)
 
     def action_story(self) -> None:
         """Show the story of the job under the cursor."""
-        refusal = f"no story: ddptop did not start this job; press {key('job.open')} to watch it"
-        if (view := self._own(refusal)) is not None:
+        if (view := self.own_target("story")) is not None:
             self._mark_opened(view)
-            self.post_message(StoryWanted(view.name))
+            self.open("story", view.name)
 
     def action_replay(self) -> None:
         """Replay the job under the cursor."""
-        refusal = "no history to replay: ddptop did not start this job"
-        if (view := self._own(refusal)) is not None:
-            self.post_message(ReplayWanted(view.name))
+        if (view := self.own_target("history")) is not None:
+            self.open("replay", view.name)
 
     def action_compare(self) -> None:
         """Compare the marked jobs; with fewer than two marks, also the one under the cursor."""
         if len(self.jobs.marked) > 1:
-            self.post_message(CompareWanted(tuple(self.jobs.marked)))
+            self.open("compare", tuple(self.jobs.marked))
             return
-        refusal = "only jobs that ddptop started can be compared"
-        if (view := self._own(refusal)) is None:
+        if (view := self.own_target("history")) is None:
             return
         pair = tuple(dict.fromkeys([*self.jobs.marked, view.name]))
         others = [job for job in self.jobs.own_matches if job not in pair]
@@ -221,12 +194,12 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
                 severity="warning",
             )
         else:
-            self.post_message(CompareWanted(pair, tuple(others) if self.jobs.filter else ()))
+            self.open("compare", pair, tuple(others) if self.jobs.filter else ())
 
     def action_devices(self) -> None:
         """Open the device screen."""
         chosen = self._devices.chosen if self._devices.has_focus else None
-        self.post_message(DevicesWanted(None if chosen is None else chosen.uuid))
+        self.open("devices", None if chosen is None else chosen.uuid)
 
     @on(Table.Chosen, "#devices")
     def _open_device(self) -> None:
@@ -236,17 +209,15 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         if not view.is_live:
             self._seen.add(seen_key(view))
 
-    def _notify_no_job(self) -> None:
-        self.notify(f"no job selected; press {key('job.launch')} to launch one", severity="warning")
+    def target(self) -> Job | None:
+        """The job under the cursor; notifies the user if there is none."""
+        if (view := self._chosen()) is None:
+            hint = f"no job selected; press {key('job.launch')} to launch one"
+            self.notify(hint, severity="warning")
+        return view
 
     def _chosen(self) -> Job | None:
         return None if self.answer is None else self.answer.look.job(self.jobs.cursor_key)
-
-    def _want(self, make: operations.Maker, needs_live: bool) -> None:
-        if (view := self._chosen()) is None:
-            self._notify_no_job()
-        else:
-            self.post_message(OperationWanted(view, make, needs_live))
 
     @on(Table.Moved, "#jobs")
     def _cursor_moved(self) -> None:
@@ -274,12 +245,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """Show the job under the cursor."""
         if (view := self._chosen()) is not None:
             self._mark_opened(view)
-            self.post_message(JobPicked(view.name, view.is_foreign))
-
-    def action_findings(self) -> None:
-        """Show all findings for the job under the cursor."""
-        if self.answer is not None:
-            self.show_findings(self._chosen(), self.answer.look)
+            self.open("job", view.name, foreign=view.is_foreign)
 
     def action_unseen(self) -> None:
         """Show processes that may be training but cannot be inspected, and why."""
@@ -292,30 +258,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         damaged = () if look is None else look.damaged
         sections += damaged_sections(damaged)
         title = "run folders and processes" if damaged else "processes"
-        self.post_message(SectionsWanted(f"{title} that cannot be inspected", hint, sections))
-
-    def action_launch(self) -> None:
-        """Open the launch form."""
-        self.post_message(LaunchWanted())
-
-    def action_stop(self) -> None:
-        """Stop the job under the cursor after confirmation."""
-        self._want(operations.stop, True)
-
-    def action_kill(self) -> None:
-        """Kill the job under the cursor after confirmation."""
-        self._want(operations.kill, True)
-
-    def action_again(self) -> None:
-        """Open the launch form with the values of the ended job under the cursor."""
-        if (view := self._chosen()) is None:
-            self._notify_no_job()
-        else:
-            self.post_message(LaunchWanted(view))
-
-    def action_remove(self) -> None:
-        """Delete the ended job under the cursor after confirmation."""
-        self._want(operations.remove, False)
+        self.show_sections(f"{title} that cannot be inspected", hint, sections)
 
     def action_leave(self) -> None:
         """Quit; jobs keep running."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from msgspec.structs import replace
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
-from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
@@ -17,7 +16,6 @@ from ddptop.draw.timeline import (
     SPEEDS,
     Position,
     explain_timeline,
-    mark_at,
     moment_at,
     moment_label,
     timeline_lines,
@@ -88,14 +86,6 @@ class TimeLine(DraggedView, can_focus=True):
         """Go there."""
         if self._course is not None:
             self.post_message(self.Jumped(moment_at(self._course, x, self.size.width)))
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Show what happened at the mark under the pointer."""
-        if self.is_dragged:
-            return
-        course = self._course
-        mark = None if course is None else mark_at(course, event.x, self.size.width)
-        self.tooltip = None if mark is None else Content(mark.text)
 
 
 FRAME_S = 0.25

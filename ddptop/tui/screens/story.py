@@ -13,14 +13,9 @@ from ddptop.job.filter import Vocabulary, parse
 from ddptop.job.keys import SCREENS
 from ddptop.job.status import loss_remark
 from ddptop.sources.story import StoryAnswer, StoryQuery
+from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
-from ddptop.tui.messages import (
-    EvidenceWanted,
-    LogsWanted,
-    QueryChanged,
-    ReplayWanted,
-    SectionsWanted,
-)
+from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.filter_bar import FilterBar
@@ -155,7 +150,7 @@ class StoryScreen(JobBound[StoryAnswer]):
             title = f"{self.job}, attempt {attempt.number}"
             hint = plural(len(folded.events), "event")
             sections = folded_sections(folded, attempt.started_at)
-            self.post_message(SectionsWanted(title, hint, sections))
+            self.show_sections(title, hint, sections)
 
     def action_open(self) -> None:
         """Show the item under the cursor in full."""
@@ -175,19 +170,19 @@ class StoryScreen(JobBound[StoryAnswer]):
                 f"attempt {chosen.number} did not fail, so no evidence was saved", markup=False
             )
             return
-        self.post_message(EvidenceWanted(view, chosen.number))
+        operations.show_evidence(self.ddptop, view, chosen.number)
 
     def action_logs(self) -> None:
         """Show the first failed rank's log of the selected attempt."""
         if (chosen := self._attempts.chosen) is None:
             return
         rank = None if chosen.cause is None else chosen.cause.rank
-        self.post_message(LogsWanted(self.job, rank, attempt=chosen.number))
+        self.open("logs", self.job, rank, attempt=chosen.number)
 
     def action_replay(self) -> None:
         """Replay the job from the event, or from the end of the attempt."""
         if self._attempts.chosen is not None:
-            self.post_message(ReplayWanted(self.job, self._moment()))
+            self.open("replay", self.job, self._moment())
 
     def _moment(self) -> float | None:
         """The time of the item under the cursor, in unix seconds."""

@@ -308,13 +308,13 @@ class LossChart(ChartWidget):
     def _range(self, curves: Curves) -> str:
         """The visible range, for the title."""
         view = self.view
-        if view.span is None and curves.watched and curves.window_s is None:
+        if view.span is None and curves.watched:
             return "since first observed"
         if curves.by_step:
             return "whole run" if view.span is None else f"{view.span:,.0f} steps"
         if view.span is not None and view.right is not None:
             return window_label(view.span).removeprefix("last ")
-        return window_label(view.span if view.span is not None else curves.window_s)
+        return window_label(view.span)
 
 
 class FigureChart(ChartWidget):

@@ -399,7 +399,6 @@ class HeatMap(RankGrid):
 
 
 Shape = Literal["cards", "table", "heat"]
-SHAPES: tuple[Shape, ...] = ("cards", "table", "heat")
 
 
 def usual_shape(ranks: int) -> Shape:
@@ -430,6 +429,11 @@ class RankPanel(Vertical):
         self.table = RankTable()
         self.cards = RankCards(id="rank-cards")
         self.heat = HeatMap(id="rank-heat")
+        self._shapes: Mapping[Shape, RankCards | RankTable | HeatMap] = {
+            "cards": self.cards,
+            "table": self.table,
+            "heat": self.heat,
+        }
         self.shape: Shape = "table"
         """The current shape."""
         self._wanted: Shape | None = None
@@ -438,7 +442,7 @@ class RankPanel(Vertical):
 
     def compose(self) -> ComposeResult:
         """All three shapes, of which one is displayed."""
-        yield from (self.cards, self.table, self.heat)
+        yield from self._shapes.values()
 
     def on_mount(self) -> None:
         """Show the table until the ranks are known."""
@@ -447,9 +451,7 @@ class RankPanel(Vertical):
     @property
     def shown(self) -> RankCards | RankTable | HeatMap:
         """The widget of the current shape."""
-        if self.shape == "cards":
-            return self.cards
-        return self.table if self.shape == "table" else self.heat
+        return self._shapes[self.shape]
 
     @property
     def rank(self) -> int | None:
@@ -492,7 +494,7 @@ class RankPanel(Vertical):
             self.focus_ranks()
 
     def _show_shape(self) -> None:
-        for name, widget in (("cards", self.cards), ("table", self.table), ("heat", self.heat)):
+        for name, widget in self._shapes.items():
             widget.display = name == self.shape
 
     def usual(self, detail: JobDetail) -> Shape:
@@ -505,7 +507,8 @@ class RankPanel(Vertical):
 
     def next_shape(self) -> Shape:
         """Switch to the next of cards, table, and map; the choice stays as long as it fits."""
-        self._wanted = SHAPES[(SHAPES.index(self.shape) + 1) % len(SHAPES)]
+        shapes = list(self._shapes)
+        self._wanted = shapes[(shapes.index(self.shape) + 1) % len(shapes)]
         return self._wanted
 
     def focus_ranks(self) -> None:

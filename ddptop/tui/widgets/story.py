@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.draw.events import EVENT_MEANINGS, FoldedEvents, fold, folded_row
+from ddptop.draw.events import FoldedEvents, fold, folded_row
 from ddptop.draw.story import attempt_row, why_lines
 from ddptop.job.attempts import Attempt
 from ddptop.job.figures.columns import Column
 from ddptop.job.filter import Facts, Filter
-from ddptop.job.keys import with_keys
+from ddptop.job.help import explain_event
 from ddptop.job.series import Tail
 from ddptop.job.status import event_words
 from ddptop.style import Line, rule
@@ -184,7 +184,7 @@ class FoldedEventsTable(Table):
         """Help on the event under the cursor."""
         if (one := self.chosen) is None:
             return []
-        meaning = with_keys(EVENT_MEANINGS.get(one.type, "an entry in the job's history"))
+        meaning = explain_event(one.type)
         return [
             (event_words(one.type), meaning),
             (

@@ -191,10 +191,17 @@ class TestChart:
             assert {"chosen", "dim"} <= styles
 
     def test_a_window_counts_back_from_now(self) -> None:
-        data = losses({0: points([2.0] * 300)}, since=0, until=300, window_s=300)
-        assert chart(data, width=80)[-1].split() == ["-5m", "-4m", "-3m", "-2m", "-1m", "now"]
-        ended = losses({0: points([2.0] * 300)}, since=0, until=300, window_s=300, ended=True)
-        assert chart(ended, width=60)[-1].split()[-1] == "end"
+        data = losses({0: points([2.0] * 300)}, since=0, until=300)
+        assert chart(data, width=80, view=View(span=300))[-1].split() == [
+            "-5m",
+            "-4m",
+            "-3m",
+            "-2m",
+            "-1m",
+            "now",
+        ]
+        ended = losses({0: points([2.0] * 300)}, since=0, until=300, ended=True)
+        assert chart(ended, width=60, view=View(span=300))[-1].split()[-1] == "end"
 
     def test_nothing_yet_is_said(self) -> None:
         assert "no loss yet" in "".join(chart(losses({}, since=0, until=100)))

@@ -63,7 +63,7 @@ def test_the_legend_and_the_key_beside_the_title_fit_60_columns(key: str) -> Non
 
 def test_only_what_is_known_of_a_rank_can_be_shown() -> None:
     ranks = some()
-    assert heat.known_figures(ranks, deviations(ranks, [])) == ["state", "time", "loss", "step"]
+    assert heat.known_figures(ranks, deviations(ranks, [])) == ["state", "step", "loss", "time"]
 
 
 def test_states_have_their_own_glyphs_and_counts() -> None:

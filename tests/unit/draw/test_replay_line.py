@@ -13,7 +13,6 @@ from ddptop.draw.timeline import (
     clock_line,
     column,
     explain_timeline,
-    mark_at,
     moment_at,
     moment_label,
     timeline_lines,
@@ -70,8 +69,8 @@ def test_the_position_stands_on_a_mark_without_hiding_it():
 
 
 def test_of_several_marks_in_one_cell_the_worst_is_drawn():
-    assert mark_at(COURSE, 1 + column(COURSE, NOON + 300, 61), 63) == COURSE.marks[4]
-    assert mark_at(COURSE, 40, 63) is None
+    drawn = plain(bar_line(COURSE, replace(HERE, at=NOON), 63))
+    assert drawn[1 + column(COURSE, NOON + 300, 61)] == "H"
 
 
 def test_every_row_fits_and_the_legend_names_what_is_there():

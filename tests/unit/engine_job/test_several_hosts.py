@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.job.findings import explain
+from ddptop.job.help import explain_alert as explain
 from ddptop.job.hosts import node_in_words, short_names
 from ddptop.job.progress import median_loss
 from tests.support.builders import make_spec, put_job

@@ -282,7 +282,7 @@ def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
     view = read(fake_gpus.eight_gpu_ranks(frozen))
     trend = LossTrend("falling", 430.0, -0.03)
     told = dict(explain_job(attention(view, NOW), trend, NOW))
-    assert told["llama-ft: ● running"].startswith("Its ranks are training.")
+    assert told["llama-ft: ● running"].startswith("Taking steps")
     assert "24.7% of the run" in told["progress"]
     assert "↘: falling over the last 7m" in told["loss"]
     assert "0% is even" in told["uneven"]

@@ -35,7 +35,7 @@ class TestDevices:
         assert device_text(one, 80) == (
             "   0 ■■■···   50% ■■■··· 40.0/80.0 GiB  61 °C 612/700 W  llama-ft rank 3"
         )
-        assert device_text(one, 60) == "   0   50% 40.0 GiB  61 °C 612 W  llama-ft rank 3"
+        assert device_text(one, 60) == "   0   50% 40.0/80.0 GiB  61 °C  llama-ft rank 3"
 
     @pytest.mark.parametrize("cells", [30, 44, 57, 80, 96, 120, 200])
     def test_every_width_is_kept(self, cells: int) -> None:

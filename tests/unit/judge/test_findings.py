@@ -6,8 +6,8 @@ import datetime as dt
 import random
 
 import pytest
-from ddptop.job import findings
-from ddptop.job.findings import explain
+from ddptop.job.help import explain_alert as explain
+from ddptop.job.help import texts
 from tests.support.device_findings import (
     GPUS,
     RANKS,
@@ -208,7 +208,7 @@ def test_every_finding_is_explained():
         "queued",
         "stalled",
     ]
-    assert len(ids) == len(findings._HELP)
+    assert len(ids) == len(texts().alerts)
     for id_ in ids:
         text = explain(id_)
         assert len(text) > 100, id_

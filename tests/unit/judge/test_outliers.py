@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from ddptop.job.findings import explain
+from ddptop.job.help import explain_alert as explain
 from tests.support.rank_lives import Life, Told, burst, healthy, sick
 
 from ddptop_runner.judge.balance.imbalance import STRAGGLER, slow_ranks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from ddptop.job.findings import explain
+from ddptop.job.help import explain_alert as explain
 
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.job_watch import (

@@ -164,28 +164,41 @@ def bin_points(
         return min(columns - 1, int((t - since) * factor))
 
     cut_in = {column(cut): cut for cut in cuts if since <= cut <= until}
-    inside: dict[int, list[tuple[float, float, float]]] = {}
-    start, end = bisect.bisect_left(times, since), bisect.bisect_right(times, until)
-    for place in range(start, end):
-        mean, low, high = points.mean[place], points.low[place], points.high[place]
-        if mean is None or not math.isfinite(mean):
-            continue
-        x = column(times[place])
-        if x in cut_in and times[place] < cut_in[x]:
-            x -= 1
-        if x >= 0:
-            least = low if low is not None and math.isfinite(low) else mean
-            most = high if high is not None and math.isfinite(high) else mean
-            inside.setdefault(x, []).append((least, mean, most))
     lows: list[float | None] = [None] * columns
     means: list[float | None] = [None] * columns
     highs: list[float | None] = [None] * columns
-    for x, values in inside.items():
-        lows[x] = min(low for low, _, _ in values)
-        means[x] = sum(mean for _, mean, _ in values) / len(values)
-        highs[x] = max(high for _, _, high in values)
+
+    def put(x: int, first: int, stop: int) -> None:
+        if x < 0 or first == stop or (found := _together(points, first, stop)) is None:
+            return
+        low, mean, high = found
+        before, after = lows[x], highs[x]
+        lows[x] = low if before is None else min(before, low)
+        means[x] = mean if means[x] is None else means[x]
+        highs[x] = high if after is None else max(after, high)
+
+    start, end = bisect.bisect_left(times, since), bisect.bisect_right(times, until)
+    place = start
+    while place < end:
+        x = column(times[place])
+        edge = math.inf if x == columns - 1 else since + (x + 1) / factor
+        stop = bisect.bisect_left(times, edge, place + 1, end)
+        cut = bisect.bisect_left(times, cut_in[x], place, stop) if x in cut_in else place
+        put(x - 1, place, cut)
+        put(x, cut, stop)
+        place = stop
     bad = frozenset(column(t) for t in points.not_finite if since <= t <= until)
     return Columns(lows, means, highs, bad, _max_gap(times, start, end, factor))
+
+
+def _together(points: Points, start: int, stop: int) -> tuple[float, float, float] | None:
+    """Minimum, mean, and maximum of some samples; None if no value is finite."""
+    means = [v for v in points.mean[start:stop] if v is not None and math.isfinite(v)]
+    if not means:
+        return None
+    lows = [v for v in points.low[start:stop] if v is not None and math.isfinite(v)]
+    highs = [v for v in points.high[start:stop] if v is not None and math.isfinite(v)]
+    return min(lows or means), sum(means) / len(means), max(highs or means)
 
 
 _GAPS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,9 +17,9 @@ from ddptop.logs.search import LogPattern
 from ddptop_runner.base import units
 
 MOST_OF_EACH = 2000
-MOST_LINES = 64_000
+MOST_LINES = 32_000
 """Total for all ranks; with many ranks, fewer lines of each are read."""
-FEWEST_LINES = 60
+FEWEST_LINES = 30
 MOST_NEW_BYTES = 1 << 20
 """Maximum per rank and poll; if a rank prints faster, the newest are shown."""
 RECENT_S = 10.0
@@ -165,9 +165,16 @@ class MergedLog(MemoryLog):
     Args:
         paths: logs by rank.
         alike: whether to combine lines that differ only in ranks and times.
+        is_stale: whether nobody waits for it any more; hundreds of ranks take seconds to merge.
     """
 
-    def __init__(self, paths: dict[int, Path], *, alike: bool = False) -> None:
+    def __init__(
+        self,
+        paths: dict[int, Path],
+        *,
+        alike: bool = False,
+        is_stale: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.limit = max(FEWEST_LINES, min(MOST_OF_EACH, MOST_LINES // max(1, len(paths))))
         self._tails = {rank: _Tail(path, self.limit) for rank, path in paths.items()}
         self._merger = Merger(alike=alike, most=MOST_LINES)
@@ -178,6 +185,8 @@ class MergedLog(MemoryLog):
         newest = max((tail.written_at for tail in self._tails.values()), default=0.0)
         # the one with the most lines first: where others are silent for long, it provides the times
         for rank in sorted(lines, key=lambda one: (-len(lines[one]), one)):
+            if is_stale():
+                break
             is_late = self._tails[rank].written_at >= newest - RECENT_S
             self._merger.add(rank, lines[rank], is_late=is_late)
 

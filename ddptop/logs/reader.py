@@ -39,6 +39,8 @@ POLL_S = 0.5
 SLOW_POLL_S = 2.0
 MOST_ATTEMPTS = 10_000
 PLACES_EVERY_S = 1.0
+MANY_RANKS = 64
+"""Merging more may take a while, which a message says."""
 MAX_COUNTED = 1000
 """Maximum number of matches to count."""
 SLICE_S = 0.02
@@ -85,6 +87,8 @@ class LogReader:
         self.is_live = True
         """Whether more lines are expected; if not, the log is polled less often."""
         self._generation = 0
+        self._wanted = 0
+        """The generation that was requested last."""
         self._view = LogView()
         self._log: FileLog | MemoryLog | None = FedLog() if folder is None else None
         self._page = Page()
@@ -108,12 +112,14 @@ class LogReader:
 
     def stop(self) -> None:
         """Stop the thread, waiting at most two seconds in case a disk hangs."""
+        self._wanted = -1
         self._asked.put(None)
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
 
     def open(self, generation: int, view: LogView, position: int | None = None) -> None:
         """Read a log at its end, or around an offset."""
+        self._wanted = generation
         self._asked.put(lambda: self._open(generation, view, position))
 
     def more(self, generation: int, step: int) -> None:
@@ -285,7 +291,13 @@ class LogReader:
             whose = LAUNCHER
         elif whose is None:
             paths = {rank: folder.log_file(attempt, rank) for rank in places.ranks}
-            return MergedLog(paths, alike=view.alike)
+            if len(paths) >= MANY_RANKS:
+                words = f"reading the last lines from {len(paths):,} ranks..."
+                self._deliver(
+                    LogMissing(self._generation, words, "they will appear here when ready")
+                )
+            log = MergedLog(paths, alike=view.alike, is_stale=self._is_stale)
+            return None if self._is_stale() else log
         elsewhere = None if far is None else far.left_there(attempt, whose)
         with contextlib.suppress(FileNotFoundError):
             return FileLog(folder.log_file(attempt, whose), view.until, elsewhere)
@@ -301,6 +313,9 @@ class LogReader:
         else:
             self._miss(f"{who} has no log for attempt {attempt}", "")
         return None
+
+    def _is_stale(self) -> bool:
+        return self._wanted != self._generation
 
     # --- search ---------------------------------------------------------------------------------
 

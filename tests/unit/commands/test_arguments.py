@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddptop.cli import cli
-from ddptop.cli_screens import SCREENS
+from ddptop.cli import SCREENS, cli
 from ddptop.commands.launch import Target, hang_timeout, request_of, size_bytes, split_arguments
 
 from ddptop_runner.base.errors import UsageError

@@ -14,7 +14,8 @@ import pytest
 from tests.support.nvml_stub.driver import UNINITIALIZED
 
 from ddptop_runner.devices import feed as device_feed
-from ddptop_runner.devices.feed import DeviceFeed
+from ddptop_runner.devices import report as device_once
+from ddptop_runner.devices.feed import DeviceFeed, next_delay_s
 from ddptop_runner.devices.report import sample_once
 
 
@@ -209,3 +210,17 @@ def test_one_reading_does_not_wait_for_a_driver_that_blocks(stub):
     report = sample_once(timeout_s=0.5)
     assert time.monotonic() - started < 30
     assert report.gpus == [] and "has not responded" in report.note
+
+
+def test_one_reading_survives_a_crash_of_the_driver(stub, monkeypatch):
+    crashing = [sys.executable, "-c", "import os; os.abort()"]
+    monkeypatch.setattr(device_once, "sampler_command", lambda *_, **__: crashing)
+    report = sample_once(60)
+    assert report.gpus == [] and "signal 6" in report.note
+
+
+def test_delays_double_up_to_a_limit_and_reset_after_a_long_run():
+    assert next_delay_s(None, 0) == 1
+    assert next_delay_s(1, 2) == 2
+    assert next_delay_s(16, 2) == 30
+    assert next_delay_s(30, 3600) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.builders import make_snapshot, make_spec
+from tests.support.virtual_time import VirtualLoop
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import SHRINK_AFTER_S, begin_job, decide
 from ddptop_runner.job.event_log import as_row
@@ -20,11 +23,13 @@ from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.snapshot import Cause, Checkpoint, RankSample
 from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.model.words import HERE
+from ddptop_runner.node import head as head_module
 from ddptop_runner.node.alerts import LastResort
 from ddptop_runner.node.engine import until
+from ddptop_runner.node.head import Head
 from ddptop_runner.node.links import LinkError, NodeLink
 from ddptop_runner.node.remote_nodes import MOST_REPEATED, RemoteNodes, Reported
 
@@ -783,3 +788,121 @@ def test_a_node_that_keeps_the_store_for_one_that_is_away_has_finished(order: li
     orders = [happens[one]() for one in order]
     assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "writes", "saved_s", "takes_s"),
+    [
+        (60.0, (0, 0), None, (10, 13)),  # it does not check for requests
+        (3.0, (0, 0), None, (0, 0)),  # it has just saved
+        (60.0, (1, 3), 4.0, (4, 6)),
+        (60.0, (8, 40), 41.0, (41, 43)),  # a large one
+        (60.0, (5, 900), None, (90, 92)),  # it never ends
+    ],
+)
+def test_a_checkpoint_is_waited_for_as_long_as_one_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+    age_s: float,
+    writes: tuple[float, float],
+    saved_s: float | None,
+    takes_s: tuple[float, float],
+) -> None:
+    loop = VirtualLoop()
+    monkeypatch.setattr(head_module, "boottime_s", loop.time)
+    now = utc_now()
+    monkeypatch.setattr(head_module, "utc_now", lambda: now)
+    began_s = loop.time()
+    before = Checkpoint(path="/old", at=now - dt.timedelta(seconds=age_s))
+
+    class Stub:
+        """Replaces the head."""
+
+        attempt = 1
+
+        @property
+        def job(self) -> JobState:
+            is_new = saved_s is not None and loop.time() - began_s >= saved_s
+            last = replace(before, path="/new") if is_new else before
+            return JobState(phase="running", attempt=1, checkpoint=last)
+
+        async def _ask_to_save(self) -> None:
+            pass
+
+        def _snapshot(self) -> Any:
+            passed_s = loop.time() - began_s
+            phase = "checkpoint" if writes[0] <= passed_s < writes[1] else None
+            ranks = [RankSample(rank=0, local_rank=0, host="n0", state="running", phase=phase)]
+            return make_snapshot(Job().spec, ranks=ranks)
+
+    stub: Any = Stub()
+    with contextlib.closing(loop):
+        loop.run_until_complete(Head._save_first(stub, 1))
+    assert takes_s[0] <= loop.time() - began_s <= takes_s[1]
+
+
+@pytest.mark.parametrize(("back", "said"), [("at the end", 0), ("at a fetch", 0), ("never", 1)])
+def test_a_node_that_comes_back_at_the_end_is_ended_first(back: str, said: int) -> None:
+    loop = VirtualLoop()
+    job = Job()
+    remotes: Any = remote_nodes_of(job)
+    part, under_way, told = remotes.by_host["n1"], list[Any](), list[ev.JobEvent]()
+    part.ended = False
+
+    def end() -> None:
+        under_way.clear()
+        part.ended = True
+
+    def begin(when: str) -> Any:
+        async def order(*_: Any) -> None:
+            if back == when:
+                under_way[:] = [(pt.EndOn(node="n1", grace_s=10.0), 0)]
+                loop.call_later(5.0, end)
+
+        return order
+
+    remotes.end_all = begin("at the end")
+    head: Any = SimpleNamespace(
+        attempt=0,
+        nodes=remotes,
+        _is_stopped=False,
+        _alerts=SimpleNamespace(record_end=lambda: None),
+        _fetcher=SimpleNamespace(take_ends=begin("at a fetch")),
+        _log=SimpleNamespace(emit=told.append),
+        _under_way=under_way,
+    )
+    with contextlib.closing(loop):
+        loop.run_until_complete(Head._conclude(head))
+    assert len(told) == said
+
+
+async def test_a_node_that_has_begun_is_not_known_before_it_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job()
+    [order, _] = [one for one in job.begun if isinstance(one, pt.BeginOn)]
+    remotes = remote_nodes_of(job)
+    near = remotes.by_host["n0"]
+    near.link.is_up = True
+
+    async def start(*_: Any) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(NodeLink, "start", start)
+    assert near.is_known
+    assert await remotes.begin(order) is None
+    assert not near.is_known
+    remotes.take_report(near.link, HERE_NOW)
+    assert near.is_known
+    remotes._link_made(near.link)
+    assert not near.is_known
+
+
+def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing() -> None:
+    job = Job(count=3)
+    without_the_third(job, starts=False)
+    remotes = remote_nodes_of(job)
+    near = remotes.by_host["n0"]
+    near.ended, near.link.is_up = False, True
+    remotes.take_report(near.link, pt.NodeAbsent())
+    assert near.ended
+    assert not job.state.nodes["n0"].failed

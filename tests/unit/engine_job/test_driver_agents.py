@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.resuming import (
     CAUSE,
     PIDS,
     TRAINED,
+    ask,
     begin,
     connect,
     fail,
@@ -27,6 +29,7 @@ from tests.support.resuming import (
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.job.state import NodeLife, PendingRestart, WantedAgent
 from ddptop_runner.judge.restarts import policy
+from ddptop_runner.judge.restarts.devices import Waited
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.spec import Device
@@ -247,5 +250,40 @@ def test_reports_before_the_agents_are_applied_once_it_reports(attempt: int):
         start(driver, attempt)
         assert [record.steps for record in driver.attempt.table] == [7, 7]
         assert told("training")[0].seq > told("attempt_started")[-1].seq
+
+    run(scenario)
+
+
+def test_the_memory_is_awaited_before_the_ranks_start_unless_the_job_is_stopped(monkeypatch):
+    async def scenario() -> None:
+        driver, around = begin()
+        start(driver)
+        end_nothing(driver)
+        sent = connect(driver)
+        freed = asyncio.Event()
+
+        async def wait_for_memory(
+            report: Any, aside: Any, is_ours: Any, skip: Any, request: Any
+        ) -> Any:
+            while not freed.is_set() and not skip():
+                await asyncio.sleep(0.01)
+            return Waited(9.0)
+
+        monkeypatch.setattr(driver.devices, "wait_for_memory", wait_for_memory)
+        ask(driver, "group_stopped", 5)
+        await asyncio.sleep(0.05)
+        assert sent == []
+        freed.set()
+        await finish(around)
+        assert [one.question for one in sent] == [5]
+        freed.clear()
+        ask(driver, "group_stopped", 6)
+        await asyncio.sleep(0.05)
+        driver.agent_pid = None
+        for rank in (0, 1):
+            driver.attempt.exited(PIDS[rank], -9, boottime_s())
+        driver.stop(0.0)
+        await finish(around)
+        assert [type(one) for one in sent[1:]] == [pt.TellAgent]
 
     run(scenario)

@@ -7,12 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 from tests.support.resuming import (
     AGENT,
     CAUSE,
     PIDS,
     begin,
     connect,
+    exited,
     fail,
     finish,
     put_state,
@@ -190,5 +192,33 @@ def test_the_next_attempt_remembers_why_the_one_before_failed():
         assert previous is not None and previous.rank == 1
         start(driver, 2)  # a user asked for it
         assert driver.job.previous_cause is None
+
+    run(scenario)
+
+
+def test_no_hang_is_found_right_after_an_unobserved_time():
+    async def scenario() -> None:
+        attempt = begin()[0].attempt
+        now_s = boottime_s()
+        attempt.look_at_progress(now_s + 10.0)
+        settled_s = attempt.settled_at_s
+        attempt.look_at_progress(now_s + 11.0)
+        assert attempt.settled_at_s == settled_s
+        attempt.look_at_progress(now_s + 31.0)  # SIGSTOP, or a suspended machine
+        assert attempt.settled_at_s > now_s + 31.0
+
+    run(scenario)
+
+
+def test_an_agent_reports_an_exit_in_its_own_words():
+    async def scenario() -> None:
+        driver, _around = begin()
+        start(driver)
+        connect(driver)
+        link = driver._link
+        assert link is not None
+        driver.from_agent(link, exited(1, 7, boottime_s()))
+        driver.from_agent(link, replace(exited(0, 7, 1.0), attempt=9))
+        assert [event.exit_code for event in told("rank_exited")] == [7]
 
     run(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 from tests.support.builders import make_snapshot, make_spec, put_exit, put_job
 
@@ -11,8 +12,9 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
 from ddptop_runner.job.ranks import CommandRanks, OwnRanks
+from ddptop_runner.judge.causes.culprit import RankEnd
 from ddptop_runner.judge.restarts import policy
-from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.diagnose import PythonException, RankExit
 from ddptop_runner.model.snapshot import Cause, GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.store import evidence_folder
 
@@ -212,3 +214,17 @@ def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
     put_exit(table[0], RankExit(0, pid, -9, 1.001))
     _, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     assert (cause.rank, cause.signal) == (0, "SIGKILL")
+
+
+def test_event_keeps_only_a_readable_part_of_an_exit():
+    many = "Missing key(s): " + ", ".join(f"layers.{n}.weight" for n in range(100_000))
+    error = PythonException("RuntimeError", many, "train.py:3 in main", because="E: " + many)
+    end = failure.shortened(
+        RankEnd(RankExit(5, 7, 1, 100.0), exception=error, tail="x" * 90_000 + "the end")
+    )
+    assert end.exception is not None
+    assert end.exception.message.startswith("Missing key(s)")
+    assert end.tail.endswith("the end")
+    assert len(msgspec.json.encode(end)) < 10_000
+    plain = msgspec.to_builtins(end)
+    assert msgspec.convert(plain, RankEnd) == end, "the head reads it back"

@@ -15,11 +15,12 @@ import pytest
 from tests.support.builders import make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.ranks import RankRecord
-from ddptop_runner.job.registry import read_job
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.model.protocol import SaveAsked
 from ddptop_runner.model.snapshot import Checkpoint, RankSample
@@ -35,6 +36,22 @@ while True:
     time.sleep(0.05)
 """
 USR1, USR2 = int(signal.SIGUSR1), int(signal.SIGUSR2)
+
+
+WHY = {
+    "nobody": (
+        SaveAsked({}, "FLAG", 0),
+        "neither SIGUSR1 nor SIGUSR2, and the flag file was not consumed",
+    ),
+    "signalled": (SaveAsked({0: "SIGUSR1", 1: "SIGUSR1"}, "FLAG", 0), "SIGUSR1 to ranks 0, 1"),
+    "paused": (SaveAsked({}, "FLAG", 0, refused={1: "paused"}), "be sent (rank 1: paused)"),
+    "taken": (SaveAsked({}, "/nowhere/flag", 0), "the script has consumed the flag file"),
+}
+
+
+def view(**spec) -> JobView:
+    made = make_spec("train", **spec)
+    return JobView(RunFolder(Path("/nowhere")), made, make_snapshot(made), NOW)
 
 
 @pytest.fixture
@@ -212,3 +229,24 @@ def test_a_save_on_the_scripts_own_schedule_is_not_the_requested_one(ddptop_home
     answer = wanted.wait(read_job(folder), asked, 0.0)
     assert answer.responded is (way != "nothing")
     assert ("the script's own schedule" in answer.in_words()) is (way == "nothing")
+
+
+@pytest.mark.parametrize("name", WHY)
+def test_that_none_came_is_told_with_what_was_asked(tmp_path, name):
+    asked, words = WHY[name]
+    flag = tmp_path / "flag"
+    flag.touch()
+    os.utime(flag, ns=(0, 0))
+    if asked.flag_file == "FLAG":
+        asked = msgspec.structs.replace(asked, flag_file=str(flag))
+    message, hint = wanted.why_none(view(), asked, 60.0)
+    assert message.startswith("no checkpoint from train was detected within 60 s: ")
+    assert words in message
+    assert hint
+    message, _ = wanted.why_none(view(probe=False), asked, 60.0)
+    assert "without the probe" in message
+
+
+def test_where_nothing_can_be_asked_that_is_said(tmp_path):
+    with pytest.raises(ControlError, match=r"cannot create .*save-now"):
+        request.ask(RunFolder(tmp_path / "gone"), [])

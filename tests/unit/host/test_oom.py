@@ -119,3 +119,9 @@ def test_a_real_kill_in_a_cgroup_is_counted(small_group):
     assert counted == OomFinding(True, words)
     found = watch.explain()
     assert found is not None and found.killed
+
+
+@pytest.mark.parametrize("membership", ["", "garbage\n0::/x\n", "1:cpu:/\n", "1:memory:/../..\n"])
+def test_no_memory_cgroup(tmp_path, membership):
+    assert groups_seen(tmp_path, membership) == []
+    assert oom.groups_of(pid=0, proc=tmp_path / "none") == []

@@ -19,6 +19,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import (
     ControlError,
     DdptopError,
+    NoSuchJobError,
     UsageError,
 )
 from ddptop_runner.base.files import lock, write_atomic
@@ -346,3 +347,11 @@ def test_a_damaged_job_is_removed_unless_it_lives():
     os.close(held)
     commands.remove_damaged(folder)
     assert not folder.path.exists()
+
+
+def test_waiting_for_a_job_that_is_removed_once_it_has_ended(monkeypatch):
+    view = read_job(put_job("train", ALIVE))
+    monkeypatch.setattr(commands, "POLL_S", 0.0)
+    shutil.rmtree(view.folder.path)
+    with pytest.raises(NoSuchJobError, match="train has ended and been removed"):
+        commands.wait_until_ended(view)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import time
 from typing import Any
@@ -31,6 +33,7 @@ from ddptop_runner.jobs.slurm import nodes_in
 from ddptop_runner.launch import slurm
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import Checkpoint, RankSample, RunStep
+from ddptop_runner.store.history import HistoryWriter
 
 FINISHED = {"state": "finished", "ended_at": LONG_AGO}
 STATES_OF_7 = [("PENDING", "Priority"), ("RUNNING", "None")]
@@ -406,3 +409,20 @@ def test_a_job_that_leaves_the_queue_without_starting_is_no_longer_waited_for(
     monkeypatch.setattr(slurm_queue, "POLL_S", 0.0)
     with pytest.raises(DdptopError, match=r"Slurm job 7 ended without starting j; see .*slurm-7"):
         control.run_wait("j", timeout_s=None)
+
+
+def test_a_job_with_a_history_of_another_version_is_not_restarted(ddptop_home):
+    folder = put_job("j", {"state": "failed"})
+    HistoryWriter(folder.history_db).close(final=True)
+    launch.require_startable(read_job(folder))
+    with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
+        db.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
+    with pytest.raises(UsageError, match="written by another version of ddptop"):
+        launch.require_startable(read_job(folder))
+
+
+def test_what_srun_prints_is_told_without_its_noise():
+    noise = "srun: cluster configuration lacks support for cpu binding\n"
+    assert slurm.step_problem(noise) is None
+    said = f"{noise}srun: error: Unable to contact slurm controller (connect failure)\n"
+    assert slurm.step_problem(said) == "Unable to contact slurm controller (connect failure)"

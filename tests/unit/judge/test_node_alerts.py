@@ -59,3 +59,13 @@ def test_a_watch_that_fails_leaves_the_alerts_as_they_were(
     alerts.look(SNAPSHOT, [], 104.0)
     assert [one.message for one in alerts.now] == ["set aside"]
     assert len(log.texts) == 2 and "internal error in ddptop" in log.texts[1]
+
+
+def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
+    log = EmittedLog()
+    found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
+    alerts = watcher(log)
+    alerts.look(SNAPSHOT, found, 100.0)
+    alerts.record_end()
+    alerts.record_end()
+    assert log.texts[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]

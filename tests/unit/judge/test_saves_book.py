@@ -314,3 +314,13 @@ def test_without_any_checkpoint_all_of_the_attempt(book):
         "Work lost: 157 steps (41 s). No checkpoint was detected; the script may save in a way "
         "that ddptop cannot detect."
     )
+
+
+def test_the_finder_looks_in_a_thread(tmp_path: Path, wait_until):
+    renamed = tmp_path / "b"
+    renamed.write_text("x")
+    finder = Finder()
+    assert finder.answer() is None
+    finder.ask(str(tmp_path / "a"), renamed.stat().st_ino)
+    assert wait_until(finder.answer) == (str(tmp_path / "a"), str(renamed))
+    assert finder.answer() is None

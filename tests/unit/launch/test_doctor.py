@@ -206,3 +206,27 @@ def test_what_raises_or_is_late_is_unknown() -> None:
     assert [check.status for check in checks] == ["unknown", "unknown", "ok"]
     assert "no response within 1 s" in checks[0].detail
     assert "ZeroDivisionError: by the driver" in checks[1].detail
+
+
+def test_what_slurm_lacks_is_named(tmp_path, monkeypatch) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+
+    def put(*names: str) -> None:
+        for name in names:
+            (bin_ / name).write_text("#!/bin/sh\n")
+            (bin_ / name).chmod(0o755)
+
+    here = place(tmp_path, PATH=str(bin_))
+    put("sbatch", "squeue")
+    assert is_(doctor.check_slurm(here), "warning", "srun, scontrol not found", "PATH")
+    put("srun", "scontrol")
+    assert is_(doctor.check_slurm(here), "warning", "on a local disk", "DDPTOP_HOME")
+    monkeypatch.setattr(paths, "shared_file_system", lambda _: "nfs")
+    assert is_(doctor.check_slurm(here), "ok", "Slurm's commands are installed", None)
+
+
+def test_an_empty_machine_makes_no_check_fail(tmp_path: Path) -> None:
+    checks = examine(place(tmp_path))
+    assert [check.id for check in checks] == [topic.id for topic in doctor.TOPICS]
+    assert all("cannot be checked" not in check.detail for check in checks)

@@ -257,3 +257,9 @@ def test_the_jobs_variables():
     assert job_environment(None) == {}
     mig = resolve(None, [MIG], "MIG-dd44")
     assert job_environment(mig)["CUDA_VISIBLE_DEVICES"] == "MIG-dd44"
+
+
+def test_devices_that_are_not_there_are_named_with_those_that_are():
+    with pytest.raises(UsageError) as raised:
+        resolve(parse_gpus("2-5"), MACHINE, None)
+    assert str(raised.value) == "GPUs 4, 5 do not exist; available: GPUs 0-3"

@@ -217,3 +217,11 @@ def test_the_broken_device_is_named_and_not_those_that_waited_for_it():
         "a: no result",
         "b: rank 1 failed with the others, after matmul: no progress",
     ]
+
+
+def test_a_slow_gpu_is_named():
+    found = check(measured([done(0), done(1)], [done(2, flops=0.6e12), done(3)]), GPUS)
+    assert found.slow == [
+        "b: rank 2 (GPU 0) computes at 60 % of the median (600 GFLOP/s of 1 TFLOP/s)"
+    ]
+    assert check(measured([done(0), done(1)], [done(2, flops=0.6e12)])).slow == []  # CPUs vary

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -227,3 +230,27 @@ def test_ranks_elsewhere_get_the_shells_variables_but_not_what_belongs_to_this_m
         "BYTES": "\udcff",
     }
     assert set(handover.carried(env)) == {"WANDB_API_KEY", "NCCL_DEBUG", "PATH"}
+
+
+def test_what_cannot_be_read_in_the_folder_is_left_out_of_the_comparison():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "a.py").write_text("1")
+        (folder / "b.py").symlink_to("a.py")
+        (folder / "circle.py").symlink_to("circle.py")
+        (folder / "closed").mkdir(mode=0)
+        os.mkfifo(folder / "pipe.py")
+        was = os.geteuid()
+        try:
+            if was == 0:  # root may read everything
+                os.seteuid(65534)
+            assert set(preflight.digests(folder)) == {"a.py", "b.py"}
+        finally:
+            os.seteuid(was)
+
+
+def test_an_ssh_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setenv("DDPTOP_SSH", "/none/such/ssh")
+    judged, _ = collect("a")
+    assert "a: /none/such/ssh cannot be run (No such file or directory)" in str(judged.refusals[0])

@@ -196,7 +196,7 @@ class TestTails:
         rows = self.rows(MergedLog(paths))
         assert rows[0][1].startswith("──── last 2,000 lines from each rank")
         assert rows[1:] == [("0-1", f"step {n}") for n in range(1000, 3000)]
-        assert MergedLog(dict.fromkeys(range(1024), tmp_path / "none")).limit == 62
+        assert MergedLog(dict.fromkeys(range(1024), tmp_path / "none")).limit == 31
 
     def test_a_flood_is_skipped_with_a_note(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, 0, "hello")
@@ -206,6 +206,11 @@ class TestTails:
         rows = self.rows(log)
         assert rows[-1][1].startswith("line 19999") and len(rows) < 5000
         assert any("output too fast to follow" in text for _, text in rows)
+
+    def test_merging_stops_once_nobody_waits_for_it(self, tmp_path: Path) -> None:
+        paths = {rank: self.write(tmp_path, rank, f"own {rank}") for rank in range(9)}
+        stale = iter([False, False, True])
+        assert len(self.rows(MergedLog(paths, is_stale=lambda: next(stale)))) == 2
 
     def test_a_missing_log_is_no_trouble_and_a_new_rank_is_taken_in(self, tmp_path: Path) -> None:
         log = MergedLog({0: tmp_path / "none.log"})

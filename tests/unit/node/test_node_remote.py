@@ -331,3 +331,18 @@ async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(
     why: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     remote.Remote(lambda _: None, end=why.set_result).take(pt.Follow(job_id="train@1.1"))
     assert "file is not a database" in await asyncio.wait_for(why, 10)
+
+
+def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
+    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path / "nowhere"))
+    order = pt.Start(spec=spec, env={}, attempt=0, rendezvous=MET)
+    with pytest.raises(ControlError, match="nowhere does not exist on this host"):
+        remote.start(order)
+    assert not remote.member_folder(spec.job_id).path.exists()
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(ControlError, match="refusing to start"):
+        remote._make_folders(remote.member_folder(spec.job_id))

@@ -197,3 +197,14 @@ def test_ranks_tell_how_far_their_groups_are(
     assert process.returncode == 0, err
     last = heard(0, lambda m: m.final)
     assert last.phase == "steps" and last.steps == 4
+
+
+def test_a_folder_that_cannot_be_written_is_no_matter(
+    recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDPTOP_STACKS_DIR", "/proc/nowhere")
+    looked = Flight()
+    world().make("0")
+    looked.look()
+    looked.write()
+    assert recorder.calls.count(True) == 1

@@ -139,3 +139,15 @@ def test_another_programs_database_is_no_history(path):
     with pytest.raises(DamagedFileError, match="not a valid history"):
         HistoryReader(path).span()
     assert HistoryWriter(path).lost_history is not None
+
+
+def test_no_file_and_an_empty_one_read_as_nothing(path):
+    for _ in range(2):
+        reader = HistoryReader(path)
+        assert reader.span() is None
+        assert reader.events() == [] and reader.attempt_starts() == []
+        assert reader.rank_series("loss", 0, START, 10) == {}
+        assert reader.gpu_series("power_w", 0, START, 10) == {}
+        path.touch()
+    HistoryWriter(path).close()
+    assert HistoryReader(path).span() is None

@@ -556,12 +556,21 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
 @click.option(
     "--rank", type=int, default=1, show_default=True, help="rank to inject the fault into"
 )
+@click.option(
+    "--sick",
+    metavar="KIND",
+    help="train with a common mistake, which ddptop names; pass `list` to see the kinds",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...]) -> int:
+def demo(
+    detach: bool, fault: str | None, rank: int, sick: str | None, arguments: tuple[str, ...]
+) -> int:
     """Train a small GPT on all free GPUs, or on the CPU if none are free."""
     watch = is_terminal() and not detach
-    from ddptop.commands.demo import run, run_fault
+    from ddptop.commands.demo import run, run_fault, run_sick
 
+    if sick is not None:
+        return run_sick(sick, list(arguments), detach, watch)
     if fault is not None:
         return run_fault(fault, rank, list(arguments), detach, watch)
     return run(list(arguments), detach, watch=watch)

@@ -63,6 +63,19 @@ FAULTS = {
         "failure",
     ),
 }
+SICK = {
+    "healthy": "no mistake: nothing is named",
+    "same-batches": "no DistributedSampler: all ranks train on the same batches",
+    "same-order": "no set_epoch: every epoch has the same order",
+    "starved": "slow loading without workers: all ranks wait for data",
+    "straggler": "rank 1 does more work in each step than the others",
+    "stalls": "rank 1 stops for 1.5 s every 40 steps",
+    "memory-growth": "tensors are kept: memory grows until it is full",
+    "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
+    "exploding-loss": "a learning rate that is too high: the loss explodes",
+}
+"""The mistakes of demo/sick.py, by the id of the alert that names them."""
+SICK_SCRIPT = SCRIPT.with_name("sick.py")
 SMALL = (
     *("--layers", "2", "--width", "64", "--context", "64"),
     *("--steps", "600", "--pause", "0.05", "--save-every", "20", "--fault-step", "70"),
@@ -114,14 +127,51 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
     return _report_fault(view, name, rank)
 
 
-def request_of(arguments: list[str]) -> LaunchRequest:
+def run_sick(kind: str, arguments: list[str], detach: bool, watch: bool) -> int:
+    """Launch a training with a mistake; then watch it, or print the alerts until it ends.
+
+    Raises:
+        UsageError: the kind is unknown.
+    """
+    if kind == "list":
+        for name, what in SICK.items():
+            put(f"{name:14}  {what}")
+        return 0
+    if kind not in SICK:
+        raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")
+    request = request_of([kind, *arguments], SICK_SCRIPT)
+    view = start_plan(launch.prepare(request, os.environ))
+    if watch:
+        become_attach(view.job)
+    if detach:
+        put(view.job)
+        return 0
+    _print_attach(view)
+    put(f"{kind}: {SICK[kind]}")
+    named: set[str] = set()
+    began_s = time.monotonic()
+    while view.is_live:
+        time.sleep(1.0)
+        view = read_job(view.folder)
+        alerts = [] if view.snapshot is None else view.snapshot.alerts
+        for alert in alerts:
+            if alert.id not in named:
+                put(f"after {duration(time.monotonic() - began_s)}: {alert.id}: {alert.message}")
+        named.update(alert.id for alert in alerts)
+        sys.stdout.flush()
+    expected = set() if kind == "healthy" else {kind}
+    put(f"{kind}: {'OK' if named == expected else 'unexpected result'}")
+    return 0 if named == expected else 1
+
+
+def request_of(arguments: list[str], script: Path = SCRIPT) -> LaunchRequest:
     """Return a request for all free GPUs, or for CPU ranks if none is free."""
     free = free_now(os.environ)
     if free == 0:
         info(f"ddptop: no free GPUs; training on {CPU_RANKS} CPU ranks")
     return LaunchRequest(
         kind="script",
-        target=str(SCRIPT),
+        target=str(script),
         args=tuple(arguments),
         base_name="demo",
         work_in_run_folder=True,

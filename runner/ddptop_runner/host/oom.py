@@ -80,6 +80,26 @@ def read_group(folder: Path, version: int) -> MemoryGroup:
     )
 
 
+def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Memory that this process's cgroup can still take; None if unknown.
+
+    In a cgroup with a limit, the page cache counts as used, though the kernel may drop it.
+    """
+    try:
+        text = (proc / "meminfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    left = [
+        int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable")
+    ]
+    for group in groups_of(proc=proc, cgroups=cgroups):
+        name = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
+        used = _limit(Path(group.path) / name)
+        if group.limit_bytes is not None and used is not None:
+            left.append(max(0, group.limit_bytes - used))
+    return min(left, default=None)
+
+
 def _table(path: Path) -> Mapping[str, int]:
     try:
         lines = path.read_text(encoding="ascii", errors="replace").splitlines()

@@ -6,7 +6,7 @@ Those on balance and devices are in `balance.findings`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -50,6 +50,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The devices' host, in a job on several machines."""
     since: dt.datetime | None = None
     """When it began, if that is known better than when it was found."""
+    evidence: Mapping[str, float | None] = {}
+    """The figures that it rests on, by name with unit."""
 
 
 def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
@@ -263,4 +265,5 @@ def _alert(held: _Held) -> Alert:
         host=finding.host,
         message=finding.message,
         since=finding.since or held.since,
+        evidence=dict(finding.evidence),
     )

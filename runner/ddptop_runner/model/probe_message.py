@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from ddptop_runner.model.snapshot import BatchHash
 from ddptop_runner.model.words import Base, LossIs, LossSource, LossState, Phase, ProgressSource
 
 VERSION = 1
@@ -97,6 +98,22 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     compute."""
     compute_s: Seconds | None = None
     """The rest of a mean step; None unless both waits are known."""
+    until_backward_total_s: Seconds | None = None
+    """Time from the end of each step to the next backward pass so far."""
+    cpu_total_s: Seconds | None = None
+    """How long the training thread has run on a CPU."""
+    cpu_wait_total_s: Seconds | None = None
+    """How long the training thread has waited for a CPU."""
+    batch_hashes: Annotated[list[BatchHash], Meta(max_length=16)] = []
+    """The latest batches that were hashed, latest last."""
+    data_position: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
+    """Pass over the training data, from 0, and the batches taken in it."""
+    sampler_epoch: Whole | None = None
+    """The epoch by which a sampler shuffles that has to be told it (`set_epoch`)."""
+    loader_workers: RankNumber | None = None
+    """Worker processes of the DataLoader."""
+    ddp_world_size: RankNumber | None = None
+    """Ranks whose gradients DistributedDataParallel averages."""
     global_step: Whole | None = None
     total_steps: Whole | None = None
     metrics: dict[Name, float | None] = {}

@@ -6,7 +6,7 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 
 import datetime as dt
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,8 @@ from ddptop_runner.model.words import (
     Severity,
     StepCounts,
 )
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 SCHEMA = 1
 """Version of every on-disk and `--json` format in this module."""
@@ -126,6 +128,17 @@ class GpuSample(Base, frozen=True, kw_only=True):
     """Why a value is null, by key: `not supported`, `no permission`, and so on."""
     processes: list[GpuProcess] | None = None
     """Compute processes on the device; None if the driver does not report them."""
+
+
+class BatchHash(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that a rank trained on: `[epoch, position, crc32]`."""
+
+    epoch: _Count
+    """Pass over the training data in this attempt, from 0."""
+    position: _Count
+    """Of the batch in the pass, from 0."""
+    crc32: _Count
+    """Of 512 bytes of each of its first two tensors."""
 
 
 class RankSample(Base, frozen=True, kw_only=True):
@@ -241,6 +254,24 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Step of the whole run, across restarts; None if only `step` is known."""
     step_counts: StepCounts | None = None
     """What `step` counts if `run_step` is None."""
+    until_backward_total_s: float | None = None
+    """Time from the end of each step to the next backward pass, where ranks first wait for each
+    other, summed over this attempt: loading, the forward pass, and all else the script does."""
+    cpu_total_s: float | None = None
+    """How long the training thread has run on a CPU in this attempt."""
+    cpu_wait_total_s: float | None = None
+    """How long it was ready to run and waited for a CPU."""
+    batch_hashes: list[BatchHash] = []
+    """The latest batches that were hashed: in each pass over the data, those at positions 0 to 3
+    and at powers of two. Ranks with equal hashes train on equal data."""
+    data_position: list[int] | None = None
+    """Pass over the training data in this attempt, from 0, and the batches taken in it."""
+    sampler_epoch: int | None = None
+    """The epoch by which its sampler shuffles, if the script has to set it (`set_epoch`)."""
+    loader_workers: int | None = None
+    """Worker processes of its DataLoader (`num_workers`); None without a loader."""
+    ddp_world_size: int | None = None
+    """Number of ranks whose gradients DistributedDataParallel averages; None without it."""
 
 
 class Imbalance(Base, frozen=True, kw_only=True):
@@ -344,6 +375,8 @@ class Alert(Base, frozen=True, kw_only=True):
     """In a job on several machines, the host of the affected devices; otherwise None."""
     message: str
     since: dt.datetime
+    evidence: dict[str, float | None] = {}
+    """The figures that a finding on the training rests on, by name with unit."""
 
 
 SILENT = "state"

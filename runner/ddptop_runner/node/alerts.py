@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ddptop_runner.host import oom
 from ddptop_runner.job.event_log import AlertMemory, EventLog
 from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, Finding
 from ddptop_runner.judge.balance.job_watch import JobWatch
@@ -59,7 +60,10 @@ class JobAlerts:
             now_s: CLOCK_BOOTTIME.
         """
         self.now, new = self._defects.call(
-            lambda: self._watch.update(snapshot, now_s, extra=extra), (self.now, list[Alert]())
+            lambda: self._watch.update(
+                snapshot, now_s, extra=extra, available_bytes=oom.available_bytes()
+            ),
+            (self.now, list[Alert]()),
         )
         holding = {alert.id for alert in self.now}
         if over := [id_ for id_ in self._reported if id_ not in holding]:

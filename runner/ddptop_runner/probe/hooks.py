@@ -17,7 +17,7 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import identity, losses, recorder, saves, time_parts
+from . import identity, ledger, losses, recorder, saves, time_parts
 from .recorder import AWAITED
 
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -41,6 +41,7 @@ class Hooks:
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
         self.parts = time_parts.TimeParts(torch, record)
+        self.ledger = ledger.Ledger(torch, record)
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
         self.step_handle = None
@@ -55,12 +56,16 @@ class Hooks:
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._register),
             self._arm_data_loader,
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
+            lambda: self._patch(
+                torch.nn.parallel.DistributedDataParallel, "__init__", self._average
+            ),
             lambda: self.parts.arm(self._patch),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (losses, recorder, saves, time_parts)] + [__name__],
+                [part.__name__ for part in (ledger, losses, recorder, saves, time_parts)]
+                + [__name__],
             ),
         ):
             try:
@@ -149,12 +154,14 @@ class Hooks:
                         saw(tensors, grad_tensors)
                     elif not handed_over and not scalers.labels and tensors.is_cpu:
                         record.plain_loss = tensors.item()
+                        record.until_backward_s = record.time_until_backward_s()
                     elif (
                         handed_over
                         and type(handed_over[0]) is tensor_type
                         and handed_over[0].is_cpu
                     ):
                         record.plain_loss = handed_over.pop().item() / scalers.divisor
+                        record.until_backward_s = record.time_until_backward_s()
                     else:
                         saw(tensors, grad_tensors)
                 except Exception as error:
@@ -285,6 +292,19 @@ class Hooks:
     def _note_replicas(self, parallel):
         self.record.replicas = max(len(parallel.device_ids), self.record.replicas or 0) or None
 
+    def _average(self, original):
+        note = self._guarded(self._note_group)
+
+        def __init__(parallel, *args, **kwargs):
+            original(parallel, *args, **kwargs)
+            note(parallel)
+
+        return __init__
+
+    def _note_group(self, parallel):
+        size = parallel.process_group.size()
+        self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
+
     def _arm_save(self, owners, name, target_of, loads=False):
         """Replace a function that several modules have with one wrapper."""
         wrapped = self._saves.wrap(getattr(owners[0], name), target_of, loads)
@@ -293,6 +313,7 @@ class Hooks:
 
     def _next_data(self, original):
         record, thread = self.record, self._training_thread
+        took = self._guarded(self.ledger.took)
         clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
 
         def next_data(loader):
@@ -307,6 +328,7 @@ class Hooks:
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
                 record.is_batch_without_gradient = False
+                took(loader, batch)
             else:
                 batch = original(loader)
                 if is_here:

@@ -118,7 +118,7 @@ class Recorder:
         """During a run of plain steps that of the backward pass since the last, or AWAITED."""
         self.usual_backwards = 0
         """Backward passes of the last step: before as many again, no step is missed."""
-        self.progress = None
+        self.progress: Any = None
         """(iterations, CLOCK_BOOTTIME, `data_wait_s`) at the last; None before the first."""
         self.first_progress = None
         """The same at the first: where mean times start."""
@@ -140,6 +140,8 @@ class Recorder:
         """(smallest, largest) since the sender took it; finite losses only."""
         self.data_wait_s = None
         """Time spent waiting for data loaders, None where no loader was seen."""
+        self.until_backward_s: Any = None
+        """From the end of each step to the next backward pass, in all; None before the first."""
         self.batches = None
         """Batches taken from data loaders, None where no loader was seen."""
         self.batches_at_step = None
@@ -187,6 +189,8 @@ class Recorder:
         Args:
             loss: A float, a detached scalar tensor of a device, or None.
         """
+        if self.progress is not None and not self.has_passed:
+            self.until_backward_s = self.time_until_backward_s()
         if self.plain_loss is AWAITED and type(loss) is float:
             self.plain_loss = loss
             return
@@ -198,6 +202,10 @@ class Recorder:
             if len(losses) > MAX_PENDING_LOSSES:
                 # a sum or a mean over a part would be wrong, so the rest counts as no loss
                 losses[:] = [TOO_MANY]
+
+    def time_until_backward_s(self):
+        """`until_backward_s` with the time since the last step, at a backward pass."""
+        return (self.until_backward_s or 0.0) + boottime_s() - self.progress[1]
 
     def stepped(self, optimizer):
         """An optimizer's step has ended."""

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 
 from . import ending, evidence, identity, time_parts, trainers
@@ -30,7 +31,7 @@ MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
     *("stands_at", "collectives", "optimizers", "frameworks", "saved"),
-    *("loaded", "raised_at", "raised"),
+    *("batch_hashes", "loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
 
@@ -44,6 +45,8 @@ class Sender:
         self.device_scalars = []
         self.parts = None
         """Measures how long the process waits for other ranks; None without torch."""
+        self.ledger = None
+        """What the batches are; None without torch."""
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -235,6 +238,9 @@ class Sender:
             "data_wait_s": self._data_wait_s,
             "sync_s": self._sync_s,
             "compute_s": self._compute_s,
+            "until_backward_total_s": record.until_backward_s,
+            **self._thread_times(progress),
+            **self._batches(),
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
             "metrics": {name: known for name, (known, _) in metrics.items()},
@@ -286,6 +292,30 @@ class Sender:
         )
         self._means_from = progress
 
+    def _thread_times(self, progress):
+        """How long the training thread ran, and waited for a CPU; of the main thread only."""
+        thread = self.record.step_thread
+        if progress is None or thread != _thread_of_main():
+            return {}
+        try:
+            with open("/proc/self/task/{}/schedstat".format(self._pid), "rb") as file:
+                ran_ns, waited_ns = file.read().split()[:2]
+        except (OSError, ValueError):
+            return {}
+        return {"cpu_total_s": int(ran_ns) / 1e9, "cpu_wait_total_s": int(waited_ns) / 1e9}
+
+    def _batches(self):
+        ledger = self.ledger
+        if ledger is None:
+            return {}
+        return {
+            "batch_hashes": ledger.hashes,
+            "data_position": ledger.position,
+            "sampler_epoch": ledger.sampler_epoch,
+            "loader_workers": ledger.loader_workers,
+            "ddp_world_size": ledger.ddp_world_size,
+        }
+
     def _wait_for_ranks_s(self, steps, progress):
         try:
             if self.parts is not None and self.record.replicas is None:
@@ -313,6 +343,11 @@ class Sender:
             pass
         finally:
             done.release()
+
+
+def _thread_of_main():
+    threading = sys.modules.get("threading")
+    return None if threading is None else threading.main_thread().ident
 
 
 def _release(lock):

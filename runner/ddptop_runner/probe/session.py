@@ -48,7 +48,8 @@ class Session:
         self.record.on_save = self.sender.hurry
         if self.hooks is not None:
             self.hooks.parts.begin()
-            self.sender.parts = self.hooks.parts
+            self.hooks.ledger.begin()
+            self.sender.parts, self.sender.ledger = self.hooks.parts, self.hooks.ledger
 
     def torch_imported(self, torch):
         """Patch torch; a rank reports from now on."""
@@ -60,7 +61,7 @@ class Session:
         try:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
-            self.sender.parts = self.hooks.parts
+            self.sender.parts, self.sender.ledger = self.hooks.parts, self.hooks.ledger
         except Exception:  # an unknown version of torch: the rank reports anyway
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss

@@ -73,3 +73,18 @@ def test_it_resumes_after_everything_was_killed(
     assert sum(tail) / len(tail) < first[0][1] - 1.5
     assert re.search(r"validation loss [\d.]+", again.stdout)
     assert again.stdout.count("--- sample output ---\ndef main(") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["healthy", "same-batches"])
+def test_a_sick_demo_is_named_and_its_healthy_twin_is_not(ddptop_cli, kind: str) -> None:
+    answer = ddptop_cli("demo", "--sick", kind, "--", "--seconds", "25", timeout_s=180)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.stdout.endswith(f"{kind}: OK\n")
+
+
+def test_an_unknown_kind_of_sick_demo_is_refused(ddptop_cli) -> None:
+    answer = ddptop_cli("demo", "--sick", "flu")
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("ddptop: --sick flu is not a known kind")
+    assert "same-batches" in answer.stderr

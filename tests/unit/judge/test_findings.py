@@ -195,7 +195,8 @@ def test_every_finding_is_explained():
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
     ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused"]
     ids += [
-        "straggler",
+        *("straggler", "stalls", "same-batches", "same-order", "data-replayed", "starved"),
+        *("memory-growth", "constant-loss", "exploding-loss"),
         "node-unreachable",
         "node-lost",
         "disk-full",

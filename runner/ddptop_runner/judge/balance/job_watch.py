@@ -22,6 +22,8 @@ from ddptop_runner.judge import alerts
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.balance.imbalance import busy_s, median_of_others, seen
+from ddptop_runner.judge.training import findings as training
+from ddptop_runner.judge.training.window import Window
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.model.words import ENDED
 
@@ -74,7 +76,8 @@ class RankMarks:
             self._judged_s = now_s
             smooth = [_smooth(rank, self._samples[rank.rank]) for rank in living]
             apart = slow(smooth)
-            self._found = [straggler_finding(smooth, apart)] if apart else []
+            waits = {rank: _cpu_wait_s(samples) for rank, samples in self._samples.items()}
+            self._found = [straggler_finding(smooth, apart, waits)] if apart else []
         return self._found
 
 
@@ -90,8 +93,18 @@ def _smooth(rank: RankSample, samples: Sequence[RankSample]) -> RankSample:
     )
 
 
-SHARE = 0.2
-"""How much longer than the median of the others a rank must be busy by itself, in steps ..."""
+def _cpu_wait_s(samples: Sequence[RankSample]) -> float | None:
+    """How long a rank waited for a CPU in each step, over its samples; None if unknown."""
+    first, last = samples[0], samples[-1]
+    steps = (last.step or 0) - (first.step or 0)
+    if first.cpu_wait_total_s is None or last.cpu_wait_total_s is None or steps <= 0:
+        return None
+    return (last.cpu_wait_total_s - first.cpu_wait_total_s) / steps
+
+
+SHARE, ROUGH_SHARE = 0.16, 0.2
+"""How much longer than the median of the others a rank must be busy by itself, in steps; more
+where its wait for the others is unknown ..."""
 LEAST_S = 0.010
 """... and at least, in seconds."""
 
@@ -106,27 +119,38 @@ def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
     stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
     if len(stepping) < 2:
         return {}
-    apart = _apart(stepping, busy_s)
+    apart = _apart(stepping, busy_s, SHARE)
     if not apart and any(busy_s(rank) is None for rank in stepping):
-        apart = _apart(stepping, lambda rank: rank.data_wait_s)
-        apart = apart or _apart(stepping, lambda rank: rank.step_time_s)
+        apart = _apart(stepping, lambda rank: rank.data_wait_s, ROUGH_SHARE)
+        apart = apart or _apart(stepping, lambda rank: rank.step_time_s, ROUGH_SHARE)
     return {rank.rank: excess_s for rank, excess_s in apart}
 
 
-def straggler_finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:
-    """The finding on the ranks in `slow`."""
+def straggler_finding(
+    ranks: Sequence[RankSample],
+    apart: Mapping[int, float],
+    cpu_waits: Mapping[int, float | None] | None = None,
+) -> Finding:
+    """The finding on the ranks in `slow`.
+
+    Args:
+        ranks: of the job, with smoothed times.
+        apart: what `slow` returned for them.
+        cpu_waits: by rank, how long it waited for a CPU in each step.
+    """
     numbers = tuple(sorted(apart))
     worst = max(numbers, key=lambda number: apart[number])
     slowest = next(rank for rank in ranks if rank.rank == worst)
     there = {rank.host for rank in ranks if rank.rank in apart}
     where = f" on {slowest.host}" if len(there) == 1 < len({rank.host for rank in ranks}) else ""
     who = f"{name_ranks(numbers)}{where}"
-    why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
+    known = [rank for rank in ranks if rank.step_time_s is not None]
+    why = _why(slowest, known, apart[worst], (cpu_waits or {}).get(worst))
     message = f"{who} {is_or_are(numbers)} holding up the others: it {why}"
     return Finding("straggler", "warning", message, numbers, hold_s=HOLD_S)
 
 
-def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:
+def _apart(ranks: Sequence[RankSample], read: Read, share: float) -> list[tuple[RankSample, float]]:
     """Ranks with a time far above the median of the others, with the difference in seconds."""
     known = [(rank, time_s) for rank in ranks if (time_s := read(rank)) is not None]
     if len(known) < len(ranks):
@@ -135,12 +159,14 @@ def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, fl
     found = []
     for rank, time_s in known:
         step_s = rank.step_time_s
-        if step_s and time_s - usual_s >= max(LEAST_S, SHARE * step_s):
+        if step_s and time_s - usual_s >= max(LEAST_S, share * step_s):
             found.append((rank, time_s - usual_s))
     return found
 
 
-def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> str:
+def _why(
+    slowest: RankSample, ranks: Sequence[RankSample], excess_s: float, cpu_wait_s: float | None
+) -> str:
     others = [rank for rank in ranks if rank is not slowest]
     step_s, wait_s, own_s = slowest.step_time_s or 0.0, slowest.data_wait_s, busy_s(slowest)
     usual_s: float | None
@@ -150,6 +176,9 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
     step = f"of each {step_time(step_s)} step"
     if wait_s and usual_wait_s is not None and wait_s - usual_wait_s >= excess_s / 2:
         what, usual_s = f"waits {step_time(wait_s)} {step} for data", usual_wait_s
+    elif cpu_wait_s is not None and cpu_wait_s >= excess_s / 2:
+        what = f"waits {step_time(cpu_wait_s)} {step} for a CPU, which other processes have"
+        return f"{what}{costs}"
     elif own_s is not None and usual_own_s is not None:
         what, usual_s = f"is busy for {step_time(own_s)} {step}", usual_own_s
     else:
@@ -167,6 +196,7 @@ class JobWatch:
 
     def __init__(self) -> None:
         self._marks = RankMarks()
+        self._window = Window()
         self._book = alerts.AlertBook()
 
     def recall(self, shown: Sequence[Alert]) -> None:
@@ -180,6 +210,7 @@ class JobWatch:
         *,
         given: bool = True,
         extra: Sequence[Finding] = (),
+        available_bytes: int | None = None,
     ) -> tuple[list[Alert], list[Alert]]:
         """(alerts to show, the new ones among them), worst first.
 
@@ -188,6 +219,7 @@ class JobWatch:
             now_s: a monotonic clock, in seconds.
             given: see `findings.find`.
             extra: findings from elsewhere.
+            available_bytes: memory that the host has left; None if unknown.
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
         several = len({rank.host for rank in ranks}) > 1
@@ -197,6 +229,9 @@ class JobWatch:
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
             found += self._marks.update(ranks, now_s, snapshot.attempt)
+            self._window.update(snapshot, now_s)
+            left_bytes = None if several else available_bytes
+            found += training.find(self._window, snapshot.checkpoint, left_bytes)
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)

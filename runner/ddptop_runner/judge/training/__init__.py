@@ -1,0 +1,1 @@
+"""Names mistakes in the training itself."""

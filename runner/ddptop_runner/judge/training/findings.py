@@ -1,0 +1,305 @@
+"""What is wrong with the training itself, for all ranks together. Pure functions of a Window.
+
+What is unknown leads to no finding. Each finding has its figures as evidence, and ends once its
+condition does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from ddptop_runner.base import units
+from ddptop_runner.base.median import median
+from ddptop_runner.base.units import name_ranks
+from ddptop_runner.judge.alerts import Finding
+from ddptop_runner.judge.training.window import (
+    FIRST_LOSSES,
+    Stretch,
+    Window,
+    common,
+    stretches,
+)
+from ddptop_runner.model.snapshot import Checkpoint
+from ddptop_runner.model.words import Severity
+
+SAME_BATCHES, DISTINCT = 6, 4
+"""So many batches must be equal, and so many of them differ from each other: constant data, or
+one batch trained on again and again, proves nothing."""
+
+
+def same_batches(window: Window) -> list[Finding]:
+    """All ranks of a DistributedDataParallel job train on the same batches."""
+    ranks = window.ranks
+    if len(ranks) < 2 or any(rank.ddp_world_size != len(ranks) for rank in ranks):
+        return []  # ranks that share a model's parts share its batches, too
+    keys = common(window.batches)[-4 * SAME_BATCHES :]
+    first = window.batches[ranks[0].rank]
+    if len(keys) < SAME_BATCHES or len({first[key] for key in keys}) < DISTINCT:
+        return []
+    if any(window.batches[rank.rank][key] != first[key] for rank in ranks for key in keys):
+        return []
+    message = (
+        f"all {len(ranks)} ranks train on the same batches, so each does the same work: give the "
+        "DataLoader a DistributedSampler"
+    )
+    evidence = {"batches_compared": len(keys), "batches_equal": len(keys)}
+    return [_finding("same-batches", message, window, evidence)]
+
+
+def same_order(window: Window) -> list[Finding]:
+    """A sampler that has to be told the epoch gives the same order in each."""
+    for rank in window.ranks:
+        batches = window.batches[rank.rank]
+        epochs = sorted({epoch for epoch, _ in batches})
+        if rank.sampler_epoch is None or len(epochs) < 2:
+            continue
+        last, before = epochs[-1], epochs[-2]
+        keys = [position for epoch, position in batches if epoch == last]
+        known = [position for position in keys if (before, position) in batches]
+        equal = {batches[last, one] for one in known if batches[last, one] == batches[before, one]}
+        if len(known) >= 3 and len(equal) == len(known):
+            message = (
+                f"every epoch has the same order of batches: call sampler.set_epoch(epoch) at the "
+                f"start of each (the sampler is still at epoch {rank.sampler_epoch})"
+            )
+            evidence = {"epochs_compared": 2, "batches_equal": len(known)}
+            return [_finding("same-order", message, window, evidence)]
+    return []
+
+
+def replayed(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
+    """The attempt has resumed in the middle of an epoch, but its data started over."""
+    for rank in window.ranks:
+        saved, now = window.saved_at.get(rank.rank), window.batches[rank.rank]
+        began = (rank.run_step or 0) - (rank.step or 0)
+        if saved is None or saved[1] == 0 or began <= 0 or checkpoint is None:
+            continue
+        earlier = window.earlier.get(rank.rank, {})
+        for epoch in (saved[0], 0):
+            known = [one for one in range(4) if (epoch, one) in earlier and (0, one) in now]
+            hashes = {now[0, one] for one in known if now[0, one] == earlier[epoch, one]}
+            if len(known) >= 3 and len(hashes) == len(known) and saved[1] > max(known):
+                message = (
+                    f"the checkpoint is {saved[1]} batches into an epoch, but the DataLoader "
+                    f"started over at batch 0 after the restart: {saved[1]} batches are trained "
+                    "twice; save the position in the data, too"
+                )
+                evidence = {"batches_repeated": saved[1], "resumed_at_step": began}
+                return [_finding("data-replayed", message, window, evidence, severity="info")]
+    return []
+
+
+STARVED_SHARE, STARVED_LEAST_S = 1 / 3, 0.005
+"""Part of each step that all ranks wait for data, and at least in seconds."""
+STARVED_SAMPLES = 15
+
+
+def starved(window: Window) -> list[Finding]:
+    """All ranks spend much of their time waiting for data."""
+    shares, waits_s, workers = [], [], set()
+    for rank in window.ranks:
+        samples = [one for one in window.samples[rank.rank] if not one.is_aside][-30:]
+        known = [one for one in samples if one.step_time_s and one.data_wait_s is not None]
+        if len(known) < STARVED_SAMPLES:
+            return []
+        step_s = _mean(one.step_time_s or 0.0 for one in known)
+        wait_s = _mean(one.data_wait_s or 0.0 for one in known)
+        shares.append(wait_s / step_s)
+        waits_s.append(wait_s)
+        workers.add(rank.loader_workers)
+    if not shares or min(shares) < STARVED_SHARE or min(waits_s) < STARVED_LEAST_S:
+        return []
+    who = "all ranks wait" if len(shares) > 1 else "the rank waits"
+    share, wait_s = _mean(shares), _mean(waits_s)
+    advice = "more DataLoader workers, or cheaper loading, would make it faster"
+    if workers == {0}:
+        advice = "the DataLoader has no workers (num_workers=0): start with 2 to 4 per rank"
+    message = f"{who} for data {100 * share:.0f}% of the time: {advice}"
+    evidence = {
+        "share_percent": round(100 * share, 1),
+        "data_wait_s": round(wait_s, 4),
+        "loader_workers": next(iter(workers)) if len(workers) == 1 else None,
+    }
+    return [_finding("starved", message, window, evidence, hold_s=5.0)]
+
+
+STALL_LEAST_S, STALLS = 0.5, 3
+"""How much longer than usual a rank's steps take in a stall, and how many make a finding."""
+STALL_SHARE = 0.1
+"""Part of the time that stalls cost."""
+
+
+def stalls(window: Window) -> list[Finding]:
+    """A rank that stops again and again for a moment, while the others wait for it."""
+    if len(window.ranks) < 2:
+        return []
+    of = {rank.rank: stretches(window.samples[rank.rank]) for rank in window.ranks}
+    if any(len(parts) < 10 for parts in of.values()):
+        return []
+    found = []
+    for number, parts in of.items():
+        usual_s = median(part.own_s / part.steps for part in parts)
+        long = [part for part in parts if part.own_s - usual_s * part.steps >= STALL_LEAST_S]
+        lost_s = sum(part.own_s - usual_s * part.steps for part in long)
+        others = [_excess_s(stretch) for other, stretch in of.items() if other != number]
+        lost_s -= max(others, default=0.0)
+        all_s = parts[-1].ends_s - parts[0].ends_s
+        if len(long) >= STALLS and all_s and lost_s / all_s >= STALL_SHARE:
+            found.append((lost_s / all_s, number, lost_s / len(long), all_s / len(long), long))
+    if not found:
+        return []
+    share, number, stall_s, every_s, long = max(found)
+    is_preempted = sum(part.cpu_wait_s for part in long) >= stall_s * len(long) / 2
+    why = "; other processes had its CPU meanwhile" if is_preempted else ""
+    message = (
+        f"rank {number} stops for {units.duration_in_words(stall_s)} about every "
+        f"{units.duration_in_words(every_s)}, and the others wait for it: it costs "
+        f"{100 * share:.0f}% of the run{why}"
+    )
+    evidence = {
+        "stall_s": round(stall_s, 2),
+        "every_s": round(every_s, 1),
+        "share_percent": round(100 * share, 1),
+    }
+    return [Finding("stalls", "warning", message, (number,), evidence=evidence)]
+
+
+def _excess_s(parts: Sequence[Stretch]) -> float:
+    usual_s = median(part.own_s / part.steps for part in parts)
+    return sum(max(0.0, part.own_s - usual_s * part.steps) for part in parts)
+
+
+GROWTH_PARTS = 6
+"""Memory must grow in each of so many parts of the time, by at least half of the usual."""
+GROWTH_LEAST = 0.1
+"""And by this part of what the ranks hold, in all."""
+SOON_S, LATER_S = 600.0, 86400.0
+"""Memory that is full so soon is named after 45 s; later, after ten minutes."""
+
+
+def memory_growth(window: Window, available_bytes: int | None) -> list[Finding]:
+    """The ranks' memory grows steadily, and will be full.
+
+    Args:
+        window: the job.
+        available_bytes: what the host has left; None if unknown or on several hosts.
+    """
+    points = list(window.memory)
+    if available_bytes is None or len(points) < 9:
+        return []
+    since_s = points[-1][0] - points[0][0]
+    edges = [points[round(i * (len(points) - 1) / GROWTH_PARTS)] for i in range(GROWTH_PARTS + 1)]
+    growth = [
+        (after[1] - before[1]) / (after[0] - before[0])
+        for before, after in itertools.pairwise(edges)
+        if after[0] > before[0]
+    ]
+    rate = median(growth) if growth else 0.0
+    total = points[-1][1] - points[0][1]
+    if rate <= 0 or min(growth) < rate / 2 or total < GROWTH_LEAST * points[0][1]:
+        return []
+    full_in_s = available_bytes / rate
+    if full_in_s > LATER_S or (full_in_s > SOON_S and since_s < 600):
+        return []
+    who = "the ranks'" if len(window.ranks) > 1 else "its"
+    message = (
+        f"{who} memory grows by {units.size(rate * 60)} per minute; at this rate the machine's "
+        f"memory is full in {units.duration_in_words(full_in_s)}: does something keep tensors, "
+        "such as losses that were not detached?"
+    )
+    evidence = {"bytes_per_s": round(rate), "full_in_s": round(full_in_s)}
+    return [_finding("memory-growth", message, window, evidence, hold_s=5.0)]
+
+
+CONSTANT_SAMPLES, CONSTANT_STEPS = 20, 100
+
+
+def constant_loss(window: Window) -> list[Finding]:
+    """A loss that is the same to the last digit at each step since the attempt began."""
+    constant = []
+    for rank in window.ranks:
+        samples = [one for one in window.samples[rank.rank] if one.loss_range is not None]
+        if rank.rank in window.has_changed_loss or len(samples) < CONSTANT_SAMPLES:
+            return []
+        if (rank.step or 0) < CONSTANT_STEPS:
+            return []
+        constant.append((rank.rank, samples[-1].loss))
+    if not constant:
+        return []
+    loss, steps = constant[0][1], min(rank.step or 0 for rank in window.ranks)
+    message = (
+        f"the loss has been {loss:g} at each of {steps} steps: nothing is learned (are there "
+        "several classes, and do gradients reach the parameters?)"
+    )
+    return [_finding("constant-loss", message, window, {"loss": loss, "steps": steps})]
+
+
+EXPLODED, EXPLOSION_SAMPLES = 10.0, 15
+"""How far above the first losses, and over how many samples it must rise."""
+
+
+def exploding_loss(window: Window) -> list[Finding]:
+    """A loss that is far above that of the first steps, and rises."""
+    bad = []
+    for rank in window.ranks:
+        first = window.first_losses[rank.rank]
+        known = [one.loss for one in window.samples[rank.rank] if one.loss_range is not None]
+        recent = [loss for loss in known[-EXPLOSION_SAMPLES:] if loss is not None]
+        if len(first) < FIRST_LOSSES or len(recent) < EXPLOSION_SAMPLES or max(first) <= 0:
+            continue
+        third = len(recent) // 3
+        parts = [median(recent[i * third : (i + 1) * third]) for i in range(3)]
+        if parts[0] < parts[1] < parts[2] and parts[2] > EXPLODED * max(first):
+            bad.append((rank.rank, parts[2], median(first)))
+    if not bad:
+        return []
+    numbers = tuple(rank for rank, _, _ in bad)
+    _, now, first_loss = max(bad, key=lambda one: one[1])
+    message = (
+        f"the loss on {name_ranks(numbers)} has risen from {first_loss:.4g} to {now:.4g}: the "
+        "training diverges; lower the learning rate, or clip the gradients"
+    )
+    evidence = {"first_loss": first_loss, "loss": now}
+    return [Finding("exploding-loss", "warning", message, numbers, evidence=evidence)]
+
+
+def find(
+    window: Window, checkpoint: Checkpoint | None, available_bytes: int | None
+) -> list[Finding]:
+    """All findings on the training, worst first.
+
+    Args:
+        window: the job's ranks.
+        checkpoint: the last one, from which an attempt resumes.
+        available_bytes: see `memory_growth`.
+    """
+    return [
+        *exploding_loss(window),
+        *constant_loss(window),
+        *memory_growth(window, available_bytes),
+        *same_batches(window),
+        *same_order(window),
+        *stalls(window),
+        *starved(window),
+        *replayed(window, checkpoint),
+    ]
+
+
+def _finding(
+    id_: str,
+    message: str,
+    window: Window,
+    evidence: Mapping[str, float | None],
+    *,
+    severity: Severity = "warning",
+    hold_s: float = 0.0,
+) -> Finding:
+    """A finding on all ranks of a job."""
+    ranks = tuple(rank.rank for rank in window.ranks)
+    return Finding(id_, severity, message, ranks, hold_s=hold_s, evidence=evidence)
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known)

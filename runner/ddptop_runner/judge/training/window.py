@@ -1,0 +1,189 @@
+"""The last minutes of a job's ranks, from which findings on its training are made."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
+from ddptop_runner.model.words import ENDED
+
+SPAN_S = 90.0
+"""How far back samples are kept; one is taken a second."""
+MEMORY_EVERY_S, MEMORY_POINTS = 4.0, 450
+"""Memory is kept for longer: half an hour."""
+FIRST_LOSSES = 3
+MAX_BATCHES = 512
+"""Hashed batches kept of each rank and attempt."""
+ASIDE = frozenset({"start", "compile", "evaluation", "checkpoint"})
+"""Phases whose time is no part of the steps."""
+
+Batch = tuple[int, int]
+"""(pass over the data, position in it)."""
+
+
+class Totals(NamedTuple):
+    """What the steps of a rank have taken since its attempt began."""
+
+    step: int
+    own_s: float
+    """Their time up to the backward pass, which waits for the other ranks."""
+    cpu_wait_s: float
+    """How long the training thread waited for a CPU; 0 if unknown."""
+
+
+class Sample(NamedTuple):
+    """The figures of one rank at one time."""
+
+    now_s: float
+    step_time_s: float | None
+    data_wait_s: float | None
+    totals: Totals | None
+    loss: float | None
+    """The mean of the smallest and the largest loss since the previous sample, or the last."""
+    loss_range: tuple[float, float] | None
+    is_aside: bool
+    """Whether the rank is in one of the phases ASIDE."""
+
+
+class Window:
+    """The living ranks of one attempt. Reset by a new attempt or another set of ranks."""
+
+    def __init__(self) -> None:
+        self._ids: object = None
+        self.ranks: list[RankSample] = []
+        """Those alive at the last update."""
+        self.samples: dict[int, deque[Sample]] = {}
+        """By rank, oldest first."""
+        self.first_losses: dict[int, list[float]] = {}
+        """By rank, the largest losses of the first samples of the attempt."""
+        self.has_changed_loss: set[int] = set()
+        """Ranks whose loss was ever another than at first."""
+        self.memory: deque[tuple[float, int]] = deque(maxlen=MEMORY_POINTS)
+        """(time, resident bytes of all ranks), oldest first."""
+        self.batches: dict[int, dict[Batch, int]] = {}
+        """By rank, the hashes of this attempt's batches."""
+        self.earlier: dict[int, dict[Batch, int]] = {}
+        """The same of the attempt before."""
+        self.saved_at: dict[int, Batch] = {}
+        """By rank, where in its data it was at the last checkpoint of the attempt before."""
+        self._position_at_save: dict[int, Batch] = {}
+        self._checkpoint: object = None
+        self.began_s = 0.0
+        """When the attempt was first seen to take steps."""
+
+    def update(self, snapshot: NodeSnapshot, now_s: float) -> None:
+        """Add the ranks of a snapshot; `now_s` is a monotonic clock, in seconds."""
+        living = [rank for rank in snapshot.ranks if rank.state not in ENDED]
+        ids = snapshot.attempt, tuple((rank.rank, rank.pid) for rank in living)
+        if ids != self._ids:
+            self._ids = ids
+            self._begin(living, now_s)
+        self.ranks = living
+        for rank in living:
+            self._add(rank, now_s)
+            batches = self.batches[rank.rank]
+            for one in rank.batch_hashes:
+                batches[one.epoch, one.position] = one.crc32
+            while len(batches) > MAX_BATCHES:
+                del batches[next(iter(batches))]
+        if snapshot.checkpoint != self._checkpoint:
+            self._checkpoint = snapshot.checkpoint
+            self._position_at_save = {
+                rank.rank: (rank.data_position[0], rank.data_position[1])
+                for rank in living
+                if rank.data_position is not None
+            }
+        self._add_memory(living, now_s)
+
+    def _begin(self, living: Sequence[RankSample], now_s: float) -> None:
+        if any(self.batches.values()):
+            self.earlier, self.saved_at = self.batches, self._position_at_save
+        self._position_at_save = {}
+        numbers = [rank.rank for rank in living]
+        self.samples = {number: deque() for number in numbers}
+        self.first_losses = {number: [] for number in numbers}
+        self.has_changed_loss = set()
+        self.memory.clear()
+        self.batches = {number: {} for number in numbers}
+        self.began_s = now_s
+
+    def _add(self, rank: RankSample, now_s: float) -> None:
+        samples, known = self.samples[rank.rank], None
+        is_measured = rank.loss_source != "log" and rank.loss_state == "ok"
+        if is_measured and rank.loss_min is not None and rank.loss_max is not None:
+            known = rank.loss_min, rank.loss_max
+            first = self.first_losses[rank.rank]
+            if len(first) < FIRST_LOSSES:
+                first.append(rank.loss_max)
+            if known != (first[0], first[0]):
+                self.has_changed_loss.add(rank.rank)
+        samples.append(
+            Sample(
+                now_s=now_s,
+                step_time_s=rank.step_time_s,
+                data_wait_s=rank.data_wait_s,
+                totals=None
+                if rank.step is None or rank.until_backward_total_s is None
+                else Totals(rank.step, rank.until_backward_total_s, rank.cpu_wait_total_s or 0.0),
+                loss=rank.loss if known is None else sum(known) / 2,
+                loss_range=known,
+                is_aside=rank.phase in ASIDE,
+            )
+        )
+        while now_s - samples[0].now_s > SPAN_S:
+            samples.popleft()
+
+    def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
+        known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]
+        if len(known) < len(living) or not known:
+            return
+        if not all((rank.step or 0) > 0 for rank in living):
+            self.memory.clear()
+        elif not self.memory or now_s - self.memory[-1][0] >= MEMORY_EVERY_S:
+            self.memory.append((now_s, sum(known)))
+
+
+class Stretch(NamedTuple):
+    """The steps that one rank took between two samples, without a pause."""
+
+    steps: int
+    own_s: float
+    """Their time up to the backward pass, which waits for the other ranks."""
+    cpu_wait_s: float
+    ends_s: float
+
+
+MAX_PAUSE_S = 5.0
+"""Without a step for so long, ranks do something else."""
+
+
+def stretches(samples: Sequence[Sample]) -> list[Stretch]:
+    """A rank's steps from sample to sample, without those after a pause, oldest first."""
+    found: list[Stretch] = []
+    before: Totals | None = None
+    before_s, is_aside = 0.0, False
+    for sample in samples:
+        now = sample.totals
+        is_aside = is_aside or sample.is_aside
+        if now is not None and before is not None and now.step == before.step:
+            continue
+        is_pause = is_aside or sample.now_s - before_s > MAX_PAUSE_S
+        if now is not None and before is not None and now.step > before.step and not is_pause:
+            found.append(
+                Stretch(
+                    now.step - before.step,
+                    now.own_s - before.own_s,
+                    now.cpu_wait_s - before.cpu_wait_s,
+                    sample.now_s,
+                )
+            )
+        before, before_s, is_aside = now, sample.now_s, sample.is_aside
+    return found
+
+
+def common(batches: Mapping[int, Mapping[Batch, int]]) -> list[Batch]:
+    """The batches that are known of all ranks, oldest first."""
+    first = next(iter(batches.values()), {})
+    return [key for key in first if all(key in others for others in batches.values())]

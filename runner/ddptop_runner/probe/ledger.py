@@ -1,0 +1,127 @@
+"""Hashes of batches: what ranks, epochs, and attempts have trained on.
+
+Of each pass over the training data, the batches at positions 0 to 3 and at powers of two are
+hashed, so that the batches of two ranks, or of two passes, are compared at equal positions. A hash
+covers 512 bytes of each of the first two tensors. Batches on a device, of other libraries, or
+taken in another thread are not hashed: nothing is known of them. Neither are batches that no
+backward pass follows, such as those that a resumed script skips.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+import zlib
+from typing import Any
+
+FIRST_POSITIONS = 4
+CHUNKS, CHUNK_BYTES = 8, 64
+MAX_TENSORS = 2
+MAX_DEPTH, MAX_VALUES = 3, 16
+"""How deep and how far to look for tensors in a batch."""
+MAX_HASHES = 8
+"""The latest hashes, as many as a datagram holds."""
+
+
+class Ledger:
+    """The batches that one process has taken for training."""
+
+    def __init__(self, torch, record):
+        self._torch = torch
+        self._record = record
+        self.begin()
+
+    def begin(self):
+        """Reset, as at the start of a process."""
+        self.hashes = []
+        """[[pass, position, hash]], latest last."""
+        self.position = None
+        """[pass, batches taken in it]; None before the first batch."""
+        self.sampler_epoch = None
+        """The epoch by which its sampler shuffles; None unless it has to be told the epoch."""
+        self.loader_workers = None
+        """Worker processes of its DataLoader; 0 if the rank loads by itself."""
+        self.ddp_world_size = None
+        """Ranks whose gradients DistributedDataParallel averages; None without."""
+        self._passes = 0
+        self._pending = None
+        """(entry of the last batch that was hashed, backward passes before it)."""
+        self._data = _nothing
+        """Gives the first training data that was seen; all other data is ignored."""
+
+    def took(self, iterator, batch):
+        """Note a batch that is about to be trained on.
+
+        Args:
+            iterator: the iterator of a DataLoader, before it counts the batch.
+            batch: what it yields.
+        """
+        if self._pending is not None:
+            entry, backwards = self._pending
+            if self._record.backwards > backwards and entry[2] is not None:
+                self.hashes = [*self.hashes[1 - MAX_HASHES :], entry]
+            self._pending = None
+        position = iterator._num_yielded
+        dataset = iterator._dataset
+        if self._data is _nothing:
+            self._data = _reference(dataset)
+        if self._data() is not dataset:
+            return
+        if position == 0:
+            self._passes += 1
+            self.loader_workers = iterator._num_workers
+            sampler: Any = getattr(iterator._index_sampler, "sampler", None)
+            if hasattr(sampler, "set_epoch") and getattr(sampler, "shuffle", None) is True:
+                self.sampler_epoch = sampler.epoch
+        self.position = [self._passes - 1, position + 1]
+        if position < FIRST_POSITIONS or position & (position - 1) == 0:
+            self._pending = (
+                [self._passes - 1, position, self._hash(batch)],
+                self._record.backwards,
+            )
+
+    def _hash(self, batch):
+        """The hash of a batch; None without tensors that can be read."""
+        tensors: list = []
+        self._collect(batch, tensors, 0)
+        hashed = 0
+        for tensor in tensors:
+            size = tensor.numel() * tensor.element_size()
+            start, apart = tensor.data_ptr(), max(0, size - CHUNK_BYTES) // (CHUNKS - 1)
+            for chunk in range(CHUNKS if apart else 1):
+                part = ctypes.string_at(start + chunk * apart, min(CHUNK_BYTES, size))
+                hashed = zlib.crc32(part, hashed)
+        return hashed if tensors else None
+
+    def _collect(self, batch, tensors, depth):
+        if len(tensors) >= MAX_TENSORS or depth > MAX_DEPTH:
+            return
+        if type(batch) is self._torch.Tensor:
+            if (
+                batch.is_cpu
+                and batch.layout is self._torch.strided
+                and batch.is_contiguous()
+                and batch.numel()
+            ):
+                tensors.append(batch)
+            return
+        values = batch
+        if hasattr(batch, "keys") and hasattr(batch, "values"):
+            values = batch.values()
+        elif not isinstance(batch, (tuple, list)):
+            return
+        for value in itertools.islice(values, MAX_VALUES):
+            self._collect(value, tensors, depth + 1)
+
+
+def _nothing():
+    return None
+
+
+def _reference(value):
+    """A function that gives the value while it exists."""
+    try:
+        return weakref.ref(value)
+    except TypeError:  # such as a list
+        return lambda: value

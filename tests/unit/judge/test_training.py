@@ -1,0 +1,213 @@
+"""What is wrong with the training itself is named, and nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+
+import pytest
+
+from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.model.snapshot import Alert, BatchHash, Checkpoint, NodeSnapshot, RankSample
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+GIB = 1 << 30
+
+Figures = Callable[[int, int], dict[str, object]]
+"""(second, rank) -> fields of the rank's sample."""
+
+
+def watched(
+    figures: Figures,
+    seconds: int,
+    *,
+    ranks: int = 2,
+    watch: JobWatch | None = None,
+    attempt: int = 0,
+    checkpoint: Checkpoint | None = None,
+    available_bytes: int | None = None,
+) -> list[Alert]:
+    """The alerts after watching a job for so long, a sample a second, 10 steps a second."""
+    watch, alerts = watch or JobWatch(), []
+    for second in range(seconds):
+        snapshot = NodeSnapshot(
+            job="j", job_id="j@1", host="h", seq=second, ts=NOON + dt.timedelta(seconds=second),
+            started_at=NOON, state="running", attempt=attempt, checkpoint=checkpoint,
+            ranks=[
+                RankSample(
+                    rank=n, local_rank=n, host="h", pid=1000 * attempt + n + 1, **{
+                        "state": "running", "step": 10 * second, "steps_per_s": 10.0,
+                        "step_time_s": 0.1, "data_wait_s": 0.001, "phase": "steps",
+                        "ddp_world_size": ranks, "until_backward_total_s": 0.5 * second,
+                        **figures(second, n),
+                    },
+                )
+                for n in range(ranks)
+            ],
+        )  # fmt: skip
+        alerts, _ = watch.update(
+            snapshot, 1000.0 * attempt + second, available_bytes=available_bytes
+        )
+    return alerts
+
+
+def ids(alerts: list[Alert]) -> list[str]:
+    return [alert.id for alert in alerts]
+
+
+def hashes(*batches: int, epoch: int = 0, first: int = 0) -> list[BatchHash]:
+    return [BatchHash(epoch, first + i, crc) for i, crc in enumerate(batches)]
+
+
+def test_a_healthy_training_is_silent() -> None:
+    def figures(second: int, rank: int) -> dict[str, object]:
+        return {
+            "batch_hashes": hashes(*(7 * n + rank for n in range(8)), epoch=second // 10),
+            "loss_state": "ok", "loss_source": "probe", "loss": 2.0 / (1 + second),
+            "loss_min": 1.9 / (1 + second), "loss_max": 2.1 / (1 + second),
+            "rss_bytes": 2 * GIB + second % 3 * (1 << 20), "sampler_epoch": None,
+            "loader_workers": 0,
+        }  # fmt: skip
+
+    assert watched(figures, 120, available_bytes=4 * GIB) == []
+
+
+def test_same_batches_are_named_with_what_was_compared() -> None:
+    alerts = watched(lambda s, r: {"batch_hashes": hashes(*range(8))}, 5)
+    assert ids(alerts) == ["same-batches"]
+    assert alerts[0].evidence == {"batches_compared": 8, "batches_equal": 8}
+    assert "DistributedSampler" in alerts[0].message
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fields"),
+    [
+        (2, lambda r: {"batch_hashes": hashes(1, 2, 3, 4, 5 + r, 6, 7, 8)}),
+        (2, lambda r: {"batch_hashes": hashes(5, 5, 5, 5, 5, 5, 5, 5)}),  # constant data
+        (2, lambda r: {"batch_hashes": hashes(1, 2, 3, 4, 5)}),  # too few
+        (2, lambda r: {"batch_hashes": hashes(1, 2, 3, 4, 5, 6, 7), "ddp_world_size": None}),
+        # parts of one model: two ranks of each group of four share their batches
+        (4, lambda r: {"batch_hashes": hashes(1, 2, 3, 4, 5, 6, 7), "ddp_world_size": 2}),
+        (1, lambda r: {"batch_hashes": hashes(1, 2, 3, 4, 5, 6, 7)}),
+        (2, lambda r: {"batch_hashes": hashes(1, 2, 3, 4, 5, 6, 7) if r else []}),
+    ],
+)
+def test_same_batches_need_proof(ranks: int, fields: Callable[[int], dict[str, object]]) -> None:
+    assert watched(lambda s, r: fields(r), 5, ranks=ranks) == []
+
+
+def test_an_order_that_never_changes_is_named_if_the_sampler_has_to_be_told() -> None:
+    def figures(second: int, rank: int, told: int | None = 0) -> dict[str, object]:
+        return {
+            "batch_hashes": hashes(10 + rank, 20 + rank, 30 + rank, 40 + rank, epoch=second // 5),
+            "sampler_epoch": told,
+        }
+
+    alerts = watched(figures, 12)
+    assert ids(alerts) == ["same-order"]
+    assert "set_epoch" in alerts[0].message
+    assert watched(lambda s, r: figures(s, r, None), 12) == [], "the order may be wanted"
+
+
+def test_data_that_starts_over_after_a_resume_is_named() -> None:
+    watch = JobWatch()
+    saved = Checkpoint(path="/c", at=NOON, step=60)
+
+    def before(second: int, rank: int) -> dict[str, object]:
+        first = hashes(11 + rank, 22 + rank, 33 + rank, 44 + rank)
+        return {"batch_hashes": first, "data_position": [0, 54]}
+
+    watched(before, 10, watch=watch)
+    watched(before, 10, watch=watch, checkpoint=saved)
+
+    def after(second: int, rank: int, crc: int = 11) -> dict[str, object]:
+        return {
+            "batch_hashes": hashes(crc + rank, 22 + rank, 33 + rank, 44 + rank),
+            "run_step": 60 + 10 * second,
+        }
+
+    alerts = watched(after, 5, watch=watch, attempt=1, checkpoint=saved)
+    assert ids(alerts) == ["data-replayed"]
+    assert alerts[0].severity == "info"
+    moved = watched(lambda s, r: after(s, r, 99), 5, watch=watch, attempt=2, checkpoint=saved)
+    assert moved == []
+
+
+def test_ranks_that_all_wait_for_data_are_starved() -> None:
+    alerts = watched(lambda s, r: {"data_wait_s": 0.04, "loader_workers": 0}, 40)
+    assert ids(alerts) == ["starved"]
+    assert alerts[0].evidence == {"share_percent": 40.0, "data_wait_s": 0.04, "loader_workers": 0}
+    assert "num_workers=0" in alerts[0].message
+    assert watched(lambda s, r: {"data_wait_s": 0.03}, 40) == [], "under a third"
+    bursts = watched(lambda s, r: {"data_wait_s": 0.09 if s % 10 == 0 else 0.001}, 40)
+    assert bursts == []
+    tiny = watched(lambda s, r: {"step_time_s": 0.004, "data_wait_s": 0.003}, 40)
+    assert tiny == [], "a few milliseconds are no trouble"
+
+
+def test_a_rank_that_stops_again_and_again_is_named() -> None:
+    def figures(second: int, rank: int, period: int = 5) -> dict[str, object]:
+        stops = second // period if rank == 1 else 0
+        return {"until_backward_total_s": 0.5 * second + 1.5 * stops}
+
+    alerts = watched(figures, 60)
+    assert [(one.id, one.ranks) for one in alerts] == [("stalls", [1])]
+    assert alerts[0].evidence["stall_s"] == 1.5
+    assert alerts[0].evidence["share_percent"] == pytest.approx(28, abs=4)
+    assert watched(lambda s, r: figures(s, r, 30), 90) == [], "too rare to cost much"
+    together = watched(lambda s, r: figures(s, 1), 60)
+    assert together == [], "all ranks stop alike"
+
+
+def test_a_pause_of_one_rank_is_no_stall() -> None:
+    """It evaluates for 4 s, four times."""
+
+    def figures(second: int, rank: int) -> dict[str, object]:
+        is_pause = second % 15 >= 11
+        taken = second - 4 * (second // 15) - (second % 15 - 11 if is_pause else 0)
+        return {
+            "step": 10 * taken,
+            "phase": "evaluation" if is_pause and rank == 0 else "steps",
+            "until_backward_total_s": 0.5 * taken + (4.0 * (second // 15) if rank == 0 else 0),
+        }
+
+    assert watched(figures, 85) == []
+
+
+def test_memory_that_grows_steadily_is_named_with_the_time_left() -> None:
+    def figures(second: int, rank: int) -> dict[str, object]:
+        return {"rss_bytes": GIB + second * 20_000_000}
+
+    alerts = watched(figures, 70, available_bytes=10 * GIB)
+    assert ids(alerts) == ["memory-growth"]
+    assert alerts[0].evidence["bytes_per_s"] == pytest.approx(40_000_000, rel=0.05)
+    assert "full in 4 min" in alerts[0].message
+    assert watched(figures, 70) == [], "unknown how much is left"
+    assert watched(figures, 70, available_bytes=1000 * GIB) == [], "hours are left: wait and see"
+    cached = watched(
+        lambda s, r: {"rss_bytes": GIB + min(s, 30) * 20_000_000}, 90, available_bytes=10 * GIB
+    )
+    assert cached == [], "a cache that has filled"
+
+
+def losses(loss: float, **more: object) -> dict[str, object]:
+    return {
+        "loss": loss, "loss_min": loss, "loss_max": loss, "loss_state": "ok",
+        "loss_source": "probe", **more,
+    }  # fmt: skip
+
+
+def test_a_loss_that_never_changes_is_named() -> None:
+    alerts = watched(lambda s, r: losses(-0.0), 25)
+    assert ids(alerts) == ["constant-loss"]
+    assert watched(lambda s, r: losses(0.0 if s else 1.0), 60) == [], "it has converged"
+    assert watched(lambda s, r: losses(0.0, loss_source="log"), 60) == [], "as printed"
+
+
+def test_a_loss_far_above_the_first_ones_that_rises_is_named() -> None:
+    alerts = watched(lambda s, r: losses(2.0 if s < 10 else 2.0 * 1.1**s), 60)
+    assert ids(alerts) == ["exploding-loss"]
+    assert alerts[0].evidence["first_loss"] == 2.0
+    assert watched(lambda s, r: losses(2.0 + s / 10), 60) == []
+    jump = watched(lambda s, r: losses(50.0 if 20 <= s < 24 else 2.0 - s / 100), 60)
+    assert jump == [], "a spike"

@@ -329,8 +329,8 @@ class JobBound(MonitorScreen[AnswerT]):
 
     def action_devices(self) -> None:
         """Show all devices, with the selected rank's device selected."""
-        snapshot = None if self.view is None else self.view.snapshot
-        self.open("devices", device_uuid(snapshot, self.chosen_rank))
+        view = self.view
+        self.open("devices", view and device_uuid(view.snapshot, self.chosen_rank))
 
     def action_story(self) -> None:
         """Show each attempt and its outcome."""

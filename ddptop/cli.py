@@ -569,6 +569,8 @@ def demo(
     watch = is_terminal() and not detach
     from ddptop.commands.demo import run, run_fault, run_sick
 
+    if sick is not None and fault is not None:
+        raise UsageError("--fault and --sick cannot be used together", "use one of them")
     if sick is not None:
         return run_sick(sick, list(arguments), detach, watch)
     if fault is not None:
@@ -605,9 +607,11 @@ def completion(shell: str) -> int:
     """
     from click.shell_completion import get_completion_class
 
+    from ddptop.__main__ import COMPLETE_VARIABLE
+
     completer = get_completion_class(shell)
     assert completer is not None
-    put(completer(cli, {}, "ddptop", "_DDPTOP_COMPLETE").source())
+    put(completer(cli, {}, "ddptop", COMPLETE_VARIABLE).source())
     return 0
 
 

@@ -12,6 +12,7 @@ from ddptop.style import Line, Span, join, line
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import (
     RankDeviation,
+    busy_s,
     is_even_load,
     slow_ranks,
 )
@@ -83,7 +84,10 @@ EVEN = 0.1
 
 def uneven(snapshot: NodeSnapshot) -> list[tuple[Apart, Span]]:
     """Known imbalances of a job, worst first: the figure, and `+34%` or `even` with its style."""
-    is_slow = bool(slow_ranks(snapshot.alerts))
+    # the step time is the same for all ranks if they wait for each other
+    is_slow = bool(slow_ranks(snapshot.alerts)) and all(
+        busy_s(rank) is None for rank in snapshot.ranks
+    )
     even_load = is_even_load(snapshot.ranks, snapshot.gpus)
     rated: list[tuple[tuple[bool, bool, float], Apart, Span]] = []
     for figure, one in COMPARED.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddptop.output import is_terminal, put
+from ddptop.output import COMPLETE_VARIABLE, is_terminal, put
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.version import __version__
 
@@ -606,8 +606,6 @@ def completion(shell: str) -> int:
     to ~/.config/fish/completions/ddptop.fish.
     """
     from click.shell_completion import get_completion_class
-
-    from ddptop.__main__ import COMPLETE_VARIABLE
 
     completer = get_completion_class(shell)
     assert completer is not None

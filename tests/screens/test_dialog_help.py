@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.job.help import texts
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.launching import FIELDS
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.settings import Settings
@@ -58,7 +58,7 @@ async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, in
         await until(pilot, lambda: app.screen is form)
         labels = {str(one.content) for one in form.query(".row > Label").results(Label)}
         boxes = {str(one.label) for one in form.query(Checkbox)}
-        named = ", ".join(heading for heading, _ in FIELDS)
+        named = ", ".join(texts().launch_form)
         unknown = {one for one in labels | boxes if one not in named}
         assert unknown == {
             "auto: one per selected GPU",

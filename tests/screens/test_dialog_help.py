@@ -43,15 +43,10 @@ async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, in
         assert told.index("script") < told.index("arguments") < told.index("max restarts")
         await pilot.press("f1")
         await until(pilot, lambda: app.screen is form)
-        for name, is_text in (("#script", True), ("#arguments", True), ("#name", False)):
-            field = form.query_one(name, Input)
-            field.focus()
-            await pilot.press("a", "question_mark")
-            assert field.value == ("a?" if is_text else "a"), name
-            if not is_text:
-                await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-                await pilot.press("escape")
-                await until(pilot, lambda: app.screen is form)
+        field = form.query_one("#arguments", Input)
+        field.focus()
+        await pilot.press("a", "question_mark")
+        assert field.value == "a?"
         form.query_one("#gpus").focus()
         await opened(pilot, "question_mark")
         await pilot.press("question_mark")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -28,11 +28,10 @@ from ddptop.job.record import Job
 from ddptop.sources.query import Devices
 from ddptop.style import line
 from ddptop.tui import launching
-from ddptop.tui.keymap import bindings, help_hint, textual_key
+from ddptop.tui.keymap import bindings, help_hint
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.base import VERTICAL
-from ddptop.tui.textual_gaps import TypedInput
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import ranks, size_of
@@ -133,20 +132,6 @@ class PathSuggester(Suggester):
         return await asyncio.to_thread(launching.complete_path, value)
 
 
-class Word(TypedInput):
-    """A field that never contains a question mark, so that the help key works in it."""
-
-    def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether to consume a key: all characters except the help key."""
-        is_help = key in map(textual_key, HELP.keys)
-        return not is_help and super().check_consume_key(key, character)
-
-    def take_key(self, event: events.Key) -> None:
-        """Open the help instead of typing its key."""
-        if event.key in map(textual_key, HELP.keys):
-            event.prevent_default()  # Input would insert it
-
-
 class Tick(Checkbox):
     """A checkbox that shows its state not only by color."""
 
@@ -244,13 +229,12 @@ class LaunchScreen(ModalScreen[str | None]):
                 none = Static("querying the driver", id="no-gpus", markup=False)
                 yield _row("GPUs", none, id="no-gpus-row")
                 auto = Label("auto: one per selected GPU", id="auto", classes="after")
-                nproc = Word(before.nproc, id="nproc", placeholder="auto")
+                nproc = _text("nproc", before.nproc, "auto")
                 yield _row("ranks", nproc, auto, classes="row short")
-                restarts = Word(before.max_restarts, id="max-restarts")
+                restarts = _text("max-restarts", before.max_restarts)
                 note = Label("group restarts allowed after failures", classes="after")
                 yield _row("max restarts", restarts, note, classes="row short")
-                name = Word(before.name, id="name", placeholder="derived from the script")
-                yield _row("name", name)
+                yield _row("name", _text("name", before.name, "derived from the script"))
                 yield _row(
                     "options",
                     _text("options", before.options, "--on-nan restart --allow-shrink"),
@@ -429,7 +413,7 @@ def _row(label: str, *widgets: Widget, id: str | None = None, classes: str = "ro
     return Horizontal(Label(label), *widgets, id=id, classes=classes)
 
 
-def _text(id: str, value: str, placeholder: str) -> Input:
+def _text(id: str, value: str, placeholder: str = "") -> Input:
     return Input(value, id=id, placeholder=placeholder, select_on_focus=False)
 
 

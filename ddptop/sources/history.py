@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ddptop.charts.window import Axis
 from ddptop.job import loss_trend
-from ddptop.job.compare import offsets_of
+from ddptop.job.attempts import offsets_of
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, Frame, Points

@@ -35,14 +35,13 @@ def run(show_all: bool, as_json: bool) -> int:
         guard(views)
         return 0
     if views:
-        from ddptop.job.figures.jobs import PlainJob, plain_table  # not needed for JSON
+        from ddptop.job.figures.jobs import Subject, plain_table  # not needed for JSON
+        from ddptop.job.progress import progress_of
         from ddptop.job.record import own_job
-        from ddptop.job.status import plain_status
+        from ddptop.job.status import attention
 
-        now = utc_now()
-        rows = [
-            PlainJob(job_row(view), now, status=plain_status(own_job(view), now)) for view in views
-        ]
+        now, jobs = utc_now(), [own_job(view) for view in views]
+        rows = [Subject(attention(job, now), now, progress_of(job)) for job in jobs]
         put_clipped(table(*plain_table(rows, "ls", columns())))
     if waiting := _waiting(slurm or []):
         put_clipped(("\n" if views else "") + waiting)

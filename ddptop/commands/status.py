@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ddptop.commands.unguarded import adopt_if_unguarded
+from ddptop.draw.header import facts_of, loss_fields, progress_fields, status_fields
 from ddptop.job.figures.ranks import plain_table
 from ddptop.job.hosts import has_several, node_in_words
-from ddptop.job.progress import in_words
+from ddptop.job.progress import progress_of, source_words
 from ddptop.job.ranks import (
     counts_own,
     launcher_in_words,
@@ -14,24 +15,14 @@ from ddptop.job.ranks import (
     source_in_words,
 )
 from ddptop.job.record import Job, own_job
-from ddptop.job.status import UNGUARDED, loss_remark, pause_in_words, pause_why
-from ddptop.job.urgency import is_stale
 from ddptop.output import count, put_folded, put_json, table
+from ddptop.style import Line, plain
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.base.units import (
-    NOT_AVAILABLE,
-    duration,
-    local_time,
-    name_ranks,
-    percent,
-    plural,
-    size,
-)
+from ddptop_runner.base.units import duration, local_time, name_ranks, percent, plural, size
 from ddptop_runner.devices.words import devices_in_words
-from ddptop_runner.jobs.contract import JobStatus, job_status
+from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.jobs.slurm_queue import find
-from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
 from ddptop_runner.store.logs import last_words
 
@@ -39,84 +30,78 @@ DETAILS = 16
 """Maximum number of detail lines below the table of ranks."""
 FAILED_LINES = 15
 """Lines shown of the failed rank's log."""
-MISSED_AFTER_S = 60.0
-"""A job that trains this long without a checkpoint gets a note."""
 
 
 def run(job: str | None, as_json: bool) -> int:
     """Print one job as text or JSON."""
     view = find(job)
-    status = job_status(view)
     if as_json:
-        put_json(status)
+        put_json(job_status(view))
     else:
-        put_folded(describe(own_job(view), status), 4)
+        put_folded(describe(own_job(view)), 4)
     adopt_if_unguarded(view)
     return 0
 
 
-def describe(view: Job, status: JobStatus) -> str:
+def describe(job: Job) -> str:
     """The job as text with a table of ranks."""
-    elapsed = duration(view.elapsed_s(view.read_at))
-    attempt = NOT_AVAILABLE if status.attempt is None else str(status.attempt)
-    parts = [
-        f"{status.job}: {_state(view, status)}",
-        f"attempt {attempt}",
-        _budget(status),
-        f"started {local_time(status.started_at)}, elapsed {elapsed}",
-    ]
-    lines = [", ".join(parts), f"  {status.command}"]
-    if view.state == "lost" and view.is_abandoned:
+    snapshot, now, progress = job.snapshot, job.read_at, progress_of(job)
+    state, *more = status_fields(job, now)
+    facts = [*more, *facts_of(job, now), ((f"started {local_time(snapshot.started_at)}", ""),)]
+    lines = [f"{job.name}: {_listed([((plain(state).partition(' ')[2], ''),), *facts])}"]
+    lines.append(f"  {job.command}")
+    if job.state == "lost" and job.is_abandoned:
         lines.append(
-            f"  it ran on {view.host}, a host or container that no longer exists;"
-            f" run ddptop restart {view.name} to relaunch it here,"
-            f" or ddptop rm {view.name} to delete it"
+            f"  it ran on {job.host}, a host or container that no longer exists;"
+            f" run ddptop restart {job.name} to relaunch it here,"
+            f" or ddptop rm {job.name} to delete it"
         )
-    if view.is_live and status.guarded is False:
-        lines.append(f"  {UNGUARDED}; the ranks are still running")
-    if is_stale(view):
-        lines.append(f"  stale: the values below are {duration(status.snapshot_age_s)} old")
-    if status.cause is not None:
-        lines.append(f"  {status.cause.summary}")
-        if status.cause.evidence:
-            lines.append(f"  evidence: {status.cause.evidence}")
-    elif view.is_live and status.previous_cause is not None:
-        lines.append(f"  previous attempt: {status.previous_cause.summary}")
-        if status.previous_cause.evidence:
-            lines.append(f"  evidence: {status.previous_cause.evidence}")
-    if (how_far := in_words(status.progress)) is not None:
-        lines.append(f"  progress: {how_far}")
-    if status.launcher is not None:
-        lines.append(f"  launcher: {launcher_in_words(view)}, {_launcher(status.launcher)}")
-    lines += _no_ranks(view, status)
-    lines += _next(view, status)
-    if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
+    cause, of = snapshot.cause, ""
+    if cause is None and job.is_live:
+        cause, of = snapshot.previous_cause, "previous attempt: "
+    if cause is not None:
+        lines.append(f"  {of}{cause.summary}")
+        if cause.evidence:
+            lines.append(f"  evidence: {cause.evidence}")
+    source = "" if progress is None else f", {source_words(progress)}"
+    lines.append(f"  progress: {_listed(progress_fields(job, progress, now))}{source}")
+    lines.append(f"  {_listed(loss_fields(job, None))}")
+    if snapshot.launcher is not None:
+        lines.append(f"  launcher: {launcher_in_words(job)}, {_launcher(snapshot.launcher)}")
+        if not snapshot.ranks and job.is_live:
+            lines.append(
+                "  ranks: none yet; each appears once it starts training"
+                f" (see ddptop logs {job.name})"
+            )
+    lines += _restarts(job)
+    if devices := [one for one in job.spec.devices or () if one.index not in snapshot.set_aside]:
         lines.append(f"  devices: {devices_in_words(devices)}")
-    lines += _hosts(view)
-    if note := _device_note(view, status):
+    lines += _hosts(job)
+    if note := _device_note(job):
         lines.append(f"  device metrics: {note}")
-    if saved := _checkpoint(view, status):
-        lines.append(f"  checkpoint: {saved}")
-    lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
-    if status.ranks:
-        own = any(counts_own(rank) for rank in status.ranks)
-        headers, rows, right = plain_table(status.ranks)
-        if has_several(view.snapshot):
+    lines += [f"  {alert.severity}: {alert.message}" for alert in snapshot.alerts]
+    if snapshot.ranks:
+        headers, rows, right = plain_table(snapshot.ranks)
+        if has_several(snapshot):
             headers.append("HOST")
-            for row, rank in zip(rows, status.ranks, strict=True):
+            for row, rank in zip(rows, snapshot.ranks, strict=True):
                 row.append(rank.host)
         lines += ["", table(headers, rows, right=right)]
-        if own:
+        if any(counts_own(rank) for rank in snapshot.ranks):
             lines.append("  * steps taken in this attempt; its starting step is unknown")
-    lines += _details(status)
-    lines += _failing_lines(view, status)
+    lines += _details(job)
+    lines += _failing_lines(job)
     return "\n".join(lines)
 
 
-def _hosts(view: Job) -> list[str]:
+def _listed(fields: list[Line]) -> str:
+    return ", ".join(plain(field) for field in fields if field)
+
+
+def _hosts(job: Job) -> list[str]:
     """The nodes of a job on several machines; if there are many, only the first ones."""
-    nodes = [] if view.spec.placement is None else view.spec.placement.nodes
-    status = {} if view.snapshot is None else {node.host: node for node in view.snapshot.nodes}
+    nodes = [] if job.spec.placement is None else job.spec.placement.nodes
+    status = {node.host: node for node in job.snapshot.nodes}
     nodes = sorted(nodes, key=lambda node: _is_well(status.get(node.host)))
     lines = []
     for node in nodes[:DETAILS]:
@@ -131,17 +116,6 @@ def _is_well(node: NodeStatus | None) -> bool:
     return node is None or node.state not in ("unreachable", "lost")
 
 
-def _state(view: Job, status: JobStatus) -> str:
-    """`running`; `no step for 25 s (rank 0 is evaluating)`."""
-    pause = status.pause
-    if remark := loss_remark(view):
-        return f"{status.state} ({remark})"
-    if pause is None or status.state == "hung":
-        return status.state
-    why = pause_why(pause, view.read_at)
-    return f"{pause_in_words(pause, view.read_at)}{f' ({why})' if why else ''}"
-
-
 def _launcher(launcher: LauncherSample) -> str:
     """`pid 4711, running; process tree: CPU 187%, 2.1 GiB`."""
     end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
@@ -153,24 +127,15 @@ def _launcher(launcher: LauncherSample) -> str:
     return f"{text}; process tree: CPU {cpu}, {memory}"
 
 
-def _no_ranks(view: Job, status: JobStatus) -> list[str]:
-    """What a command without ranks waits for."""
-    if status.launcher is None or status.ranks or not view.is_live:
-        return []
-    return [
-        f"  ranks: none yet; each appears once it starts training (see ddptop logs {status.job})"
-    ]
-
-
-def _details(status: JobStatus) -> list[str]:
+def _details(job: Job) -> list[str]:
     """Facts about ranks that are not in the table; ranks with the same facts share a line."""
     found: dict[str, list[int]] = {}
-    for rank in status.ranks:
+    for rank in job.snapshot.ranks:
         losses = ", ".join(f"{name} {units.loss(loss)}" for name, loss in rank.losses.items())
         parts = [
             f"losses {losses}" if len(rank.losses) > 1 else "",
             f"loss is the {of}" if (of := parts_in_words(rank)) else "",
-            replicas_in_words(rank, status.launcher),
+            replicas_in_words(rank, job.snapshot.launcher),
             f"imports {', '.join(rank.frameworks)}" if rank.frameworks else "",
             source_in_words(rank),
         ]
@@ -181,54 +146,31 @@ def _details(status: JobStatus) -> list[str]:
     return lines if more <= 0 else [*lines[:DETAILS], f"  and {more} more"]
 
 
-def _device_note(view: Job, status: JobStatus) -> str | None:
+def _device_note(job: Job) -> str | None:
     """Why a live job's devices are unknown, unless an alert explains it."""
-    if not view.is_live or view.snapshot is None:
-        return None
-    if any(alert.id in ("gpu-lost", "queued") for alert in status.alerts):
-        return None
-    return view.snapshot.device_note
+    explained = any(alert.id in ("gpu-lost", "queued") for alert in job.snapshot.alerts)
+    return None if explained or not job.is_live else job.snapshot.device_note
 
 
-def _budget(status: JobStatus) -> str:
-    """`1 of 3 restarts used; count last reset at step 120`."""
-    text = f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used"
-    if status.restarts_refilled is not None:
-        text += f"; count last reset at {status.restarts_refilled}"
-    return text
+def _restarts(job: Job) -> list[str]:
+    """What the restart policy does, and why, and when its count was last reset."""
+    snapshot, lines = job.snapshot, list[str]()
+    if snapshot.policy is not None:
+        what = "not restarted" if job.state == "failed" else "last restart"
+        if snapshot.restart_at is not None and job.is_live:
+            left_s = (snapshot.restart_at - job.read_at).total_seconds()
+            what = f"next attempt {f'in {duration(left_s)}' if left_s >= 1 else 'now'}"
+        lines.append(f"  {what}: {snapshot.policy}")
+    if snapshot.restarts_refilled is not None:
+        lines.append(f"  restart count last reset at {snapshot.restarts_refilled}")
+    return lines
 
 
-def _next(view: Job, status: JobStatus) -> list[str]:
-    """What the restart policy does, and why."""
-    if status.policy is None:
+def _failing_lines(job: Job) -> list[str]:
+    snapshot, cause = job.snapshot, job.snapshot.cause
+    if cause is None or snapshot.attempt is None or (cause.rank is None and not snapshot.launcher):
         return []
-    if status.restart_at is not None:
-        left_s = (status.restart_at - view.read_at).total_seconds()
-        when = f"in {duration(left_s)}" if left_s >= 1 else "now"
-        return [f"  next attempt {when}: {status.policy}"]
-    what = "not restarted" if status.state == "failed" else "last restart"
-    return [f"  {what}: {status.policy}"]
-
-
-def _checkpoint(view: Job, status: JobStatus) -> str | None:
-    """`epoch-3.pt at step 120, 4s ago (12.3 MiB)`; None if a checkpoint is not yet overdue."""
-    saved = status.checkpoint
-    if saved is None:
-        trains_s = (view.read_at - status.started_at).total_seconds() if status.step else 0.0
-        seen = view.is_live and view.spec.probe and trains_s >= MISSED_AFTER_S
-        return "none yet" if seen else None
-    step = step_beside(saved, status.attempt)
-    at = "" if step is None else f" at {step}"
-    ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
-    size_ = "" if saved.size_bytes is None else f" ({size(saved.size_bytes)})"
-    return f"{saved.name}{at}, {ago} ago{size_}"
-
-
-def _failing_lines(view: Job, status: JobStatus) -> list[str]:
-    cause = status.cause
-    if cause is None or status.attempt is None or (cause.rank is None and not status.launcher):
-        return []
-    owner, lines = last_words(view.folder, status.attempt, cause.rank, FAILED_LINES)
+    owner, lines = last_words(job.folder, snapshot.attempt, cause.rank, FAILED_LINES)
     if not lines:
         return []
     who = "the command" if owner == LAUNCHER else f"rank {owner}"

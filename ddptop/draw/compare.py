@@ -222,11 +222,7 @@ def _steps(run: Run, now: dt.datetime) -> str:
 
 
 def _elapsed(run: Run, now: dt.datetime) -> str:
-    return (
-        units.NOT_AVAILABLE
-        if run.view.snapshot is None
-        else units.duration(run.view.elapsed_s(now))
-    )
+    return units.duration(run.view.elapsed_s(now))
 
 
 _Figure = tuple[str, str, Callable[[Run, dt.datetime], str | Span], bool]

@@ -9,30 +9,35 @@ from ddptop.job.hosts import hosts_in_words, hosts_of
 from ddptop.job.loss_trend import LossTrend, bad_loss, trend_words, whose_loss
 from ddptop.job.progress import (
     LEAST_BAR,
-    elapsed_s,
+    eta,
     label,
     median_loss,
     no_bar_words,
     progress_of,
-    restarts_text,
     step_text,
     steps_per_s,
 )
 from ddptop.job.ranks import common_parts
 from ddptop.job.record import Job
-from ddptop.job.status import age_words, guard_words, job_state, loss_remark, pause_state, pause_why
-from ddptop.style import Line, bar, clip, field, fill, fit, join, line, spread, width
+from ddptop.job.status import (
+    age_words,
+    gone_words,
+    guard_words,
+    loss_remark,
+    pause_why,
+    pause_words,
+    state_of,
+)
+from ddptop.style import Line, bar, clip, field, fill, fit, join, line, plain, spread, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
-from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
+from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RankSample
 from ddptop_runner.model.words import is_validation_loss
 
 LABELED = 110
 """Minimum width for labels at the start of rows."""
-
-_QUESTIONS = ("status", "progress", "loss")
 
 START_S = 60.0
 """How long after an attempt starts an unknown total may still be reported."""
@@ -42,88 +47,91 @@ LATE_S = 5.0
 
 
 def header_lines(
-    view: Job,
-    now: dt.datetime,
-    cells: int,
-    trend: LossTrend | None = None,
-    most: int = 4,
+    job: Job, now: dt.datetime, cells: int, trend: LossTrend | None = None, most: int = 6
 ) -> list[Line]:
-    """Three rows, or four if facts need their own row and `most` allows it."""
-    snapshot, state = view.snapshot, job_state(view.state)
-    if snapshot is None:
+    """Rows for status, progress, loss, and facts that need their own row, at most `most`.
+
+    A foreign job has rows for its output and command, and none for what its output does not show.
+    """
+    snapshot, progress = job.snapshot, progress_of(job)
+    if not job.has_snapshot:
         text = "no snapshot yet: launching processes"
-        if not view.is_live:
-            log = f"; see {view.folder.supervisor_log}" if not view.is_foreign else ""
-            text = f"it never started{log}"
-        return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
-    if view.state == "queued":
-        return _queued_lines(view, snapshot, now, cells)
-    progress = progress_of(view)
-    facts = facts_of(view, snapshot, now)
-    alive, own_row = _alive(view, snapshot, now, facts, cells, most > 3)
-    far = restart_line(snapshot, now) if view.state == "restarting" else ()
-    rows = [
-        alive,
-        far or far_line(view, snapshot, progress, now, cells),
-        learning_line(snapshot, trend if view.is_live else None, cells, view.pause),
-    ]
-    lines = [fit((*question(place, cells), *row), cells) for place, row in enumerate(rows)]
-    if own_row:
-        lines.append(fit(fill([(*question(3, cells), *facts[0]), *facts[1:]], cells), cells))
-    return lines
+        if not job.is_live:
+            text = f"it never started; see {job.folder.supervisor_log}"
+        return [fit(line(" ", state_of(job), "   ", (text, "dim")), cells)]
+    counts = not job.is_foreign or snapshot.step is not None or progress is not None
+    alive, facts = status_fields(job, now), facts_of(job, now)
+    if not counts:
+        alive.append(field("elapsed" if job.is_live else "ran", units.duration(job.elapsed_s(now))))
+    room = cells - width(question("", cells)) - 1
+    left, right = join(alive), join(facts)
+    fits = width(left) + 3 + width(right) <= room
+    if fits:
+        status: Line = (*spread(left, right, room), (" ", ""))
+    else:
+        status = left if most > 3 else (*left, ("   ", ""), *fill(facts, room - width(left) - 3))
+    rows = [("status", status)]
+    if job.state == "queued":
+        in_slurm = "waiting for Slurm to start it again"
+        text = in_slurm if job.in_slurm_queue else "not started: waiting for free GPUs"
+        rows.append(("", line((text, "dim"))))
+    elif job.state == "restarting":
+        rows.append(("progress", restart_line(snapshot, now)))
+    elif counts:
+        rows.append(("progress", far_line(job, progress, now, room)))
+    has_loss = any(rank.loss_state for rank in snapshot.ranks)
+    if has_loss or not (job.is_foreign or job.state == "queued"):
+        learning = loss_fields(job, trend, is_labeled=cells >= LABELED)
+        rows.append(("loss", fill(learning, room)))
+    if not fits and most > 3:
+        rows.append(("", fill(facts, room)))
+    if job.is_foreign:
+        for name, text in (("output", job.output or units.NOT_AVAILABLE), ("command", job.command)):
+            text = clip(text, room - len(name) - 1)
+            rows.append((name, line(text) if cells >= LABELED else field(name, text, "")))
+    return [fit((*question(name, cells), *row), cells) for name, row in rows[:most]]
 
 
-def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
-    """For a job that no longer exists: when it was last `seen`."""
+def gone_lines(seen_at: dt.datetime | None, cells: int) -> list[Line]:
+    """For a job that no longer exists: when it was last seen."""
     parts = [line(("? gone", "bad")), line(("the job no longer exists", "strong"))]
-    if seen is None:
-        return [fit(line(*question(0, cells), *join(parts)), cells)]
-    parts.append(field("last seen", f"{seen.astimezone():%H:%M:%S}"))
-    below = line(*question(9, cells), ("the values below are from that time", "dim"))
-    return [fit(line(*question(0, cells), *join(parts)), cells), fit(below, cells)]
+    head = question("status", cells)
+    if seen_at is None:
+        return [fit((*head, *join(parts)), cells)]
+    parts.append(field("last seen", f"{seen_at.astimezone():%H:%M:%S}"))
+    below = line(*question("", cells), ("the values below are from that time", "dim"))
+    return [fit((*head, *join(parts)), cells), fit(below, cells)]
 
 
-def question(place: int, cells: int) -> Line:
+def question(name: str, cells: int) -> Line:
     """The label in front of a row, if there is room."""
-    if cells < LABELED:
-        return line(" ")
-    name = _QUESTIONS[place] if place < len(_QUESTIONS) else ""
-    return line((f" {name:<9} ", "title"))
+    return line((f" {name:<9} ", "title")) if cells >= LABELED else line(" ")
 
 
 # --- is it alive ----------------------------------------------------------------------------------
 
 
-def _alive(
-    view: Job,
-    snapshot: NodeSnapshot,
-    now: dt.datetime,
-    facts: list[Line],
-    cells: int,
-    tall: bool,
-) -> tuple[Line, bool]:
-    """(state and pace with the facts at the right, whether the facts need their own row)."""
-    pause = view.pause
-    parts = [line(job_state(view.state))]
-    if pause is not None and view.state != "hung":
-        parts = [
-            line(pause_state(pause, now)),
-            line((pause_why(pause, now), "strong")),
-        ]
-    elif view.is_live:
-        if (pace := steps_per_s(snapshot.ranks)) is not None:
-            parts.append(line((units.rate(pace), "strong")))
-        parts.append(last_step(snapshot.ranks, now))
-    elif view.ended_at is not None:
-        if remark := loss_remark(view):
-            parts.append(line((remark, "strong")))
-        parts.append(field("ended", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
-    left, room = join(parts), cells - width(question(0, cells)) - 1
-    if width(left) + 3 + width(join(facts)) <= room:
-        return (*spread(left, join(facts), room), (" ", "")), False
-    if tall and facts:
-        return left, True
-    return (*left, ("   ", ""), *fill(facts, room - width(left) - 3)), False
+def status_fields(job: Job, now: dt.datetime) -> list[Line]:
+    """State and pace; or how long no step has finished, how long it waits, or how it ended."""
+    state, style = state_of(job)
+    parts = [line((state, style))]
+    if not job.is_live:
+        parts.append(line((gone_words(job) if job.is_foreign else loss_remark(job), "strong")))
+        if job.ended_at is not None:
+            parts.append(field("ended", f"{job.ended_at.astimezone():%b %d %H:%M:%S}", ""))
+        return [part for part in parts if plain(part)]
+    if job.state == "queued":
+        since = (alert.since for alert in job.snapshot.alerts if alert.id == "queued")
+        waited_s = (now - next(since, job.snapshot.started_at)).total_seconds()
+        return [*parts, field("waited", units.duration(waited_s))]
+    if job.pause is not None and job.state != "hung":
+        text = f"{state[:2]}{pause_words(job.pause, now)}"
+        return [line((text, style)), line((pause_why(job.pause, now), "strong"))]
+    parts.append(line((job.stopping or "", "warn")))
+    if (pace := steps_per_s(job.snapshot.ranks)) is not None:
+        parts.append(line((units.rate(pace), "strong")))
+    parts.append(last_step(job.snapshot.ranks, now))
+    return [part for part in parts if plain(part)]
 
 
 def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
@@ -139,18 +147,15 @@ def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
     return field("last step", text, "warn" if late else "")
 
 
-def facts_of(view: Job, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
+def facts_of(job: Job, now: dt.datetime) -> list[Line]:
     """Facts that rarely change, worst first: stale values, guard, attempt, restarts, host."""
-    parts: list[Line] = []
-    stale = age_words(view)
-    if stale:
+    snapshot, parts = job.snapshot, list[Line]()
+    if stale := age_words(job):
         parts.append(line((f"▲ {stale}", "warn")))
-    known = view.guarded is not None or view.on_other_host
-    guard = guard_words(view.guarded, view.is_live) if known else ()
-    warned = bool(guard) and guard[0][1] == "warn"
-    if warned:
-        parts.append(guard)
-    if view.on_other_host:
+    guard = guard_words(job)
+    if guard[1] == "warn":
+        parts.append(line(guard))
+    if job.on_other_host:
         parts.append(line((f"on host {snapshot.host}", "")))
     if len(hosts := hosts_of(snapshot)) > 1:
         parts.append(field("hosts", hosts_in_words(hosts), ""))
@@ -159,13 +164,20 @@ def facts_of(view: Job, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
         parts.append(line((f"▲ {gpus} {units.ranks(snapshot.set_aside)} set aside", "warn")))
     if snapshot.attempt is not None:
         parts.append(field("attempt", str(snapshot.attempt), ""))
-    parts.append(field("restarts", restarts_text(snapshot), ""))
+    if not job.is_foreign:
+        used, left = snapshot.restarts_used, snapshot.restarts_left
+        parts.append(field("restarts", f"{used} used, {left} left", ""))
     if saved := checkpoint_field(snapshot, now):
         parts.append(saved)
-    if snapshot.world_size is not None or snapshot.launcher is not None:
-        parts.append(field("world size", units.count(snapshot.world_size), ""))
-    if guard and not warned:
-        parts.append(guard)
+    if snapshot.world_size is not None or snapshot.launcher is not None or job.is_foreign:
+        size, here = units.count(snapshot.world_size), len(snapshot.ranks)
+        if job.is_foreign and snapshot.world_size != here:
+            size += f", {here} here"
+        parts.append(field("world size", size, ""))
+    if job.foreign is not None and job.foreign.rendezvous:
+        parts.append(field("rendezvous", job.foreign.rendezvous, ""))
+    if guard[1] == "dim":
+        parts.append(line(guard))
     return parts
 
 
@@ -177,22 +189,6 @@ def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
     step = step_beside(saved, snapshot.attempt)
     ago = f"{units.brief_duration(max(0.0, (now - saved.at).total_seconds()))} ago"
     return field("checkpoint", ago if step is None else f"{step}, {ago}", "")
-
-
-def _queued_lines(view: Job, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
-    """For a queued job: how long it has waited; an alert gives the reason."""
-    since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
-    waited = field("waited", units.duration((now - since).total_seconds()))
-    facts = [line(" "), *facts_of(view, snapshot, now)]
-    in_slurm = not view.is_foreign and view.in_slurm_queue
-    why = (
-        "waiting for Slurm to start it again" if in_slurm else "not started: waiting for free GPUs"
-    )
-    return [
-        fit(join([line(" ", job_state("queued")), waited], "   "), cells),
-        line(" ", (why, "dim")),
-        fit(line(" ", *fill(facts[1:], cells - 1)), cells),
-    ]
 
 
 # --- how far --------------------------------------------------------------------------------------
@@ -209,35 +205,36 @@ def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
     return line((f"↻ {attempt} starts {when}", "busy"), why)
 
 
-def begins(view: Job, snapshot: NodeSnapshot, now: dt.datetime) -> bool:
+def begins(job: Job, now: dt.datetime) -> bool:
     """Whether an attempt is so young that its total may still be reported."""
-    if not view.is_live:
+    if not job.is_live:
         return False
-    if view.state in ("starting", "restarting", "queued") or snapshot.step is None:
+    if job.state in ("starting", "restarting", "queued") or job.snapshot.step is None:
         return True
-    since = snapshot.attempt_started_at or snapshot.started_at
+    since = job.snapshot.attempt_started_at or job.snapshot.started_at
     return (now - since).total_seconds() < START_S
 
 
-def far_line(
-    view: Job,
-    snapshot: NodeSnapshot,
-    progress: Progress | None,
-    now: dt.datetime,
-    cells: int,
-) -> Line:
-    """Step, bar, share, remaining time, and elapsed time, or words for why one is missing."""
-    live, room = view.is_live, cells - width(question(1, cells)) - 1
-    left = field("step", step_text(run_step_of(snapshot), progress, live))
-    passed = field("elapsed" if live else "ran", units.duration(elapsed_s(view, now)))
+def progress_fields(job: Job, progress: Progress | None, now: dt.datetime) -> list[Line]:
+    """Step, share, remaining time, and elapsed time, or words for why one is missing."""
+    step = step_text(run_step_of(job.snapshot), progress, job.is_live)
+    parts = [field("step", step)]
     if progress is None or (progress.fraction is None and progress.epoch_fraction is None):
-        young = begins(view, snapshot, now)
-        text = no_bar_words(progress, live, young)
-        text = clip(text, max(10, room - width(left) - width(passed) - 6))
+        parts.append(line((no_bar_words(progress, job.is_live, begins(job, now)), "dim")))
+    else:
+        parts.append(line((label(progress), "strong")))
+        parts += eta_fields(progress) if job.is_live else []
+    elapsed = units.duration(job.elapsed_s(now))
+    return [*parts, field("elapsed" if job.is_live else "ran", elapsed)]
+
+
+def far_line(job: Job, progress: Progress | None, now: dt.datetime, room: int) -> Line:
+    """The fields of progress, with a bar of what is left of `room`."""
+    left, *right = progress_fields(job, progress, now)
+    if progress is None or (progress.fraction is None and progress.epoch_fraction is None):
+        words, passed = right
+        text = clip(plain(words), max(10, room - width(left) - width(passed) - 6))
         return spread(join([left, line((text, "dim"))]), passed, room)
-    right = [line((label(progress).strip(), "strong"))]
-    right += eta_fields(progress) if live else []
-    right.append(passed)
     done = progress.epoch_fraction if progress.fraction is None else progress.fraction
     for shown in (right[:count] for count in range(len(right), 0, -1)):
         figures = join(shown)
@@ -252,30 +249,25 @@ def eta_fields(progress: Progress) -> list[Line]:
     epoch = field("epoch ETA", units.duration(progress.epoch_eta_s))
     if progress.fraction is None:
         return [epoch]
-    about = "about " if progress.estimated and progress.eta_s is not None else ""
-    run = field("ETA", about + units.duration(progress.eta_s))
+    run = field("ETA", eta(progress))
     return [run, epoch] if progress.estimated and progress.epoch_eta_s is not None else [run]
 
 
 # --- is it learning -------------------------------------------------------------------------------
 
 
-def learning_line(
-    snapshot: NodeSnapshot, trend: LossTrend | None, cells: int, pause: Pause | None = None
-) -> Line:
+def loss_fields(job: Job, trend: LossTrend | None, *, is_labeled: bool = False) -> list[Line]:
     """The current loss, its optimizer, and its trend; then the losses of further optimizers.
 
-    Without new steps, there is no trend.
+    Without new steps, there is no trend. `is_labeled`: the row itself begins with "loss".
     """
-    whose = whose_loss(snapshot)
-    parts = [join([loss_field(snapshot, cells >= LABELED), from_log(snapshot)], " ")]
-    if pause is not None and not bad_loss(snapshot):
+    snapshot, whose = job.snapshot, whose_loss(job.snapshot)
+    parts = [join([loss_field(snapshot, is_labeled), from_log(snapshot)], " ")]
+    if job.pause is not None and not bad_loss(snapshot):
         parts.append(field("trend", units.NOT_AVAILABLE, "dim"))
-    elif way := trend_words(trend, snapshot, of_several=bool(whose)):
+    elif job.is_live and (way := trend_words(trend, snapshot, of_several=bool(whose))):
         parts.append(way)
-    parts += other_losses(snapshot)
-    parts += validation_losses(snapshot)
-    return fill(parts, cells - width(question(2, cells)) - 1)
+    return [*parts, *other_losses(snapshot), *validation_losses(snapshot)]
 
 
 def loss_field(snapshot: NodeSnapshot, labeled: bool = False) -> Line:

@@ -6,17 +6,14 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddptop.draw.header import LABELED, far_line, learning_line, question
 from ddptop.job.keys import key
-from ddptop.job.loss_trend import LossTrend
-from ddptop.job.progress import elapsed_s, progress_of
 from ddptop.job.ranks import (
     parts_in_words,
     replicas_in_words,
     source_in_words,
 )
 from ddptop.job.record import Job
-from ddptop.job.status import GONE, rank_state, state_of
+from ddptop.job.status import rank_state
 from ddptop.style import (
     Line,
     clip,
@@ -46,47 +43,6 @@ def about(view: Job) -> str:
     return f"not started by ddptop: {view.launcher}, {who}"
 
 
-def header_lines(
-    view: Job,
-    now: dt.datetime,
-    cells: int,
-    trend: LossTrend | None = None,
-    most: int = 5,
-) -> list[Line]:
-    """The job's state, its progress and loss if it prints them, its output, and its command.
-
-    At most `most` rows; the last are dropped first.
-    """
-    snapshot, foreign, progress = view.snapshot, view.foreign, progress_of(view)
-    if snapshot is None or foreign is None:
-        return []
-    first: list[Line] = [line(state_of(view))]
-    if not view.is_live and view.ended_at is not None:
-        first.append(field("since", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
-    counts = snapshot.step is not None or progress is not None
-    if not counts:
-        passed = units.duration(elapsed_s(view, now))
-        first.append(field("elapsed" if view.is_live else "ran", passed))
-    first.append(field("world size", _world(view.world_size, len(foreign.ranks))))
-    if foreign.rendezvous:
-        first.append(field("rendezvous", foreign.rendezvous, ""))
-    rows = [(*question(0, cells), *fill(first, cells - 12))]
-    if view.stopping and view.is_live:
-        rows.append((*question(3, cells), (view.stopping, "warn")))
-    if not view.is_live:
-        how = f"exited after ddptop sent {view.ended_by}" if view.ended_by else GONE
-        rows.append((*question(3, cells), (how, "warn")))
-    if counts:
-        far = far_line(view, snapshot, progress, now, cells)
-        rows.append((*question(1, cells), *far))
-    if any(rank.loss is not None or rank.loss_state for rank in snapshot.ranks):
-        learning = learning_line(snapshot, trend if view.is_live else None, cells)
-        rows.append((*question(2, cells), *learning))
-    rows.append(_labeled("output", view.output or units.NOT_AVAILABLE, cells))
-    rows.append(_labeled("command", view.command, cells))
-    return [fit(row, cells) for row in rows[:most]]
-
-
 def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
     """The signals that ddptop sends to a job, with times in this machine's time zone."""
     from ddptop_runner.foreign.actions import TERM_GRACE_S  # not needed for the first frame
@@ -97,16 +53,6 @@ def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
     kill = term + dt.timedelta(seconds=TERM_GRACE_S)
     sent, later, last = (f"{at.astimezone():%H:%M:%S}" for at in (since, term, kill))
     return f"SIGINT sent at {sent}; then SIGTERM at {later} and SIGKILL at {last}"
-
-
-def _world(world_size: int | None, here: int) -> str:
-    size = units.count(world_size)
-    return size if world_size == here else f"{size}, {here} here"
-
-
-def _labeled(name: str, text: str, cells: int) -> Line:
-    head = line((f" {name:<9} " if cells >= LABELED else f" {name:<7} ", "dim"))
-    return fit((*head, (clip(text, cells - width(head)), "")), cells)
 
 
 def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from ddptop.job.help import explain_alert
 from ddptop.job.keys import with_keys
 from ddptop.job.record import Job
-from ddptop.job.status import brief_place, job_state, severity
-from ddptop.job.urgency import alerts_of
+from ddptop.job.status import alerts_of, brief_place, job_state, severity
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Alert
 
@@ -30,8 +29,6 @@ class Guilty(NamedTuple):
 def guilty(view: Job) -> Guilty | None:
     """The rank that the others wait for, or that failed first; None if no rank is to blame."""
     state = view.snapshot
-    if state is None:
-        return None
     pause = view.pause
     if pause is not None and pause.ranks:
         place = next((one.stands_at for one in state.ranks if one.rank == pause.ranks[0]), None)
@@ -67,7 +64,7 @@ def findings(view: Job | None, now: dt.datetime) -> tuple[str, list[tuple[str, s
 def _ended(view: Job) -> tuple[str, list[tuple[str, str]]]:
     """For an ended job: why it failed, if it did, and the keys that show more."""
     state, _ = job_state(view.state)
-    cause = None if view.snapshot is None else view.snapshot.cause
+    cause = view.snapshot.cause
     if view.state == "failed" and cause is not None:
         rank = "" if cause.rank is None else f"   rank {cause.rank}"
         return (

@@ -16,8 +16,8 @@ from ddptop.job.figures.ranks import COMPARED
 from ddptop.job.keys import key, with_keys
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.outliers import oddity, state_of, uneven
-from ddptop.job.progress import elapsed_s, median_loss, percent_text, progress_of, step_text
-from ddptop.job.status import Listed
+from ddptop.job.progress import eta, median_loss, progress_of, share, step_text
+from ddptop.job.status import Attention
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -152,10 +152,10 @@ _TRENDS = {
 }
 
 
-def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
+def explain_job(one: Attention, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
     """Return headings and texts for the job's state, status, and figures."""
-    view, snapshot = one.view, one.view.snapshot
-    state, _ = job_status.state_of(view, now)
+    view, snapshot = one.job, one.job.snapshot
+    state, _ = job_status.state_of(view)
     pause = view.pause
     known = dict(glossary(*PAUSES.values(), view.state))
     meaning = known.get(view.state, "This version of ddptop does not recognize this state")
@@ -163,27 +163,23 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
         meaning, trend = known[term], None
     if view.is_foreign:
         meaning = "ddptop did not start it and can see only its processes and devices"
-    need = texts().needs.get(one.attention.need.name.lower(), "")
+    need = texts().needs.get(one.need.name.lower(), "")
     found = [
         (f"{view.name}: {state}", with_keys(f"{_sentence(meaning)} {need}".strip())),
-        ("status", one.attention.sentence),
+        ("status", one.sentence),
     ]
-    if snapshot is None:
-        return found
     found += [
         (f"alert: {alert.id}", text)
         for alert in snapshot.alerts
         if view.is_live and (text := explain_alert(alert.id))
     ]
     progress = progress_of(view)
-    done, eta_s = percent_text(progress), progress.eta_s if progress else None
+    done = share(progress)
     how_far = f"step {step_text(run_step.of_snapshot(snapshot), progress, view.is_live)}"
     how_far += f", {done} of the run" if done else "; the total is unknown"
     if view.is_live:
-        how_far += (
-            f", {units.duration(eta_s)} left at the current pace" if eta_s is not None else ""
-        )
-    found.append(("progress", f"{how_far}. Elapsed: {units.duration(elapsed_s(view, now))}."))
+        how_far += f", ETA {eta(progress)} at the current pace"
+    found.append(("progress", f"{how_far}. Elapsed: {units.duration(view.elapsed_s(now))}."))
     found.append(("loss", _loss(snapshot, trend)))
     if view.is_live:
         found.append(("uneven", _uneven(snapshot)))

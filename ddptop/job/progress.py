@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 
 from ddptop.job.record import Job
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE, duration
-from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RankSample, RunStep
 from ddptop_runner.reading.progress.combine import of_snapshot
 
-BAR_CELLS, LIST_CELLS = 20, 10
 _SOURCES = {
     "api": "reported through ddptop.report",
     "trainer": "reported by the trainer",
@@ -20,42 +17,27 @@ _SOURCES = {
 }
 
 
+def progress_of(job: Job) -> Progress | None:
+    """The progress of a job; None if no total is known."""
+    return of_snapshot(job.snapshot, job.is_live)
+
+
 def share(progress: Progress | None) -> str:
-    """`24.7%`; n/a if unknown.
-
-    `~24.7%` if it is an estimate that does not follow from the step and total shown with it.
-    """
+    """`24.7%`, or `~24.7%` for an estimate; only 100% at the end; empty if unknown."""
     if progress is None or progress.fraction is None:
+        return ""
+    return f"{'~' * progress.estimated}{_percent(progress.fraction)}"
+
+
+def _percent(fraction: float) -> str:
+    return "100%" if fraction >= 1.0 else f"{min(99.9, 100 * fraction):.1f}%"
+
+
+def eta(progress: Progress | None) -> str:
+    """`3h 27m`, or `~3h 27m` for an estimate; n/a if unknown."""
+    if progress is None or progress.eta_s is None:
         return NOT_AVAILABLE
-    return f"{_about(progress)}{shown_percent(progress.fraction):.1f}%"
-
-
-def _about(progress: Progress) -> str:
-    return "~" if progress.estimated and progress.counts != "run" else ""
-
-
-def eta(progress: Progress | None, eta_s: float | None) -> str:
-    """`3h 27m`, or `~3h 27m` as in `share`; n/a if unknown."""
-    about = "" if progress is None or eta_s is None else _about(progress)
-    return f"{about}{duration(eta_s)}"
-
-
-def text_bar(fraction: float, cells: int) -> str:
-    """`[##........]`; full only at the end."""
-    full = int(min(1.0, max(0.0, fraction)) * cells)
-    return f"[{'#' * full}{'.' * (cells - full)}]"
-
-
-def bar_and_share(progress: Progress | None) -> str:
-    """`[##........] 24.7%`; n/a if unknown."""
-    if progress is None or progress.fraction is None:
-        return NOT_AVAILABLE
-    return f"{text_bar(progress.fraction, LIST_CELLS)} {share(progress):>6}"
-
-
-def shown_percent(fraction: float) -> float:
-    """The percentage, kept below 100 until the last step."""
-    return 100.0 if fraction >= 1.0 else min(99.9, 100 * fraction)
+    return f"{'~' * progress.estimated}{duration(progress.eta_s)}"
 
 
 def step_text(run: RunStep | None, progress: Progress | None, live: bool = True) -> str:
@@ -78,19 +60,6 @@ def step_text(run: RunStep | None, progress: Progress | None, live: bool = True)
     return f"{run.step:,}{total}{whose}"
 
 
-def step_cell(row: JobRow) -> str:
-    """`12340/50000` or `98 of attempt 1`, for a table of jobs."""
-    if row.step is None:
-        return NOT_AVAILABLE
-    if row.step_counts in ("attempt", "epoch"):
-        of = row.step_counts
-        whose = f"{of} {row.attempt}" if of == "attempt" else "this epoch"
-        return f"{row.step} of {whose}"
-    progress = row.progress
-    known = progress is not None and _counts_run(progress)
-    return f"{row.step}/{progress.total}" if progress is not None and known else str(row.step)
-
-
 def _counts_run(progress: Progress) -> bool:
     return progress.counts == "run" and progress.step is not None and bool(progress.total)
 
@@ -109,58 +78,23 @@ def place(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def in_words(progress: Progress | None) -> str | None:
-    """`[#####...............] 24.7%, step 12,340 of 50,000, 3h27m left, from the output`.
-
-    None if no total is known. If only the epoch's total is, the bar is the epoch's and says so.
-    """
-    if progress is None:
-        return None
-    parts = []
-    about = "about " if progress.estimated else ""
-    if progress.fraction is not None:
-        percent = f"{about}{shown_percent(progress.fraction):.1f}%"
-        parts.append(f"{text_bar(progress.fraction, BAR_CELLS)} {percent}")
-    elif progress.epoch_fraction is not None:
-        bar = text_bar(progress.epoch_fraction, BAR_CELLS)
-        parts.append(f"{bar} {shown_percent(progress.epoch_fraction):.1f}% of the epoch")
-    parts.append(place(progress))
-    if progress.eta_s is not None:
-        parts.append(f"{about}{duration(progress.eta_s)} left")
-    if progress.epoch_eta_s is not None and (about or progress.fraction is None):
-        parts.append(f"{duration(progress.epoch_eta_s)} left in the epoch")
-    parts.append(_SOURCES.get(progress.source, progress.source))
-    return ", ".join(part for part in parts if part)
-
-
 LEAST_BAR = 10
 """Minimum useful width of a bar, in cells."""
 
 
-def progress_of(view: Job) -> Progress | None:
-    """The progress of a job; None if no total is known."""
-    return None if view.snapshot is None else of_snapshot(view.snapshot, view.is_live)
-
-
-def percent_text(progress: Progress | None) -> str:
-    """`25%`, or `~25%` for an estimate; empty if unknown."""
-    if progress is None or progress.fraction is None:
-        return ""
-    percent = 100 if progress.fraction >= 1.0 else min(99, round(100 * progress.fraction))
-    return f"{'~' * progress.estimated}{percent}%"
-
-
 def label(progress: Progress) -> str:
     """The label after a bar: `24.7%`, and the epoch if steps count epochs."""
-    percent = ""
-    if progress.fraction is not None:
-        percent = f"{shown_percent(progress.fraction):5.1f}%"
-        percent = f"about {percent.strip()}" if progress.estimated else percent
-    elif progress.epoch_fraction is not None:
-        percent = f"{shown_percent(progress.epoch_fraction):5.1f}% of the epoch"
+    percent = share(progress)
+    if not percent and progress.epoch_fraction is not None:
+        percent = f"{_percent(progress.epoch_fraction)} of the epoch"
     if progress.counts == "run" and progress.total:
         return percent
-    return f"{place(progress)}  {percent}"
+    return f"{place(progress)}  {percent}".strip()
+
+
+def source_words(progress: Progress) -> str:
+    """Where the total comes from."""
+    return _SOURCES.get(progress.source, progress.source)
 
 
 def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> str:
@@ -183,11 +117,6 @@ def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> 
     return f"{known}; progress unknown{more}"
 
 
-def elapsed_s(view: Job, now: dt.datetime) -> float | None:
-    """How long the job has run, or ran before it ended."""
-    return None if view.snapshot is None else view.elapsed_s(now)
-
-
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
     """(the median of the ranks' losses, the state of a loss that is not finite)."""
     from ddptop_runner.judge.balance.imbalance import seen  # `ls` prints no loss
@@ -206,11 +135,6 @@ def steps_per_s(ranks: Sequence[RankSample]) -> float | None:
     """The slowest rank's pace, because the others wait for it."""
     known = [rank.steps_per_s for rank in ranks if rank.steps_per_s is not None]
     return min(known) if known else None
-
-
-def restarts_text(snapshot: NodeSnapshot) -> str:
-    """`1 used, 2 left`."""
-    return f"{snapshot.restarts_used} used, {snapshot.restarts_left} left"
 
 
 def assigned_devices(snapshot: NodeSnapshot) -> set[tuple[str, int]]:

@@ -146,8 +146,7 @@ def launcher_name(view: Job) -> str | None:
     """What starts the ranks; None if ddptop starts them itself."""
     if not view.is_foreign:
         return launcher_in_words(view) if view.spec.is_command else None
-    has_one = view.snapshot is not None and view.snapshot.launcher is not None
-    return view.launcher if has_one else None
+    return view.launcher if view.snapshot.launcher is not None else None
 
 
 def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:
@@ -213,7 +212,7 @@ def _well(rank: RankSample, job: Job, name: str) -> Span:
     if rank.step_time_s is None and rank.loss is None:
         why = " (not started by ddptop)" if job.is_foreign else ""
         return f"{name} is running; its steps and losses are unknown{why}", ""
-    ranks = [] if job.snapshot is None else job.snapshot.ranks
+    ranks = job.snapshot.ranks
     others = [one for one in ranks if one.rank != rank.rank]
     if not others:
         return f"{name} is training; there are no other ranks to compare it with", "ok"

@@ -37,8 +37,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Requested number of ranks on all hosts; None if unknown, or if a command decides itself."""
     created_at: dt.datetime
     ended_at: dt.datetime | None
-    snapshot: NodeSnapshot | None
-    """None before the supervisor's first snapshot."""
+    snapshot: NodeSnapshot
+    """The latest figures; without ranks until `has_snapshot`."""
+    has_snapshot: bool = True
+    """Whether the supervisor has written a snapshot."""
     read_at: dt.datetime
     snapshot_age_s: float | None
     """Seconds since the snapshot was written, when the record was made."""
@@ -118,7 +120,8 @@ def own_job(view: JobView) -> Job:
         world_size=view.world_size,
         created_at=view.created_at,
         ended_at=view.ended_at,
-        snapshot=view.snapshot,
+        snapshot=view.snapshot or registry.empty_snapshot(view),
+        has_snapshot=view.snapshot is not None,
         read_at=view.read_at,
         snapshot_age_s=view.snapshot_age_s,
         guarded=view.guarded,
@@ -161,6 +164,7 @@ def past_job(job: Job, snapshot: NodeSnapshot, at: dt.datetime) -> Job:
         state=snapshot.state,
         ended_at=snapshot.ts if snapshot.state == "lost" else snapshot.ended_at,
         snapshot=snapshot,
+        has_snapshot=True,
         read_at=at,
         snapshot_age_s=0.0,
         guarded=None,
@@ -176,7 +180,7 @@ def own_view(job: Job) -> JobView:
     return JobView(
         folder=job.folder,
         spec=job.spec,
-        snapshot=job.snapshot,
+        snapshot=job.snapshot if job.has_snapshot else None,
         read_at=job.read_at,
         in_slurm_queue=job.in_slurm_queue,
     )

@@ -1,35 +1,31 @@
-"""Says what state a job is in, why it needs attention, and how it ended. Pure."""
+"""Says what state a job is in, how urgent it is, and why. Pure.
+
+The order of jobs, by `Need`: failed and not viewed yet, hung, lost and not viewed yet, errors,
+warnings, a rank that is an outlier, and then healthy jobs: running, starting, queued, ended. Among
+equals, the newest comes first.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import enum
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from ddptop.job.keys import key, with_keys
-from ddptop.job.progress import assigned_devices, elapsed_s
+from ddptop.job.progress import assigned_devices
 from ddptop.job.ranks import lasting_phase
 from ddptop.job.record import Job
-from ddptop.job.urgency import (
-    Judged,
-    Need,
-    Seen,
-    alarms,
-    alerts_of,
-    is_stale,
-    is_stopping,
-    judge,
-    order_of,
-)
-from ddptop.style import Line, Span
+from ddptop.style import Span
 from ddptop_runner.base import units
 from ddptop_runner.base.units import duration, duration_in_words, name_ranks
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.job.registry import RECENT_S, JobView
 from ddptop_runner.jobs.contract import loss_state
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, Pause, RankSample
+from ddptop_runner.model.snapshot import Alert, Cause, Event, NodeSnapshot, Pause, RankSample
 from ddptop_runner.model.words import PauseState, Phase, RankState
 
 _JOB_STATES: dict[str, tuple[str, str]] = {
@@ -101,36 +97,27 @@ def job_state(state: str) -> Span:
 
 
 _PAUSES: dict[PauseState, tuple[str, str]] = {
-    "no_step": ("◌", "busy"),
-    "stalled": ("▲", "warn"),
+    "no_step": ("◌ no step", "busy"),
+    "stalled": ("▲ stalled", "warn"),
 }
 
 
-def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
-    """`◌ no step for 25 s`, which is not a warning, or `▲ stalled for 2 min`."""
-    symbol, style = _PAUSES.get(pause.state, _JOB_STATES["hung"])
-    text = pause_brief(pause, now) if brief else pause_in_words(pause, now)
-    return f"{symbol} {text}", style
-
-
-def state_of(view: Job, now: dt.datetime | None = None) -> Span:
-    """A job's state; a foreign job can also be stuck, stopping, or gone."""
-    if not view.is_foreign:
-        pause = view.pause
-        if pause is not None and view.state != "hung":
-            return pause_state(pause, view.read_at if now is None else now, brief=True)
-        return job_state(view.state)
-    if view.state == "lost":
-        return "■ gone", "dim"
-    if is_stopping(view):
+def state_of(job: Job) -> Span:
+    """A job's state; a live job can also pause, and a foreign one be stuck, stopping, or gone."""
+    if job.pause is not None and job.state != "hung":
+        return _PAUSES.get(job.pause.state, _JOB_STATES["hung"])
+    if is_stopping(job):
         return job_state("stopping")
-    ranks = () if view.snapshot is None else view.snapshot.ranks
-    states = [rank.state for rank in ranks]
+    if not job.is_foreign:
+        return job_state(job.state)
+    if job.state == "lost":
+        return "■ gone", "dim"
+    states = [rank.state for rank in job.snapshot.ranks]
     for state in _STANDING_STILL:
         if number := states.count(state):
             symbol, style = _RANK_STATES[state]
             return f"{symbol} {number} {state}", style
-    return job_state(view.state)
+    return job_state(job.state)
 
 
 def rank_state(
@@ -175,52 +162,35 @@ def event_words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def age_words(view: Job) -> str | None:
-    """The age of a live job's metrics; None while they are fresh."""
-    if not is_stale(view):
-        return None
-    return f"last update {units.duration_in_words(view.snapshot_age_s or 0.0)} ago"
+STALE_S = 5.0
+"""Metrics of a live job older than this are marked stale."""
 
 
-def guard_words(guarded: bool | None, live: bool) -> Line:
-    """Whether the guardian is running."""
-    if not live:
-        return ()
-    if guarded is None:
-        return (("guardian on another host", "dim"),)
-    if guarded:
-        return (("guarded", "dim"),)
-    return ((f"▲ {UNGUARDED}", "warn"),)
+def age_words(job: Job) -> str:
+    """The age of a live job's metrics; empty while they are fresh."""
+    age_s = job.snapshot_age_s or 0.0
+    if not job.is_live or job.in_slurm_queue or age_s <= STALE_S:
+        return ""
+    return f"last update {duration_in_words(age_s)} ago"
+
+
+def guard_words(job: Job) -> Span:
+    """Whether the guardian of a live job is running; empty if that does not matter."""
+    if not job.is_live or (job.guarded is None and not job.on_other_host):
+        return "", ""
+    if job.guarded is None:
+        return "guardian on another host", "dim"
+    return ("guarded", "dim") if job.guarded else (f"▲ {UNGUARDED}", "warn")
 
 
 UNGUARDED = "unguarded: its guardian is gone"
-
-
 GONE = "its processes have exited; exit status unknown (not started by ddptop)"
 
 
-_PAUSE = {"no_step": "no step for", "stalled": "stalled for", "hung": "hung for"}
-_PAUSE_BRIEF = {"no_step": "no step", "stalled": "stalled", "hung": "hung"}
-
-
-def _paused(pause: Pause, now: dt.datetime) -> str:
-    return duration_in_words((now - pause.since).total_seconds())
-
-
-def pause_in_words(pause: Pause, now: dt.datetime) -> str:
+def pause_words(pause: Pause, now: dt.datetime) -> str:
     """`no step for 25 s`."""
-    return f"{_PAUSE[pause.state]} {_paused(pause, now)}"
-
-
-def pause_brief(pause: Pause, now: dt.datetime) -> str:
-    """`no step 25 s`, for a narrow column."""
-    return f"{_PAUSE_BRIEF[pause.state]} {_paused(pause, now)}"
-
-
-def pause_sentence(pause: Pause, now: dt.datetime) -> str:
-    """`no step for 25 s: rank 0 is evaluating`."""
-    why = pause_why(pause, now)
-    return f"{pause_in_words(pause, now)}{f': {why}' if why else ''}"
+    what = pause.state.replace("_", " ")
+    return f"{what} for {duration_in_words((now - pause.since).total_seconds())}"
 
 
 def pause_why(pause: Pause, now: dt.datetime) -> str:
@@ -232,54 +202,46 @@ def pause_why(pause: Pause, now: dt.datetime) -> str:
     return "; ".join(parts)
 
 
-def how_it_ended(view: Job, now: dt.datetime) -> str:
+def pause_sentence(pause: Pause, now: dt.datetime) -> str:
+    """`no step for 25 s: rank 0 is evaluating`."""
+    return ": ".join(filter(None, (pause_words(pause, now), pause_why(pause, now))))
+
+
+def how_it_ended(job: Job, now: dt.datetime) -> str:
     """An ended job in one sentence: why it failed, or how far it came and how long it ran."""
-    snapshot, state, ended = view.snapshot, view.state, view.ended_at
+    snapshot, state, ended = job.snapshot, job.state, job.ended_at
     ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
     ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
-    if view.is_foreign:
-        how = f"exited after ddptop sent {view.ended_by}" if view.ended_by else GONE
-        return f"{ago}: {how}" if ago else how
+    if job.is_foreign:
+        return ": ".join(filter(None, (ago, gone_words(job))))
     if state == "failed":
-        cause = None if snapshot is None else snapshot.cause
-        return short_cause(cause) if cause is not None else _exit(snapshot)
+        if snapshot.cause is not None:
+            return short_cause(snapshot.cause)
+        status = snapshot.exit_code
+        return "cause unknown" if status is None else f"exit status {status}"
     if state == "lost":
         text = "its processes exited without leaving an exit status"
         return f"{text}; last seen {ago}" if ago else text
-    parts = [ago] if ago else []
-    if remark := loss_remark(view):
-        parts.insert(0, remark)
+    parts = [loss_remark(job), ago]
     if (run := run_step.of_snapshot(snapshot)) is not None:
         last = " in the last attempt" if run.counts == "attempt" else ""
         parts.append(f"after {units.plural(run.step, 'step')}{last}")
-    if (lasted_s := elapsed_s(view, now)) is not None:
-        parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
-    return ", ".join(parts) or state
+    lasted = units.duration(job.elapsed_s(now))
+    parts.append(f"{'in' if state == 'finished' else 'ran'} {lasted}")
+    return ", ".join(filter(None, parts))
 
 
-def loss_remark(view: Job) -> str:
+def gone_words(job: Job) -> str:
+    """How a foreign job ended."""
+    return f"exited after ddptop sent {job.ended_by}" if job.ended_by else GONE
+
+
+def loss_remark(job: Job) -> str:
     """That an ended job's last loss was not finite; empty if it was, or if it failed."""
-    if view.snapshot is None or view.state not in ("finished", "stopped"):
+    if job.state not in ("finished", "stopped"):
         return ""
-    state = loss_state(view.snapshot.ranks)
+    state = loss_state(job.snapshot.ranks)
     return f"the loss was {units.loss(None, state)} at the end" if state in ("nan", "inf") else ""
-
-
-def plain_status(view: Job, now: dt.datetime) -> str:
-    """How a job ended, why it pauses, or where its head is; empty for other live jobs."""
-    if not view.is_live:
-        return " ".join(how_it_ended(view, now).split())
-    if (member := view.spec.membership) is not None:
-        return f"part of a job on {member.head or 'another machine'}"
-    if (pause := view.pause) is None:
-        return ""
-
-    return pause_why(pause, now)
-
-
-def _exit(snapshot: NodeSnapshot | None) -> str:
-    status = None if snapshot is None else snapshot.exit_code
-    return "cause unknown" if status is None else f"exit status {status}"
 
 
 def short_cause(cause: Cause) -> str:
@@ -293,9 +255,38 @@ def brief_place(place: str) -> str:
     return place.partition(" in ")[0].rpartition("/")[2]
 
 
+SETBACK_S = 300.0
+"""How long into an attempt to show why the previous one failed; later, only its event does."""
+
+
+class Need(enum.IntEnum):
+    """Urgency levels of a job, most urgent first."""
+
+    FAILED = 0
+    HUNG = 1
+    LOST = 2
+    ERROR = 3
+    WARNING = 4
+    UNEVEN = 5
+    RUNNING = 6
+    STARTING = 7
+    QUEUED = 8
+    ENDED = 9
+
+
+Seen: TypeAlias = Collection[tuple[str, dt.datetime | None]]
+"""Jobs that the user has viewed since they ended, with the time they ended."""
+
+
+def seen_key(job: Job) -> tuple[str, dt.datetime | None]:
+    """What to remember about an ended job that was viewed; a later failure has another key."""
+    return job.name, job.ended_at
+
+
 class Attention(msgspec.Struct, frozen=True):
     """How urgent a job is, and the sentence that says why."""
 
+    job: Job
     need: Need
     sentence: str
     style: str = "dim"
@@ -306,47 +297,97 @@ class Attention(msgspec.Struct, frozen=True):
         return self.need >= Need.RUNNING
 
 
-def attention(view: Job, now: dt.datetime, seen: Seen = ()) -> Attention:
+def attention(job: Job, now: dt.datetime, seen: Seen = ()) -> Attention:
     """The most urgent thing to know about a job.
 
     Args:
-        view: the job.
+        job: the job.
         now: the current time, for durations.
         seen: ended jobs that the user has viewed.
     """
-    judged, snapshot = judge(view, now, seen), view.snapshot
-    if judged.why == "ended":
-        style = "dim" if judged.need == Need.ENDED else "bad"
-        return Attention(judged.need, how_it_ended(view, now), style)
-    if judged.why == "hung":
-        return Attention(judged.need, _hung(snapshot, now), "bad")
-    if snapshot is None:
-        return Attention(judged.need, "starting: launching processes")
-    if judged.why == "alarm":
-        return Attention(judged.need, *_alarm(view, now))
-    if judged.need < Need.RUNNING:
-        return Attention(judged.need, _trouble(view, snapshot, judged, now), "warn")
-    return Attention(judged.need, _well(view, snapshot, judged, now), "dim")
+    if not job.is_live:
+        need = _need_of_ended(job, now, seen)
+        style = "dim" if need == Need.ENDED else "bad"
+        return Attention(job, need, how_it_ended(job, now), style)
+    if job.state == "hung":
+        return Attention(job, Need.HUNG, _hung(job.snapshot, now), "bad")
+    if job.state == "queued":
+        waits = (alert.message for alert in job.snapshot.alerts if alert.id == "queued")
+        return Attention(job, Need.QUEUED, next(waits, "waiting for free GPUs"))
+    if found := alarms(job.snapshot.alerts):
+        return Attention(job, _need_of_alarm(found[0]), *_alarm(job, found, now))
+    if age := age_words(job):
+        return Attention(job, Need.WARNING, f"▲ {age}: the job is not reporting", "warn")
+    if job.guarded is False:
+        text = f"▲ {UNGUARDED}; nothing will restart the supervisor"
+        return Attention(job, Need.WARNING, text, "warn")
+    if setback := _setback(job, now):
+        return Attention(job, Need.RUNNING, setback)
+    if is_stopping(job):
+        return Attention(job, Need.RUNNING, job.stopping or "stopping")
+    if job.state == "starting":
+        return Attention(job, Need.STARTING, _starting(job))
+    return Attention(job, Need.RUNNING, _running(job, now))
+
+
+def is_stopping(job: Job) -> bool:
+    """Whether the job was asked to exit; for a foreign job, whether ddptop asked it to."""
+    return job.state == "stopping" or bool(job.stopping)
+
+
+def alarms(alerts: Iterable[Alert]) -> list[Alert]:
+    """Errors and warnings, worst first; a slow rank is the least of the warnings."""
+    return sorted(
+        (one for one in alerts if one.severity in ("error", "warning")),
+        key=lambda one: (one.severity != "error", one.id == "straggler", one.since),
+    )
+
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+def alerts_of(job: Job) -> list[Alert]:
+    """Alerts of a live job, worst first; for a foreign job, also what could not be inspected."""
+    alerts = list(job.snapshot.alerts) if job.is_live else []
+    notes = () if job.foreign is None else job.foreign.notes
+    alerts += [
+        Alert(id=f"note-{place}", severity="info", message=note, since=job.created_at)
+        for place, note in enumerate(notes)
+    ]
+    return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))
+
+
+def _need_of_ended(job: Job, now: dt.datetime, seen: Seen) -> Need:
+    is_new = job.ended_at is not None and (now - job.ended_at).total_seconds() < RECENT_S
+    if job.is_foreign or not is_new or seen_key(job) in seen:
+        return Need.ENDED
+    return {"failed": Need.FAILED, "lost": Need.LOST}.get(job.state, Need.ENDED)
+
+
+def _need_of_alarm(worst: Alert) -> Need:
+    if worst.id == "straggler":
+        return Need.UNEVEN
+    return Need.ERROR if worst.severity == "error" else Need.WARNING
 
 
 NO_PROBLEMS, NONE_DETECTED = "no problems", "no problems detected"
 
 
-def next_step(view: Job, needs: Attention, *, readonly: bool = False) -> str:
+def next_step(needs: Attention, *, readonly: bool = False) -> str:
     """The keys that help now; empty if there is nothing to do."""
-    return with_keys(_next_step(view, needs, readonly=readonly))
+    return with_keys(_next_step(needs.job, needs.need, readonly=readonly))
 
 
-def _next_step(view: Job, needs: Attention, *, readonly: bool) -> str:
+def _next_step(view: Job, need: Need, *, readonly: bool) -> str:
     if view.is_foreign:
         steps = "{job.open}: details" + ("; {job.findings}: findings" if alerts_of(view) else "")
         return steps if readonly or not view.is_live else f"{steps}; {{job.stop}}: stop"
     again = "" if readonly else "; {job.again}: relaunch"
-    if needs.need == Need.HUNG:
+    if need == Need.HUNG:
         return "{job.open}, then {job.stacks}: stacks for all ranks; {view.story}: story"
-    if needs.need in (Need.ERROR, Need.WARNING, Need.UNEVEN) and alerts_of(view):
+    if need in (Need.ERROR, Need.WARNING, Need.UNEVEN) and alerts_of(view):
         return "{job.findings}: findings and remedies; {job.open}: ranks"
-    if needs.need in (Need.WARNING, Need.UNEVEN):
+    if need in (Need.WARNING, Need.UNEVEN):
         return "{job.open}: ranks; {view.story}: story"
     if view.is_live:
         return ""
@@ -359,8 +400,8 @@ def _next_step(view: Job, needs: Attention, *, readonly: bool) -> str:
 # --- problems -------------------------------------------------------------------------------------
 
 
-def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
-    hung = [] if snapshot is None else [rank for rank in snapshot.ranks if rank.state == "hung"]
+def _hung(snapshot: NodeSnapshot, now: dt.datetime) -> str:
+    hung = [rank for rank in snapshot.ranks if rank.state == "hung"]
     if not hung:
         return "no rank is making progress"
     last = [rank.last_progress_at for rank in hung if rank.last_progress_at is not None]
@@ -375,25 +416,16 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
     return f"{who} {'has' if one else 'have'} been hung{where} for {since}"
 
 
-def _alarm(view: Job, now: dt.datetime) -> Span:
+def _alarm(job: Job, found: Sequence[Alert], now: dt.datetime) -> Span:
     """The worst alert, and how many others there are."""
-    first, *others = alarms(view)
+    first, *others = found
     symbol, style = severity(first.severity)
-    if first.id == "stalled" and (pause := view.pause) is not None:
+    if first.id == "stalled" and job.pause is not None:
         more = f" ({len(others)} more)" if others else ""
-        return f"{symbol} {pause_sentence(pause, now)}{more}", style
+        return f"{symbol} {pause_sentence(job.pause, now)}{more}", style
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
     return f"{symbol} {first.message} (for {for_}{more})", style
-
-
-def _trouble(view: Job, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
-    """Describes problems without an alert: stale values, a dead guardian."""
-    if judged.why == "stale":
-        return f"▲ {age_words(view)}: the job is not reporting"
-    if judged.why == "unguarded":
-        return f"▲ {UNGUARDED}; nothing will restart the supervisor"
-    return ""
 
 
 # --- healthy jobs ---------------------------------------------------------------------------------
@@ -407,33 +439,33 @@ _DOES = {
 }
 
 
-def _well(view: Job, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
-    if judged.why == "queued":
-        waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
-        return waits or "waiting for free GPUs"
-    if judged.why == "stopping":
-        sent = view.stopping if view.is_foreign else None
-        return sent or "stopping"
-    if judged.why == "starting":
-        return _starting(view, snapshot)
-    if judged.why == "restarting":
+def _setback(job: Job, now: dt.datetime) -> str:
+    """Why a job is restarting, or has recently restarted; empty if neither."""
+    snapshot = job.snapshot
+    if job.state == "restarting":
         cause = snapshot.cause or snapshot.previous_cause
         return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
     began, cause = snapshot.attempt_started_at, snapshot.previous_cause
-    if judged.why == "setback" and cause is not None and began is not None:
-        ago = units.brief_duration((now - began).total_seconds())
-        return f"restarted {ago} ago: {short_cause(cause)}"
-    if view.on_other_host:
-        return f"running on {view.host}: not monitored from here"
-    if waiting := waiting_text(view, snapshot):
+    ago_s = None if began is None else (now - began).total_seconds()
+    if cause is None or ago_s is None or ago_s >= SETBACK_S:
+        return ""
+    return f"restarted {units.brief_duration(ago_s)} ago: {short_cause(cause)}"
+
+
+def _running(job: Job, now: dt.datetime) -> str:
+    if job.can_restart and (member := job.spec.membership) is not None:
+        return f"part of a job on {member.head or 'another machine'}"
+    if job.on_other_host:
+        return f"running on {job.host}: not monitored from here"
+    if waiting := waiting_text(job):
         return waiting
-    if (pause := view.pause) is not None:
-        return pause_sentence(pause, now)
-    if view.is_foreign:
+    if job.pause is not None:
+        return pause_sentence(job.pause, now)
+    if job.is_foreign:
         return NONE_DETECTED
-    if snapshot.step is None:
+    if job.snapshot.step is None:
         return "running; no steps yet"
-    doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}
+    doing = {_doing(rank, now) for rank in job.snapshot.ranks if rank.state == "running"}
     does = doing.pop() if len(doing) == 1 else None
     return f"{NO_PROBLEMS}: {does}" if does else NO_PROBLEMS
 
@@ -443,16 +475,16 @@ def _doing(rank: RankSample, now: dt.datetime) -> str | None:
     return None if phase is None else _DOES.get(phase)
 
 
-def _starting(view: Job, snapshot: NodeSnapshot) -> str:
-    if waiting := waiting_text(view, snapshot):
+def _starting(job: Job) -> str:
+    if waiting := waiting_text(job):
         return waiting
-    up = sum(rank.pid is not None for rank in snapshot.ranks)
-    world = snapshot.world_size or view.world_size
+    up = sum(rank.pid is not None for rank in job.snapshot.ranks)
+    world = job.snapshot.world_size
     if not up or world is None:
         return "starting: no ranks are up yet"
     if up < world:
         return f"starting: {up} of {world} ranks are up"
-    compiles = sum(rank.phase == "compile" for rank in snapshot.ranks)
+    compiles = any(rank.phase == "compile" for rank in job.snapshot.ranks)
     return "starting: compiling" if compiles else "starting: all ranks are up, no steps yet"
 
 
@@ -460,16 +492,15 @@ SEEN_BY_S = 60.0
 """A training command usually has a discovered rank by then."""
 
 
-def waiting_text(view: Job, snapshot: NodeSnapshot) -> str:
+def waiting_text(job: Job) -> str:
     """What a command without ranks is waiting for, and what to do if no rank appears."""
-    launcher = snapshot.launcher
-    if launcher is None or snapshot.ranks:
+    snapshot = job.snapshot
+    if snapshot.launcher is None or snapshot.ranks:
         return ""
     logs = f"{key('view.logs')}: logs"
-    if not view.is_live:
+    if not job.is_live:
         return f"no ranks discovered; {logs}"
-    began = snapshot.attempt_started_at or snapshot.started_at
-    waited_s = (view.read_at - began).total_seconds()
+    waited_s = (job.read_at - (snapshot.attempt_started_at or snapshot.started_at)).total_seconds()
     if waited_s < SEEN_BY_S:
         return f"waiting for ranks; each appears once it is training; {logs}"
     waited = units.brief_duration(waited_s)
@@ -485,29 +516,28 @@ ORDERS: Mapping[str, str] = {
 """The table's sort orders, in words."""
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """A job and why it needs attention."""
+def ranked(
+    jobs: Iterable[Job], now: dt.datetime, seen: Seen = (), order: str = "need"
+) -> list[Attention]:
+    """All jobs in this order; among equals, the more urgent job comes first.
 
-    view: Job
-    attention: Attention
-
-
-def listed(views: Sequence[Job], now: dt.datetime, seen: Seen, order: str) -> list[Listed]:
-    """All jobs in this order; among equals, the more urgent job comes first."""
-    found = [Listed(view, attention(view, now, seen)) for view in views]
-    found.sort(key=lambda one: order_of(one.view, one.attention.need))
+    By need, ddptop's own jobs come before foreign ones, and ended jobs last.
+    """
+    found = [attention(job, now, seen) for job in jobs]
+    found.sort(key=lambda one: -(one.job.ended_at or one.job.created_at).timestamp())
+    found.sort(key=lambda one: (one.need == Need.ENDED, one.job.is_foreign, one.need))
     if order == "name":
-        found.sort(key=lambda one: one.view.name.casefold())
+        found.sort(key=lambda one: one.job.name.casefold())
     elif order == "started":
-        found.sort(key=lambda one: -one.view.created_at.timestamp())
+        found.sort(key=lambda one: one.job.created_at, reverse=True)
     elif order == "gpus":
-        found.sort(key=lambda one: _first_gpu(one.view))
+        found.sort(key=lambda one: _first_gpu(one.job))
     return found
 
 
 def _first_gpu(view: Job) -> tuple[int, int]:
     """Sorts live jobs by their first device, then those without a device, then ended jobs."""
-    if not view.is_live or view.snapshot is None:
+    if not view.is_live:
         return 2, 0
     held = assigned_devices(view.snapshot)
     return (0, min(index for _, index in held)) if held else (1, 0)

@@ -176,7 +176,7 @@ class DeviceHistorySource:
         live = {
             view.spec.job_id: view
             for view in views
-            if view.is_live and not view.on_other_host and view.snapshot and view.snapshot.gpus
+            if view.is_live and not view.on_other_host and view.snapshot.gpus
         }
         if self._to_fill and (view := live.get(self._to_fill.popleft())) is not None:
             self._fill(view, now_s)

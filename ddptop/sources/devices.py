@@ -151,7 +151,7 @@ def far_devices(views: Iterable[Job]) -> list[GpuSample]:
     """Devices of other hosts on which a live job of this host runs."""
     found: dict[object, GpuSample] = {}
     for view in views:
-        if view.snapshot is None or not view.is_live or not is_on_several(view.spec):
+        if not view.is_live or not is_on_several(view.spec):
             continue
         for gpu in view.snapshot.gpus:
             if gpu.host != view.snapshot.host:
@@ -169,7 +169,7 @@ def covered_devices(views: Iterable[Job]) -> Mapping[str, GpuSample]:
     return {
         gpu.uuid: gpu
         for view in views
-        if view.is_live and not view.on_other_host and view.snapshot is not None
+        if view.is_live and not view.on_other_host
         if (view.snapshot_age_s or 0.0) <= FRESH_S
         for gpu in view.snapshot.gpus
         if gpu.uuid is not None

@@ -69,7 +69,7 @@ def _fetch(view: Job, attempt: int | None) -> None:
     from ddptop_runner.jobs.far_files import fetch_evidence
 
     snapshot = view.snapshot
-    causes = [] if snapshot is None else [snapshot.cause, snapshot.previous_cause]
+    causes = [snapshot.cause, snapshot.previous_cause]
     names = [Path(one.evidence).name for one in causes if one is not None and one.evidence]
     if attempt is not None:
         names = [f"attempt-{attempt}-{why}" for why in ("failure", "hang", "nan")]

@@ -59,7 +59,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     @property
     def ranks(self) -> list[RankSample]:
         """The ranks that match the filter."""
-        ranks = [] if self.view.snapshot is None else self.view.snapshot.ranks
+        ranks = self.view.snapshot.ranks
         return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
 
 
@@ -113,8 +113,7 @@ def chart_of(
 
 def deviations_of(view: Job) -> Mapping[int, RankDeviation]:
     """Each rank's deviation from the median of its job."""
-    if (snapshot := view.snapshot) is None:
-        return {}
+    snapshot = view.snapshot
     alerts = snapshot.alerts if view.is_live else ()
     return deviations(snapshot.ranks, snapshot.gpus, alerts)
 
@@ -156,7 +155,7 @@ class CauseSource:
     def read(self, view: Job) -> tuple[str, ...]:
         """The last lines of the rank that failed first, or of a command."""
         snapshot = view.snapshot
-        if snapshot is None or snapshot.cause is None:
+        if snapshot.cause is None:
             return ()
         rank, attempt = snapshot.cause.rank, snapshot.attempt or 0
         if rank is None and not view.spec.is_command:

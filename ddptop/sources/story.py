@@ -94,7 +94,7 @@ class StorySource:
     def _attempts(self, view: Job) -> tuple[Attempt, ...]:
         snapshot = view.snapshot
         seq = self._events[-1].seq if self._events else 0
-        now = (seq, view.state, snapshot and (snapshot.attempt, snapshot.step, snapshot.cause))
+        now = (seq, view.state, (snapshot.attempt, snapshot.step, snapshot.cause))
         if self._known is None or self._known[0] != now:
             self._read_failures()
             if run_step.is_printed(snapshot):
@@ -169,10 +169,10 @@ class StorySource:
         return self._tail
 
 
-def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot | None) -> dict[int, Cause]:
+def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot) -> dict[int, Cause]:
     """Add the causes in the snapshot: of its attempt and of the previous one."""
     found = dict(causes)
-    if snapshot is not None and snapshot.attempt is not None:
+    if snapshot.attempt is not None:
         if snapshot.cause is not None:
             found[snapshot.attempt] = snapshot.cause
         if snapshot.previous_cause is not None:
@@ -180,10 +180,10 @@ def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot | None) -> 
     return found
 
 
-def _steps_with(steps: Mapping[int, int], snapshot: NodeSnapshot | None) -> dict[int, int]:
+def _steps_with(steps: Mapping[int, int], snapshot: NodeSnapshot) -> dict[int, int]:
     found = dict(steps)
     if run_step.is_printed(snapshot):
         return found
-    if snapshot is not None and snapshot.attempt is not None and snapshot.step is not None:
+    if snapshot.attempt is not None and snapshot.step is not None:
         found[snapshot.attempt] = snapshot.step
     return found

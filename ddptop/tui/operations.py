@@ -67,7 +67,6 @@ def _signalled(view: Job, job: ForeignJob, action: Action) -> Operation:
     """The operation that sends a foreign job the signals of a plan, described by the plan."""
     from ddptop_runner.foreign import actions
 
-    assert view.snapshot is not None
     plan = actions.plan(ForeignView(job, view.snapshot, view.read_at), action)
     verb = action.capitalize()
     whose = "" if plan.uid == os.geteuid() else f" ({view.user}'s job)"
@@ -82,9 +81,8 @@ def _signalled(view: Job, job: ForeignJob, action: Action) -> Operation:
 
 
 def _ranks(view: Job) -> str:
-    size = view.snapshot.world_size if view.snapshot is not None else None
-    number = size or view.spec.nproc
-    if not number or (view.spec.is_command and not (view.snapshot and view.snapshot.ranks)):
+    number = view.snapshot.world_size or view.spec.nproc
+    if not number or (view.spec.is_command and not view.snapshot.ranks):
         return f"{launcher_in_words(view)} and all processes it started"
     return {1: "its rank", 2: "both ranks"}.get(number, f"all {number} ranks")
 
@@ -100,7 +98,7 @@ def _asked_to_end(view: Job) -> str:
     """Which processes get which signal first; for a command, its ranks before the launcher."""
     from ddptop_runner.host.stopping import ask_to_end
 
-    ranks = view.snapshot.ranks if view.snapshot is not None else []
+    ranks = view.snapshot.ranks
     first = "/".join(sorted({ask_to_end(rank.frameworks).name for rank in ranks})) or "SIGTERM"
     if not view.spec.is_command:
         return f"SIGTERM to {_ranks(view)}, so that the script can save"

@@ -114,7 +114,8 @@ class TestWords:
 
         def said(**fields: object) -> str:
             assert view.snapshot is not None
-            return waiting_text(view, msgspec.structs.replace(view.snapshot, **fields))
+            changed = msgspec.structs.replace(view.snapshot, **fields)
+            return waiting_text(msgspec.structs.replace(view, snapshot=changed))
 
         assert said() == "waiting for ranks; each appears once it is training; l: logs"
         assert said(attempt_started_at=ago(125)).startswith("no ranks discovered in 2m: ")

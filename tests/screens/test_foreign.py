@@ -41,8 +41,8 @@ class TestOverview:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             text = shown(app)
-            rows = [text.index(f"{job} ") for job in ("finetune.py:5100", "mlp-cpu")]
-            assert rows == sorted(rows), "what needs attention comes first"
+            rows = [text.index(f"{job} ") for job in ("mlp-cpu", "finetune.py:5100")]
+            assert rows == sorted(rows), "own jobs come first"
             assert "alice: mp.spawn" in text
             assert "torchrun" in text
             assert "✗ 1 zombie" in text

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+from ddptop.job.figures import jobs
 from ddptop.job.figures.columns import Row
 from ddptop.job.figures.jobs import job_row
 from ddptop.job.figures.ranks import NOTHING, Subject, rank_row
 from ddptop.job.outliers import verdict
+from ddptop.job.progress import progress_of
 from ddptop.job.record import Job, own_job, own_view
-from ddptop.job.status import Listed, attention
+from ddptop.job.status import Seen, attention
 from tests.support.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.paths import RunFolder
@@ -47,9 +49,10 @@ def rank(number: int = 0, **more: object) -> RankSample:
     return RankSample(rank=number, local_rank=number, host=HOST, **more)
 
 
-def row_of(view: Job) -> Row:
+def row_of(job: Job, seen: Seen = (), **more: object) -> Row:
     """Its row on the overview."""
-    return job_row(Listed(view, attention(view, NOW)), NOW)
+    needs = attention(job, NOW, seen)
+    return job_row(jobs.Subject(needs, NOW, progress_of(job), **more))
 
 
 def row_of_rank(

@@ -20,26 +20,23 @@ from ddptop.job.filter import Facts, Vocabulary
 from ddptop.job.hosts import hosts_in_words, hosts_of
 from ddptop.job.progress import (
     assigned_devices,
-    bar_and_share,
-    elapsed_s,
     eta,
     median_loss,
-    percent_text,
     progress_of,
     share,
-    step_cell,
+    step_text,
     steps_per_s,
 )
+from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
+from ddptop.job.status import Attention, state_of
 from ddptop.style import Line, Span, bar, cells_of, line
 from ddptop_runner.base import units
-from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
 
 if TYPE_CHECKING:
     from ddptop.job.loss_trend import LossTrend
-    from ddptop.job.status import Attention, Listed
     from ddptop_runner.host.tree import RankUsage
 
 BAR_CELLS = 9
@@ -57,7 +54,7 @@ ARROWS: Mapping[str, Span] = {
 class Subject(msgspec.Struct, frozen=True):
     """What the cells of a job are made from."""
 
-    one: Listed
+    needs: Attention
     now: dt.datetime
     progress: Progress | None
     me: str | None = None
@@ -68,34 +65,18 @@ class Subject(msgspec.Struct, frozen=True):
     """Whether the user marked it."""
     names_launcher: bool = False
     """Whether the sentence names a foreign job's launcher, because no column does."""
+    usage: RankUsage | None = None
+    """Usage of all its processes; measured only for `ps`."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.needs.job
 
     @property
     def snapshot(self) -> NodeSnapshot:
-        """The job's snapshot; cells that need one are left out without it."""
-        assert self.one.view.snapshot is not None
-        return self.one.view.snapshot
-
-    @property
-    def view(self) -> Job:
-        """The job."""
-        return self.one.view
-
-    @property
-    def foreign(self) -> bool:
-        """Whether ddptop did not start it."""
-        return self.one.view.is_foreign
-
-
-class PlainJob(msgspec.Struct, frozen=True):
-    """What the cells of `ls` and `ps` are made from."""
-
-    row: JobRow
-    now: dt.datetime
-    usage: RankUsage | None = None
-    """Usage of all its processes; measured only for `ps`."""
-    gpus: str = ""
-    status: str = ""
-    """How it ended, or why it pauses; only for `ls`."""
+        """The job's figures."""
+        return self.needs.job.snapshot
 
 
 class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,11 +98,9 @@ class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
     spare: bool = False
     """Whether the column is left out if it is empty for all jobs."""
     cell: Callable[[Subject], Cell] | None = None
-    always: bool = False
-    """Whether it is known for a job without a snapshot."""
     order: str = ""
     """The sort order for a click on its title."""
-    number: Callable[[Job, NodeSnapshot, dt.datetime], Any] | None = None
+    number: Callable[[Job, dt.datetime], Any] | None = None
     """Value that a filter compares."""
     unit: str = ""
     ls: Plain | None = None
@@ -152,20 +131,17 @@ def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
     return line((f"{units.loss(value, state)} ", style), arrow)
 
 
-def by_text(view: Job, me: str | None) -> Span:
+def by_text(job: Job, me: str | None) -> Span:
     """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
 
     A job of this user's in another DDPTOP_HOME is `ddptop, other home`.
     """
-    if not view.is_foreign:
-        from ddptop.job.ranks import launcher_name
-
-        name = launcher_name(view)
+    if not job.is_foreign:
+        name = launcher_name(job)
         return ("ddptop" if name is None else f"↳ {name}"), "dim"
-    user, who = view.user, view.launcher
-    if user != me:
-        return f"{user}: {who}", ""
-    return (f"{who}, other home" if who == "ddptop" else who), ""
+    if job.user != me:
+        return f"{job.user}: {job.launcher}", ""
+    return (f"{job.launcher}, other home" if job.launcher == "ddptop" else job.launcher), ""
 
 
 def _gpus(snapshot: NodeSnapshot) -> str:
@@ -179,36 +155,33 @@ def _gpus(snapshot: NodeSnapshot) -> str:
     return f"{hosts}x{number // hosts}" if even else f"{number} in {hosts}"
 
 
+def _world_size(job: Job) -> int | None:
+    return job.snapshot.world_size or job.world_size
+
+
 def _ranks(subject: Subject) -> Cell:
-    snapshot = subject.view.snapshot
-    world = (snapshot.world_size if snapshot is not None else None) or subject.view.world_size
+    world = _world_size(subject.job)
     return units.count(world), unknown(world)
 
 
-def _job(subject: Subject) -> Cell:
-    name = line((subject.view.name, "strong"))
+def _name(subject: Subject) -> Cell:
+    name = line((subject.job.name, "strong"))
     return line(("◆ ", "chosen"), *name) if subject.marked else name
 
 
 def _why(subject: Subject) -> Cell:
-    calm = subject.one.attention.is_calm
-    who = by_text(subject.view, subject.me)[0]
-    named = subject.names_launcher and subject.foreign and calm
-    hosts = hosts_of(subject.view.snapshot)
+    calm = subject.needs.is_calm
+    who = by_text(subject.job, subject.me)[0]
+    named = subject.names_launcher and subject.job.is_foreign and calm
+    hosts = hosts_of(subject.snapshot)
     if len(hosts) > 1 and calm:
         who, named = hosts_in_words(hosts, 3), True
-    return sentence_cell(subject.one.attention, f"{who}: " if named else "")
-
-
-def _state(subject: Subject) -> Cell:
-    from ddptop.job.status import state_of
-
-    return state_of(subject.view, subject.now)
+    return sentence_cell(subject.needs, f"{who}: " if named else "")
 
 
 def _bar(subject: Subject) -> Cell:
     fraction = None if subject.progress is None else subject.progress.fraction
-    style = "busy" if subject.view.is_live else "dim"
+    style = "busy" if subject.job.is_live else "dim"
     return () if fraction is None else bar(fraction, BAR_CELLS, style)
 
 
@@ -218,100 +191,90 @@ def _step(subject: Subject) -> Cell:
     return step + "*" * (run is not None and run.counts == "attempt"), unknown(step)
 
 
+def _step_of_total(subject: Subject) -> str:
+    run = run_step.of_snapshot(subject.snapshot)
+    return step_text(run, subject.progress, subject.job.is_live)
+
+
 def _rate(subject: Subject) -> Cell:
     """`3.1/s`; empty for an ended job."""
-    pace = steps_per_s(subject.snapshot.ranks) if subject.view.is_live else None
+    pace = steps_per_s(subject.snapshot.ranks) if subject.job.is_live else None
     return "" if pace is None else units.rate(pace).replace(" steps", ""), ""
 
 
 def _uneven(subject: Subject) -> Cell:
     from ddptop.job.outliers import worst_figure
 
-    return worst_figure(subject.snapshot) if subject.view.is_live else ("", "")
+    return worst_figure(subject.snapshot) if subject.job.is_live else ("", "")
 
 
 def _eta(subject: Subject) -> Cell:
-    eta_s = None if subject.progress is None else subject.progress.eta_s
-    if not subject.view.is_live or (subject.foreign and eta_s is None):
-        return "", ""
-    guessed = subject.progress is not None and subject.progress.estimated and eta_s is not None
-    return f"{'~' * guessed}{units.duration(eta_s)}", unknown(eta_s)
+    left = eta(subject.progress)
+    hidden = subject.job.is_foreign and left == units.NOT_AVAILABLE
+    return ("", "") if hidden or not subject.job.is_live else (left, unknown(left))
 
 
 def _restarts(subject: Subject) -> Cell:
     used, left = subject.snapshot.restarts_used, subject.snapshot.restarts_left
-    if subject.foreign:
-        return "", ""
-    return f"{used}/{used + left}", ""
+    return ("" if subject.job.is_foreign else f"{used}/{used + left}"), ""
 
 
-def _done(view: Job) -> float | None:
-    progress = progress_of(view)
+def _elapsed(subject: Subject) -> Cell:
+    return calm_duration(subject.job.elapsed_s(subject.now)), _live(subject.job)
+
+
+def _done(job: Job) -> float | None:
+    progress = progress_of(job)
     fraction = None if progress is None else progress.fraction
     return None if fraction is None else 100 * fraction
 
 
-def _left_s(view: Job) -> float | None:
-    progress = progress_of(view)
-    return progress.eta_s if progress is not None and view.is_live else None
+def _left_s(job: Job) -> float | None:
+    progress = progress_of(job)
+    return progress.eta_s if progress is not None and job.is_live else None
 
 
-def _plain_state(job: PlainJob) -> str:
-    pause = None if job.row.state == "hung" else job.row.pause
-    if pause is None:
-        return job.row.state
-    from ddptop.job.status import pause_brief
-
-    return pause_brief(pause, job.now)
+def _here_and_world(subject: Subject) -> str:
+    here, world = len(subject.snapshot.ranks), _world_size(subject.job)
+    return str(here) if world == here else f"{here} of {units.count(world)}"
 
 
-def _here_and_world(job: PlainJob) -> str:
-    here, world = len(job.row.ranks), job.row.world_size
-    return str(here) if world == here else f"{here} of {_digits(world)}"
+def _state_word(subject: Subject) -> str:
+    return state_of(subject.job)[0].partition(" ")[2]
 
 
-def _digits(value: int | None) -> str:
-    return units.NOT_AVAILABLE if value is None else str(value)
+_PLAIN_STEP = Plain(9, "STEP", _step_of_total)
+_PLAIN_COMMAND = Plain(14, "COMMAND", lambda subject: subject.job.command, "<")
 
 
-_PLAIN_JOB = Plain(0, "JOB", lambda job: job.row.job, "<")
-_PLAIN_COMMAND = Plain(14, "COMMAND", lambda job: job.row.command, "<")
-_PLAIN_STEP = Plain(9, "STEP", lambda job: step_cell(job.row))
-_PLAIN_ETA = Plain(11, "ETA", lambda job: eta(job.row.progress, job.row.eta_s))
-
-
-def _elapsed(job: PlainJob) -> str:
-    return units.duration(job.row.elapsed_s)
-
-
-def _live(view: Job) -> str:
-    return "" if view.is_live else "dim"
+def _live(job: Job) -> str:
+    return "" if job.is_live else "dim"
 
 
 FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
-        key="state", cell=_state, always=True,
+        key="state", cell=lambda subject: state_of(subject.job),
         title="state", width=12, fitted=(9, 15, 15, 15), order="need",
-        ls=Plain(1, "STATE", _plain_state, "<"),
+        ls=Plain(1, "STATE", _state_word, "<"),
     ),
     JobFigure(
-        key="job", cell=_job, always=True,
+        key="job", cell=_name,
         title="job", width=12, fitted=(8, 16, 24, 30), order="name",
-        ls=_PLAIN_JOB, ps=_PLAIN_JOB,
+        ls=Plain(0, "JOB", align="<"), ps=Plain(0, "JOB", align="<"),
     ),
     JobFigure(
-        key="by", cell=lambda subject: by_text(subject.view, subject.me), always=True,
+        key="by", cell=lambda subject: by_text(subject.job, subject.me),
         title="by", width=14, drop=6, least=MIDDLE, fitted=(6, 18, 18, 18),
-        ps=Plain(1, "LAUNCHER", lambda job: job.row.launcher, "<"),
+        ps=Plain(1, "LAUNCHER", lambda subject: subject.job.launcher, "<"),
         help=("by", "what started the ranks, such as ddptop, torchrun, or mp.spawn; ↳ marks a job "
               "that ddptop launched; for another user's job, the user's name comes first"),
     ),
     JobFigure(
         key="ranks",
-        cell=_ranks, always=True,
+        cell=_ranks,
         title="ranks", width=5, align=">", drop=12, least=ROOMY,
-        number=lambda view, snapshot, now: snapshot.world_size or view.world_size,
-        ls=Plain(3, "RANKS", lambda job: _digits(job.row.world_size), drop=2),
+        number=lambda job, now: _world_size(job),
+        ls=Plain(3, "RANKS", drop=2),
         ps=Plain(3, "RANKS", _here_and_world, "<"),
         help=("ranks", "the number of ranks; for a command, the number discovered so far"),
     ),
@@ -319,13 +282,13 @@ FIGURES: tuple[JobFigure, ...] = (
         key="gpus",
         cell=lambda subject: (text, "") if (text := _gpus(subject.snapshot)) else ("-", "dim"),
         title="GPUs", width=6, drop=5, least=MIDDLE, spare=True, order="gpus",
-        number=lambda view, snapshot, now: len(assigned_devices(snapshot)),
-        ps=Plain(5, "GPUS", lambda job: job.gpus or "-", "<"),
+        number=lambda job, now: len(assigned_devices(job.snapshot)),
+        ps=Plain(5, "GPUS", align="<"),
     ),
     JobFigure(
-        key="why", cell=_why, always=True,
+        key="why", cell=_why,
         title="status", width=22, flex=True, last_from=WIDE, order="need",
-        ls=Plain(13, "STATUS", lambda job: job.status or "-", "<"),
+        ls=Plain(13, "STATUS", align="<"),
         help=("status", "the most urgent thing to know about this job"),
     ),
     JobFigure(
@@ -334,18 +297,18 @@ FIGURES: tuple[JobFigure, ...] = (
         help=("progress", "how far along the run is, if the total number of steps is known"),
     ),
     JobFigure(
-        key="done", cell=lambda subject: (percent_text(subject.progress), _live(subject.view)),
-        title="done", width=5, align=">", drop=2, spare=True,
-        number=lambda view, snapshot, now: _done(view), unit="%",
-        ls=Plain(10, "DONE", lambda job: bar_and_share(job.row.progress), drop=1),
-        ps=Plain(10, "DONE", lambda job: share(job.row.progress)),
+        key="done", cell=lambda subject: (share(subject.progress), _live(subject.job)),
+        title="done", width=6, align=">", drop=2, spare=True,
+        number=lambda job, now: _done(job), unit="%",
+        ls=Plain(10, "DONE", drop=1),
+        ps=Plain(10, "DONE"),
         help=("done", "percentage of the run completed; n/a if the total is unknown"),
     ),
     JobFigure(
         key="step", cell=_step,
         title="step", width=7, align=">", drop=7, least=ROOMY,
-        number=lambda view, snapshot, now: (
-            None if (run := run_step.of_snapshot(snapshot)) is None else run.step
+        number=lambda job, now: (
+            None if (run := run_step.of_snapshot(job.snapshot)) is None else run.step
         ),
         ls=_PLAIN_STEP, ps=_PLAIN_STEP,
         help=("step", "the run's step, counted across restarts; if an attempt's starting step is "
@@ -354,17 +317,17 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="rate", cell=_rate,
         title="pace", width=8, align=">", drop=8, least=ROOMY, spare=True,
-        number=lambda view, snapshot, now: steps_per_s(snapshot.ranks) if view.is_live else None,
+        number=lambda job, now: steps_per_s(job.snapshot.ranks) if job.is_live else None,
         help=("pace", "steps per second (/s), minute (/min), or hour (/h) over the last steps"),
     ),
     JobFigure(
         key="loss",
         cell=lambda subject: loss_cell(
             subject.snapshot,
-            subject.trend if subject.view.is_live and subject.view.pause is None else None,
+            subject.trend if subject.job.is_live and subject.job.pause is None else None,
         ),
         title="loss ", width=9, align=">", drop=3,
-        number=lambda view, snapshot, now: median_loss(snapshot)[0],
+        number=lambda job, now: median_loss(job.snapshot)[0],
     ),
     JobFigure(
         key="uneven", cell=_uneven,
@@ -375,58 +338,56 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="eta", cell=_eta,
         title="ETA", width=7, align=">", drop=4, spare=True,
-        number=lambda view, snapshot, now: _left_s(view), unit="s",
-        ls=_PLAIN_ETA, ps=_PLAIN_ETA,
+        number=lambda job, now: _left_s(job), unit="s",
+        ls=Plain(11, "ETA"), ps=Plain(11, "ETA"),
         help=("ETA", "time left at the current pace; requires a known total"),
     ),
     JobFigure(
         key="elapsed",
-        cell=lambda subject: (
-            calm_duration(elapsed_s(subject.view, subject.now)), _live(subject.view)
-        ),
+        cell=_elapsed,
         title="elapsed", width=7, align=">", drop=9, least=WIDE, order="started",
-        number=lambda view, snapshot, now: elapsed_s(view, now), unit="s",
-        ls=Plain(12, "ELAPSED", _elapsed), ps=Plain(8, "ELAPSED", _elapsed),
+        number=lambda job, now: job.elapsed_s(now), unit="s",
+        ls=Plain(12, "ELAPSED"), ps=Plain(8, "ELAPSED"),
         help=("elapsed",
               "time since launch, including restarts; for this attempt only where noted"),
     ),
     JobFigure(
         key="started",
-        ls=Plain(12, "STARTED", lambda job: units.local_time(job.row.started_at), "<", drop=3),
+        ls=Plain(12, "STARTED", lambda one: units.local_time(one.snapshot.started_at), "<", drop=3),
     ),
     JobFigure(
         key="restarts", cell=_restarts,
         title="restarts", width=8, align=">", drop=13, least=WIDE, spare=True,
-        number=lambda view, snapshot, now: snapshot.restarts_used,
-        ls=Plain(4, "ATTEMPT", lambda job: _digits(job.row.attempt), drop=4),
+        number=lambda job, now: job.snapshot.restarts_used,
+        ls=Plain(4, "ATTEMPT", lambda one: units.count(one.snapshot.attempt), drop=4),
         help=("restarts", "used and allowed, as in 1/3; progress resets the number used"),
     ),
     JobFigure(
         key="alerts",
-        number=lambda view, snapshot, now: len(snapshot.alerts) if view.is_live else 0,
+        number=lambda job, now: len(job.snapshot.alerts) if job.is_live else 0,
     ),
     JobFigure(
         key="util", unit="%",
-        number=lambda view, snapshot, now: min(
-            (gpu.util_percent for gpu in snapshot.gpus if gpu.util_percent is not None),
+        number=lambda job, now: min(
+            (gpu.util_percent for gpu in job.snapshot.gpus if gpu.util_percent is not None),
             default=None,
         ),
     ),
     JobFigure(
         key="mem", unit="bytes",
-        number=lambda view, snapshot, now: max(
-            (gpu.mem_used_bytes for gpu in snapshot.gpus if gpu.mem_used_bytes is not None),
+        number=lambda job, now: max(
+            (gpu.mem_used_bytes for gpu in job.snapshot.gpus if gpu.mem_used_bytes is not None),
             default=None,
         ),
     ),
-    JobFigure(key="user", ps=Plain(2, "USER", lambda job: job.row.user, "<")),
+    JobFigure(key="user", ps=Plain(2, "USER", lambda subject: subject.job.user, "<")),
     JobFigure(
         key="cpu",
-        ps=Plain(6, "CPU", lambda job: units.percent(job.usage and job.usage.cpu_percent)),
+        ps=Plain(6, "CPU", lambda one: units.percent(one.usage and one.usage.cpu_percent)),
     ),
     JobFigure(
         key="memory",
-        ps=Plain(7, "MEMORY", lambda job: units.size(job.usage and job.usage.rss_bytes)),
+        ps=Plain(7, "MEMORY", lambda one: units.size(one.usage and one.usage.rss_bytes)),
     ),
     JobFigure(key="command", ls=_PLAIN_COMMAND, ps=_PLAIN_COMMAND),
 )  # fmt: skip
@@ -484,49 +445,46 @@ def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Colum
 
 
 def plain_table(
-    jobs: Sequence[PlainJob], of: Literal["ls", "ps"], cells: int | None = None
+    jobs: Sequence[Subject], of: Literal["ls", "ps"], cells: int | None = None
 ) -> tuple[list[str], list[list[str]], list[int]]:
     """Headers, rows, and right-aligned columns of the plain-text table.
 
     `ps` has columns for steps and progress only if a job reports them. In a terminal of `cells`,
     columns that may be dropped make room for the others, except the command.
     """
-    counts = of == "ls" or any(j.row.step is not None or j.row.progress is not None for j in jobs)
-    parts: list[Plain] = [
-        part
-        for one in FIGURES
-        if (part := one.ls if of == "ls" else one.ps) is not None
-        and (counts or one.key not in ("step", "done", "eta"))
+    counts = of == "ls" or any(
+        one.progress is not None or one.snapshot.step is not None for one in jobs
+    )
+    parts = [
+        (part, figure)
+        for figure in FIGURES
+        if (part := figure.ls if of == "ls" else figure.ps) is not None
+        and (counts or figure.key not in ("step", "done", "eta"))
     ]
-    parts.sort(key=lambda part: part.place)
-    rows = [[part.text(job) for part in parts if part.text is not None] for job in jobs]
+    parts.sort(key=lambda one: one[0].place)
+    rows = [[_plain_text(job, *part) for part in parts] for job in jobs]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while cells is not None and sum(widths[:-1]) + 2 * len(widths) > cells:
-        at = max(range(len(parts)), key=lambda place: parts[place].drop)
-        if not parts[at].drop:
+        at = max(range(len(parts)), key=lambda place: parts[place][0].drop)
+        if not parts[at][0].drop:
             break
         del parts[at], widths[at]
         for row in rows:
             del row[at]
-    right = [at for at, part in enumerate(parts) if part.align == ">"]
-    return [part.header for part in parts], rows, right
+    right = [at for at, (part, _) in enumerate(parts) if part.align == ">"]
+    return [part.header for part, _ in parts], rows, right
 
 
-def job_row(
-    one: Listed,
-    now: dt.datetime,
-    me: str | None = None,
-    trend: LossTrend | None = None,
-    *,
-    marked: bool = False,
-    names_launcher: bool = False,
-) -> Row:
-    """A job's cells by column, for the overview; see Subject."""
-    seen = one.view.snapshot is not None
-    subject = Subject(one, now, progress_of(one.view), me, trend, marked, names_launcher)
-    return {
-        of.key: of.cell(subject) for of in FIGURES if of.cell is not None and (seen or of.always)
-    }
+def _plain_text(subject: Subject, part: Plain, figure: JobFigure) -> str:
+    if part.text is not None:
+        return part.text(subject)
+    cell = () if figure.cell is None else figure.cell(subject)
+    return " ".join(plain_cell(cell).split()) or "-"
+
+
+def job_row(subject: Subject) -> Row:
+    """A job's cells by column, for the overview."""
+    return {of.key: of.cell(subject) for of in FIGURES if of.cell is not None}
 
 
 # --- the filter -----------------------------------------------------------------------------------
@@ -538,33 +496,19 @@ JOB_WORDS = Vocabulary(
 """What a filter of jobs can use."""
 
 
-def job_facts(view: Job, user: str, now: dt.datetime, sentence: str = "") -> Facts:
-    """What a filter examines of a job.
-
-    Args:
-        view: the job.
-        user: its owner.
-        now: the current time, for durations.
-        sentence: what else the table shows about it.
-    """
-    snapshot = view.snapshot
-    is_own = not view.is_foreign
-    by = f"ddptop {view.launcher}" if is_own else view.launcher
-    state = "gone" if not is_own and view.state == "lost" else view.state
-    pause = view.pause
-    held = () if snapshot is None else sorted(assigned_devices(snapshot))
+def job_facts(job: Job, now: dt.datetime, sentence: str = "") -> Facts:
+    """What a filter examines of a job; `sentence` is what else the table shows about it."""
+    by = job.launcher if job.is_foreign else f"ddptop {job.launcher}"
+    state = "gone" if job.is_foreign and job.state == "lost" else job.state
+    paused = () if job.pause is None else (job.pause.state.replace("_", " "),)
     fields: dict[str, tuple[str, ...]] = {
-        "state": (state, *(() if pause is None else (pause.state.replace("_", " "),))),
-        "user": (user,),
+        "state": (state, *paused),
+        "user": (job.user,),
         "by": tuple(by.split()),
-        "host": tuple(dict.fromkeys((view.host, *hosts_of(snapshot)))),
-        "name": (view.name,),
-        "gpu": tuple(str(index) for _, index in held),
+        "host": tuple(dict.fromkeys((job.host, *hosts_of(job.snapshot)))),
+        "name": (job.name,),
+        "gpu": tuple(str(index) for _, index in sorted(assigned_devices(job.snapshot))),
     }
-    text = " ".join((view.name, state, user, by, view.host, view.command, sentence))
-    if snapshot is None:
-        return Facts(text, fields, {"ranks": view.world_size})
-    numbers = {
-        one.key: one.number(view, snapshot, now) for one in FIGURES if one.number is not None
-    }
+    text = " ".join((job.name, state, job.user, by, job.host, job.command, sentence))
+    numbers = {one.key: one.number(job, now) for one in FIGURES if one.number is not None}
     return Facts(text, fields, numbers)

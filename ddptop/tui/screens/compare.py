@@ -144,7 +144,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         everyone = companions(look.jobs, first, self._preferred)
         filtered = parse(self._filter.text, JOB_WORDS)
         now = look.taken_at
-        left = [view for view in everyone if filtered.matches(job_facts(view, "", now))]
+        left = [view for view in everyone if filtered.matches(job_facts(view, now))]
         mine = next((view for view in look.own if view.name == first), None)
         letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
         self._companions.show(mine, left, letters, all_=len(everyone))

@@ -19,7 +19,7 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.outliers import imbalance_note
 from ddptop.job.ranks import launcher_name
-from ddptop.job.urgency import SETBACK_S, alerts_of
+from ddptop.job.status import SETBACK_S, alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
 from ddptop.sources.query import Followed, Look
@@ -191,7 +191,7 @@ class JobScreen(JobBound[JobAnswer]):
         rank, before = self.ranks.rank, self._last_rank
         self._last_rank = rank
         state = detail.view.snapshot
-        known: set[int | None] = set() if state is None else {one.rank for one in state.ranks}
+        known: set[int | None] = {one.rank for one in state.ranks}
         if launcher_name(detail.view) is not None:
             known.add(None)
         if before in known:
@@ -208,7 +208,7 @@ class JobScreen(JobBound[JobAnswer]):
         view, state = detail.view, detail.view.snapshot
         rows = max(4, min(11, self.size.height // 4))
         setback = None
-        if state is not None and view.is_live:
+        if view.is_live:
             attempt, setback = state.attempt, state.cause
             if setback is None and state.attempt is not None:
                 attempt, setback = state.attempt - 1, state.previous_cause
@@ -221,18 +221,14 @@ class JobScreen(JobBound[JobAnswer]):
         else:
             rows = min(rows, 4) if view.state in SET_BACK else 2
             self._setback.show_setback(attempt, setback, rows)
-        if state is None or state.cause is None or view.is_live:
+        if state.cause is None or view.is_live:
             self._cause.hide()
         else:
             self._cause.show(view.state, state.cause, detail.cause_tail, rows, what_now(detail))
 
     def _show_devices(self, detail: JobDetail, look: Look) -> None:
-        if (state := detail.view.snapshot) is None:
-            self._devices.show((), look)
-        else:
-            self._devices.show(
-                state.gpus, look, reason=state.device_note, note=imbalance_note(state)
-            )
+        state = detail.view.snapshot
+        self._devices.show(state.gpus, look, reason=state.device_note, note=imbalance_note(state))
         self._show_device()
 
     @on(Table.Moved, "#devices")
@@ -284,7 +280,7 @@ class JobScreen(JobBound[JobAnswer]):
             self._filter.show_status(self._wanted.trouble, trouble=True)
             return
         state = detail.view.snapshot
-        known = 0 if state is None else len(state.ranks)
+        known = len(state.ranks)
         self._filter.show_status(f"{len(detail.ranks)} of {known}" if self._wanted else "")
 
     # --- actions ---------------------------------------------------------------------------------
@@ -390,7 +386,7 @@ class JobScreen(JobBound[JobAnswer]):
 def has_devices_apart(detail: JobDetail) -> bool:
     """Whether the ranks' rows do not show all devices, so that these are shown beside them."""
     snapshot = detail.view.snapshot
-    if snapshot is None or not snapshot.ranks:
+    if not snapshot.ranks:
         return True
     return sum(gpu.parent_uuid is None for gpu in snapshot.gpus) > len(snapshot.ranks)
 
@@ -407,7 +403,7 @@ def what_now(detail: JobDetail) -> str:
     from ddptop.job.attempts import Attempt  # needed only for a failed job
 
     view, state = detail.view, detail.view.snapshot
-    if state is None or view.is_foreign:
+    if view.is_foreign:
         return ""
     last = Attempt(
         state.attempt or 0, state.attempt_started_at, view.ended_at, "failed", state.cause

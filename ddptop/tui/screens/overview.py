@@ -13,8 +13,7 @@ from ddptop.job.figures.jobs import JOB_WORDS
 from ddptop.job.filter import EXAMPLES, parse
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
-from ddptop.job.status import ORDERS
-from ddptop.job.urgency import seen_key
+from ddptop.job.status import ORDERS, seen_key
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
 from ddptop.tui.keymap import bindings

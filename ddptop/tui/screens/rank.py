@@ -16,7 +16,7 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence
 from ddptop.job.record import Job
-from ddptop.job.urgency import alerts_of
+from ddptop.job.status import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.query import Followed
 from ddptop.sources.rank import RankAnswer, RankQuery

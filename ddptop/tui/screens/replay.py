@@ -193,8 +193,6 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     def _show_log(self, detail: JobDetail) -> None:
         """Show the selected rank's log up to the time shown."""
         view, state, rank = detail.view, detail.view.snapshot, self.ranks.rank
-        if state is None:
-            return
         is_shared = not view.is_foreign and view.spec.is_command
         lengths = [one.log_bytes for one in state.ranks if is_shared or one.rank == rank]
         until = max((size for size in lengths if size is not None), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 
-from ddptop.draw import header, launchers
+from ddptop.draw import header
 from ddptop.draw.events import event_row
 from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
 from ddptop.job.figures.columns import Column
@@ -48,15 +48,12 @@ class JobHeader(LinesView):
         self.redraw()
 
     def _rows(self, width: int) -> list[Line]:
-        short = self.screen.size.height < SHORT
         if self._is_gone:
             return header.gone_lines(None if self._view is None else self._now, width)
         if self._view is None:
             return []
-        if self._view.is_foreign:
-            most = 4 if short else 6
-            return launchers.header_lines(self._view, self._now, width, self._trend, most)
-        return header.header_lines(self._view, self._now, width, self._trend, 3 if short else 4)
+        most = 3 if self.screen.size.height < SHORT else 6
+        return header.header_lines(self._view, self._now, width, self._trend, most)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the rows."""

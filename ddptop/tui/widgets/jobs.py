@@ -13,6 +13,7 @@ from ddptop.job.figures.columns import fit_columns
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
     ORDER_OF_COLUMN,
+    Subject,
     by_text,
     columns_for,
     job_facts,
@@ -24,19 +25,20 @@ from ddptop.job.filter import Filter
 from ddptop.job.help import explain_job
 from ddptop.job.keys import key, with_keys
 from ddptop.job.loss_trend import LossTrend
+from ddptop.job.progress import progress_of
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
 from ddptop.job.status import (
     NO_PROBLEMS,
     NONE_DETECTED,
     ORDERS,
-    Listed,
+    Attention,
+    Seen,
     brief,
-    listed,
     next_step,
+    ranked,
     state_of,
 )
-from ddptop.job.urgency import Seen
 from ddptop.style import Line, fit, line, plain, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
@@ -77,7 +79,7 @@ class JobsTable(Table):
         self._none = EMPTY.format(how=how)
         self._me = me
         self._views: Sequence[Job] = ()
-        self._listed: list[Listed] = []
+        self._ranked: list[Attention] = []
         self._now = dt.datetime.min
         self._unreadable: Sequence[Unreadable] = ()
         self._damaged: Sequence[tuple[str, str]] = ()
@@ -122,11 +124,11 @@ class JobsTable(Table):
 
     def refill(self) -> None:
         """Filter and sort the rows."""
-        everything = listed(self._views, self._now, self._seen, self.order)
-        self._listed = [one for one in everything if self._matches(one)]
+        everything = ranked(self._views, self._now, self._seen, self.order)
+        self._ranked = [one for one in everything if self._matches(one)]
         self.sorted_by = COLUMN_OF_ORDER[self.order]
         names = [f"{'◆ ' * (view.name in self.marked)}{view.name}" for view in self._views]
-        states = [state_of(view, self._now)[0] for view in self._views]
+        states = [state_of(view)[0] for view in self._views]
         by = [by_text(view, self._me)[0] for view in self._views]
         self._columns = columns_for(self.size.width, names, states, by if self._by_others else ())
         if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:
@@ -135,17 +137,20 @@ class JobsTable(Table):
         names_launcher = not any(column.key == "by" for column, _ in fitting)
         rows = [
             (
-                one.view.name,
+                one.job.name,
                 job_row(
-                    one,
-                    self._now,
-                    self._me,
-                    self._trends.get(one.view.name),
-                    marked=one.view.name in self.marked,
-                    names_launcher=names_launcher,
+                    Subject(
+                        one,
+                        self._now,
+                        progress_of(one.job),
+                        self._me,
+                        self._trends.get(one.job.name),
+                        one.job.name in self.marked,
+                        names_launcher,
+                    )
                 ),
             )
-            for one in self._listed
+            for one in self._ranked
         ]
         self._columns = without_empty(self._columns, [row for _, row in rows])
         note = self._count()
@@ -163,13 +168,12 @@ class JobsTable(Table):
     @property
     def shown(self) -> int:
         """How many jobs match the filter."""
-        return len(self._listed)
+        return len(self._ranked)
 
     @property
     def own_matches(self) -> list[str]:
         """Names of the jobs that ddptop started and that match the filter."""
-        views = (one.view for one in self._listed)
-        return [view.name for view in views if not view.is_foreign]
+        return [one.job.name for one in self._ranked if not one.job.is_foreign]
 
     @property
     def known(self) -> int:
@@ -192,14 +196,14 @@ class JobsTable(Table):
         self.refill()
 
     @property
-    def chosen(self) -> Listed | None:
+    def chosen(self) -> Attention | None:
         """The job under the cursor, with its attention sentence."""
-        return next((one for one in self._listed if one.view.name == self.cursor_key), None)
+        return next((one for one in self._ranked if one.job.name == self.cursor_key), None)
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the row under the cursor."""
         one = self.chosen
-        return [] if one is None else explain_job(one, self._trends.get(one.view.name), self._now)
+        return [] if one is None else explain_job(one, self._trends.get(one.job.name), self._now)
 
     def foot(self, width: int) -> Line:
         """The count of processes that may be training but cannot be inspected."""
@@ -211,11 +215,10 @@ class JobsTable(Table):
         if (order := ORDER_OF_COLUMN.get(event.key)) is not None:
             self.sort(order)
 
-    def _matches(self, one: Listed) -> bool:
+    def _matches(self, one: Attention) -> bool:
         if not self.filter:
             return True
-        sentence = one.attention.sentence
-        return self.filter.matches(job_facts(one.view, one.view.user, self._now, sentence))
+        return self.filter.matches(job_facts(one.job, self._now, one.sentence))
 
     def _count(self) -> Line:
         views = self._views
@@ -246,10 +249,10 @@ class JobSentence(LinesView):
 
     def __init__(self) -> None:
         super().__init__(id="sentence")
-        self._one: Listed | None = None
+        self._one: Attention | None = None
         self._readonly = False
 
-    def show(self, one: Listed | None, *, readonly: bool) -> None:
+    def show(self, one: Attention | None, *, readonly: bool) -> None:
         """Show the job under the cursor."""
         self._one, self._readonly = one, readonly
         self.redraw()
@@ -258,14 +261,14 @@ class JobSentence(LinesView):
         """Build the sentence and the next step."""
         if self._one is None:
             return []
-        cell = sentence_cell(self._one.attention)
+        cell = sentence_cell(self._one)
         style = cell[0][1]
         rows = height if height < 3 else height - 1
         sentence = plain(cell)
         if sentence in (NO_PROBLEMS, NONE_DETECTED):  # the row shows this
-            sentence = sanitize(self._one.view.command)
+            sentence = sanitize(self._one.job.command)
         texts = wrap(sentence, width - 4, rows)
-        step = next_step(self._one.view, self._one.attention, readonly=self._readonly)
+        step = next_step(self._one, readonly=self._readonly)
         lines = [line(("▌ ", style), (text, "" if style == "dim" else style)) for text in texts]
         if step and len(lines) < height:
             lines.append(line(("▌ ", style), (step, "dim")))

@@ -58,18 +58,14 @@ FEW = 64
 def launcher_of(detail: JobDetail) -> LauncherSample | None:
     """The process that a command started; None if it is its only rank."""
     snapshot = detail.view.snapshot
-    launcher = None if snapshot is None else snapshot.launcher
-    if snapshot is None or launcher is None or is_rank_too(launcher, snapshot.ranks):
-        return None
-    return launcher
+    launcher = snapshot.launcher
+    return None if launcher is None or is_rank_too(launcher, snapshot.ranks) else launcher
 
 
 def foot_of(detail: JobDetail, rank: RankSample | None, cells: int) -> Line:
     """What is not shown elsewhere of the selected rank, or what the job waits for."""
     view, snapshot = detail.view, detail.view.snapshot
-    if snapshot is None:
-        return ()
-    if waiting := waiting_text(view, snapshot):
+    if waiting := waiting_text(view):
         return line((f" {waiting}", "busy"))
     if view.is_foreign and not view.is_live:
         return line((" last known values", "dim"))

@@ -238,6 +238,21 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
         return max(0.0, (self.read_at - snapshot.ts).total_seconds())
 
 
+def empty_snapshot(view: JobView) -> NodeSnapshot:
+    """What stands in for a job's first snapshot until there is one."""
+    return NodeSnapshot(
+        job=view.job,
+        job_id=view.spec.job_id,
+        host=view.spec.host,
+        seq=0,
+        ts=view.created_at,
+        state=view.state,
+        restarts_left=view.spec.max_restarts,
+        world_size=view.world_size,
+        started_at=view.created_at,
+    )
+
+
 def read_job(folder: RunFolder) -> JobView:
     """Read one job.
 

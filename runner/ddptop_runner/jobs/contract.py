@@ -10,6 +10,7 @@ import msgspec
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.host import procs
+from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView, elapsed_s, pause_of
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.model import run_step
@@ -295,17 +296,7 @@ _OF_SNAPSHOT = [
 
 def job_status(view: JobView) -> JobStatus:
     """A job's full status."""
-    snapshot = view.snapshot or NodeSnapshot(
-        job=view.job,
-        job_id=view.spec.job_id,
-        host=view.spec.host,
-        seq=0,
-        ts=view.created_at,
-        state=view.state,
-        restarts_left=view.spec.max_restarts,
-        world_size=view.world_size,
-        started_at=view.created_at,
-    )
+    snapshot = view.snapshot or registry.empty_snapshot(view)
     values: dict[str, Any] = {name: getattr(snapshot, name) for name in _OF_SNAPSHOT}
     values |= {
         "job": view.job,

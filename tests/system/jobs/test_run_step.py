@@ -101,7 +101,7 @@ def test_resumed_jobs_show_the_run_step_or_mark_attempt_steps(
         assert status["checkpoint"]["global_step"] == end - end % 40
         assert f" {end} " in table
         text = ddptop_cli("status", name).stdout
-        assert f"checkpoint: last.pt at step {end - end % 40:,}, " in text
+        assert f"checkpoint step {end - end % 40:,}, " in text
         assert " STEP " in text and "STEP*" not in text
     assert {rank["run_step"] for rank in jobs["own_file"].status()["ranks"]} == {None}
     assert "STEP*" in ddptop_cli("status", "own_file").stdout

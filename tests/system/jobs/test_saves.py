@@ -76,7 +76,7 @@ def test_script_that_handles_a_signal_is_stopped_once_it_has_saved(
     assert seen["size_bytes"] == path.stat().st_size
     assert path.name == f"step-{seen['step']}.pt"
     wait_until(lambda: job.status()["checkpoint"]["global_step"] == seen["step"], what="its step")
-    assert f"checkpoint: {path.name} at step {seen['step']}, " in job.cli("status", job.name).stdout
+    assert f"checkpoint step {seen['step']}, " in job.cli("status", job.name).stdout
     told = wait_until(lambda: job.events("checkpoint"), what="the event")
     assert [f"rank 0 saved {path.name} at step" in event["message"] for event in told] == [True]
     # a failure now reports what is lost since then

@@ -124,7 +124,7 @@ def test_the_table_and_its_ranks():
     found = census(*torchrun(100, 2, 3, size=4), devices={101: ["GPU-0"], 102: ["GPU-1"]})
     usage = {"train:100": RankUsage(120.0, (2 << 30) + (100 << 20), "S", (100, 101, 102))}
     listed = foreign_list(found, gpus(2, found))
-    text = ps.as_text(listed, found, usage, gpus(2), True).splitlines()
+    text = ps.as_text(listed, found, usage, gpus(2, found), True).splitlines()
     assert text[0].split()[:5] == ["JOB", "LAUNCHER", "USER", "RANKS", "GPUS"]
     cells = [cell for cell in text[1].split("  ") if cell.strip()]
     assert [cell.strip() for cell in cells[:7]] == [
@@ -139,7 +139,7 @@ def test_the_table_and_its_ranks():
     assert text[1].endswith("torchrun train.py")
     assert text[2:] == ["", "train:100:", "  rank 2 pid 101 GPU 0", "  rank 3 pid 102 GPU 1"]
     assert len(ps.as_text(listed, found, {}, gpus(2), False).splitlines()) == 2
-    unknown = ps.as_text(listed, found, {}, [], False).splitlines()[1]
+    unknown = ps.as_text(foreign_list(found, []), found, {}, [], False).splitlines()[1]
     assert unknown.split()[6:9] == ["-", "n/a", "n/a"]
 
 
@@ -246,8 +246,8 @@ def test_what_the_end_of_an_output_tells_is_listed(tmp_path):
     assert (row.step, row.total_steps) == (250, 1000)
     assert row.progress.fraction == 0.25
     assert 0 < row.eta_s <= 30
-    head, cells = ps.as_text(found, seen, {}, [], False).splitlines()
+    head, cells = ps.as_text(found, seen, {}, [], False, told).splitlines()
     assert head.split()[-5:] == ["ELAPSED", "STEP", "DONE", "ETA", "COMMAND"]
-    assert "250/1000  25.0%" in cells
+    assert "250 / 1,000  ~25.0%" in cells
     nothing = ps.as_text(foreign_list(seen, []), seen, {}, [], False)
     assert "STEP" not in nothing

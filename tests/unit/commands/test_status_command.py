@@ -8,14 +8,13 @@ from tests.support.builders import put_job
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
 
 
 def said(folder: RunFolder, is_live: bool = True) -> list[str]:
     view = read_job(folder)
     view.__dict__.update(state="running" if is_live else "failed", guarded=True)
-    return status.describe(own_job(view), job_status(view)).splitlines()
+    return status.describe(own_job(view)).splitlines()
 
 
 def put(job: str, **snapshot: object) -> RunFolder:

@@ -26,7 +26,7 @@ CASES = {
     "an attempt that is due": ({"policy": "why", "in_s": -3.0}, ["next attempt now: why"]),
     "a budget that was filled again": (
         {"restarts_used": 1, "restarts_left": 2, "restarts_refilled": "step 120"},
-        ["1 of 3 restarts used; count last reset at step 120"],
+        ["restarts 1 used, 2 left", "restart count last reset at step 120"],
     ),
     "the last restart": ({"policy": "the attempt made progress"}, ["last restart: the att"]),
     "no restart": ({"policy": "same place twice", "state": "failed"}, ["not restarted: same"]),
@@ -48,7 +48,7 @@ def test_status_says_what_the_restart_policy_does(case, ddptop_home):
     view = read_job(put_job(snapshot=snapshot, devices=DEVICES))
     status = job_status(view)
     for word in words:
-        assert word in describe(own_job(view), status) + "\n"
+        assert word in describe(own_job(view)) + "\n"
     unknowns = {"policy": None, "restarts_refilled": None, "set_aside": [], "previous_cause": None}
     for name, unknown in unknowns.items():
         assert getattr(status, name) == changes.get(name, unknown)
@@ -61,6 +61,6 @@ def test_status_says_what_the_restart_policy_does(case, ddptop_home):
 def test_a_step_counted_within_the_attempt_has_a_footnote(counts, noted, ddptop_home):
     rank = RankSample(rank=0, local_rank=0, host="h", state="running", step=98, step_counts=counts)
     view = read_job(put_job(snapshot={"state": "running", "ranks": [rank]}))
-    text = describe(own_job(view), job_status(view))
+    text = describe(own_job(view))
     assert ("STEP*" in text) == noted
     assert ("* steps taken in this attempt; its starting step is unknown" in text) == noted

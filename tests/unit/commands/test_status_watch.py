@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddptop.commands.status_watch import Inline, cells, clip, fit, odd_one
+from ddptop.commands.status_watch import Inline
 from ddptop.job.record import own_job
-from ddptop.job.urgency import by_need
+from ddptop.job.status import ranked
 from tests.support.builders import make_snapshot, put_job
 
 from ddptop_runner.base.clock import utc_now
@@ -149,21 +149,23 @@ def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
         one.close()
 
 
-def test_three_lines_are_drawn_in_place_until_the_job_ends(
+def test_lines_are_drawn_in_place_until_the_job_ends(
     terminal: Callable[..., Terminal], wait_until: WaitUntil
 ) -> None:
     folder = put_job("train", live())
     one = terminal("train", "--watch", "--interval", "0.1")
-    wait_until(lambda: len(one.screen()) == 3, what="three lines")
-    state, of_ranks, devices = one.screen()
-    assert state == "train: running  [########............] 41.0%  1m 15s left  step 41 of 100"
-    assert of_ranks == "4 ranks  2 steps/s  loss 2.5000"
-    assert devices == "CPU  load 400%  memory 4.0 GiB"
+    wait_until(lambda: len(one.screen()) == 4, what="its lines")
+    state, progress, loss, devices = one.screen()
+    assert state.startswith("train  ● running   2 steps/s  ")
+    assert " attempt 0   restarts 0 used, 3 left   world size 4" in state
+    assert re.match(r" step 41 / 100  ━+╸?─+  41.0%   ETA 1m 15s   elapsed ", progress)
+    assert loss == " loss 2.5000"
+    assert devices == " CPU 400%   RSS 4.0 GiB"
     slow = Alert(
-        id="straggler", severity="info", ranks=[2], message="rank 2 is slow", since=utc_now()
+        id="straggler", severity="warning", ranks=[2], message="rank 2 is slow", since=utc_now()
     )
     change(folder, **live(ranks=ranks(slow=2), alerts=[slow]))
-    wait_until(lambda: "rank 2: 80% slower" in one.screen()[1], what="the odd one")
+    wait_until(lambda: "▲ rank 2 is slow" in one.screen()[-1], what="the alert")
     echo = termios.tcgetattr(one.master)[3] & termios.ECHO
     assert not echo, "typed keys would be echoed into the lines"
     cause = Cause(kind="exception", rank=2, summary="rank 2: ValueError: bad", exit_code=1)
@@ -171,8 +173,8 @@ def test_three_lines_are_drawn_in_place_until_the_job_ends(
     wait_until(one.ended, what="its end")
     assert one.status == 1, "the exit status that `wait` has"
     lines = one.screen()
-    assert len(lines) == 3 and lines[0].startswith("train: failed")
-    assert "rank 2: ValueError: bad" in lines[1]
+    assert lines[0].startswith("train  ✗ failed")
+    assert "rank 2: ValueError: bad" in lines[-1]
     assert f"{ESC}[31m" in one.sent and f"{ESC}[32m" in one.sent
     assert termios.tcgetattr(one.master)[3] & termios.ECHO, "the echo was not put back"
 
@@ -184,14 +186,14 @@ def test_ctrl_c_ends_it_well_and_no_color_is_kept_to(
     alert = Alert(id="odd", severity="warning", message=message, since=utc_now())
     put_job("train", live(alerts=[alert]))
     one = terminal("train", "--watch", columns=40, NO_COLOR="1")
-    wait_until(lambda: len(one.screen()) == 3, what="three lines")
+    wait_until(lambda: len(one.screen()) >= 4, what="its lines")
     os.write(one.master, b"\x03")
     wait_until(one.ended, what="its end")
     assert one.status == 0
     assert not re.search(rf"{ESC}\[\d+m", one.sent), "NO_COLOR is set"
     assert f"{ESC}[2J" not in one.sent and f"{ESC}]" not in one.sent
     assert max(map(len, one.screen())) < 40
-    assert "a rank is odd" in one.screen()[1]
+    assert "a rank is odd" in one.screen()[-1]
 
 
 def test_all_jobs_have_a_line_each_those_in_need_first(
@@ -201,12 +203,13 @@ def test_all_jobs_have_a_line_each_those_in_need_first(
         put_job(f"well-{number}", live())
     put_job("broken", live(state="failed", ended_at=utc_now(), guardian=None))
     put_job("stuck", live(state="hung"))
-    one = terminal("--watch", rows=5)
-    wait_until(lambda: len(one.screen()) == 4, what="four lines")
-    broken, stuck, well, more = one.screen()
-    assert broken.startswith("broken  failed") and stuck.startswith("stuck  hung")
-    assert well.startswith("well-") and "41.0%" in well
-    assert more == "and 5 more (ddptop ls)"
+    one = terminal("--watch", rows=6)
+    wait_until(lambda: len(one.screen()) == 5, what="five lines")
+    head, broken, stuck, well, more = one.screen()
+    assert head.split()[:2] == ["state", "job"]
+    assert broken.split()[:3] == ["✗", "failed", "broken"] and "‖ hung" in stuck
+    assert "well-" in well and "41.0%" in well
+    assert more == " and 5 more (ddptop ls)"
 
 
 def test_without_a_terminal_each_change_is_one_line(
@@ -225,8 +228,8 @@ def test_without_a_terminal_each_change_is_one_line(
         one.kill()
         one.wait()
     first, second = out.read_text().splitlines()
-    assert first.startswith("train: running") and " | 4 ranks  2 steps/s" in first
-    assert second.startswith("train: finished") and ESC not in first + second
+    assert first.startswith("train ● running 2 steps/s") and " | loss 2.5000" in first
+    assert second.startswith("train ✓ finished") and ESC not in first + second
 
 
 HUNG_UP = """
@@ -262,7 +265,7 @@ def test_what_did_not_change_is_not_said_again() -> None:
     out = io.StringIO()
     screen = Inline(out)
     for text in ("a", "a", "b", "b", "a"):
-        screen.show([[(text, "bad")], [("x", "")]])
+        screen.show([((text, "bad"),), (("x", ""),)])
     assert out.getvalue() == "a | x\nb | x\na | x\n"
 
 
@@ -295,29 +298,10 @@ def test_job_removed_meanwhile_is_reported(
 ) -> None:
     folder = put_job("train", live())
     one = terminal("train", "--watch", "--interval", "0.1")
-    wait_until(lambda: len(one.screen()) == 3, what="three lines")
+    wait_until(lambda: len(one.screen()) >= 4, what="its lines")
     folder.spec_file.unlink()
     wait_until(one.ended, what="its end")
     assert one.status == 3 and "train was removed" in one.sent
-
-
-def test_what_does_not_fit_is_left_out_from_the_end() -> None:
-    parts = [("train: running", "good"), ("41 %", ""), ("1m left", ""), ("attempt 2", "warn")]
-    assert [text for text, _ in fit(parts, 80)] == [text for text, _ in parts]
-    assert [text for text, _ in fit(parts, 34)] == ["train: running", "41 %", "attempt 2"]
-    assert [text for text, _ in fit(parts, 8)] == ["train: …"]
-    wide = clip("訓練の仕事", 6)
-    assert wide == "訓練…" and cells(wide) == 5
-
-
-def test_the_odd_one_is_named_in_words() -> None:
-    def words(ranks: list[RankSample], *marks: tuple[str, int]) -> str:
-        alerts = [Alert(id=id_, severity="info", ranks=[number], message="m", since=utc_now())
-                  for id_, number in marks]  # fmt: skip
-        return odd_one(ranks, [], alerts)
-
-    assert words(ranks(slow=3)) == "", "no alert names it"
-    assert words(ranks(slow=3), ("straggler", 3)) == "rank 3: 80% slower"
 
 
 def test_need_goes_before_age(ddptop_home: Path) -> None:
@@ -328,6 +312,6 @@ def test_need_goes_before_age(ddptop_home: Path) -> None:
     put_job("alarmed", live(alerts=[alert]))
     put_job("done", {"state": "finished", "ended_at": utc_now()})
     put_job("stuck", live(state="hung"))
-    assert [job.name for job in by_need(map(own_job, read_all()[0]), utc_now())] == [
+    assert [one.job.name for one in ranked(map(own_job, read_all()[0]), utc_now())] == [
         *("failed", "stuck", "alarmed", "well", "done", "old")
     ], "the order of the overview"

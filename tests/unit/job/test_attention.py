@@ -6,24 +6,24 @@ import msgspec
 import pytest
 from ddptop.draw.launchers import about
 from ddptop.job.figures.columns import fit_columns
-from ddptop.job.figures.jobs import by_text, calm_duration, columns_for, job_row
+from ddptop.job.figures.jobs import by_text, calm_duration, columns_for
 from ddptop.job.help import explain_job
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job, foreign_job
 from ddptop.job.status import (
     Attention,
-    Listed,
+    Need,
     attention,
     brief_place,
-    listed,
     next_step,
+    ranked,
+    seen_key,
     short_cause,
     state_of,
 )
-from ddptop.job.urgency import Need, by_need, judge, seen_key
 from tests.support import fake_foreign, fake_gpus
 from tests.support.fake_home import NOW, ago, snapshot_of, spec_of
-from tests.support.own_views import rank, read, view_of
+from tests.support.own_views import rank, read, row_of, view_of
 
 from ddptop_runner.model.snapshot import Alert, Cause
 
@@ -71,18 +71,17 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
         job("crashed", "failed", 400, cause=RAISED),
         job("crashed-long-ago", "failed", 99_000, cause=RAISED),
     ]
-    order = [one.view.name for one in listed(views, NOW, (), "need")]
+    order = [one.job.name for one in ranked(views, NOW, (), "need")]
     assert order == [
         *("crashed", "stuck", "lost", "bad", "warned", "slow", "calm", "young", "queued"),
         *("newer", "old", "crashed-long-ago"),
     ]
-    assert [view.name for view in by_need(views, NOW)] == order, "status --watch has the same"
     seen = {seen_key(view) for view in views if view.name in ("crashed", "lost")}
-    order = [one.view.name for one in listed(views, NOW, seen, "need")]
+    order = [one.job.name for one in ranked(views, NOW, seen, "need")]
     assert order[:2] == ["stuck", "bad"]
     assert order[-5:] == ["lost", "crashed", "newer", "old", "crashed-long-ago"]
     again = {("crashed", ago(100_000))}  # it was opened after an earlier failure
-    assert listed(views, NOW, again, "need")[0].view.name == "crashed"
+    assert ranked(views, NOW, again, "need")[0].job.name == "crashed"
 
 
 def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
@@ -96,7 +95,7 @@ def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
     assert attention(other, NOW).sentence == "▲ GPU 3 is hot (for 1m; 1 more)"
 
 
-def test_own_jobs_come_before_those_of_others_that_need_as_much() -> None:
+def test_own_jobs_come_before_foreign_ones() -> None:
     theirs, ill = foreign_job(fake_foreign.healthy()), foreign_job(fake_foreign.with_findings())
     views = [
         theirs,
@@ -106,8 +105,8 @@ def test_own_jobs_come_before_those_of_others_that_need_as_much() -> None:
     ]
     needs = {view.name: attention(view, NOW).need for view in views}
     assert needs[theirs.name] == needs["calm"] and needs[ill.name] == needs["bad"]
-    order = [one.view.name for one in listed(views, NOW, (), "need")]
-    assert order == ["bad", ill.name, "calm", theirs.name]
+    order = [one.job.name for one in ranked(views, NOW, (), "need")]
+    assert order == ["bad", "calm", ill.name, theirs.name]
 
 
 def test_other_orders() -> None:
@@ -116,7 +115,7 @@ def test_other_orders() -> None:
     views[1] = job("A", age_s=300, ranks=[rank(0, gpu=1)])
 
     def order(by: str) -> list[str]:
-        return [one.view.name for one in listed(views, NOW, (), by)]
+        return [one.job.name for one in ranked(views, NOW, (), by)]
 
     assert order("name") == ["A", "b", "c"]
     assert order("started") == ["b", "c", "A"]
@@ -207,8 +206,8 @@ def test_foreign_jobs_are_shown_as_far_as_known(frozen: object) -> None:
     assert attention(healthy, NOW).sentence == "no problems detected"
     assert attention(foreign_job(fake_foreign.with_findings()), NOW).need is Need.ERROR
     ending = msgspec.structs.replace(healthy, stopping="SIGINT sent")
-    assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "dim")
-    assert judge(ending, NOW).why == "stopping" and state_of(ending)[0] == "◌ stopping"
+    assert attention(ending, NOW) == Attention(ending, Need.RUNNING, "SIGINT sent", "dim")
+    assert state_of(ending)[0] == "◌ stopping"
     gone = foreign_job(fake_foreign.gone())
     assert attention(gone, NOW).need is Need.ENDED
     assert attention(gone, NOW).sentence.startswith("1m ago: its processes have exited")
@@ -233,7 +232,7 @@ def test_places_are_brief() -> None:
 
 def test_what_to_do_next() -> None:
     def step(view: Job, *, readonly: bool = False) -> str:
-        return next_step(view, attention(view, NOW), readonly=readonly)
+        return next_step(attention(view, NOW), readonly=readonly)
 
     failed = job("a", "failed", cause=RAISED)
     assert step(failed) == "e: cause and evidence; l: logs; R: relaunch"
@@ -246,24 +245,19 @@ def test_what_to_do_next() -> None:
 
 def test_a_row_has_the_sentence_the_trend_and_a_mark() -> None:
     view = job("a", ranks=[rank(0, loss=2.5, loss_state="ok")])
-    one = Listed(view, attention(view, NOW))
-    row = job_row(one, NOW, None, LossTrend("rising", 60.0, 0.1), marked=True)
+    row = row_of(view, trend=LossTrend("rising", 60.0, 0.1), marked=True)
     assert row["loss"] == (("2.5000 ", ""), ("↗", "warn"))
     assert row["job"] == (("◆ ", "chosen"), ("a", "strong"))
     ended = job("b", "failed", 400, cause=RAISED)
-    row = job_row(Listed(ended, attention(ended, NOW)), NOW)
+    row = row_of(ended)
     assert row["why"][0][1] == "bad"
-    looked_at = attention(ended, NOW, {seen_key(ended)})
-    assert job_row(Listed(ended, looked_at), NOW)["why"][0][1] == "dim"
+    assert row_of(ended, {seen_key(ended)})["why"][0][1] == "dim"
 
 
 def test_a_row_names_the_hosts_of_a_job_on_several_unless_there_is_trouble() -> None:
     ranks = [msgspec.structs.replace(rank(number), host=host) for number, host in enumerate("abc")]
     calm, hot = (job("a", ranks=ranks, alerts=alerts) for alerts in ([], [alert("error")]))
-    shown = [
-        "".join(text for text, _ in job_row(Listed(one, attention(one, NOW)), NOW)["why"])
-        for one in (calm, hot)
-    ]
+    shown = ["".join(text for text, _ in row_of(one)["why"]) for one in (calm, hot)]
     assert [text.startswith("a, b, c: ") for text in shown] == [True, False], shown
 
 
@@ -287,9 +281,9 @@ def test_the_sentence_has_what_the_other_columns_leave(cells: int) -> None:
 def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
     view = read(fake_gpus.eight_gpu_ranks(frozen))
     trend = LossTrend("falling", 430.0, -0.03)
-    told = dict(explain_job(Listed(view, attention(view, NOW)), trend, NOW))
+    told = dict(explain_job(attention(view, NOW), trend, NOW))
     assert told["llama-ft: ● running"].startswith("Taking steps")
-    assert "25% of the run" in told["progress"]
+    assert "24.7% of the run" in told["progress"]
     assert "↘: falling over the last 7m" in told["loss"]
     assert "0% is even" in told["uneven"]
 

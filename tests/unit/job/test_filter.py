@@ -97,8 +97,8 @@ def test_spans_of_time_have_units() -> None:
 
 
 def test_jobs_and_ranks_have_the_facts_that_can_be_asked_for(frozen: object) -> None:
-    own = job_facts(read(fake_gpus.eight_gpu_ranks(frozen)), "ada", NOW, "rank 5 is slow")
-    foreign = job_facts(record.foreign_job(fake_foreign.with_findings()), "alice", NOW)
+    own = job_facts(read(fake_gpus.eight_gpu_ranks(frozen)), NOW, "rank 5 is slow")
+    foreign = job_facts(record.foreign_job(fake_foreign.with_findings()), NOW)
     rank = rank_facts(RankSample(rank=3, local_rank=3, host="a", gpu=3, loss=2.0, state="hung"))
     for facts, words in ((own, JOB_WORDS), (foreign, JOB_WORDS), (rank, RANK_WORDS)):
         assert set(facts.fields) == set(words.fields)

@@ -6,13 +6,13 @@ import json
 
 import pytest
 from ddptop.commands import status
-from ddptop.commands.status_watch import job_line, job_lines
+from ddptop.commands.status_watch import job_lines
 from ddptop.draw import header
 from ddptop.job import status as status_text
-from ddptop.job.figures.jobs import PlainJob, loss_cell, plain_table
+from ddptop.job.figures.jobs import Subject, loss_cell, plain_table
 from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job
-from ddptop.job.status import attention, pause_sentence, pause_state, plain_status, state_of
+from ddptop.job.status import attention, pause_sentence, state_of
 from ddptop.style import plain
 from tests.support.fake_home import NOW, ago
 from tests.support.own_views import engine_view, rank, view_of
@@ -38,29 +38,27 @@ def view(
 
 WHY = "rank 0 saves a checkpoint"
 PAUSES = {
-    # state -> (text, style in the interface, color in plain lines)
-    "no_step": ("no step for 25 s", "busy", ""),
-    "stalled": ("stalled for 25 s", "warn", "warn"),
+    # state -> (text, style)
+    "no_step": ("no step for 25 s", "busy"),
+    "stalled": ("stalled for 25 s", "warn"),
 }
+SYMBOLS = {"no_step": "◌", "stalled": "▲"}
 
 
 @pytest.mark.parametrize("state", PAUSES)
 def test_the_same_words_everywhere(state: str) -> None:
-    told, style, color = PAUSES[state]
+    told, style = PAUSES[state]
     one = view(state, reason=WHY)
     (alive, _, learning, *_) = header.header_lines(one, NOW, 160, FALLING)
     assert told in plain(alive) and WHY in plain(alive)
     assert "steps/" not in plain(alive) and "last step" not in plain(alive)
     assert "trend n/a" in plain(learning) and "falling" not in plain(learning)
-    assert pause_state(one.snapshot.pause, NOW)[1] == style
-    assert state_of(one, NOW)[1] == style
+    assert state_of(one) == (f"{SYMBOLS[state]} {state.replace('_', ' ')}", style)
     assert loss_cell(one.snapshot, None)[-1] == (" ", "")
-    lines = job_lines(one, job_status(engine_view(one)))
-    assert color in ("", "warn") and lines[0][0][0].endswith(told)
-    assert (WHY, "") in lines[0]
-    assert not any("steps/s" in text for line in lines for text, _ in line)
-    assert job_line(one, job_status(engine_view(one)))[1][0] == told
-    assert f": {told} ({WHY})" in status.describe(one, job_status(engine_view(one)))
+    assert f"{told}: {WHY}" in attention(one, NOW).sentence
+    lines = [plain(line) for line in job_lines(one, 160)]
+    assert told in lines[0] and WHY in lines[0] and "steps/s" not in "".join(lines)
+    assert f"{told}, {WHY}" in status.describe(one)
 
 
 @pytest.mark.parametrize("state", PAUSES)
@@ -73,9 +71,7 @@ def test_the_time_to_the_verdict_is_everywhere_without_alarm(state: str) -> None
     assert said.sentence.endswith(f"{PAUSES[state][0]}: {told}")
     assert said.style == ("warn" if state == "stalled" else "dim")
     assert told in plain(header.header_lines(one, NOW, 160, FALLING)[0])
-    assert (told, "") in job_lines(one, job_status(engine_view(one)))[0]
-    assert f"({told})" in status.describe(one, job_status(engine_view(one)))
-    assert plain_status(one, NOW) == told
+    assert told in plain(job_lines(one, 160)[0]) and told in status.describe(one)
     assert json.loads(encode(job_row(engine_view(one))))["pause"]["verdict"] == "restart"
 
 
@@ -98,11 +94,7 @@ def test_json_has_it_with_the_state_and_null_during_steps() -> None:
 
 def test_hung_job_is_reported_as_before() -> None:
     one = view("hung", "hung")
-    assert state_of(one, NOW) == status_text.job_state("hung")
+    assert state_of(one) == status_text.job_state("hung")
     assert "‖ hung" in plain(header.header_lines(one, NOW, 160, FALLING)[0])
-    assert job_status(engine_view(one)).pause.state == "hung"
-    rows = [
-        PlainJob(job_row(engine_view(each)), NOW) for each in (one, view(None), view("stalled"))
-    ]
-    states = [row[1] for row in plain_table(rows, "ls")[1]]
-    assert states[:2] == ["hung", "running"] and states[2].startswith("stalled ")
+    rows = [Subject(attention(each, NOW), NOW, None) for each in (one, view(None), view("stalled"))]
+    assert [row[1] for row in plain_table(rows, "ls")[1]] == ["hung", "running", "stalled"]

@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ddptop.charts.axis import View
 from ddptop.charts.curves import ChartOptions, Curve, Curves, draw_curves
-from ddptop.charts.loss import curves_of
-from ddptop.charts.window import View
+from ddptop.charts.plots import curves_of
 from ddptop.job.series import ChartData, Points, middle_of
 
 from ddptop_runner.store.history import HistoryReader

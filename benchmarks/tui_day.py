@@ -32,9 +32,8 @@ KEYS = ("\r", "v", "l", "e", "p", "?", "a", "y", "w", "+", "-", "]", "t", *["\x1
 """None of these keys affects a job."""
 
 VIEWER = """
-import datetime as dt, os, sys
-from ddptop.tui.process import wait_with_garbage
-wait_with_garbage()
+import datetime as dt, gc, os, sys
+gc.disable()
 from ddptop.tui.app import DdptopApp
 from ddptop_runner.job import registry
 asks, answers, counted, now_s = *map(int, sys.argv[1:4]), [float(sys.argv[4])]

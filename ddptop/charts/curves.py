@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.charts.axis import Reading, Scale, value_label
+from ddptop.charts.axis import Reading, Scale, View, value_label
 from ddptop.charts.braille import DOTS_Y, Canvas
 from ddptop.charts.frame import (
     MARKER,
@@ -31,7 +31,6 @@ from ddptop.charts.frame import (
     value_range,
     without_top,
 )
-from ddptop.charts.window import View
 from ddptop.job.keys import key
 from ddptop.job.series import Columns, Frame, Points, bin_points
 from ddptop.style import Line, join, line

@@ -14,17 +14,19 @@ from typing import Protocol
 import msgspec
 
 from ddptop.charts.axis import (
+    Area,
     Reading,
     Scale,
+    View,
     axis_line,
     axis_words,
     log_ticks,
     reading,
     value_label,
     value_ticks,
+    visible,
 )
 from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
-from ddptop.charts.window import Area, View, visible
 from ddptop.job.series import Columns, Frame
 from ddptop.style import Line, Span, cells_of, line, wrap
 from ddptop.style import width as cells_in

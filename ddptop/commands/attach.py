@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -39,9 +40,7 @@ def run(
         UsageError: stderr, on which the screen is drawn, is not a suitable terminal.
     """
     terminal.check()
-    from ddptop.tui.process import wait_with_garbage
-
-    wait_with_garbage()
+    gc.disable()  # until the first frame: it would take a tenth of that time in vain
     from ddptop.tui.app import app_with
     from ddptop.tui.settings import read_settings
     from ddptop.tui.textual_gaps import TerminalDriver

@@ -10,11 +10,11 @@ import signal
 import sys
 
 from ddptop.output import put
-from ddptop.serve.doors import is_loopback, new_token
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.host import procs
 
 DEFAULT_PORT = 8425
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NEEDED = ("textual_serve", "aiohttp")
 
 
@@ -30,14 +30,14 @@ def run(host: str, port: int, actions: bool) -> int:
         UsageError: the extra is not installed, the address is not a loopback address, or the port
             is not available.
     """
-    if not is_loopback(host):
+    if host not in LOOPBACK:
         raise UsageError(
             f"--host {host} is not a loopback address; anyone who can connect can read all logs",
             f"remove --host, and run on the other machine: {_tunnel(port or DEFAULT_PORT)}",
         )
     if any(importlib.util.find_spec(name) is None for name in NEEDED):
         raise UsageError("serve requires textual-serve", "run pip install 'ddptop[serve]'")
-    from ddptop.serve.server import serve
+    from ddptop.serve.server import new_token, serve
 
     token = new_token()
 

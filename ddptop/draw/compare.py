@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ddptop.charts.compared import name_of
 from ddptop.charts.curves import form_of, unit_of
+from ddptop.charts.plots import name_of
 from ddptop.job.compare import (
     LETTERS,
     LOSS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddptop.charts.spark import spark
+from ddptop.charts.braille import spark
 from ddptop.draw.panels import short_name
 from ddptop.job.figures.columns import Cell, Column, Row
 from ddptop.job.figures.devices import FIELD_NAMES, FIGURES, known

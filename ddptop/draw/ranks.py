@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.charts.spark import bridged, cells_of, limits, spark
+from ddptop.charts.braille import bridged, cells_of, limits, spark
 from ddptop.draw.devices import device_trouble
 from ddptop.draw.panels import short_name
 from ddptop.job.figures.devices import heat

@@ -1,11 +1,18 @@
-"""The web server: one page, its static files, and one viewer process per websocket."""
+"""The web server: one page, its static files, and one viewer process per websocket.
+
+The token in the path keeps out other users of this machine. Pages of other origins and names that
+an attacker points at this machine (DNS rebinding) do not have it either; `Host` and `Origin` are
+checked as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
 import logging
+import secrets
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,11 +25,11 @@ from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
 from ddptop.output import info
-from ddptop.serve.doors import REFUSED, may_enter
 from ddptop_runner.base.start import own_command
 
 if TYPE_CHECKING:
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 
 HERE = Path(__file__).parent
 STATIC = Path(textual_serve.__file__).parent / "static"
@@ -267,3 +274,42 @@ async def serve(
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()
+
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+TOKEN_BYTES = 24
+
+REFUSED = "403: missing token; use the full URL that `ddptop serve` printed\n"
+
+
+def new_token() -> str:
+    """A random token that is safe in a URL."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def knows_token(path: str, token: str) -> bool:
+    """Whether the path's first part is the token; compared in constant time."""
+    first = path.removeprefix("/").partition("/")[0]
+    return hmac.compare_digest(first.encode("utf-8", "replace"), token.encode())
+
+
+def is_local_host(header: str | None) -> bool:
+    """Whether a `Host` header names this machine; the port may differ, as with ssh -L."""
+    if not header:
+        return False
+    name, colon, port = header.rpartition(":")
+    if not colon or port.endswith("]"):
+        name, port = header, "0"
+    return name.lower() in LOCAL_NAMES and port.isdigit()
+
+
+def is_own_origin(origin: str | None, host: str | None) -> bool:
+    """Whether the page that requests a websocket came from here; browsers always send `Origin`."""
+    return bool(origin) and bool(host) and origin == f"http://{host}"
+
+
+def may_enter(path: str, token: str, host: str | None, origin: str | None, *, socket: bool) -> bool:
+    """Whether to answer a request."""
+    if not (knows_token(path, token) and is_local_host(host)):
+        return False
+    return is_own_origin(origin, host) if socket or origin else True

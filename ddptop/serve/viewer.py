@@ -6,6 +6,7 @@ The server starts it with the size of the tab's terminal as arguments; it exits 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 
 
@@ -17,9 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--actions", action="store_true")
     options = parser.parse_args(arguments)
     os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, when Textual is imported
-    from ddptop.tui.process import wait_with_garbage
-
-    wait_with_garbage()
+    gc.disable()  # until the first frame: it would take a tenth of that time in vain
     from ddptop.serve.driver import TabDriver
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # must not be passed on to jobs launched from here

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from ddptop.charts.window import Axis
+from ddptop.charts.axis import Axis
 from ddptop.job.compare import Comparison, LossCurve, Run, compare
 from ddptop.job.record import Job
 from ddptop.job.series import Points

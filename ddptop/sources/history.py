@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.charts.window import Axis
+from ddptop.charts.axis import Axis
 from ddptop.job import loss_trend
 from ddptop.job.attempts import offsets_of
 from ddptop.job.loss_trend import LossTrend

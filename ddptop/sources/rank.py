@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from ddptop.charts.curves import Curve, Curves
-from ddptop.charts.devices import device_curves
+from ddptop.charts.plots import device_curves
 from ddptop.job.ranks import device_of
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, Frame, Points

@@ -255,7 +255,7 @@ def start(app: DdptopApp, view: Job, name: str) -> None:
                 app.collector.ask()
             _carry_out(app, view.name, operation)
 
-    from ddptop.tui.screens.confirm import ConfirmScreen
+    from ddptop.tui.screens.dialogs import ConfirmScreen
 
     question = ConfirmScreen(operation.question, operation.effect, operation.verb)
     app.push_screen(question, answered)
@@ -330,7 +330,7 @@ def show_evidence(app: DdptopApp, view: Job, attempt: int | None) -> None:
 def _read_into(
     app: DdptopApp, title: str, hint: str, read: Callable[[], list[tuple[str, str]]]
 ) -> None:
-    from ddptop.tui.screens.sections import SectionsScreen
+    from ddptop.tui.screens.dialogs import SectionsScreen
 
     screen = SectionsScreen(title, hint)
     app.push_screen(screen)

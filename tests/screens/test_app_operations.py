@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.dialogs import ConfirmScreen, SectionsScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
-from ddptop.tui.screens.sections import SectionsScreen
 from tests.support import fake_home
 from tests.support.driving import look, said, settle, until
 from textual.screen import Screen

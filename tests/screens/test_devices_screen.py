@@ -9,10 +9,10 @@ import pytest
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.devices import DevicesScreen
+from ddptop.tui.screens.dialogs import SectionsScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.screens.sections import SectionsScreen
 from tests.support import fake_foreign, fake_gpus
 from tests.support.driving import keys_shown, look, said, settle, shown, until
 from tests.support.fake_device_history import write_gpu_history

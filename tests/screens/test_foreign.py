@@ -13,9 +13,9 @@ from ddptop.sources import foreign as foreign_source
 from ddptop.sources.foreign import ForeignSource
 from ddptop.sources.history import ChartQuery
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.dialogs import SectionsScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.screens.sections import SectionsScreen
 from tests.support import fake_foreign, fake_home
 from tests.support.driving import keys_shown, look, said, settle, shown, until
 from tests.support.fake_foreign import FakeWorld

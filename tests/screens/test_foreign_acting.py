@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ddptop.draw.launchers import stopping_words
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.dialogs import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from tests.support import fake_foreign, fake_home

@@ -16,7 +16,7 @@ from tests.support.driving import settle, until
 
 HELD = """
 import gc, psutil
-from ddptop.tui.process import give_back
+from ddptop.tui.app import give_back
 rss = lambda: psutil.Process().memory_info().rss
 held = [bytes(1000 + index % 7) for index in range(60_000)]
 last = held[-1]  # what is free below it stays with the C library

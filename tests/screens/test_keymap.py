@@ -11,7 +11,7 @@ import ddptop
 from ddptop.job import keys
 from ddptop.job.keys import BY_ID
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.dialogs import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.settings import parse

@@ -6,9 +6,9 @@ import re
 
 import msgspec
 import pytest
+from ddptop.charts.axis import View
 from ddptop.charts.curves import ChartOptions, Curve, Curves, draw_curves
-from ddptop.charts.loss import curves_of
-from ddptop.charts.window import View
+from ddptop.charts.plots import curves_of
 from ddptop.job.keys import BACK, CHART
 from ddptop.job.series import ChartData, Points, middle_of
 from ddptop.sources.history import ChartQuery

@@ -12,7 +12,7 @@ from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.devices import DevicesScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.widgets.filter_bar import FilterBar
+from ddptop.tui.widgets.bars import FilterBar
 from ddptop.tui.widgets.jobs import JobsTable
 from tests.support import fake_foreign, fake_gpus, fake_home
 from tests.support.driving import look, said, settle, shown, until

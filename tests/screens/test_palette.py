@@ -11,7 +11,7 @@ from ddptop.job.keys import SCREENS
 from ddptop.style import plain, width
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, ChartProvider, Command, CommandProvider, JobProvider
-from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.dialogs import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen

@@ -9,11 +9,11 @@ from ddptop.sources.rank import RankAnswer
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.devices import DevicesScreen
+from ddptop.tui.screens.dialogs import SectionsScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.sections import SectionsScreen
 from tests.support import fake_foreign, fake_home, fake_ranks
 from tests.support.driving import look, settle, shown, until
 

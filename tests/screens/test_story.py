@@ -10,9 +10,9 @@ from ddptop.sources.history import JobHistory
 from ddptop.sources.story import StorySource
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.dialogs import SectionsScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.screens.sections import SectionsScreen
 from ddptop.tui.screens.story import StoryScreen
 from tests.support import fake_home, fake_story
 from tests.support.driving import keys_shown, look, said, settle, shown, until

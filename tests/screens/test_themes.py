@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.charts.compared import STYLES
+from ddptop.charts.plots import STYLES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.settings import Interface, Memory, Settings, parse
 from ddptop.tui.themes import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN

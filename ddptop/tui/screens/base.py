@@ -12,7 +12,7 @@ from textual.dom import NoScreen
 from textual.reactive import var
 from textual.widget import Widget
 
-from ddptop.charts.window import View
+from ddptop.charts.axis import View
 from ddptop.draw.header import cost
 from ddptop.job.findings import findings
 from ddptop.job.ranks import device_uuid
@@ -169,7 +169,7 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
             sections: the pairs.
             look_again: returns the hint and sections after each poll; None: they never change.
         """
-        from ddptop.tui.screens.sections import SectionsScreen
+        from ddptop.tui.screens.dialogs import SectionsScreen
 
         self.app.push_screen(SectionsScreen(title, hint, sections, look_again))
 

@@ -8,10 +8,9 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from ddptop.charts.axis import window_label
+from ddptop.charts.axis import View, window_label
 from ddptop.charts.curves import Curves
-from ddptop.charts.devices import figures_of
-from ddptop.charts.window import View
+from ddptop.charts.plots import figures_of
 from ddptop.job.help import explain_device
 from ddptop.job.keys import SCREENS
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery

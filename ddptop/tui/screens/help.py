@@ -17,7 +17,7 @@ from ddptop.job.keys import EVERYWHERE, HELP, MOVING, SCREENS, Key
 from ddptop.style import Line, line, pad, plain, rule, wrap
 from ddptop.tui.keymap import bindings
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.screens.sections import PagerScreen
+from ddptop.tui.screens.dialogs import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
 
 MOUSE = (

@@ -26,10 +26,9 @@ from ddptop.sources.query import Followed, Look
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
-from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
+from ddptop.tui.widgets.bars import FilterBar, KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, LossChart
 from ddptop.tui.widgets.devices import DeviceDetails, DevicesTable
-from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pane import LogPane

@@ -19,10 +19,9 @@ from ddptop.sources.overview import OverviewAnswer, OverviewQuery
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.bars import KeyBar, TitleBar
+from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.devices import DevicesTable
-from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.jobs import JobSentence, JobsTable, SlurmQueue
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.host import procs

@@ -8,7 +8,7 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from ddptop.charts.curves import Curves
-from ddptop.charts.devices import figures_of
+from ddptop.charts.plots import figures_of
 from ddptop.draw.ranks import fact_lines
 from ddptop.job.findings import guilty
 from ddptop.job.help import explain_rank, glossary

@@ -17,8 +17,7 @@ from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
-from ddptop.tui.widgets.bars import KeyBar, TitleBar
-from ddptop.tui.widgets.filter_bar import FilterBar
+from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
 from ddptop.tui.widgets.story import AttemptsTable, FoldedEventsTable, WhyPanel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural

@@ -8,7 +8,16 @@ from msgspec.structs import replace
 from textual import events
 from textual.message import Message
 
-from ddptop.charts.axis import window_label
+from ddptop.charts.axis import (
+    AXES,
+    Area,
+    View,
+    cursor_moved,
+    cursor_to,
+    panned,
+    window_label,
+    zoomed,
+)
 from ddptop.charts.curves import (
     MODES,
     USUAL_WEIGHT,
@@ -19,12 +28,42 @@ from ddptop.charts.curves import (
     units_of,
 )
 from ddptop.charts.frame import Chart
-from ddptop.charts.help import explain_figures, explain_loss
-from ddptop.charts.loss import LOSS, THROUGHPUT, curves_of, names_of, no_steps
-from ddptop.charts.window import AXES, Area, View, cursor_moved, cursor_to, panned, zoomed
+from ddptop.charts.plots import THROUGHPUT, curves_of, names_of, no_steps
+from ddptop.job.compare import LOSS
+from ddptop.job.help import texts
+from ddptop.job.keys import with_keys
 from ddptop.job.series import ChartData
 from ddptop.style import Line, rule
 from ddptop.tui.widgets.lines import DraggedView
+
+AXIS = ("┊", "gaps", "read values", "zoom")
+
+
+def entries(*names: str) -> list[tuple[str, str]]:
+    """Headings and texts on parts of a chart."""
+    return [(name, with_keys(texts().charts[name])) for name in names]
+
+
+def explain_loss(name: str, options: ChartOptions, *, by_step: bool) -> list[tuple[str, str]]:
+    """Explain the loss chart."""
+    lines = options.mode if name in (LOSS, THROUGHPUT) else "metric"
+    extra = {
+        "smoothing": bool(options.smoothing),
+        "log scale": options.logarithmic,
+        "peak": name == LOSS and not options.logarithmic,
+        "by step": by_step,
+    }
+    return [
+        (name, with_keys(texts().loss_lines[lines])),
+        *entries("metrics", "✕", *(name for name, is_on in extra.items() if is_on), *AXIS),
+    ]
+
+
+def explain_figures(data: Curves) -> list[tuple[str, str]]:
+    """Explain a chart of several figures."""
+    names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
+    return [("metrics", names), *entries("units", *AXIS)]
+
 
 PAN_CELLS = 10
 """Cells that the cursor moves at once when the whole run is shown."""

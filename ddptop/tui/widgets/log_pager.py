@@ -11,9 +11,18 @@ from textual.binding import Binding
 from textual.message import Message
 
 from ddptop.job.keys import MOVING, key
-from ddptop.logs.drawing import Shape, label_width, row_line, shape_of, text_cells, thumb
+from ddptop.logs.drawing import (
+    LEVEL_WORDS,
+    Shape,
+    empty_lines,
+    label_width,
+    other_logs,
+    row_line,
+    shape_of,
+    text_cells,
+    thumb,
+)
 from ddptop.logs.messages import LogMissing, LogRead, LogRow, Page, PageRead, Places, PlacesRead
-from ddptop.logs.titles import LEVEL_WORDS, empty_lines, other_logs
 from ddptop.style import Line, cells_of, fit, line
 from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView

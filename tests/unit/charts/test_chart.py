@@ -6,12 +6,12 @@ import itertools
 import re
 
 import pytest
-from ddptop.charts.axis import Scale
+from ddptop.charts.axis import Scale, View
 from ddptop.charts.braille import Canvas
 from ddptop.charts.curves import WEIGHTS, ChartOptions, draw_curves
 from ddptop.charts.frame import Chart, tick_rows, value_range, without_top
-from ddptop.charts.loss import LOSS, THROUGHPUT, VALIDATIONS, curves_of, rates
-from ddptop.charts.window import View
+from ddptop.charts.plots import THROUGHPUT, VALIDATIONS, curves_of, rates
+from ddptop.job.compare import LOSS
 from ddptop.job.series import ChartData, Points, bin_points, middle_of
 from ddptop.style import Line, plain
 from hypothesis import given, settings

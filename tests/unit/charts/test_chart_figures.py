@@ -6,9 +6,10 @@ import math
 import random
 
 import pytest
+from ddptop.charts.axis import View
 from ddptop.charts.curves import MODES, ChartOptions, Curve, Curves, draw_curves
-from ddptop.charts.loss import LOSS, THROUGHPUT, curves_of
-from ddptop.charts.window import View
+from ddptop.charts.plots import THROUGHPUT, curves_of
+from ddptop.job.compare import LOSS
 from ddptop.job.series import ChartData, Points, middle_of
 from ddptop.style import plain
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from ddptop.charts.axis import View
 from ddptop.charts.curves import ChartOptions, draw_curves
-from ddptop.charts.loss import curves_of, no_steps
-from ddptop.charts.window import View
+from ddptop.charts.plots import curves_of, no_steps
 from ddptop.job.series import ChartData, Points, by_step, restarts
 from ddptop.style import plain
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from ddptop.charts.axis import AxisWords, axis_line, exact_label, step_label, ticks
-from ddptop.charts.curves import WEIGHTS, next_weight, smoothed
-from ddptop.charts.window import (
+from ddptop.charts.axis import (
     TIME_SPANS,
     Area,
+    AxisWords,
     View,
+    axis_line,
     cursor_moved,
     cursor_to,
+    exact_label,
     panned,
+    step_label,
+    ticks,
     visible,
     zoomed,
 )
+from ddptop.charts.curves import WEIGHTS, next_weight, smoothed
 from ddptop.style import plain
 
 HOUR = Area(left=8, cells=100, since=0.0, until=3600.0, first=0.0, last=3600.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ddptop.charts import spark
+from ddptop.charts import braille
 from ddptop.draw.ranks import GAP, LEAST_BOX, around, card_lines, grid, known_rows
 from ddptop.job.outliers import oddity, severity, verdict, worst_first
 from ddptop.job.series import Points
@@ -180,9 +180,9 @@ class TestCard:
             number: Points(t=[0, 100, 200], low=[], mean=[value] * 3, high=[])
             for number, value in ((0, 1.0), (1, 4.0))
         }
-        assert spark.limits(points, from_zero=True) == (0.0, 4.0)
+        assert braille.limits(points, from_zero=True) == (0.0, 4.0)
         low, high = (
-            spark.spark(spark.bridged(spark.cells_of(points[n], 0, 200, 4), 4), 0.0, 4.0)
+            braille.spark(braille.bridged(braille.cells_of(points[n], 0, 200, 4), 4), 0.0, 4.0)
             for n in (0, 1)
         )
         assert (low, high) == ("⠤⠤", "⠉⠉")
@@ -193,7 +193,7 @@ class TestCard:
         assert around([], [], NOW, True, points, 20.0).since == 1010.0
 
     def test_a_gap_in_a_curve_stays_one(self) -> None:
-        assert spark.spark([0.0, 0.0, None, None, 1.0, 1.0], 0.0, 1.0) == "⣀ ⠉"
+        assert braille.spark([0.0, 0.0, None, None, 1.0, 1.0], 0.0, 1.0) == "⣀ ⠉"
 
 
 class TestOdd:

@@ -7,8 +7,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from ddptop.charts.compared import compared_curves, without_steps
 from ddptop.charts.curves import ChartOptions, draw_curves
+from ddptop.charts.plots import compared_curves, without_steps
 from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
 from ddptop.job.compare import LOSS, LossCurve, Run, Standing, compare
 from ddptop.job.report import report

@@ -86,6 +86,7 @@ def test_a_slow_rank_is_compared_with_the_others_only(ranks: int, slow_ranks: li
     assert slow(samples) == pytest.approx(dict.fromkeys(slow_ranks, 0.03))
     message = straggler_finding(samples, slow(samples)).message
     assert "(median of the others: 50 ms), costing 30% of each step" in message
+    assert (": it is busy" if len(slow_ranks) == 1 else ": rank 1 is busy") in message
 
 
 def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:

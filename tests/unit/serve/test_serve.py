@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 from ddptop.commands import serve as command
-from ddptop.serve import doors
 from tests.support.builders import put_job
 
 from ddptop_runner.base.errors import UsageError
@@ -27,6 +26,7 @@ from ddptop_runner.model.snapshot import RankSample
 aiohttp = pytest.importorskip("aiohttp", reason="textual-serve is not installed")
 pytest.importorskip("textual_serve", reason="textual-serve is not installed")
 
+from ddptop.serve import server  # noqa: E402
 from tests.support.browser import chromium, find_chromium  # noqa: E402 - needs aiohttp
 
 WaitUntil = Callable[..., Any]
@@ -287,12 +287,12 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_only_names_of_this_machine_are_answered(header: str | None, local: bool) -> None:
-    assert doors.is_local_host(header) is local
+    assert server.is_local_host(header) is local
 
 
 def test_tokens_differ_and_are_long() -> None:
-    tokens = {doors.new_token() for _ in range(50)}
+    tokens = {server.new_token() for _ in range(50)}
     assert len(tokens) == 50 and min(map(len, tokens)) >= 32
-    assert doors.knows_token("/abc/ws", "abc") and doors.knows_token("/abc", "abc")
+    assert server.knows_token("/abc/ws", "abc") and server.knows_token("/abc", "abc")
     for path in ("/abcd/ws", "/ab/ws", "//abc", "/", "", "/ä/ws"):
-        assert not doors.knows_token(path, "abc"), path
+        assert not server.knows_token(path, "abc"), path

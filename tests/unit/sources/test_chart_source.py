@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
+from ddptop.charts.axis import View
 from ddptop.charts.curves import ChartOptions, draw_curves
-from ddptop.charts.loss import curves_of, no_steps
-from ddptop.charts.window import View
+from ddptop.charts.plots import curves_of, no_steps
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, Points
 from ddptop.sources import history

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from ddptop.charts.devices import figures_of
+from ddptop.charts.plots import figures_of
 from ddptop.draw.devices import small_curve, wasted_words
 from ddptop.job.record import Job
 from ddptop.job.series import DeviceHistory, Machine

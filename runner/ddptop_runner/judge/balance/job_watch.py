@@ -21,7 +21,12 @@ from ddptop_runner.base.units import is_or_are, name_ranks, step_time
 from ddptop_runner.judge import alerts
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import findings
-from ddptop_runner.judge.balance.imbalance import busy_s, median_of_others, seen
+from ddptop_runner.judge.balance.imbalance import (
+    STRAGGLER,
+    busy_s,
+    median_of_others,
+    seen,
+)
 from ddptop_runner.judge.training import findings as training
 from ddptop_runner.judge.training.window import Window
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
@@ -146,8 +151,9 @@ def straggler_finding(
     who = f"{name_ranks(numbers)}{where}"
     known = [rank for rank in ranks if rank.step_time_s is not None]
     why = _why(slowest, known, apart[worst], (cpu_waits or {}).get(worst))
-    message = f"{who} {is_or_are(numbers)} holding up the others: it {why}"
-    return Finding("straggler", "warning", message, numbers, hold_s=HOLD_S)
+    it = "it" if len(numbers) == 1 else f"rank {worst}"
+    message = f"{who} {is_or_are(numbers)} holding up the others: {it} {why}"
+    return Finding(STRAGGLER, "warning", message, numbers, hold_s=HOLD_S)
 
 
 def _apart(ranks: Sequence[RankSample], read: Read, share: float) -> list[tuple[RankSample, float]]:

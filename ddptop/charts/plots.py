@@ -1,23 +1,25 @@
-"""Selects the curves of a job's losses, throughput, or another value that it reports. Pure.
+"""Selects what each chart shows: a job's losses, compared losses, or a device's history. Pure.
 
-The default is the ranks' median on a dim band from the lowest to the highest rank, with outliers
-in the alert style. Eight lines in eight colors would share cells.
+The default of a job's losses is the ranks' median on a dim band from the lowest to the highest
+rank, with outliers in the alert style. Eight lines in eight colors would share cells.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from ddptop.charts.curves import ChartOptions, Curve, Curves, unit_of
-from ddptop.job.series import ChartData, Frame, Points, by_step, restarts
+from ddptop.job.compare import LETTERS, LOSS, Run
+from ddptop.job.series import ChartData, DeviceHistory, Frame, Points, by_step, restarts
 from ddptop.style import Line, line
 from ddptop_runner.base.units import deviation, name_ranks
+from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.words import is_validation_loss
 
-LOSS, THROUGHPUT = "loss", "throughput"
+THROUGHPUT = "throughput"
 VALIDATIONS = ("strong", "ok", "busy")
 """Styles of validation losses; also the most that are drawn."""
 NOTED = 3
@@ -190,4 +192,106 @@ def rates(points: Points) -> Points:
         step=[points.step[place] for place in kept],
         attempt=[points.attempt[place] for place in kept] if points.attempt else (),
         bucket_s=points.bucket_s,
+    )
+
+
+STYLES = ("median", "strong", "ok", "warn")
+"""Styles of the jobs' curves, in order, with colors that color-blind people can distinguish."""
+
+
+def name_of(place: int, run: Run) -> str:
+    """`A lin-lr1e-2`."""
+    return f"{LETTERS[place]} {run.job}"
+
+
+def _empty(runs: Sequence[Run], what: str) -> str:
+    if trouble := next((run.trouble for run in runs if run.trouble), None):
+        return trouble
+    names = " and ".join(run.job for run in runs)
+    if what != LOSS:
+        return f"no {what} found for {names}"
+    return f"no loss found for {names}; ddptop reads it from the probe, ddptop.report, or the log"
+
+
+def compared_curves(runs: Sequence[Run], what: str = LOSS, *, by_step: bool) -> Curves:
+    """One curve per job, interrupted only by that job's restarts: `A↻2` is attempt 2 of job A.
+
+    Args:
+        runs: the jobs.
+        what: the loss, or the name of a scalar.
+        by_step: whether the axis has steps, which all must have, or seconds since each job's start.
+    """
+    curves: list[Curve] = []
+    marks: list[tuple[float, str]] = []
+    until = 1.0
+    for place, run in enumerate(runs):
+        loss = run.curve.by_step if by_step else run.curve.points
+        chosen = run.curve_by(what)
+        points = chosen.by_step if by_step else chosen.points
+        starts = (
+            restarts(loss) if by_step else [(at, number) for number, at in run.attempts if number]
+        )
+        marks += [(at, f"{LETTERS[place]}↻{number}") for at, number in starts]
+        until = max([until, *(one.t[-1] for one in (loss, points) if one.t)])
+        curves.append(
+            Curve(
+                name=name_of(place, run),
+                points=points,
+                unit=unit_of(what),
+                style=STYLES[place],
+                is_exact=what != LOSS,
+                cuts=[at for at, _ in starts],
+            )
+        )
+    return Curves(
+        curves=tuple(curves),
+        since=0.0,
+        until=until,
+        marks=tuple(marks),
+        ended=True,
+        by_step=by_step,
+        empty=_empty(runs, what),
+        fitted=what == LOSS,
+    )
+
+
+def without_steps(runs: Sequence[Run]) -> str | None:
+    """One sentence on why the losses cannot be drawn by step; None if they can."""
+    unknown = [name_of(place, run) for place, run in enumerate(runs) if not run.curve.by_step.t]
+    if runs and not unknown:
+        return None
+    return f"by step: n/a (steps are unknown for {' and '.join(unknown) or 'these jobs'})"
+
+
+LEAST_SPAN_S = 900.0
+"""A history of devices is drawn over at least this time."""
+
+
+def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> list[Curve]:
+    """Utilization, memory, and power with their limits at the top, and temperature.
+
+    Figures that the driver does not report have no curve.
+    """
+    known = {
+        "util": Curve("GPU", Points(), "%", 0.0, 100.0),
+        "memory": Curve("GPU mem", Points(), "bytes", 0.0, device.mem_total_bytes),
+        "power": Curve("power", Points(), "W", 0.0, device.power_limit_w),
+        "temperature": Curve("temperature", Points(), "°C"),
+    }
+    return [
+        replace(curve, points=points)
+        for name, curve in known.items()
+        if (points := figures.get(name)) is not None and points.t
+    ]
+
+
+def figures_of(gpu: GpuSample, history: DeviceHistory) -> Curves:
+    """The history of a device."""
+    return Curves(
+        tuple(device_curves(gpu, history.figures)),
+        since=min(history.since, history.until - LEAST_SPAN_S),
+        until=history.until,
+        marks=history.marks,
+        watched=True,
+        empty="no history yet: recording starts now",
     )

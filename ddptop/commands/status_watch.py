@@ -15,10 +15,10 @@ from typing import NoReturn, TextIO
 from ddptop.commands.unguarded import KeptGuarded, adopt_if_unguarded, guard
 from ddptop.draw.header import header_lines
 from ddptop.draw.panels import alert_lines
-from ddptop.job.figures.columns import fit_columns, row_line
+from ddptop.job.figures import fit_columns, row_line
 from ddptop.job.figures.jobs import Subject, columns_for, job_row, without_empty
-from ddptop.job.hosts import hosts_of_devices
 from ddptop.job.progress import progress_of
+from ddptop.job.ranks import hosts_of_devices
 from ddptop.job.record import Job, own_job
 from ddptop.job.status import Attention, alarms, exit_status, ranked, state_of
 from ddptop.output import put_json

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, sentence
 from ddptop.job.attempts import in_order
-from ddptop.job.hosts import host_of
+from ddptop.job.ranks import host_of
 from ddptop.job.record import Job, own_job
 from ddptop.job.report import story_report
 from ddptop.job.status import loss_remark

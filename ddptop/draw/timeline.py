@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.charts.axis import time_step_s
-from ddptop.job.timeline import GLYPHS, MEANINGS, Course, Mark, neighbor
+from ddptop.job.attempts import GLYPHS, MEANINGS, Course, Mark, neighbor
 from ddptop.style import Line, Span, fill, fit, line, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 
@@ -18,8 +19,7 @@ _MARGIN = 1
 TICK_CELLS = 14
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """The position of the replay."""
 
     at: float

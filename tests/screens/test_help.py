@@ -14,8 +14,7 @@ from typing import get_args
 import ddptop
 import pytest
 from ddptop import draw
-from ddptop.job.figures import devices, jobs, ranks
-from ddptop.job.figures.columns import Column
+from ddptop.job.figures import Column, devices, jobs, ranks
 from ddptop.job.help import explain_alert, sections, texts
 from ddptop.job.keys import BY_ID, EVERYWHERE, MOVING, SCREENS
 from ddptop.style import plain

@@ -20,7 +20,7 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from ddptop.draw.devices import holder_text
 from ddptop.draw.panels import short_name
-from ddptop.job.figures.columns import Column, Row
+from ddptop.job.figures import Column, Row
 from ddptop.job.keys import EXIT, HELP
 from ddptop.job.record import Job
 from ddptop.sources.query import Devices

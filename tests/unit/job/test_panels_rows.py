@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 from ddptop.draw import devices, events, panels
-from ddptop.job.figures import ranks
-from ddptop.job.figures.columns import fit_columns, row_line
+from ddptop.job.figures import fit_columns, ranks, row_line
 from ddptop.job.figures.jobs import columns_for
-from ddptop.job.figures.ranks import columns_of
-from ddptop.job.outliers import imbalance_note, worst_figure
+from ddptop.job.figures.ranks import columns_of, imbalance_note, worst_figure
 from ddptop.job.series import DeviceHistory
 from ddptop.style import Line, plain, width
 from tests.support.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of

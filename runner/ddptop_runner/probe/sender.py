@@ -240,6 +240,7 @@ class Sender:
             "compute_s": self._compute_s,
             "until_backward_total_s": record.until_backward_s,
             "cpu_wait_total_s": self._cpu_wait_total_s(progress),
+            "data_position": record.data_position,
             **self._batches(),
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
@@ -306,15 +307,9 @@ class Sender:
 
     def _batches(self):
         ledger = self.ledger
-        if ledger is None:
-            return {}
-        return {
-            "batch_hashes": ledger.hashes,
-            "data_position": self.record.data_position,
-            "repeated_epoch": ledger.repeated_epoch,
-            "loader_workers": ledger.loader_workers,
-            "ddp_world_size": ledger.ddp_world_size,
-        }
+        names = ("repeated_epoch", "loader_workers", "ddp_world_size")
+        known = {name: getattr(ledger, name, None) for name in names}
+        return {"batch_hashes": getattr(ledger, "hashes", []), **known}
 
     def _wait_for_ranks_s(self, steps, progress):
         try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ddptop.output import info, put
 from ddptop_runner.base import bounded
@@ -27,6 +27,10 @@ from ddptop_runner.launch.request import (
     parse_nodes,
 )
 from ddptop_runner.launch.slurm import split_sbatch
+
+if TYPE_CHECKING:
+    from ddptop_runner.launch.device_check import Findings
+    from ddptop_runner.launch.readiness import Judged
 
 RANK_VARIABLES = (
     "RANK",
@@ -216,12 +220,24 @@ def run(
 
 
 def prepare(request: LaunchRequest) -> LaunchPlan:
-    """Return the plan; for several hosts, after querying them."""
-    if request.hosts:
-        from ddptop.commands import launch_hosts
+    """Return the plan; for several hosts, query them first and print the results."""
+    if not request.hosts:
+        return launcher.prepare(request, os.environ)
+    from ddptop_runner.jobs import launch_hosts
+    from ddptop_runner.launch import readiness
 
-        return launch_hosts.prepare(request)
-    return launcher.prepare(request, os.environ)
+    def show(judged: Judged) -> None:
+        info(readiness.table(judged.rows))
+        for line in [*judged.notes, *judged.refusals[:-1]]:  # the last refusal is raised
+            info(f"ddptop: {line}")
+
+    def show_check(found: Findings) -> None:
+        for line in [*found.broken[:-1], *found.slow]:
+            info(f"ddptop: {line}")
+        if not found.broken:
+            info(f"ddptop: --check: {found.summary}")
+
+    return launch_hosts.prepare(request, os.environ, show, show_check)
 
 
 def start(plan: LaunchPlan, watch: bool) -> int:

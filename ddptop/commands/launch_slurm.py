@@ -8,11 +8,11 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from ddptop.commands.launch import become_attach, describe
+from ddptop.commands.launch import become_attach, describe, prepare
 from ddptop.output import info, is_terminal, put
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
@@ -26,7 +26,7 @@ from ddptop_runner.jobs.slurm_holder import (
     write_requeues,
 )
 from ddptop_runner.jobs.slurm_queue import forget_queue, read_queue
-from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.launch.slurm import (
     Allocation,
     Batch,
@@ -34,10 +34,6 @@ from ddptop_runner.launch.slurm import (
     batch_script,
     check_sbatch,
 )
-
-if TYPE_CHECKING:
-    from ddptop_runner.launch.device_check import Findings
-    from ddptop_runner.launch.readiness import Judged
 
 LEFT_OUT = {"--slurm": 0, "--dry-run": 0, "-d": 0, "--detach": 0, "--name": 1, "--python": 1}
 """Options that the batch step does not get as typed, and how many values follow each."""
@@ -122,7 +118,7 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
             info(f"ddptop: {before.job} is not continued: {why}")
             return NOT_WORTH_REQUEUEING
     try:
-        plan = prepare_hosts(request) if request.hosts else launcher.prepare(request, os.environ)
+        plan = prepare(request)
     except DdptopError as error:
         if before is None or options["dry_run"]:
             raise
@@ -154,21 +150,6 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
     if is_terminal() and not options["detach"]:
         become_attach(folder.job)
     return 0
-
-
-def prepare_hosts(request: LaunchRequest) -> LaunchPlan:
-    """The plan of a job on several nodes of the allocation; queries all of them."""
-    from ddptop_runner.jobs import launch_hosts
-
-    def show(judged: Judged) -> None:
-        for line in launch_hosts.refusals_before_last(judged):
-            info(f"ddptop: {line}")
-
-    def show_check(found: Findings) -> None:
-        for line in found.broken[:-1]:
-            info(f"ddptop: {line}")
-
-    return launch_hosts.prepare(request, os.environ, show, show_check)
 
 
 def step_arguments(request: LaunchRequest, plan: Batch, typed_options: Sequence[str]) -> list[str]:

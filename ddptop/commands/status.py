@@ -5,11 +5,12 @@ from __future__ import annotations
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.header import facts_of, loss_fields, progress_fields, status_fields
 from ddptop.job.figures.ranks import plain_table
-from ddptop.job.hosts import has_several, node_in_words
 from ddptop.job.progress import progress_of, source_words
 from ddptop.job.ranks import (
     counts_own,
+    has_several,
     launcher_in_words,
+    node_in_words,
     parts_in_words,
     replicas_in_words,
     source_in_words,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddptop.charts.braille import spark
 from ddptop.draw.panels import short_name
-from ddptop.job.figures.columns import Cell, Column, Row
+from ddptop.job.figures import Cell, Column, Row
 from ddptop.job.figures.devices import FIELD_NAMES, FIGURES, known
 from ddptop.job.help import slowed_by
 from ddptop.job.series import DeviceHistory

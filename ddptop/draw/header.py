@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.job.hosts import hosts_in_words, hosts_of
-from ddptop.job.loss_trend import LossTrend, bad_loss, trend_words, whose_loss
 from ddptop.job.progress import (
     LEAST_BAR,
     eta,
@@ -17,8 +15,9 @@ from ddptop.job.progress import (
     step_text,
     steps_per_s,
 )
-from ddptop.job.ranks import common_parts
+from ddptop.job.ranks import common_parts, hosts_in_words, hosts_of
 from ddptop.job.record import Job
+from ddptop.job.series import LossTrend, bad_loss, trend_words, whose_loss
 from ddptop.job.status import (
     age_words,
     gone_words,

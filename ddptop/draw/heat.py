@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.job.figures.ranks import FIGURES, NOTHING, Map
+from ddptop.job.figures.ranks import FIGURES, NOTHING, Map, severity
 from ddptop.job.keys import key as key_of
-from ddptop.job.outliers import severity
 from ddptop.job.ranks import CALM
 from ddptop.job.status import rank_state
 from ddptop.style import Line, Span, fill, line

@@ -18,10 +18,11 @@ from ddptop.job.figures.ranks import (
     RankFigure,
     loss_style,
     on_devices,
+    severity,
     shown,
+    state_of,
+    verdict,
 )
-from ddptop.job.hosts import short_names
-from ddptop.job.outliers import severity, state_of, verdict
 from ddptop.job.ranks import (
     counts_own,
     device_of,
@@ -29,6 +30,7 @@ from ddptop.job.ranks import (
     parts_text,
     rank_step,
     replicas_in_words,
+    short_names,
     source_in_words,
 )
 from ddptop.job.series import Points

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from ddptop.charts.axis import time_step_s
-from ddptop.job.timeline import GLYPHS, MEANINGS, Course, Mark, neighbor
+from ddptop.job.attempts import GLYPHS, MEANINGS, Course, Mark, neighbor
 from ddptop.style import Line, Span, fill, fit, line, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 

@@ -24,8 +24,7 @@ from ddptop.job.record import Job, own_job, own_view
 from ddptop.job.series import Machine
 from ddptop.job.status import sorted_jobs
 from ddptop.logs.messages import CollectorFailed
-from ddptop.sources.device_history import DeviceHistorySource
-from ddptop.sources.devices import DeviceSource
+from ddptop.sources.devices import DeviceHistorySource, DeviceSource
 from ddptop.sources.history import stamp
 from ddptop.sources.overview import SlurmSource, read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Look, Query, Sources

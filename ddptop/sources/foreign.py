@@ -9,9 +9,18 @@ from typing import Any
 
 import msgspec
 
-from ddptop.job.loss_trend import POINTS, SHARE, LossTrend, Recent, stretch_s, trend
 from ddptop.job.record import Job, foreign_job
-from ddptop.job.series import ChartData, Points, middle_of
+from ddptop.job.series import (
+    SHARE,
+    TREND_POINTS,
+    ChartData,
+    LossTrend,
+    Points,
+    Recent,
+    middle_of,
+    stretch_s,
+    trend,
+)
 from ddptop.logs.messages import LogKey, LogRead
 from ddptop.sources.history import TREND_EVERY_S, ChartQuery, Paced, points_of, redraw_pause_s
 from ddptop_runner.base.clock import boottime_s
@@ -129,7 +138,7 @@ class ForeignSource:
         """
         span = self._book.span(view.name, by_step=True)
         if span is not None:
-            series, _ = self._book.chart(view.name, *span, int(POINTS / SHARE), by_step=True)
+            series, _ = self._book.chart(view.name, *span, int(TREND_POINTS / SHARE), by_step=True)
             middle = middle_of({rank: _by_step(one) for rank, one in series.items()})
             return None if middle is None else trend(middle, by_step=True)
         if (span := self._book.span(view.name)) is None:
@@ -138,7 +147,7 @@ class ForeignSource:
         since = until - stretch_s(until - view.created_at.timestamp())
         if since < span[0]:
             return None
-        series, _ = self._book.chart(view.name, since, until, POINTS)
+        series, _ = self._book.chart(view.name, since, until, TREND_POINTS)
         middle = middle_of({rank: points_of(one) for rank, one in series.items()})
         return None if middle is None else trend(middle)
 

@@ -14,11 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.charts.axis import Axis
-from ddptop.job import loss_trend
 from ddptop.job.compare import offsets_of
-from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job
-from ddptop.job.series import ChartData, Frame, Points
+from ddptop.job.series import TREND_POINTS, ChartData, Frame, LossTrend, Points, stretch_s, trend
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import slow_ranks
 from ddptop_runner.model import events as ev
@@ -203,14 +201,14 @@ class JobHistory:
         if run is None or view.snapshot is None:
             return None, TREND_EVERY_S[0]
         until = float(run[1] + 1)
-        stretch_s = min(loss_trend.stretch_s(until - run[0]), until - run[0])
-        since = until - stretch_s  # but not before a restart, where the loss may jump
+        span_s = min(stretch_s(until - run[0]), until - run[0])
+        since = until - span_s  # but not before a restart, where the loss may jump
         if view.snapshot.attempt_started_at is not None:
             since = max(since, view.snapshot.attempt_started_at.timestamp())
-        points = self.losses(view, since, until, loss_trend.POINTS)
+        points = self.losses(view, since, until, TREND_POINTS)
         least, most = TREND_EVERY_S
-        pause_s = min(most, max(least, stretch_s / loss_trend.POINTS))
-        return loss_trend.trend(points), pause_s if view.is_live else math.inf
+        pause_s = min(most, max(least, span_s / TREND_POINTS))
+        return trend(points), pause_s if view.is_live else math.inf
 
 
 class Histories:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job
-from ddptop.job.series import ChartData, DeviceHistory, Machine
+from ddptop.job.series import ChartData, DeviceHistory, LossTrend, Machine
 from ddptop.job.status import others
-from ddptop.sources.device_history import DeviceHistorySource
+from ddptop.sources.devices import DeviceHistorySource
 from ddptop.sources.history import ChartQuery, Histories
 from ddptop.sources.job import chart_of
 from ddptop.sources.query import Answer, Look, Query, Sources

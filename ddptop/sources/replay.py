@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from ddptop.job.attempts import Course, marks_of, opening
 from ddptop.job.record import Job, past_job
 from ddptop.job.series import ChartData
-from ddptop.job.timeline import Course, marks_of, opening
 from ddptop.sources.job import EVENTS_SHOWN, JobAnswer, JobDetail, JobQuery, chart_of
 from ddptop.sources.query import Look, Sources
 from ddptop_runner.base.clock import utc_from_unix

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ddptop.sources.rank import RankAnswer
+from ddptop.sources.job import RankAnswer
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.devices import DevicesScreen

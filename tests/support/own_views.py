@@ -5,11 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from ddptop.job.figures import jobs
-from ddptop.job.figures.columns import Row
+from ddptop.job.figures import Row, jobs
 from ddptop.job.figures.jobs import job_row
-from ddptop.job.figures.ranks import NOTHING, Subject, rank_row
-from ddptop.job.outliers import verdict
+from ddptop.job.figures.ranks import NOTHING, Subject, rank_row, verdict
 from ddptop.job.progress import progress_of
 from ddptop.job.record import Job, own_job, own_view
 from ddptop.job.status import Seen, attention

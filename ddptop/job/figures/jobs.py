@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.job.figures.columns import Cell, Column, Plain, Row, plain_cell, unknown
+from ddptop.job.figures import Cell, Column, Plain, Row, plain_cell, unknown
 from ddptop.job.filter import Facts, Vocabulary
-from ddptop.job.hosts import hosts_in_words, hosts_of
 from ddptop.job.progress import (
     assigned_devices,
     eta,
@@ -27,7 +26,7 @@ from ddptop.job.progress import (
     step_text,
     steps_per_s,
 )
-from ddptop.job.ranks import launcher_name
+from ddptop.job.ranks import hosts_in_words, hosts_of, launcher_name
 from ddptop.job.record import Job
 from ddptop.job.status import Attention, state_of
 from ddptop.style import Line, Span, bar, cells_of, line
@@ -36,7 +35,7 @@ from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
 
 if TYPE_CHECKING:
-    from ddptop.job.loss_trend import LossTrend
+    from ddptop.job.series import LossTrend
     from ddptop_runner.host.tree import RankUsage
 
 BAR_CELLS = 9
@@ -203,7 +202,7 @@ def _rate(subject: Subject) -> Cell:
 
 
 def _uneven(subject: Subject) -> Cell:
-    from ddptop.job.outliers import worst_figure
+    from ddptop.job.figures.ranks import worst_figure
 
     return worst_figure(subject.snapshot) if subject.job.is_live else ("", "")
 

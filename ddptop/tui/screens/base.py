@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from ddptop.charts.axis import View
 from ddptop.draw.header import cost
-from ddptop.job.findings import findings
+from ddptop.job.help import findings
 from ddptop.job.ranks import device_uuid
 from ddptop.job.record import Job
 from ddptop.logs.messages import LogRead

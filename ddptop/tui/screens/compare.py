@@ -14,7 +14,7 @@ from ddptop.charts.curves import USUAL_WEIGHT, ChartOptions
 from ddptop.charts.plots import compared_curves, name_of, without_steps
 from ddptop.draw.compare import Row, companion_row, explained, rows, verdict
 from ddptop.job.compare import LETTERS, LOSS, Comparison, Run, companions, names_of
-from ddptop.job.figures.columns import Column
+from ddptop.job.figures import Column
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
 from ddptop.job.keys import SCREENS, key

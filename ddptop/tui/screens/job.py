@@ -12,13 +12,12 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from ddptop.draw.launchers import about
-from ddptop.job.figures.ranks import RANK_WORDS, ranks_that_match
+from ddptop.job.figures.ranks import RANK_WORDS, imbalance_note, ranks_that_match
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
-from ddptop.job.findings import SET_BACK, guilty
+from ddptop.job.help import SET_BACK, guilty
 from ddptop.job.keys import SCREENS, key
-from ddptop.job.loss_trend import whose_loss
-from ddptop.job.outliers import imbalance_note
 from ddptop.job.ranks import launcher_name
+from ddptop.job.series import whose_loss
 from ddptop.job.status import SETBACK_S, alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery

@@ -10,16 +10,15 @@ from textual.widget import Widget
 from ddptop.charts.curves import Curves
 from ddptop.charts.plots import figures_of
 from ddptop.draw.ranks import fact_lines
-from ddptop.job.findings import guilty
-from ddptop.job.help import explain_rank, glossary
+from ddptop.job.help import explain_rank, glossary, guilty
 from ddptop.job.keys import SCREENS, key
-from ddptop.job.loss_trend import whose_loss
 from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence
 from ddptop.job.record import Job
+from ddptop.job.series import whose_loss
 from ddptop.job.status import alerts_of
 from ddptop.logs.messages import LogRead
+from ddptop.sources.job import RankAnswer, RankQuery
 from ddptop.sources.query import Followed
-from ddptop.sources.rank import RankAnswer, RankQuery
 from ddptop.style import Span
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged

@@ -20,10 +20,10 @@ from ddptop.draw.timeline import (
     moment_label,
     timeline_lines,
 )
-from ddptop.job.findings import guilty
+from ddptop.job.attempts import GLYPHS, Course, MarkKind, neighbor
+from ddptop.job.help import guilty
 from ddptop.job.keys import SCREENS
 from ddptop.job.record import Job
-from ddptop.job.timeline import GLYPHS, Course, MarkKind, neighbor
 from ddptop.sources.job import JobAnswer, JobDetail
 from ddptop.sources.query import Look
 from ddptop.sources.replay import ReplayAnswer, ReplayQuery

@@ -20,10 +20,10 @@ from ddptop.draw.devices import (
     process_row,
 )
 from ddptop.draw.panels import machine_lines, short_name
-from ddptop.job.figures.columns import Column, Row
+from ddptop.job.figures import Column, Row
 from ddptop.job.help import explain_device
-from ddptop.job.hosts import hosts_of_devices
 from ddptop.job.keys import key
+from ddptop.job.ranks import hosts_of_devices
 from ddptop.job.series import DeviceHistory
 from ddptop.sources.query import Look
 from ddptop.style import Line, fit, line, rule, wrap

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual import events, on
 
 from ddptop.draw.launchers import damaged_line, unreadable_line
-from ddptop.job.figures.columns import fit_columns
+from ddptop.job.figures import fit_columns
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
     ORDER_OF_COLUMN,
@@ -24,10 +24,10 @@ from ddptop.job.figures.jobs import (
 from ddptop.job.filter import Filter
 from ddptop.job.help import explain_job
 from ddptop.job.keys import key, with_keys
-from ddptop.job.loss_trend import LossTrend
 from ddptop.job.progress import progress_of
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
+from ddptop.job.series import LossTrend
 from ddptop.job.status import (
     NO_PROBLEMS,
     NONE_DETECTED,

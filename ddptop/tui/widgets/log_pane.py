@@ -8,7 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from ddptop.job.findings import Guilty
+from ddptop.job.help import Guilty
 from ddptop.job.keys import key
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job

@@ -31,14 +31,12 @@ from ddptop.draw.heat import (
 from ddptop.draw.launchers import launcher_summary, rank_detail
 from ddptop.draw.ranks import GAP, Around, Grid, around, card_lines, grid, rank_line, wanted_rows
 from ddptop.draw.ranks import MOST as MOST_CARDS
-from ddptop.job.figures.columns import Column, Row
-from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row
+from ddptop.job.figures import Column, Row
+from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row, verdict, worst_first
 from ddptop.job.help import explain_heat, explain_rank, glossary
-from ddptop.job.hosts import has_several, hosts_of, short_names
 from ddptop.job.keys import key, with_keys
-from ddptop.job.loss_trend import SPARK_S, Recent
-from ddptop.job.outliers import verdict, worst_first
-from ddptop.job.ranks import is_rank_too, launcher_name
+from ddptop.job.ranks import has_several, hosts_of, is_rank_too, launcher_name, short_names
+from ddptop.job.series import SPARK_S, Recent
 from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobDetail
 from ddptop.style import Line, Span, clip, fit, line, rule

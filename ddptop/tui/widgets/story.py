@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ddptop.draw.events import FoldedEvents, fold, folded_row
 from ddptop.draw.story import attempt_row, why_lines
 from ddptop.job.attempts import Attempt
-from ddptop.job.figures.columns import Column
+from ddptop.job.figures import Column
 from ddptop.job.filter import Facts, Filter
 from ddptop.job.help import explain_event
 from ddptop.job.series import Tail

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from textual import events
 from textual.message import Message
 
-from ddptop.job.figures.columns import GAP, Column, Row, fit_columns, row_line
+from ddptop.job.figures import GAP, Column, Row, fit_columns, row_line
 from ddptop.job.keys import MOVING
 from ddptop.style import Line, Span, line, rule
 from ddptop.tui.keymap import bindings

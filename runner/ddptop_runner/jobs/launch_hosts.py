@@ -115,11 +115,6 @@ def node_in_words(node: NodeSpec) -> str:
     return f"{node.host}: {plural(node.nproc, 'rank')} on {devices}, at {node.address}"
 
 
-def refusals_before_last(judged: Judged) -> list[str]:
-    """All refusals except the one that `prepare` raises, one line each."""
-    return [str(refusal) for refusal in judged.refusals[:-1]]
-
-
 def in_words(placement: Placement) -> str:
     """`3 machines (2 are enough): a, b, c`."""
     nodes = placement.nodes

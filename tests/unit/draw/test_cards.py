@@ -7,7 +7,7 @@ import re
 import pytest
 from ddptop.charts import braille
 from ddptop.draw.ranks import GAP, LEAST_BOX, around, card_lines, grid, known_rows
-from ddptop.job.outliers import oddity, severity, verdict, worst_first
+from ddptop.job.figures.ranks import oddity, severity, verdict, worst_first
 from ddptop.job.series import Points
 from ddptop.style import plain, width
 from tests.support.fake_home import GIB, NOW, ago, gpu

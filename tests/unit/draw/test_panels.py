@@ -11,9 +11,9 @@ from ddptop.draw import panels
 from ddptop.draw.devices import device_trouble
 from ddptop.draw.launchers import unreadable_line
 from ddptop.job.figures.ranks import columns_of
-from ddptop.job.loss_trend import LossTrend
 from ddptop.job.progress import steps_per_s
 from ddptop.job.record import Job
+from ddptop.job.series import LossTrend
 from ddptop.job.status import (
     STALE_S,
     Need,

@@ -18,7 +18,7 @@ from ddptop.draw.timeline import (
     timeline_lines,
     words_line,
 )
-from ddptop.job.timeline import Course, Mark, marks_of, neighbor, opening
+from ddptop.job.attempts import Course, Mark, marks_of, neighbor, opening
 from ddptop.style import plain, width
 
 from ddptop_runner.base.clock import utc_from_unix

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.job.help import explain_alert as explain
-from ddptop.job.hosts import node_in_words, short_names
 from ddptop.job.progress import median_loss
+from ddptop.job.ranks import node_in_words, short_names
 from tests.support.builders import make_spec, put_job
 from tests.support.head_nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
 

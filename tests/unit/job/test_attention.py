@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 from ddptop.draw.launchers import about
-from ddptop.job.figures.columns import fit_columns
+from ddptop.job.figures import fit_columns
 from ddptop.job.figures.jobs import by_text, calm_duration, columns_for
 from ddptop.job.help import explain_job
-from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job, foreign_job
+from ddptop.job.series import LossTrend
 from ddptop.job.status import (
     Attention,
     Need,

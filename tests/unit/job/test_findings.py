@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.job.findings import Guilty, findings, guilty
+from ddptop.job.help import Guilty, findings, guilty
 from ddptop.job.record import Job
 from tests.support.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.support.own_views import view_of

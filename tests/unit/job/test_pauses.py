@@ -10,8 +10,8 @@ from ddptop.commands.status_watch import job_lines
 from ddptop.draw import header
 from ddptop.job import status as status_text
 from ddptop.job.figures.jobs import Subject, loss_cell, plain_table
-from ddptop.job.loss_trend import LossTrend
 from ddptop.job.record import Job
+from ddptop.job.series import LossTrend
 from ddptop.job.status import attention, pause_sentence, state_of
 from ddptop.style import plain
 from tests.support.fake_home import NOW, ago

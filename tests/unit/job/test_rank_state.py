@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from ddptop.job import record
-from ddptop.job.loss_trend import LossTrend, trend
 from ddptop.job.ranks import sentence
-from ddptop.job.series import Points
+from ddptop.job.series import LossTrend, Points, trend
 from msgspec.structs import replace
 from tests.support import fake_foreign
 from tests.support.fake_home import NOW, ago

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.job.stacks import readable, together
+from ddptop.sources.evidence import readable, together
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
 RUNNER = f"{PACKAGES}/ddptop_runner"

@@ -11,7 +11,7 @@ from ddptop.charts.plots import figures_of
 from ddptop.draw.devices import small_curve, wasted_words
 from ddptop.job.record import Job
 from ddptop.job.series import DeviceHistory, Machine
-from ddptop.sources.device_history import BUCKET_S, BUCKETS, RECENT, DeviceHistorySource, Ring
+from ddptop.sources.devices import BUCKET_S, BUCKETS, RECENT, DeviceHistorySource, Ring
 from ddptop.sources.query import Look
 from ddptop.style import plain
 from tests.support import fake_gpus

@@ -17,10 +17,11 @@ from pathlib import Path
 import click
 import msgspec
 from ddptop.cli import SECTIONS, cli
+from ddptop.commands.compare import ComparisonReport
 from ddptop.commands.keys import KeyReport, key_lines
+from ddptop.commands.story import StoryReport
 from ddptop.job.help import texts
 from ddptop.job.keys import with_keys
-from ddptop.job.report import ComparisonReport, StoryReport
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.job.compare import LETTERS, companions
+from ddptop.job.compare import (
+    LETTERS,
+    Comparison,
+    Run,
+    companions,
+    compare,
+    losses_at_common_steps,
+)
+from ddptop.job.record import own_job
 from ddptop.output import put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
+from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 MOST_JOBS = len(LETTERS)
 
@@ -62,9 +73,6 @@ def run(
 
 
 def _print(views: list[JobView]) -> int:
-    from ddptop.job.compare import compare
-    from ddptop.job.record import own_job
-    from ddptop.job.report import report
     from ddptop.sources.compare import read_run
     from ddptop.sources.history import JobHistory
 
@@ -80,3 +88,150 @@ def _print(views: list[JobView]) -> int:
     runs = [read_run(job, JobHistory(job.folder.history_db)) for job in jobs]
     put_json(report(compare(runs)))
     return 0
+
+
+# --- JSON: every key is always present; null means unknown ---
+
+
+class ComparedJob(Base, frozen=True, kw_only=True):
+    """A compared job."""
+
+    job: str
+    state: JobState
+    host: str
+    command: str
+    python: str
+    """Interpreter that runs the script."""
+    cwd: str
+    """Working directory."""
+    world_size: int | None
+    gpus: list[int]
+    """Machine indices of the job's devices; empty if it runs on the CPU."""
+    started_at: dt.datetime
+    ended_at: dt.datetime | None
+    elapsed_s: float | None
+    """Time the job has been live, across all attempts."""
+    restarts: int | None
+    step: int | None
+    step_counts: StepCounts | None
+    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
+    unknown."""
+    total_steps: int | None
+    steps_per_s: float | None
+    """Across all attempts, counting only the time spent training."""
+    step_time_s: float | None
+    """1 / `steps_per_s`."""
+    loss: float | None
+    """Last finite loss (median across ranks)."""
+    loss_state: LossState | None
+    """Also `nan` if the loss is infinite; the history does not distinguish the two."""
+    loss_bad_since_step: int | None
+    """First step after which every loss is NaN or infinite; null if the loss is finite."""
+    best_loss: float | None
+    """Lowest loss in the run."""
+    best_loss_step: int | None
+    """Step with the lowest loss."""
+    best_loss_after_s: float | None
+    """Time from launch to the lowest loss."""
+    loss_at_common: float | None
+    """Loss at `common_step`, or at `common_s` if that is null."""
+    validation_loss_at_common: float | None
+    """Validation loss at the last evaluation that all jobs reached; null unless all have one."""
+
+
+class Given(Base, frozen=True, kw_only=True):
+    """An option or setting that differs between the jobs."""
+
+    what: str
+    """Name of the option or setting."""
+    values: list[str | None]
+    """Values in job order; null for jobs without it."""
+
+
+class LossesAtStep(Base, frozen=True, kw_only=True):
+    """The loss of every job at the same step."""
+
+    step: int
+    values: list[float | None]
+    """Losses in job order."""
+
+
+class ComparisonReport(Base, frozen=True, kw_only=True):
+    """What `compare --json` prints."""
+
+    schema: int = SCHEMA
+    jobs: list[ComparedJob]
+    common_step: int | None
+    """Last step that all jobs reached; null if any job's steps are unknown."""
+    common_s: float | None
+    """Longest elapsed time that all jobs reached."""
+    better: str | None
+    """Job with the lowest `compared_by`, even if the difference may be noise."""
+    better_by: float | None
+    """Relative difference from the next lowest loss; 0.1 is 10%."""
+    better_noise: float | None
+    """Relative difference that may be noise."""
+    compared_by: str
+    """`loss`, or the name of a validation loss that all jobs have."""
+    differences: list[Given]
+    """Options and settings that differ."""
+    losses: list[LossesAtStep]
+    """Losses at steps that all jobs reached."""
+
+
+def report(comparison: Comparison) -> ComparisonReport:
+    """Convert a comparison to what `compare --json` prints."""
+    by, validation = comparison.decisive, comparison.validation
+    validated = [None for _ in comparison.runs] if validation is None else validation.losses
+    return ComparisonReport(
+        jobs=list(map(_job, comparison.runs, comparison.loss.losses, validated)),
+        common_step=comparison.loss.step,
+        common_s=comparison.loss.after_s,
+        better=None if by.best is None else comparison.runs[by.best].job,
+        better_by=by.best_by,
+        better_noise=None if by.best is None else by.noise,
+        compared_by=by.name,
+        differences=[
+            Given(what=one.what, values=list(one.values)) for one in comparison.differences
+        ],
+        losses=[
+            LossesAtStep(step=step, values=list(values))
+            for step, values in losses_at_common_steps(comparison)
+        ],
+    )
+
+
+def _job(
+    run: Run, loss_at_common: float | None, validation_loss_at_common: float | None
+) -> ComparedJob:
+    view, curve = run.view, run.curve
+    best, bad = curve.best(), curve.bad_since
+    finite, step_time_s = curve.last, curve.step_time_s()
+    state: LossState | None = "nan" if bad is not None else "ok" if finite is not None else None
+    return ComparedJob(
+        job=run.job,
+        state=view.state,
+        host=view.host,
+        command=view.command,
+        python=view.spec.python,
+        cwd=view.spec.cwd,
+        world_size=run.ranks,
+        gpus=[device.index for device in view.spec.devices or ()],
+        started_at=view.created_at,
+        ended_at=view.ended_at,
+        elapsed_s=view.elapsed_s(view.read_at),
+        restarts=run.restarts,
+        step=None if run.step is None else run.step.step,
+        step_counts=None if run.step is None else run.step.counts,
+        total_steps=run.total_steps,
+        steps_per_s=None if step_time_s is None else 1 / step_time_s,
+        step_time_s=step_time_s,
+        loss=finite,
+        loss_state=state,
+        loss_bad_since_step=None if bad is None else bad.step,
+        best_loss=None if best is None else best.loss,
+        best_loss_step=None if best is None else best.step,
+        best_loss_after_s=None if best is None else best.at_s,
+        loss_at_common=loss_at_common,
+        validation_loss_at_common=validation_loss_at_common,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
-from ddptop_runner.launch.request import LaunchRequest
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
@@ -70,7 +71,6 @@ SICK = {
     "starved": "slow loading without workers: all ranks wait for data",
     "straggler": "rank 1 does more work in each step than the others",
     "stalls": "rank 1 stops for 1.5 s every 40 steps",
-    "memory-growth": "tensors are kept: memory grows until it is full",
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
 }
@@ -87,13 +87,23 @@ ROUTINE = ("rank_started", "rank_exited")
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch the demo; then watch it on a terminal, or print progress until it ends."""
-    view = start_plan(launch.prepare(request_of(arguments), os.environ))
+    plan = launch.prepare(request_of(arguments), os.environ)
+    return _start(plan, detach, watch, _report_until_ended)
+
+
+def _start(plan: LaunchPlan, detach: bool, watch: bool, report: Callable[[JobView], int]) -> int:
+    """Start the job; then watch it, print its name, or report on it until it ends."""
+    view = start_plan(plan)
     if watch:
         become_attach(view.job)
     if detach:
         put(view.job)
         return 0
-    return _report_until_ended(view)
+    info(
+        f"ddptop: {view.job} is running; to attach from another terminal, "
+        f"run ddptop attach {view.job}"
+    )
+    return report(view)
 
 
 def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -> int:
@@ -118,13 +128,7 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
     plan = launch.prepare(request, os.environ)
     if not 0 <= rank < plan.spec.nproc:
         raise UsageError(f"--rank {rank} is out of range", f"ranks are 0 to {plan.spec.nproc - 1}")
-    view = start_plan(plan)
-    if watch:
-        become_attach(view.job)
-    if detach:
-        put(view.job)
-        return 0
-    return _report_fault(view, name, rank)
+    return _start(plan, detach, watch, lambda view: _report_fault(view, name, rank))
 
 
 def run_sick(kind: str, arguments: list[str], detach: bool, watch: bool) -> int:
@@ -140,13 +144,11 @@ def run_sick(kind: str, arguments: list[str], detach: bool, watch: bool) -> int:
     if kind not in SICK:
         raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")
     request = request_of([kind, *arguments], SICK_SCRIPT)
-    view = start_plan(launch.prepare(request, os.environ))
-    if watch:
-        become_attach(view.job)
-    if detach:
-        put(view.job)
-        return 0
-    _print_attach(view)
+    plan = launch.prepare(request, os.environ)
+    return _start(plan, detach, watch, lambda view: _report_alerts(view, kind))
+
+
+def _report_alerts(view: JobView, kind: str) -> int:
     put(f"{kind}: {SICK[kind]}")
     named: set[str] = set()
     began_s = time.monotonic()
@@ -180,15 +182,7 @@ def request_of(arguments: list[str], script: Path = SCRIPT) -> LaunchRequest:
     )
 
 
-def _print_attach(view: JobView) -> None:
-    info(
-        f"ddptop: {view.job} is running; to attach from another terminal, "
-        f"run ddptop attach {view.job}"
-    )
-
-
 def _report_fault(view: JobView, name: str, rank: int) -> int:
-    _print_attach(view)
     put(f"fault {name} (rank {rank}): {FAULTS[name].what}")
     put(f"expected: {FAULTS[name].expected}")
     reported, printed, is_live = False, 0, True
@@ -220,7 +214,6 @@ def _events_after(view: JobView, seq: int) -> list[Event]:
 
 
 def _report_until_ended(view: JobView) -> int:
-    _print_attach(view)
     last = None
     while view.is_live:
         line = _progress(view)

@@ -5,19 +5,18 @@ The driver is queried first; meanwhile, everything else is imported and read.
 
 from __future__ import annotations
 
-import sys
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop.job.figures.devices import FIGURES, DeviceFigure, Plain, number
 from ddptop.output import table
-from ddptop_runner.base.units import NOT_AVAILABLE, size
+from ddptop.style import clip
+from ddptop_runner.base.units import NOT_AVAILABLE, ranks, size
 from ddptop_runner.devices import codes
 from ddptop_runner.devices.report import DeviceReport, ForkedReading
-from ddptop_runner.model.snapshot import SCHEMA, GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 
 if TYPE_CHECKING:
     from ddptop_runner.job.registry import JobView
@@ -28,11 +27,17 @@ TIMEOUT_S = 5.0
 def run(json_output: bool) -> int:
     """Print the devices; returns the exit status, which is 0 even without a device."""
     reading = ForkedReading()
-    from ddptop.output import info, put, put_json
+    from ddptop.output import columns, info, put_clipped, put_folded, put_json
 
     report = _with_jobs(reading) if reading.has_driver else reading.report()
     if not json_output:
-        put(as_text(report, _width()))
+        if not report.gpus:
+            put_folded(f"no GPUs: {report.note or 'the driver reports none'}", 2)
+            return 0
+        cells = columns()
+        put_clipped(tables(report.gpus, cells))
+        if found := notes(report, cells):
+            put_folded("\n" + "\n".join(found), 2)
         return 0
     put_json(
         {
@@ -57,106 +62,87 @@ def _with_jobs(reading: ForkedReading) -> DeviceReport:
     owners = rank_of_pid(views)
     report = reading.report(TIMEOUT_S)
     report = msgspec.structs.replace(report, gpus=labeled(report.gpus, owners))
-    return with_xids(report, devices_with_xids(views))
+    return with_xids(report, views)
 
 
-def devices_with_xids(views: Iterable[JobView]) -> dict[str, GpuSample]:
-    """Devices with XIDs by UUID, from the samplers of this host's live jobs."""
-    return {
+def with_xids(report: DeviceReport, views: Iterable[JobView]) -> DeviceReport:
+    """Add the XIDs that live jobs recorded; a new process cannot query past ones."""
+    known = {
         gpu.uuid: gpu
         for view in views
         if view.snapshot is not None and view.is_live and not view.on_other_host
         for gpu in view.snapshot.gpus
         if gpu.uuid is not None and gpu.xid
     }
-
-
-def with_xids(report: DeviceReport, known_devices: Mapping[str, GpuSample]) -> DeviceReport:
-    """Add the XIDs that running samplers recorded; a new process cannot query past ones."""
-    gpus = []
-    for gpu in report.gpus:
-        known = known_devices.get(gpu.uuid or "")
-        if known is not None and not gpu.xid:
-            gpu = msgspec.structs.replace(gpu, xid=known.xid, xid_meanings=known.xid_meanings)
-        gpus.append(gpu)
+    gpus = [
+        msgspec.structs.replace(
+            gpu, xid=known[gpu.uuid].xid, xid_meanings=known[gpu.uuid].xid_meanings
+        )
+        if gpu.uuid in known and not gpu.xid
+        else gpu
+        for gpu in report.gpus
+    ]
     return msgspec.structs.replace(report, gpus=gpus)
-
-
-def _width() -> int | None:
-    """Columns of the terminal; None if stdout is not a terminal, so that no line is cut."""
-    if not sys.stdout.isatty():
-        return None
-    import shutil
-
-    return shutil.get_terminal_size().columns
 
 
 WIDE_COLUMNS = 112
 """Terminals at least this wide show every column."""
-_SHORTEST_COMMAND = 10
 _LONGEST_COMMAND = 60
-_LONGEST_JOB, _LONGEST_USER = 16, 12
-_ANY = 1000
 _PIDS_NAMED = 6
 
 _Column = tuple[Plain, DeviceFigure]
 
 
-def as_text(report: DeviceReport, width: int | None = None) -> str:
-    """Return aligned columns; unknown values are n/a, with the reason below.
+def tables(gpus: Sequence[GpuSample], cells: int | None = None) -> str:
+    """Return the devices and their processes in aligned columns; unknown values are n/a.
 
     Args:
-        report: the devices.
-        width: columns of the terminal; None for no limit.
+        gpus: the devices.
+        cells: columns of the terminal; None for no limit.
     """
-    if not report.gpus:
-        return _wrapped(f"no GPUs: {report.note or 'the driver reports none'}", width)
-    names = _names(report.gpus)
-    wide = width is None or width >= WIDE_COLUMNS
-    columns = [(one.plain, one) for one in FIGURES if one.plain is not None]
-    columns = [(of, one) for of, one in columns if wide or not of.wide]
-    parts = [_devices(report.gpus, names, columns)]
-    if rows := [(names[i], p) for i, gpu in enumerate(report.gpus) for p in gpu.processes or ()]:
-        parts.append(_processes(rows, width))
-    notes = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, columns)]
-    notes += _process_notes(report.gpus, names)
-    notes += [report.note] if report.note else []
-    if notes:
-        parts.append("\n".join(_wrapped(note, width) for note in notes))
+    columns = _columns(cells)
+    rows = [
+        (name, *(column.text(gpu) for column, _ in columns))
+        for name, gpu in zip(_names(gpus), gpus, strict=True)
+    ]
+    right = [place for place, (column, _) in enumerate(columns, 1) if column.align == ">"]
+    parts = [table(("GPU", *(column.header for column, _ in columns)), rows, right)]
+    if any(gpu.processes for gpu in gpus):
+        parts.append(_processes(gpus))
     return "\n\n".join(parts)
 
 
-# --- tables -------------------------------------------------------------------------------------
+def notes(report: DeviceReport, cells: int | None = None) -> list[str]:
+    """Return what is wrong with the devices, and why values in the tables are n/a."""
+    names = _names(report.gpus)
+    found = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, _columns(cells))]
+    found += _process_notes(report.gpus, names)
+    return [*found, report.note] if report.note else found
 
 
-def _devices(gpus: Sequence[GpuSample], names: Sequence[str], columns: Sequence[_Column]) -> str:
-    rows = [
-        (name, *(column.text(gpu) for column, _ in columns))
-        for name, gpu in zip(names, gpus, strict=True)
-    ]
-    right = [place for place, (column, _) in enumerate(columns, 1) if column.align == ">"]
-    return table(("GPU", *(column.header for column, _ in columns)), rows, right)
+def _columns(cells: int | None) -> list[_Column]:
+    wide = cells is None or cells >= WIDE_COLUMNS
+    known = [(one.plain, one) for one in FIGURES if one.plain is not None]
+    return [(column, one) for column, one in known if wide or not column.wide]
 
 
-def _processes(rows: Sequence[tuple[str, GpuProcess]], width: int | None) -> str:
+def _processes(gpus: Sequence[GpuSample]) -> str:
     headers = ("GPU", "PID", "USER", "JOB", "RANK", "SM", "MEMORY", "COMMAND")
-    cells = [
+    rows = [
         (
             name,
             str(process.pid),
-            _cut(process.user or NOT_AVAILABLE, _LONGEST_USER if width else _ANY),
-            _cut(process.job or "-", _LONGEST_JOB if width else _ANY),
+            process.user or NOT_AVAILABLE,
+            process.job or "-",
             "-" if process.rank is None else str(process.rank),
             number(process.sm_util_percent, "%"),
             size(process.mem_used_bytes),
+            clip(process.command or NOT_AVAILABLE, _LONGEST_COMMAND),
         )
-        for name, process in rows
+        for name, gpu in zip(_names(gpus), gpus, strict=True)
+        for process in gpu.processes or ()
     ]
-    taken = sum(max(len(row[i]) for row in [headers, *cells]) + 2 for i in range(len(headers) - 1))
-    room = _LONGEST_COMMAND if width is None else max(width - taken, _SHORTEST_COMMAND)
-    commands = [_cut(process.command or NOT_AVAILABLE, room) for _, process in rows]
-    shown = [(*row, command) for row, command in zip(cells, commands, strict=True)]
-    return table(headers, shown, (1, 4, 5, 6))
+    return table(headers, rows, (1, 4, 5, 6))
 
 
 def _names(gpus: Sequence[GpuSample]) -> list[str]:
@@ -170,10 +156,6 @@ def _names(gpus: Sequence[GpuSample]) -> list[str]:
             place = places[gpu.parent_uuid] = places.get(gpu.parent_uuid, -1) + 1
             names.append(f"{gpu.index}/{place}")
     return names
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 3]}..."
 
 
 # --- notes --------------------------------------------------------------------------------------
@@ -256,21 +238,5 @@ def _process_notes(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]
 
 def _listed(names: Sequence[str]) -> str:
     """`0-3, 5, 6/0`."""
-    parts: list[tuple[str, str]] = []
-    for name in names:
-        if parts and _follows(parts[-1][1], name):
-            parts[-1] = (parts[-1][0], name)
-        else:
-            parts.append((name, name))
-    return ", ".join(first if first == last else f"{first}-{last}" for first, last in parts)
-
-
-def _follows(name: str, next_name: str) -> bool:
-    whole = name.isdecimal() and next_name.isdecimal()
-    return whole and int(next_name) == int(name) + 1
-
-
-def _wrapped(text: str, width: int | None) -> str:
-    if width is None:
-        return text
-    return textwrap.fill(text, max(width, 20), subsequent_indent="  ", break_on_hyphens=False)
+    whole = ranks([int(name) for name in names if name.isdecimal()]).replace(",", ", ")
+    return ", ".join(filter(None, [whole, *(name for name in names if not name.isdecimal())]))

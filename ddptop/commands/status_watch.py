@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
+import shutil
 import sys
-import termios
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn, TextIO
 
 from ddptop.commands.unguarded import KeptGuarded, adopt_if_unguarded, guard
@@ -23,6 +20,7 @@ from ddptop.job.record import Job, own_job
 from ddptop.job.status import Attention, alarms, exit_status, ranked, state_of
 from ddptop.output import put_json
 from ddptop.style import Line, field, fit, join, line, plain
+from ddptop.terminal import DUMB
 from ddptop_runner.base import units
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError
@@ -51,19 +49,13 @@ def run(job: str | None, as_json: bool, interval_s: float) -> int:
     Raises:
         NoSuchJobError: there is no such job, or it was removed.
     """
-    signal.signal(signal.SIGTERM, _leave)  # so that the terminal's echo is restored
     screen = Inline(sys.stdout)
     try:
-        with quiet_keys():
-            if job is None:
-                _watch_all(screen, as_json, interval_s)
-            return _watch_one(find(job), screen, as_json, interval_s)
+        if job is None:
+            _watch_all(screen, as_json, interval_s)
+        return _watch_one(find(job), screen, as_json, interval_s)
     except KeyboardInterrupt:
         return 0
-
-
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) -> int:
@@ -178,39 +170,33 @@ class Inline:
     """Lines at the bottom of the terminal, or one line per change."""
 
     def __init__(self, out: TextIO, environ: Mapping[str, str] = os.environ) -> None:
-        terminal = out.isatty() and environ.get("TERM", "") not in ("", "dumb")
-        self.redraws = terminal
+        self.redraws = out.isatty() and environ.get("TERM", "") not in ("", *DUMB)
         """Whether lines are drawn in place."""
-        self._colors = terminal and not environ.get("NO_COLOR")
+        self._colors = self.redraws and not environ.get("NO_COLOR")
         self._out = out
-        self._drawn: list[int] = []
-        """Width in cells of each line on the screen."""
+        self._rows = 0
+        """How many lines are on the screen."""
         self._last_line = ""
 
     def size(self) -> tuple[int, int]:
         """Columns and rows of the terminal."""
-        try:
-            found = os.get_terminal_size(self._out.fileno())
-        except OSError:
-            return 80, 24
-        return found.columns or 80, found.lines or 24
+        return shutil.get_terminal_size()
 
     def show(self, lines: Sequence[Line]) -> None:
         """Replace the previous lines."""
         if not self.redraws:
-            self._print_line(" | ".join(" ".join(_clean(plain(one)).split()) for one in lines))
+            text = " | ".join(" ".join(_clean(plain(one)).split()) for one in lines)
+            if text != self._last_line:
+                self._last_line = text
+                print(text, file=self._out, flush=True)
             return
         columns, rows = self.size()
         # after a line as wide as the terminal, the cursor position differs between terminals
         fitted = [fit(one, columns - 1) for one in lines[: max(1, rows - 1)]]
+        up = _UP.format(self._rows) if self._rows else ""
         drawn = "".join(f"{self._painted(one)}{_TO_END}\n" for one in fitted)
-        self._write(f"{self._to_first(columns, rows)}{drawn}{_BELOW}")
-        self._drawn = [columns - 1] * len(fitted)
-
-    def _to_first(self, columns: int, rows: int) -> str:
-        """Move to the first line; if the terminal became narrower, it has wrapped the lines."""
-        high = sum(max(1, -(-width // columns)) for width in self._drawn)
-        return f"\r{_UP.format(min(high, rows - 1))}" if high else "\r"
+        print(f"\r{up}{drawn}{_BELOW}", end="", file=self._out, flush=True)
+        self._rows = len(fitted)
 
     def _painted(self, of: Line) -> str:
         return "".join(
@@ -220,38 +206,7 @@ class Inline:
             for text, style in of
         ).rstrip()
 
-    def _print_line(self, text: str) -> None:
-        if text != self._last_line:
-            self._last_line = text
-            self._write(f"{text}\n")
-
-    def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
-
 
 def _clean(text: str) -> str:
     """The text on one line, without control characters."""
     return sanitize(text).replace("\n", " ")
-
-
-@contextmanager
-def quiet_keys(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Turn off echo, so that typed keys do not garble the lines; ctrl+c still works."""
-    try:
-        fd = sys.stdin.fileno()
-        mine = os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp()
-        before = termios.tcgetattr(fd) if mine else None
-    except (OSError, ValueError, termios.error):
-        before = None
-    if before is None:
-        yield
-        return
-    silent = list(before)
-    silent[3] &= ~termios.ECHO
-    try:
-        termios.tcsetattr(fd, termios.TCSADRAIN, silent)
-        yield
-    finally:
-        with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(fd, termios.TCSADRAIN, before)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, sentence
-from ddptop.job.attempts import in_order
+from ddptop.job.attempts import Attempt, Ending, in_order
 from ddptop.job.ranks import host_of
 from ddptop.job.record import Job, own_job
-from ddptop.job.report import story_report
 from ddptop.job.status import loss_remark
 from ddptop.output import info, put, put_folded, put_json
 from ddptop.sources.evidence import stored_files
@@ -24,7 +24,8 @@ from ddptop_runner.base.units import local_time
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import commands
 from ddptop_runner.jobs.slurm_queue import find
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.snapshot import SCHEMA, Cause, Event
+from ddptop_runner.model.words import Base, JobState
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_clean import sanitize
 
@@ -62,15 +63,15 @@ def describe(view: Job, story: Story, now: dt.datetime) -> list[str]:
         began = "" if one.started_at is None else f"   {local_time(one.started_at)}"
         lines += ["", f"attempt {one.number}{began}   {plain(opening(one, view.state, now))}"]
         # an event may quote output of the job, which can contain anything
-        told = [("", " ".join(sanitize(sentence(one)).split()))]
+        parts = [("", " ".join(sanitize(sentence(one)).split()))]
         is_last = one is story.attempts[0]
-        told += [
+        parts += [
             (f"{label:{LABEL_CELLS}}", " ".join(sanitize(text).split()))
             for label, text, _ in notes(one, view.state, is_last=is_last, job=view.name)
         ]
         if one.cause is not None and one.cause.evidence:
-            told.append((f"{'evidence':{LABEL_CELLS}}", one.cause.evidence))
-        lines += [f"{'':{INDENT}}{label}{text}" for label, text in told if text]
+            parts.append((f"{'evidence':{LABEL_CELLS}}", one.cause.evidence))
+        lines += [f"{'':{INDENT}}{label}{text}" for label, text in parts if text]
         if story.tail is not None and story.tail.attempt == one.number:
             title, texts = last_output(story.tail, TAIL_LINES)
             lines += [f"{'':{INDENT}}{text}" for text in (title, *(f"│ {one}" for one in texts))]
@@ -144,3 +145,55 @@ def _print_stored(view: JobView, rank: int | None) -> int:
         put(f"--- {path.stem.removeprefix('stacks-')} ---")
         put(bounded.read_text(path).rstrip())
     return 0
+
+
+# --- JSON: every key is always present; null means unknown ---
+
+
+class AttemptRow(Base, frozen=True, kw_only=True):
+    """One attempt of a job."""
+
+    attempt: int
+    """From 0."""
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    """Null while it is live, or if unknown."""
+    ran_s: float | None
+    """How long it has run, or ran."""
+    ending: Ending
+    """How it ended. `lives`: it has not; `again`: a user restarted all ranks; `lost`: its processes
+    exited without an exit status; `unknown`: another attempt followed for an unknown reason."""
+    steps: int | None
+    """Steps taken by its slowest rank."""
+    cause: Cause | None
+    """Why it failed; null if it did not."""
+    aftermath: list[str]
+    """What ddptop did about its end, one sentence each."""
+
+
+class StoryReport(Base, frozen=True, kw_only=True):
+    """What `story --json` prints."""
+
+    schema: int = SCHEMA
+    job: str
+    state: JobState
+    attempts: list[AttemptRow]
+    """The first attempt comes first."""
+
+
+def story_report(view: Job, attempts: Sequence[Attempt]) -> StoryReport:
+    """Convert a job's attempts, latest first, to what `story --json` prints."""
+    rows = [
+        AttemptRow(
+            attempt=one.number,
+            started_at=one.started_at,
+            ended_at=one.ended_at,
+            ran_s=one.ran_s(view.read_at),
+            ending=one.ending,
+            steps=one.steps,
+            cause=one.cause,
+            aftermath=list(one.aftermath),
+        )
+        for one in reversed(attempts)
+    ]
+    return StoryReport(job=view.name, state=view.state, attempts=rows)

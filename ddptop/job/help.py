@@ -50,6 +50,8 @@ class Texts(msgspec.Struct, frozen=True):
     """Meanings of the types of events."""
     alerts: dict[str, str]
     """What each alert means, its usual causes, and what to do."""
+    launch_form: dict[str, str]
+    """Meanings of the fields of the launch form."""
 
 
 @functools.cache

@@ -69,28 +69,10 @@ class LooksAgain(Protocol):
         """Rebuild the text."""
 
 
-def _actions() -> type[Provider]:
-    from ddptop.tui.palette import ActionProvider
+def _commands() -> type[Provider]:
+    from ddptop.tui.palette import Commands
 
-    return ActionProvider
-
-
-def _jobs() -> type[Provider]:
-    from ddptop.tui.palette import JobProvider
-
-    return JobProvider
-
-
-def _charts() -> type[Provider]:
-    from ddptop.tui.palette import ChartProvider
-
-    return ChartProvider
-
-
-def _themes() -> type[Provider]:
-    from ddptop.tui.palette import ThemeCommands
-
-    return ThemeCommands
+    return Commands
 
 
 class DdptopApp(QuietApp):
@@ -98,7 +80,7 @@ class DdptopApp(QuietApp):
 
     TITLE = "ddptop"
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
-    COMMANDS = {_actions, _jobs, _charts, _themes}
+    COMMANDS = {_commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(EVERYWHERE, {one.id: one.action.removeprefix("app.") for one in EVERYWHERE}),
         Binding("ctrl+z", "refuse_suspending", show=False, id="app.suspend"),

@@ -134,7 +134,6 @@ class TestLaunch:
             await pilot.press("ctrl+l")
             await until(pilot, lambda: "no script" in str(error.content))
             assert str(error.content) == "there is no script [nope].py in /; check the path"
-            assert form.focused is form.query_one("#script")
             await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
             assert app.screen.job == "mlp-cpu"

@@ -166,8 +166,6 @@ def test_lines_are_drawn_in_place_until_the_job_ends(
     )
     change(folder, **live(ranks=ranks(slow=2), alerts=[slow]))
     wait_until(lambda: "▲ rank 2 is slow" in one.screen()[-1], what="the alert")
-    echo = termios.tcgetattr(one.master)[3] & termios.ECHO
-    assert not echo, "typed keys would be echoed into the lines"
     cause = Cause(kind="exception", rank=2, summary="rank 2: ValueError: bad", exit_code=1)
     change(folder, **live(state="failed", cause=cause, ended_at=utc_now(), guardian=None))
     wait_until(one.ended, what="its end")
@@ -176,7 +174,6 @@ def test_lines_are_drawn_in_place_until_the_job_ends(
     assert lines[0].startswith("train  ✗ failed")
     assert "rank 2: ValueError: bad" in lines[-1]
     assert f"{ESC}[31m" in one.sent and f"{ESC}[32m" in one.sent
-    assert termios.tcgetattr(one.master)[3] & termios.ECHO, "the echo was not put back"
 
 
 def test_ctrl_c_ends_it_well_and_no_color_is_kept_to(
@@ -230,35 +227,6 @@ def test_without_a_terminal_each_change_is_one_line(
     first, second = out.read_text().splitlines()
     assert first.startswith("train ● running 2 steps/s") and " | loss 2.5000" in first
     assert second.startswith("train ✓ finished") and ESC not in first + second
-
-
-HUNG_UP = """
-import contextlib, fcntl, os, signal, termios
-from ddptop.commands.status_watch import quiet_keys
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-with quiet_keys():
-    print("quiet" if not termios.tcgetattr(0)[3] & termios.ECHO else "echoes", flush=True)
-    with contextlib.suppress(OSError):
-        os.read(0, 1)
-print("left", flush=True)
-"""
-
-
-def test_it_leaves_a_terminal_that_is_gone() -> None:
-    master, slave = pty.openpty()
-    program = subprocess.Popen(
-        [sys.executable, "-c", HUNG_UP],
-        stdin=slave,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    os.close(slave)
-    assert program.stdout is not None and program.stdout.readline() == "quiet\n"
-    os.close(master)
-    assert program.communicate(timeout=60) == ("left\n", "")
 
 
 def test_what_did_not_change_is_not_said_again() -> None:

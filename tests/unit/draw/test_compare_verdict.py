@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from ddptop.charts.curves import ChartOptions, draw_curves
 from ddptop.charts.plots import compared_curves, without_steps
+from ddptop.commands.compare import report
 from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
 from ddptop.job.compare import LOSS, LossCurve, Run, Standing, compare
-from ddptop.job.report import report
 from ddptop.job.series import Points
 from ddptop.style import plain
 from tests.unit.job.test_compare_differences import NOW, view

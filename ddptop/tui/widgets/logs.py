@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -62,17 +61,19 @@ class LogPager(LinesView, can_focus=True):
     class Moved(Message):
         """The visible lines changed, or whether the view follows the end."""
 
-    @dataclass
     class AttemptStarted(Message):
         """The view now follows the log of the next attempt."""
 
-        attempt: int
+        def __init__(self, attempt: int) -> None:
+            super().__init__()
+            self.attempt = attempt
 
-    @dataclass
     class Chosen(Message):
         """Enter on a line."""
 
-        row: LogRow
+        def __init__(self, row: LogRow) -> None:
+            super().__init__()
+            self.row = row
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

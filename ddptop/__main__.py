@@ -11,9 +11,6 @@ from ddptop_runner.base import start
 
 INTERRUPTED = 130
 
-COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
-"""Set by click's completion scripts; click derives the same name from the program name."""
-
 
 def main() -> int:
     """Run the command line; returns the exit status."""
@@ -83,6 +80,8 @@ def _run_directly(arguments: list[str]) -> int | None:
         from ddptop.commands.attach import run_job
 
         return run_job(job)
+    from ddptop.output import COMPLETE_VARIABLE
+
     if not arguments and COMPLETE_VARIABLE not in os.environ:
         require_readable()
         from ddptop.commands.attach import run_overview

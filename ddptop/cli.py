@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddptop.output import is_terminal, put
+from ddptop.output import COMPLETE_VARIABLE, is_terminal, put
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.version import __version__
 
@@ -569,6 +569,8 @@ def demo(
     watch = is_terminal() and not detach
     from ddptop.commands.demo import run, run_fault, run_sick
 
+    if sick is not None and fault is not None:
+        raise UsageError("--fault and --sick cannot be used together", "use one of them")
     if sick is not None:
         return run_sick(sick, list(arguments), detach, watch)
     if fault is not None:
@@ -607,7 +609,7 @@ def completion(shell: str) -> int:
 
     completer = get_completion_class(shell)
     assert completer is not None
-    put(completer(cli, {}, "ddptop", "_DDPTOP_COMPLETE").source())
+    put(completer(cli, {}, "ddptop", COMPLETE_VARIABLE).source())
     return 0
 
 

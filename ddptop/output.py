@@ -11,6 +11,9 @@ from ddptop_runner.base.units import NOT_AVAILABLE
 from ddptop_runner.model.snapshot import encode
 from ddptop_runner.store.log_clean import UNSAFE, is_safe, sanitize
 
+COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
+"""Set by click's completion scripts; click derives the same name from the program name."""
+
 
 def info(text: str) -> None:
     """Print a message to stderr."""

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.messages import CompareWanted, ReplayWanted
+from ddptop.tui.messages import ScreenWanted
 from recording import Frame, animate
 from scripts import FINETUNE, PRETRAIN
 from world import (
@@ -105,7 +105,7 @@ async def take_two_ranks() -> None:
     form = [*"train.py", "enter", *"--steps 2000 --lr 1e-3", "tab", "tab", "2"]
     keys = ["space" if key == " " else key for key in [*form, "tab", "tab", *"gpt-long"]]
     await take("launch", DdptopApp(), "ddptop", "n", *keys)
-    moment = ReplayWanted("gpt-small")
+    moment = ScreenWanted("replay", "gpt-small")
     await take("replay", DdptopApp(opening=moment), "ddptop replay gpt-small", *["right"] * 38)
 
 
@@ -134,7 +134,7 @@ def pretrain(work: Path) -> None:
         wait_for("pretrain-2", lambda view: step_of(view) >= 220)
         ddptop("stop", "pretrain-2")
         wait_for("pretrain-2", lambda view: not view.is_live)
-    both = CompareWanted(("pretrain", "pretrain-2"))
+    both = ScreenWanted("compare", ("pretrain", "pretrain-2"))
     title = "ddptop compare pretrain pretrain-2"
     asyncio.run(take("compare", DdptopApp(opening=both), title))
     hang = ("--hang-rank", str(HUNG_RANK), "--hang-step", "60")

@@ -419,8 +419,9 @@ class Reading(msgspec.Struct):
 
     def spread(self, columns: Columns, form: Callable[[float], str] = loss) -> None:
         """Add the range from minimum to maximum."""
-        low = [v for x in self.columns if x < len(columns.low) and (v := columns.low[x])]
-        high = [v for x in self.columns if x < len(columns.high) and (v := columns.high[x])]
+        first, end = self.columns.start, self.columns.stop
+        low = [v for v in columns.low[first:end] if v is not None]
+        high = [v for v in columns.high[first:end] if v is not None]
         if low and high and min(low) < max(high):
             self.parts.append(line((f"{form(min(low))} to {form(max(high))}", "dim")))
 

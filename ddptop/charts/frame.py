@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -225,19 +224,6 @@ def name_ends(plane: Plane, named: Sequence[tuple[str, Columns, str]]) -> dict[i
     return found
 
 
-class Cells(Protocol):
-    """What a plot is painted on: a braille canvas, or a stack of blocks."""
-
-    columns: int
-    rows: int
-
-    def row(self, y: int) -> Sequence[tuple[str, int]]:
-        """The character and layer (-1 if empty) of each cell in a row, counted from the top."""
-
-    def owner(self, x: int, y: int) -> int:
-        """The layer of a cell, counted from the top left; -1 if it is empty or outside."""
-
-
 class Overlay(msgspec.Struct):
     """Characters and styles written over a plot, by cell from the top left."""
 
@@ -254,7 +240,7 @@ class Overlay(msgspec.Struct):
             for x in columns.not_finite:
                 self.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
 
-    def is_free(self, x: int, y: int, cells: int, canvas: Cells) -> bool:
+    def is_free(self, x: int, y: int, cells: int, canvas: Canvas) -> bool:
         """Whether these cells have no curve and no text; a band does not count."""
         return (
             x >= 0
@@ -286,7 +272,7 @@ class Behind(msgspec.Struct, frozen=True):
             found[self.cursor] = ("│", "strong")
         return found
 
-    def name_marks(self, overlay: Overlay, canvas: Cells) -> None:
+    def name_marks(self, overlay: Overlay, canvas: Canvas) -> None:
         """Write each mark's name next to it, in one of the upper rows without a curve."""
         for x, text in sorted(self.marks.items()):
             name = f" {text} "
@@ -298,7 +284,7 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 def plot_row(
-    canvas: Cells,
+    canvas: Canvas,
     y: int,
     label: str | None,
     gutter: int,
@@ -402,8 +388,6 @@ class Sheet(msgspec.Struct, frozen=True):
     since: float
     until: float
     """The visible part of the axis is from `since` to this."""
-    cursor: int | None
-    """The cursor's cell."""
     names: int
     """Cells at the right for the names of curves."""
 
@@ -416,7 +400,7 @@ class Sheet(msgspec.Struct, frozen=True):
 class Plot(msgspec.Struct, frozen=True):
     """One painted plot."""
 
-    canvas: Cells
+    canvas: Canvas
     labels: Mapping[int, str]
     """Labels on the value axis, by row from the top."""
     styles: Sequence[str]
@@ -470,7 +454,7 @@ def draw(
     since, until = (data.since, data.until) if view.span is None else visible(view, *data.extent)
     area = Area(gutter, cells, since, until, *data.extent)
     cursor = None if view.cursor is None else area.cell(view.cursor)
-    painted = paint(Sheet(cells, rows, since, until, cursor, names))
+    painted = paint(Sheet(cells, rows, since, until, names))
     texts = [text for plot in painted.plots for text in plot.labels.values()]
     if (needed := max(map(len, texts), default=0) + 2) > gutter:
         return draw(data, view, width, height, paint, gutter=needed, names=names)

@@ -71,7 +71,6 @@ SICK = {
     "starved": "slow loading without workers: all ranks wait for data",
     "straggler": "rank 1 does more work in each step than the others",
     "stalls": "rank 1 stops for 1.5 s every 40 steps",
-    "memory-growth": "tensors are kept: memory grows until it is full",
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
 }

@@ -63,15 +63,15 @@ def describe(view: Job, story: Story, now: dt.datetime) -> list[str]:
         began = "" if one.started_at is None else f"   {local_time(one.started_at)}"
         lines += ["", f"attempt {one.number}{began}   {plain(opening(one, view.state, now))}"]
         # an event may quote output of the job, which can contain anything
-        told = [("", " ".join(sanitize(sentence(one)).split()))]
+        parts = [("", " ".join(sanitize(sentence(one)).split()))]
         is_last = one is story.attempts[0]
-        told += [
+        parts += [
             (f"{label:{LABEL_CELLS}}", " ".join(sanitize(text).split()))
             for label, text, _ in notes(one, view.state, is_last=is_last, job=view.name)
         ]
         if one.cause is not None and one.cause.evidence:
-            told.append((f"{'evidence':{LABEL_CELLS}}", one.cause.evidence))
-        lines += [f"{'':{INDENT}}{label}{text}" for label, text in told if text]
+            parts.append((f"{'evidence':{LABEL_CELLS}}", one.cause.evidence))
+        lines += [f"{'':{INDENT}}{label}{text}" for label, text in parts if text]
         if story.tail is not None and story.tail.attempt == one.number:
             title, texts = last_output(story.tail, TAIL_LINES)
             lines += [f"{'':{INDENT}}{text}" for text in (title, *(f"│ {one}" for one in texts))]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 KINDS = (
     *("healthy", "same-batches", "same-order", "starved", "straggler", "stalls"),
-    *("memory-growth", "constant-loss", "exploding-loss"),
+    *("constant-loss", "exploding-loss"),
 )
 SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
 PAUSE_S = 0.05
@@ -52,7 +52,7 @@ def train(kind: str, seconds: float, rank: int, device: torch.device) -> None:
     rate = 0.68 if kind == "exploding-loss" else 0.001
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
 
-    kept, step, epoch, began_s = [], 0, 0, time.monotonic()
+    step, epoch, began_s = 0, 0, time.monotonic()
     while time.monotonic() - began_s < seconds:
         if sampler is not None and kind != "same-order":
             sampler.set_epoch(epoch)
@@ -68,8 +68,6 @@ def train(kind: str, seconds: float, rank: int, device: torch.device) -> None:
                 time.sleep(0.4 * PAUSE_S)
             if kind == "stalls" and rank == 1 and step % 40 == 0:
                 time.sleep(1.5)
-            if kind == "memory-growth":
-                kept.append(torch.ones(1_000_000))
         epoch += 1
 
 

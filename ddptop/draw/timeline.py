@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.charts.axis import time_step_s
 from ddptop.job.attempts import GLYPHS, MEANINGS, Course, Mark, neighbor
@@ -18,8 +19,7 @@ _MARGIN = 1
 TICK_CELLS = 14
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """The position of the replay."""
 
     at: float

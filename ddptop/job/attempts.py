@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -199,6 +198,28 @@ def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...
     return tuple(dict.fromkeys(sentences))
 
 
+def offsets_of(
+    taken: Sequence[tuple[int, int]], reported: Mapping[int, int], *, printed: bool
+) -> dict[int, int]:
+    """How many steps of the run precede each attempt.
+
+    An attempt whose script does not report where it resumed continues after the previous one.
+
+    Args:
+        taken: attempts in order, with the number of steps each took.
+        reported: by attempt, the steps before it, for scripts that report them.
+        printed: whether steps come from the output, which numbers them across attempts itself.
+    """
+    if printed:
+        return {attempt: 0 for attempt, _ in taken}
+    found: dict[int, int] = {}
+    end = 0
+    for attempt, steps in taken:
+        found[attempt] = reported.get(attempt, end)
+        end = found[attempt] + steps
+    return found or dict(reported)
+
+
 MarkKind = Literal["attempt", "failure", "hang", "end", "alert", "checkpoint"]
 
 
@@ -238,8 +259,7 @@ _KINDS: dict[str, MarkKind] = {
 }
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """An event on the timeline."""
 
     at: float
@@ -256,8 +276,7 @@ class Mark:
         return GLYPHS[self.kind][0]
 
 
-@dataclass(frozen=True)
-class Course:
+class Course(msgspec.Struct, frozen=True):
     """A job's history as the timeline shows it."""
 
     first: float

@@ -163,28 +163,6 @@ def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
     return place, (next_ - least) / abs(next_)
 
 
-def offsets_of(
-    taken: Sequence[tuple[int, int]], reported: Mapping[int, int], *, printed: bool
-) -> dict[int, int]:
-    """How many steps of the run precede each attempt.
-
-    An attempt whose script does not report where it resumed continues after the previous one.
-
-    Args:
-        taken: attempts in order, with the number of steps each took.
-        reported: by attempt, the steps before it, for scripts that report them.
-        printed: whether steps come from the output, which numbers them across attempts itself.
-    """
-    if printed:
-        return {attempt: 0 for attempt, _ in taken}
-    found: dict[int, int] = {}
-    end = 0
-    for attempt, steps in taken:
-        found[attempt] = reported.get(attempt, end)
-        end = found[attempt] + steps
-    return found or dict(reported)
-
-
 LETTERS = "ABCD"
 """Names of the jobs on the chart; also the most jobs that can be compared."""
 

@@ -187,9 +187,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         Key("job.save", "c", "Save", "ask the script to save a checkpoint now", "operate('save')",
             live=True, changes=True, own=True),
         Key("ranks.shape", "T", "Cards/table/map", "show ranks as cards, a table, or a map"),
-        Key("ranks.figure", "m", "Metric",
-            "choose the metric on the rank map: state, step time, loss, step, memory, "
-            "utilization, data wait, or power", bar=False),
+        Key("ranks.figure", "m", "Metric", "choose the metric on the rank map", bar=False),
         Key("ranks.sort", "S", "Sort",
             "sort the rank table by rank or by deviation from the median", bar=False),
         replace(FILTER, bar=False),

@@ -72,7 +72,7 @@ class MemoryLog:
         rows = self.rows(least)[::step]
         numbers = [one.at for one in rows]
         start = 0 if row is None or row.at not in numbers else numbers.index(row.at) + 1
-        yield 0, [one for one in rows[start:] if pattern.finds(one.text)]
+        yield 0, [one for one in rows[start:] if not one.is_note and pattern.finds(one.text)]
 
 
 class FedLog(MemoryLog):

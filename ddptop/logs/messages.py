@@ -1,8 +1,10 @@
-"""Log lines, and the messages from reading threads to screens."""
+"""Log lines, and the messages from reading threads to screens.
+
+A dataclass takes a millisecond to create, which the first frame would wait for.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -77,58 +79,40 @@ class Places(msgspec.Struct, frozen=True):
     """Whether they share the log of their launcher."""
 
 
-@dataclass
 class PageRead(Message):
     """Lines of the present log, in place of those shown."""
 
-    generation: int
-    """Number of the request that it answers; later requests supersede it."""
-    page: Page
-    at: int | None = None
-    """The line to go to; None keeps the position."""
+    def __init__(self, generation: int, page: Page, at: int | None = None) -> None:
+        """`generation` is the number of the request; later requests supersede it.
+
+        `at` is the line to go to; None keeps the position.
+        """
+        super().__init__()
+        self.generation, self.page, self.at = generation, page, at
 
 
-@dataclass
 class PlacesRead(Message):
     """The list of logs is known."""
 
-    generation: int
-    places: Places
+    def __init__(self, generation: int, places: Places) -> None:
+        super().__init__()
+        self.generation, self.places = generation, places
 
 
-@dataclass
-class SearchMoved(Message):
-    """A search has progressed or ended."""
-
-    generation: int
-    number: int
-    """Number of the search."""
-    share: float = 1.0
-    """Fraction of the log that has been searched."""
-    is_over: bool = False
-    found: LogRow | None = None
-    has_wrapped: bool = False
-    """Whether it continued from the other end of the log."""
-    index: int | None = None
-    """The number of this match, from 1; None if it is beyond those counted."""
-    count: int = 0
-    """How many lines match; at most `reader.MAX_COUNTED` are counted."""
-
-
-@dataclass
 class LogMissing(Message):
     """There is no such log, or it cannot be read."""
 
-    generation: int
-    words: str
-    remedy: str
+    def __init__(self, generation: int, words: str, remedy: str) -> None:
+        super().__init__()
+        self.generation, self.words, self.remedy = generation, words, remedy
 
 
-@dataclass
 class CollectorFailed(Message):
     """The collector crashed."""
 
-    error: Exception
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
 
 
 class LogKey(msgspec.Struct, frozen=True):
@@ -142,13 +126,14 @@ class LogKey(msgspec.Struct, frozen=True):
     """The `Query.viewer` that it is read for."""
 
 
-@dataclass
 class LogRead(Message):
     """Lines of a rank's log, clean of control sequences."""
 
-    key: LogKey
-    lines: list[str]
-    restarted: bool
-    """Whether these are the first lines of a different log, which replace those shown."""
-    partial: str = ""
-    """The unfinished line, such as a progress bar."""
+    def __init__(self, key: LogKey, lines: list[str], restarted: bool, partial: str = "") -> None:
+        """`partial` is the unfinished line, such as a progress bar.
+
+        `restarted` is whether these are the first lines of a different log, which replace those
+        shown.
+        """
+        super().__init__()
+        self.key, self.lines, self.restarted, self.partial = key, lines, restarted, partial

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 from textual.message import Message
@@ -27,7 +28,6 @@ from ddptop.logs.messages import (
     PageRead,
     Places,
     PlacesRead,
-    SearchMoved,
 )
 from ddptop.logs.search import LogPattern
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
@@ -62,6 +62,25 @@ class LogView(msgspec.Struct, frozen=True):
     """Whether to merge lines that differ only in ranks and times."""
     until: int | None = None
     """The length to which the log is limited, for a past moment."""
+
+
+@dataclass
+class SearchMoved(Message):
+    """A search has progressed or ended."""
+
+    generation: int
+    number: int
+    """Number of the search."""
+    share: float = 1.0
+    """Fraction of the log that has been searched."""
+    is_over: bool = False
+    found: LogRow | None = None
+    has_wrapped: bool = False
+    """Whether it continued from the other end of the log."""
+    index: int | None = None
+    """The number of this match, from 1; None if it is beyond those counted."""
+    count: int = 0
+    """How many lines match; at most `MAX_COUNTED` are counted."""
 
 
 class LogReader:

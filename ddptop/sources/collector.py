@@ -12,7 +12,6 @@ import datetime as dt
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +40,8 @@ TRY_AGAIN_S = 30.0
 """How long to wait before trying to adopt a job again."""
 DRAWN_S = 1.0
 """How long to wait at most until the first answer is drawn."""
-COST_LOOKS = 10
-"""The viewer's own CPU usage is averaged over this many refreshes."""
+COST_S = 5.0
+"""The viewer's own CPU usage is averaged over, and updated after, this time."""
 
 
 class Collector:
@@ -76,7 +75,8 @@ class Collector:
         self._jobs = JobSource()
         self._sources = Sources()
         self._shows_own_first = watched is None
-        self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
+        self._spent = (time.monotonic(), time.process_time())
+        self._cost_percent: float | None = None
         self.devices = DeviceSource()
         self._asked = threading.Event()
         self._drawn = threading.Event()
@@ -194,10 +194,12 @@ class Collector:
         return query.answer(look, self._sources)
 
     def _cost(self) -> float | None:
-        """CPU usage of this process over the last refreshes, in percent of one core."""
-        self._spent.append((time.monotonic(), time.process_time()))
-        (since_s, before_s), (now_s, cpu_s) = self._spent[0], self._spent[-1]
-        return None if now_s - since_s < 1.0 else 100 * (cpu_s - before_s) / (now_s - since_s)
+        """CPU usage of this process in the last few seconds, in percent of one core."""
+        (since_s, before_s), (now_s, cpu_s) = self._spent, (time.monotonic(), time.process_time())
+        if now_s - since_s >= COST_S:
+            self._spent = now_s, cpu_s
+            self._cost_percent = 100 * (cpu_s - before_s) / (now_s - since_s)
+        return self._cost_percent
 
     def _look_at_devices(self, views: list[Job], query: Query) -> Devices:
         if query.devices:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.charts.axis import Axis
-from ddptop.job.compare import offsets_of
+from ddptop.job.attempts import offsets_of
 from ddptop.job.record import Job
 from ddptop.job.series import TREND_POINTS, ChartData, Frame, LossTrend, Points, stretch_s, trend
 from ddptop_runner.base.median import median

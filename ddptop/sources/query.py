@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -127,11 +126,12 @@ class Sources:
         return self.foreign if "foreign" in vars(self) else None
 
 
-@dataclass
 class Answered(Message):
     """The collector has answered a query."""
 
-    answer: Answer
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
 
     def can_replace(self, message: Message) -> bool:
         """A newer answer replaces one still in the queue."""

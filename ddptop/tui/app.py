@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 
 TICK_S = 1.0
+CHECK_TERMINAL_S = 5.0
+"""How often to check the terminal, although it reports hang-ups and sizes itself."""
 LEAVE_S = 2.0
 """How long Textual may take to exit once the terminal is gone."""
 
@@ -67,28 +69,10 @@ class LooksAgain(Protocol):
         """Rebuild the text."""
 
 
-def _actions() -> type[Provider]:
-    from ddptop.tui.palette import ActionProvider
+def _commands() -> type[Provider]:
+    from ddptop.tui.palette import Commands
 
-    return ActionProvider
-
-
-def _jobs() -> type[Provider]:
-    from ddptop.tui.palette import JobProvider
-
-    return JobProvider
-
-
-def _charts() -> type[Provider]:
-    from ddptop.tui.palette import ChartProvider
-
-    return ChartProvider
-
-
-def _themes() -> type[Provider]:
-    from ddptop.tui.palette import ThemeCommands
-
-    return ThemeCommands
+    return Commands
 
 
 class DdptopApp(QuietApp):
@@ -96,7 +80,7 @@ class DdptopApp(QuietApp):
 
     TITLE = "ddptop"
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
-    COMMANDS = {_actions, _jobs, _charts, _themes}
+    COMMANDS = {_commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(EVERYWHERE, {one.id: one.action.removeprefix("app.") for one in EVERYWHERE}),
         Binding("ctrl+z", "refuse_suspending", show=False, id="app.suspend"),
@@ -162,7 +146,7 @@ class DdptopApp(QuietApp):
             self.set_interval(self._tick_s, self.collector.ask)
         self._greet()
         if _is_terminal():  # a terminal that never existed cannot hang up
-            self.set_interval(1.0, self._check_terminal)
+            self.set_interval(CHECK_TERMINAL_S, self._check_terminal)
             _watch_for_hang_up(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
@@ -269,12 +253,14 @@ class DdptopApp(QuietApp):
         """Pass the answer to the screen that asked, if it is visible and the app is not exiting."""
         if not self.screen_stack:
             return
-        self.latest = answer = message.answer
+        answer, is_first = message.answer, self.latest is None
+        self.latest = answer
         self.collector.query = self._query()
         monitor = self.monitor
         if monitor is not None and monitor.viewer == answer.query.viewer:
             monitor.answer = answer
-        self.call_after_refresh(self._drawn)
+        if is_first:
+            self.call_after_refresh(self._drawn)
         if isinstance(self.screen, ShowsDevices) and answer.query.devices:
             self.screen.show_devices(answer.look.devices)
         if isinstance(self.screen, LooksAgain):

@@ -99,17 +99,6 @@ def needs_ranks(form: LaunchForm) -> bool:
     return not (is_elsewhere or form.gpus or form.is_cpu_machine or form.nproc.strip())
 
 
-def is_missing(form: LaunchForm) -> bool:
-    """Whether the script is a file that does not exist; reads the file system."""
-    try:
-        if command_words(form.script) is not None or _has(form, "--cwd", "--hosts"):
-            return False
-    except ValueError:
-        return False
-    script = form.script.strip()
-    return bool(script) and not script.startswith("-m ") and not exists(script)
-
-
 def _has(form: LaunchForm, *options: str) -> bool:
     return any(word.partition("=")[0] in options for word in shlex.split(form.options))
 
@@ -310,44 +299,3 @@ def _completions(text: str) -> list[str]:
 def exists(script: str) -> bool:
     """Whether the script's file exists here."""
     return Path(script).expanduser().is_file()
-
-
-FIELDS: tuple[tuple[str, str], ...] = (
-    (
-        "script",
-        "The Python file that every rank runs, relative to ddptop's working directory. tab "
-        "completes it if only one file matches, and moves on unless that is a folder; right "
-        "accepts the suggestion. To use another launcher or program, put it after --; for "
-        "example, -- torchrun train.py.",
-    ),
-    ("arguments", "Arguments passed to the script, quoted as in a shell."),
-    (
-        "GPUs",
-        "The devices that the job may use. Free devices are preselected; space, enter, or a "
-        "click toggles one. If none are selected, the ranks run on CPUs.",
-    ),
-    (
-        "ranks",
-        "The number of processes that train together. auto means one per selected GPU; if no "
-        "GPU is selected, enter a number. A command starts its own ranks.",
-    ),
-    (
-        "max restarts",
-        "How many times all ranks may restart together after a failure; 0 means never.",
-    ),
-    (
-        "name",
-        "The job's name on all screens and in all commands; derived from the script if empty.",
-    ),
-    (
-        "options",
-        "Other options of ddptop launch, such as --on-nan restart; ddptop launch --help lists all.",
-    ),
-    (
-        "use busy GPUs anyway, wait until they are free",
-        "Shown if a selected GPU is busy. A waiting job is queued and starts automatically.",
-    ),
-    ("$ ddptop launch ...", "The equivalent shell command."),
-    ("keys", "tab or enter: next field; ctrl+l: launch; esc: close without launching."),
-)
-"""(field, meaning) in the order of the form."""

@@ -18,7 +18,6 @@ from ddptop.tui import messages
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.foreign.types import ForeignView
-from ddptop_runner.jobs import commands
 
 if TYPE_CHECKING:
     from ddptop.tui.app import DdptopApp
@@ -113,6 +112,8 @@ def _asked_to_end(view: Job) -> str:
 
 def stop(view: Job) -> Operation:
     """Stop a job."""
+    from ddptop_runner.jobs import commands
+
     if view.foreign is not None:
         return _signalled(view, view.foreign, "stop")
     own = _own(view)
@@ -130,6 +131,8 @@ def stop(view: Job) -> Operation:
 
 def kill(view: Job) -> Operation:
     """Kill a job."""
+    from ddptop_runner.jobs import commands
+
     if view.foreign is not None:
         return _signalled(view, view.foreign, "kill")
     own = _own(view)
@@ -146,6 +149,8 @@ def kill(view: Job) -> Operation:
 
 def restart_group(view: Job) -> Operation:
     """Restart all ranks."""
+    from ddptop_runner.jobs import commands
+
     own = _own(view)
     if own.state == "queued":
         raise UsageError(f"{view.name} is queued and has no ranks", "wait until it starts")
@@ -195,6 +200,8 @@ def to_relaunch(view: Job) -> Job:
 
 def remove(view: Job) -> Operation:
     """Delete an ended job."""
+    from ddptop_runner.jobs import commands
+
     own = _own(view)
     return Operation(
         f"Remove {view.name}?",

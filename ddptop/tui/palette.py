@@ -65,16 +65,21 @@ class Command:
     """Whether it is listed before the user types anything."""
 
 
-class CommandProvider(Provider):
+OF_OWN_JOBS = (
+    ("story of {}", STORY, "story"),
+    ("replay {}", REPLAY, "replay"),
+    ("compare {}", COMPARE, "compare"),
+)
+"""Name, action, and screen of the commands for a job that ddptop launched."""
+OF_RANKS = (
+    ("rank {rank} of {job}", "open this rank", "rank"),
+    ("logs for {job} rank {rank}", "show this rank's output", "logs"),
+)
+"""Name, help, and screen of the commands for a rank."""
+
+
+class Commands(Provider):
     """Commands by name, each with its key."""
-
-    def commands(self, query: str) -> Iterator[Command]:
-        """The commands available now.
-
-        Args:
-            query: what the user typed; empty for the initial list.
-        """
-        raise NotImplementedError
 
     async def discover(self) -> Hits:
         """The initial list."""
@@ -91,24 +96,25 @@ class CommandProvider(Provider):
                 display = _display(matcher.highlight(command.name), command)
                 yield Hit(score, display, command.run, command.name)
 
-
-def _display(name: Content, command: Command) -> Content:
-    """Name, key, and help on one line."""
-    gap = " " * max(2, NAME_CELLS - name.cell_length)
-    key = command.key.ljust(KEY_CELLS)
-    return Content.assemble(name, gap, (key, "bold"), "  ", (command.help, "dim"))
-
-
-class ActionProvider(CommandProvider):
-    """Every screen action that applies to the item under the cursor."""
-
     def commands(self, query: str) -> Iterator[Command]:
+        """The commands available now.
+
+        Args:
+            query: what the user typed; empty for the initial list.
+        """
+        yield from self._actions()
+        yield from self._jobs(query)
+        yield from self._charts()
+        yield from self._themes()
+
+    def _actions(self) -> Iterator[Command]:
         """Actions that the key bar offers, including those for which it has no room."""
         screen = self.screen
         table = SCREENS[screen.KEYS] if isinstance(screen, MonitorScreen) else ()
         for action in (*table, *EVERYWHERE):
             if action not in UNLISTED and self._is_offered(action):
-                yield Command(action.name, action.help, self._run(action), action.text)
+                run = partial(screen.app.run_action, action.action, default_namespace=screen)
+                yield Command(action.name, action.help, run, action.text)
 
     def _is_offered(self, action: Key) -> bool:
         bars = self.screen.query(KeyBar)
@@ -117,27 +123,7 @@ class ActionProvider(CommandProvider):
         readonly = isinstance(self.screen, MonitorScreen) and self.screen.readonly
         return action.is_offered(None, foreign=False, readonly=readonly)
 
-    def _run(self, action: Key) -> Callable[[], Awaitable[object]]:
-        return partial(self.app.run_action, action.action, default_namespace=self.screen)
-
-
-OF_OWN_JOBS = (
-    ("story of {}", STORY, "story"),
-    ("replay {}", REPLAY, "replay"),
-    ("compare {}", COMPARE, "compare"),
-)
-"""Name, action, and screen of the commands for a job that ddptop launched."""
-OF_RANKS = (
-    ("rank {rank} of {job}", "open this rank", "rank"),
-    ("logs for {job} rank {rank}", "show this rank's output", "logs"),
-)
-"""Name, help, and screen of the commands for a rank."""
-
-
-class JobProvider(CommandProvider):
-    """Jobs and their ranks by name, on every screen."""
-
-    def commands(self, query: str) -> Iterator[Command]:
+    def _jobs(self, query: str) -> Iterator[Command]:
         """The screens of each job, and of the ranks whose number the user typed."""
         answer = self.screen.answer if isinstance(self.screen, MonitorScreen) else None
         numbers = {int(number) for number in re.findall(r"\d{1,6}", query)}
@@ -167,26 +153,24 @@ class JobProvider(CommandProvider):
     def _post(self, wanted: ScreenWanted) -> Callable[[], object]:
         return partial(self.app.post_message, wanted)
 
-
-class ChartProvider(CommandProvider):
-    """The metrics that the screen's chart can show."""
-
-    def commands(self, query: str) -> Iterator[Command]:
-        """The loss, the throughput, and each metric of the job."""
+    def _charts(self) -> Iterator[Command]:
+        """The metrics that the screen's chart can show."""
         for chart in self.screen.query(ChartWidget):
             for name in chart.names if chart.can_focus or chart.display else ():
                 run = partial(chart.show_as, name)
                 yield Command(f"chart {name}", "show this metric over time", run, listed=False)
 
-
-class ThemeCommands(CommandProvider):
-    """Themes by name."""
-
-    def commands(self, query: str) -> Iterator[Command]:
+    def _themes(self) -> Iterator[Command]:
         """The theme list, and each theme."""
-        yield Command("Theme", "select a theme; the choice is remembered", self.app.search_themes)
-        for name in sorted(self.app.available_themes):
-            yield Command(f"theme {name}", "color theme", partial(self._choose, name), listed=False)
+        app = self.app
+        yield Command("Theme", "select a theme; the choice is remembered", app.search_themes)
+        for name in sorted(app.available_themes):
+            run = partial(setattr, app, "theme", name)
+            yield Command(f"theme {name}", "color theme", run, listed=False)
 
-    def _choose(self, name: str) -> None:
-        self.app.theme = name
+
+def _display(name: Content, command: Command) -> Content:
+    """Name, key, and help on one line."""
+    gap = " " * max(2, NAME_CELLS - name.cell_length)
+    key = command.key.ljust(KEY_CELLS)
+    return Content.assemble(name, gap, (key, "bold"), "  ", (command.help, "dim"))

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable
 
-from textual import events
 from textual._styles_cache import StylesCache
 from textual.app import App, ScreenStackError, _PrintCapture
 from textual.css.query import NoMatches
@@ -17,7 +16,6 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.keys import _character_to_key
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Input
 
 _PrintCapture.encoding = "utf-8"  # type: ignore[attr-defined]  # libtmux reads it when imported
 
@@ -96,16 +94,6 @@ class TerminalDriver(LinuxDriver):
         if self._is_suspended:
             self.resume_application_mode()
             self._is_suspended = not self._draws()  # in the background: retry on the next SIGCONT
-
-
-class TypedInput(Input):
-    """An input whose subclasses can handle a key before Textual does."""
-
-    async def _on_key(self, event: events.Key) -> None:
-        self.take_key(event)
-
-    def take_key(self, event: events.Key) -> None:
-        """Handle a key; `event.prevent_default` stops Textual from handling it, too."""
 
 
 def post_from_thread(driver: Driver, message: Message) -> None:

@@ -134,7 +134,6 @@ class TestLaunch:
             await pilot.press("ctrl+l")
             await until(pilot, lambda: "no script" in str(error.content))
             assert str(error.content) == "there is no script [nope].py in /; check the path"
-            assert form.focused is form.query_one("#script")
             await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
             assert app.screen.job == "mlp-cpu"
@@ -238,6 +237,7 @@ class TestProgram:
         from ddptop.tui import app as module
 
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
+        monkeypatch.setattr(module, "CHECK_TERMINAL_S", 0.1)
         app = make_app()
         async with app.run_test() as pilot:
             await look(pilot)
@@ -252,6 +252,7 @@ class TestProgram:
 
         told = SimpleNamespace(get_terminal_size=lambda _: (100, 30))
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
+        monkeypatch.setattr(module, "CHECK_TERMINAL_S", 0.1)
         monkeypatch.setattr(module, "shutil", told)  # others call the real one too
         app = make_app()
         async with app.run_test(size=(60, 18)) as pilot:
@@ -260,7 +261,7 @@ class TestProgram:
             told.get_terminal_size = lambda unknown: unknown
             app.post_message(events.Resize(Size(70, 20), Size(70, 20)))
             await until(pilot, lambda: app.screen.size == (70, 20))
-            await pilot.pause(1.2)
+            await pilot.pause(0.5)
             assert app.screen.size == (70, 20), "a size that is not known was taken"
 
     async def test_without_a_terminal_at_the_start_there_is_none_to_lose(

@@ -21,7 +21,7 @@ from ddptop.style import plain
 from ddptop.tui import widgets
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.screens.help import HelpScreen, help_lines
+from ddptop.tui.screens.help import HelpScreen, help_columns
 from ddptop.tui.widgets.lines import LinesView
 from tests.support import fake_gpus
 from tests.support.driving import settle, shown, until
@@ -125,14 +125,23 @@ def test_no_word_is_explained_twice() -> None:
     assert [word for word, n in Counter(word for word, _ in TERMS).items() if n > 1] == []
 
 
-@pytest.mark.parametrize("cells", [52, 76])
+@pytest.mark.parametrize("cells", [52, 76, 150])
 def test_help_starts_with_this_screens_keys_then_the_item_under_the_cursor(cells: int) -> None:
     told = [("rank 3: quiet", "no step for longer than usual " * 8)]
-    lines = [plain(line) for line in help_lines(cells, told, "a job")]
+    columns = help_columns(cells, told, "a job")
+    assert len(columns) == (2 if cells > 140 else 1)
+    lines = [plain(line) for column in columns for line in column]
     assert all(len(line) <= cells for line in lines)
     heads = [line.split("──")[1].strip() for line in lines if line.startswith("── ")]
-    first = ["keys on this screen: a job", "under the cursor", "keys on every screen", "mouse"]
-    assert heads[:4] == first
+    first = [
+        "keys on this screen: a job",
+        "under the cursor",
+        "keys on every screen",
+        "mouse and panels",
+    ]
+    if len(columns) > 1:
+        first.remove("under the cursor")
+    assert heads[: len(first)] == first
     assert heads[-len(sections()) :] == [f"terms: {heading}" for heading in sections()]
     assert len(heads) == 4 + len(SCREENS) - 1 + len(sections())
     text = " ".join(" ".join(lines).split())

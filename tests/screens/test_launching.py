@@ -226,34 +226,6 @@ class TestCompletion:
             await until(pilot, lambda: screen.form().arguments == "x")
             assert screen.form().script == "data/fit.py"
 
-    async def test_a_script_that_does_not_exist_is_named_once_the_field_is_left(
-        self, files: Path
-    ) -> None:
-        app: App[None] = App()
-        async with app.run_test() as pilot:
-            screen = LaunchScreen()
-            await app.push_screen(screen)
-            await pilot.pause()
-            error = screen.query_one("#error", Static)
-            missing = f"no script heal.py in {files}"
-            await pilot.press(*"heal.py")
-            assert str(error.content) == ""
-            await pilot.press("tab")
-            await until(pilot, lambda: str(error.content) == missing)
-            await pilot.press("x")
-            assert str(error.content) == missing, "it is still missing"
-            options = screen.query_one("#options", Input)
-            for text, line in (("--cwd /", ""), ("", missing)):
-                options.focus()
-                options.value = text
-                await pilot.press("shift+tab")
-                await until(pilot, lambda line=line: str(error.content) == line)  # type: ignore[misc]
-            screen.query_one("#script", Input).value = "train.py"
-            await until(pilot, lambda: str(error.content) == "")
-            await pilot.press("shift+tab", "tab")
-            await app.workers.wait_for_complete()
-            assert str(error.content) == ""
-
     @pytest.mark.parametrize(
         ("typed", "completed"),
         [
@@ -284,23 +256,6 @@ class TestCompletion:
             pytest.skip("root reads everything")
         (files / "data").chmod(0)
         assert launching.complete_path("data/x") is None
-
-
-@pytest.mark.parametrize(
-    ("form", "is_missing"),
-    [
-        (LaunchForm(script="heal.py"), True),
-        (LaunchForm(), False),
-        (LaunchForm(script="-m train"), False),
-        (LaunchForm(script="-- heal.py"), False),
-        (LaunchForm(script="-- '"), False),
-        (LaunchForm(script="heal.py", options="--cwd /x"), False),
-        (LaunchForm(script="heal.py", options="--hosts a,b"), False),
-        (LaunchForm(script=__file__), False),
-    ],
-)
-def test_only_a_local_script_can_be_missing(form: LaunchForm, is_missing: bool) -> None:
-    assert launching.is_missing(form) == is_missing
 
 
 @pytest.mark.parametrize("is_cpu_machine", [False, True], ids=["no driver", "no hardware"])

@@ -10,7 +10,7 @@ import pytest
 from ddptop.job.keys import SCREENS
 from ddptop.style import plain, width
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.palette import ActionProvider, ChartProvider, Command, CommandProvider, JobProvider
+from ddptop.tui.palette import Command, Commands
 from ddptop.tui.screens.dialogs import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
@@ -27,10 +27,8 @@ from textual.pilot import Pilot
 MakeApp = Callable[..., DdptopApp]
 
 
-def commands(
-    app: DdptopApp, query: str = "", provider: type[CommandProvider] = ActionProvider
-) -> dict[str, Command]:
-    return {command.name: command for command in provider(app.screen).commands(query)}
+def commands(app: DdptopApp, query: str = "") -> dict[str, Command]:
+    return {command.name: command for command in Commands(app.screen).commands(query)}
 
 
 async def test_a_live_job_has_what_can_be_done_to_one(frozen: Path, make_app: MakeApp) -> None:
@@ -82,10 +80,10 @@ async def test_jobs_and_ranks_are_found_by_name(eight_gpus: Path, make_app: Make
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        listed = commands(app, "", JobProvider)
+        listed = commands(app)
         assert {"go to llama-ft", "logs for vit-base", "story of vit-base"} <= set(listed)
         assert not any("rank" in name for name in listed)
-        found = commands(app, "logs llama 5", JobProvider)
+        found = commands(app, "logs llama 5")
         assert {"rank 5 of llama-ft", "logs for llama-ft rank 5"} <= set(found)
         assert "rank 4 of llama-ft" not in found
         for name, screen in (
@@ -137,7 +135,7 @@ async def test_metrics_are_found_on_the_overview_too(
     fake_story.learner(frozen, "gpt-a", "1e-3", scalars_from=0.0)
     app = make_app(job)
     async with app.run_test(size=(120, 60)) as pilot:
-        await until(pilot, lambda: "chart val_loss" in commands(app, "val", ChartProvider))
+        await until(pilot, lambda: "chart val_loss" in commands(app, "val"))
         await pilot.press("ctrl+p", *"val", "enter")
         await until(pilot, lambda: "val_loss for gpt-a" in shown(app) or "val_loss," in shown(app))
 
@@ -146,7 +144,7 @@ async def test_a_name_with_markup_is_shown_as_it_is(frozen: Path, make_app: Make
     names = ["[red]x[/]", "a[0", "[link=x]y"]
     app = make_app()
     async with app.run_test(size=(120, 40)):
-        provider = JobProvider(app.screen)
+        provider = Commands(app.screen)
         provider.commands = lambda query: (  # type: ignore[method-assign]
             Command(name, name, lambda: None, "[x]") for name in names
         )

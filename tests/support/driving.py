@@ -9,10 +9,10 @@ from collections.abc import Callable
 from ddptop.sources.query import Answer, Query
 from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
+from ddptop.tui.palette import Commands
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.tui.widgets.logs import LogPager
 from tests.support import idle
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -108,5 +108,4 @@ def keys_shown(app: DdptopApp) -> str:
 
 def offered(app: DdptopApp, query: str = "") -> set[str]:
     """The names of the commands in the palette."""
-    providers = [ActionProvider(app.screen), JobProvider(app.screen), ThemeCommands(app.screen)]
-    return {command.name for one in providers for command in one.commands(query)}
+    return {command.name for command in Commands(app.screen).commands(query)}

@@ -587,7 +587,7 @@ EVEN = 0.1
 
 def uneven(snapshot: NodeSnapshot) -> list[tuple[Apart, Span]]:
     """Known imbalances of a job, worst first: the figure, and `+34%` or `even` with its style."""
-    is_slow = bool(slow_ranks(snapshot.alerts))
+    is_slow = bool(slow_ranks(snapshot.alerts)) and not _any_busy(snapshot.ranks)
     even_load = is_even_load(snapshot.ranks, snapshot.gpus)
     rated: list[tuple[tuple[bool, bool, float], Apart, Span]] = []
     for figure, one in COMPARED.items():

@@ -248,8 +248,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
             self.dismiss()
 
     def action_jobs(self) -> None:
-        """Go to the job list."""
-        self.dismiss()
+        """Go to the job list, past other screens."""
+        from ddptop.tui.screens.overview import OverviewScreen
+
+        for screen in reversed(self.app.screen_stack[1:]):
+            if isinstance(screen, OverviewScreen):
+                break
+            self.app.pop_screen()
 
     def action_leave(self) -> None:
         """Go back to the previous screen, or quit if ddptop was opened on this one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from textual import events, on
@@ -14,9 +15,9 @@ from textual.widgets import Input
 
 from ddptop.job.help import sections as term_sections
 from ddptop.job.keys import EVERYWHERE, HELP, MOVING, SCREENS, Key
-from ddptop.style import Line, line, pad, plain, rule, wrap
+from ddptop.style import Line, Span, fit, line, pad, plain, rule, wrap
 from ddptop.tui.keymap import bindings
-from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.screens.base import HORIZONTAL, MonitorScreen
 from ddptop.tui.screens.dialogs import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
 
@@ -27,6 +28,7 @@ MOUSE = (
     ),
     ("wheel", "scroll; over a chart, zoom at the pointer"),
     ("hover", "show what a key in the bottom bar does"),
+    ("tab", "move to the next panel, such as events or log, to scroll it"),
 )
 
 UNDER_CURSOR = "under the cursor"
@@ -35,6 +37,8 @@ IN_DIALOG = "this dialog"
 KEY_CELLS, NAME_CELLS, WORD_CELLS = 10, 16, 15
 ROOMY_CELLS = 60
 """From this width on, action names have their own column."""
+WIDE_CELLS, BETWEEN_CELLS = 140, 4
+"""From this width on, keys are on the left, and what is under the cursor and terms on the right."""
 
 
 @runtime_checkable
@@ -45,78 +49,74 @@ class Explained(Protocol):
         """(heading, text) pairs."""
 
 
-def help_lines(
+def help_columns(
     cells: int,
-    explained: Iterable[tuple[str, str]] = (),
+    explained: Sequence[tuple[str, str]] = (),
     here: str | None = None,
     what: str = UNDER_CURSOR,
-) -> list[Line]:
-    """The help text as lines.
+) -> list[list[Line]]:
+    """The help text in one column, or in two if there is room.
 
     Args:
-        cells: the width.
+        cells: the width of all columns.
         explained: (heading, text) pairs on the item under the cursor.
         here: the title of the screen below, whose keys come first.
         what: the heading above `explained`.
     """
-    lines: list[Line] = []
-
-    def section(title: str) -> None:
-        if lines:
-            lines.append(())
-        lines.append(rule(title, cells))
-
-    def entry(head: str, text: str, style: str, head_cells: int) -> None:
-        if len(head) > head_cells:
-            lines.append(line(" ", (head, style)))
-            head = ""
-        for index, part in enumerate(wrap(text, cells - head_cells - 2, 99)):
-            lines.append(
-                line(" ", (pad(head if index == 0 else "", head_cells), style), " ", (part, ""))
-            )
-
-    def table(title: str, actions: Sequence[Key]) -> None:
-        section(title)
-        for action in actions:
-            key = action.text or "unbound"
-            if len(key) > KEY_CELLS or cells < ROOMY_CELLS:
-                entry(key, f"{action.name}: {action.help}", "busy", KEY_CELLS)
-                continue
-            room = cells - KEY_CELLS - NAME_CELLS - 3
-            for index, part in enumerate(wrap(action.help, room, 99)):
-                names = (key, action.name) if index == 0 else ("", "")
-                lines.append(
-                    line(
-                        " ",
-                        (pad(names[0], KEY_CELLS), "busy"),
-                        " ",
-                        (pad(names[1], NAME_CELLS), "strong"),
-                        " ",
-                        part,
-                    )
-                )
-
-    titles = sorted(SCREENS, key=lambda title: title != here)
+    is_wide = cells >= WIDE_CELLS
+    if is_wide:
+        cells = (cells - BETWEEN_CELLS) // 2
+    keys: list[Line] = []
+    others = [title for title in SCREENS if title != here]
     if here is not None:
-        table(f"keys on this screen: {here}", SCREENS[here])
-        titles = titles[1:]
-    sections = list(explained)
-    if sections:
-        section(what)
-        for heading, text in sections:
-            lines.append(line(" ", (heading, "strong")))
-            lines.extend(line("   ", part) for part in wrap(text, cells - 4, 99))
-    table("keys on every screen", (*MOVING, *EVERYWHERE))
-    entry("tab", "move to the next panel, such as events or log, to scroll it", "busy", KEY_CELLS)
-    section("mouse")
-    for what, text in MOUSE:
-        entry(what, text, "busy", KEY_CELLS)
-    for title in titles:
-        table(f"keys: {title}" if here is not None else title, SCREENS[title])
+        keys = _table(f"keys on this screen: {here}", SCREENS[here], cells)
+    about: list[Line] = []
+    if explained:
+        about = [(), rule(what, cells)]
+        for heading, text in explained:
+            about.append(line(" ", (heading, "strong")))
+            about += [line("   ", part) for part in wrap(text, cells - 4, 99)]
+    more = _table("keys on every screen", (*MOVING, *EVERYWHERE), cells)
+    more += [(), rule("mouse and panels", cells)]
+    for head, text in MOUSE:
+        more += _entry([(head, "busy", KEY_CELLS)], text, cells)
+    for title in others:
+        more += _table(f"keys: {title}" if here is not None else title, SCREENS[title], cells)
+    terms: list[Line] = []
     for heading, words in term_sections().items():
-        section(f"terms: {heading}")
+        terms += [(), rule(f"terms: {heading}", cells)]
         for word, meaning in words:
-            entry(word, meaning, "strong", WORD_CELLS)
+            terms += _entry([(word, "strong", WORD_CELLS)], meaning, cells)
+    columns = [keys + more, about + terms] if is_wide else [keys + about + more + terms]
+    return [column[1:] for column in columns]
+
+
+def _table(title: str, actions: Sequence[Key], cells: int) -> list[Line]:
+    """A section with a line per action."""
+    lines: list[Line] = [(), rule(title, cells)]
+    for action in actions:
+        heads, text = [(action.text or "unbound", "busy", KEY_CELLS)], action.help
+        if cells >= ROOMY_CELLS:
+            heads.append((action.name, "strong", NAME_CELLS))
+        else:
+            text = f"{action.name}: {text}"
+        lines += _entry(heads, text, cells)
+    return lines
+
+
+def _entry(heads: Sequence[tuple[str, str, int]], text: str, cells: int) -> list[Line]:
+    """An entry: (text, style, cells) of each head, and the wrapped text after them."""
+    lines: list[Line] = []
+    (first, style, room), *others = heads
+    if len(first) > room:
+        lines.append(line(" ", (first, style)))
+        heads = [("", style, room), *others]
+    for part in wrap(text, cells - sum(room + 1 for *_, room in heads) - 1, 99):
+        spans: list[Span] = [(" ", "")]
+        for head, style, room in heads:
+            spans += [(pad(head, room), style), (" ", "")]
+        lines.append(line(*spans, part))
+        heads = [("", style, room) for _, style, room in heads]
     return lines
 
 
@@ -144,7 +144,7 @@ def matching(lines: Sequence[Line], query: str) -> list[Line]:
         elif text:
             entry.append(one)
     close()
-    return found or [line((f" no entry contains {query}", "dim"))]
+    return found
 
 
 class _Typed(Input):
@@ -162,7 +162,7 @@ class _HelpText(LinesView):
     def __init__(self, explained: list[tuple[str, str]], here: str | None, what: str) -> None:
         super().__init__()
         self._help_parts = explained, here, what
-        self._wrapped: tuple[int, list[Line]] = (0, [])
+        self._columns: tuple[int, list[list[Line]]] = (0, [])
         self._query = ""
 
     def find(self, query: str) -> None:
@@ -171,15 +171,23 @@ class _HelpText(LinesView):
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        if self._wrapped[0] != width:
-            self._wrapped = width, help_lines(width, *self._help_parts)
-        lines = self._wrapped[1]
-        lines = matching(lines, self._query) if self._query else lines
+        if self._columns[0] != width:
+            self._columns = width, help_columns(width, *self._help_parts)
+        columns = self._columns[1]
+        if self._query:
+            columns = [matching(column, self._query) for column in columns]
+        if not any(columns):
+            columns = [[line((f" no entry contains {self._query}", "dim"))]]
+        lines = columns[0]
+        if len(columns) > 1:
+            left = (width - BETWEEN_CELLS) // 2 + BETWEEN_CELLS
+            pairs = itertools.zip_longest(*columns, fillvalue=())
+            lines = [(*fit(one, left), *other) for one, other in pairs]
         self.styles.height = len(lines)
         return lines
 
     def on_mount(self) -> None:
-        self.styles.height = len(help_lines(72, *self._help_parts))
+        self.styles.height = sum(map(len, help_columns(72, *self._help_parts)))
 
 
 class HelpScreen(PagerScreen):
@@ -192,8 +200,10 @@ class HelpScreen(PagerScreen):
         border: round $panel; border-title-color: $secondary; border-subtitle-color: $secondary;
         padding: 0 2; scrollbar-size: 1 1;
     }
+    HelpScreen.-wide > VerticalScroll { width: 170; }
     """
 
+    HORIZONTAL_BREAKPOINTS = HORIZONTAL
     AUTO_FOCUS = ""  # until somebody types
     BINDINGS = [
         Binding("q,escape", "close", "Close", id="help.close"),

@@ -9,28 +9,29 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
+from textual.widget import Widget
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from ddptop.draw.devices import holder_text
 from ddptop.draw.panels import short_name
 from ddptop.job.figures import Column, Row
+from ddptop.job.help import texts
 from ddptop.job.keys import EXIT, HELP
 from ddptop.job.record import Job
 from ddptop.sources.query import Devices
 from ddptop.style import line
 from ddptop.tui import launching
-from ddptop.tui.keymap import bindings, help_hint, textual_key
-from ddptop.tui.launching import FIELDS, LaunchForm
+from ddptop.tui.keymap import bindings, help_hint
+from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.base import VERTICAL
-from ddptop.tui.textual_gaps import TypedInput
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import ranks, size_of
@@ -131,20 +132,6 @@ class PathSuggester(Suggester):
         return await asyncio.to_thread(launching.complete_path, value)
 
 
-class Word(TypedInput):
-    """A field that never contains a question mark, so that the help key works in it."""
-
-    def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether to consume a key: all characters except the help key."""
-        is_help = key in map(textual_key, HELP.keys)
-        return not is_help and super().check_consume_key(key, character)
-
-    def take_key(self, event: events.Key) -> None:
-        """Open the help instead of typing its key."""
-        if event.key in map(textual_key, HELP.keys):
-            event.prevent_default()  # Input would insert it
-
-
 class Tick(Checkbox):
     """A checkbox that shows its state not only by color."""
 
@@ -217,7 +204,6 @@ class LaunchScreen(ModalScreen[str | None]):
         self._busy = False
         self._has_asked = False
         self._is_cpu_machine = False
-        self._missing: str | None = None
 
     def compose(self) -> ComposeResult:
         """Fields, the command line, the error, and the buttons."""
@@ -226,46 +212,33 @@ class LaunchScreen(ModalScreen[str | None]):
             box.border_title = f"relaunch {before.name}" if self._before else "launch a job"
             box.border_subtitle = help_hint(typing=True)
             with VerticalScroll(can_focus=False):
-                with Horizontal(classes="row"):
-                    yield Label("script")
-                    yield Input(
+                yield _row(
+                    "script",
+                    Input(
                         before.script,
                         id="script",
                         placeholder=f"train.py, or -- COMMAND, in {_here()}",
                         suggester=PathSuggester(),
                         select_on_focus=False,
-                    )
-                with Horizontal(classes="row"):
-                    yield Label("arguments")
-                    yield Input(
-                        before.arguments,
-                        id="arguments",
-                        placeholder="--lr 3e-4 --epochs 10",
-                        select_on_focus=False,
-                    )
+                    ),
+                )
+                yield _row(
+                    "arguments", _text("arguments", before.arguments, "--lr 3e-4 --epochs 10")
+                )
                 yield GpuChoice()
-                with Horizontal(classes="row", id="no-gpus-row"):
-                    yield Label("GPUs")
-                    yield Static("querying the driver", id="no-gpus", markup=False)
-                with Horizontal(classes="row short"):
-                    yield Label("ranks")
-                    yield Word(before.nproc, id="nproc", placeholder="auto")
-                    yield Label("auto: one per selected GPU", id="auto", classes="after")
-                with Horizontal(classes="row short"):
-                    yield Label("max restarts")
-                    yield Word(before.max_restarts, id="max-restarts")
-                    yield Label("group restarts allowed after failures", classes="after")
-                with Horizontal(classes="row"):
-                    yield Label("name")
-                    yield Word(before.name, id="name", placeholder="derived from the script")
-                with Horizontal(classes="row"):
-                    yield Label("options")
-                    yield Input(
-                        before.options,
-                        id="options",
-                        placeholder="--on-nan restart --allow-shrink",
-                        select_on_focus=False,
-                    )
+                none = Static("querying the driver", id="no-gpus", markup=False)
+                yield _row("GPUs", none, id="no-gpus-row")
+                auto = Label("auto: one per selected GPU", id="auto", classes="after")
+                nproc = _text("nproc", before.nproc, "auto")
+                yield _row("ranks", nproc, auto, classes="row short")
+                restarts = _text("max-restarts", before.max_restarts)
+                note = Label("group restarts allowed after failures", classes="after")
+                yield _row("max restarts", restarts, note, classes="row short")
+                yield _row("name", _text("name", before.name, "derived from the script"))
+                yield _row(
+                    "options",
+                    _text("options", before.options, "--on-nan restart --allow-shrink"),
+                )
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)
             with Horizontal(id="busy"):
@@ -277,7 +250,7 @@ class LaunchScreen(ModalScreen[str | None]):
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on each field."""
-        return [*FIELDS]
+        return list(texts().launch_form.items())
 
     def on_mount(self) -> None:
         """Focus the script."""
@@ -343,8 +316,7 @@ class LaunchScreen(ModalScreen[str | None]):
         form = self.form()
         line = launching.command_line(form, self._before)
         self.query_one("#command", Static).update(f"$ {line}{self._meaning(line)}")
-        is_missing = form.script == self._missing
-        self.query_one("#error", Static).update(_no_script(form) if is_missing else "")
+        self.query_one("#error", Static).update("")
         self._show_ranks()
 
     def _show_ranks(self) -> None:
@@ -355,16 +327,6 @@ class LaunchScreen(ModalScreen[str | None]):
         after.update("required: no GPUs selected" if is_needed else f"auto: {automatic}")
         after.set_class(is_needed, "-needed")
         self.query_one("#nproc", Input).placeholder = "" if is_needed else "auto"
-
-    @on(Input.Blurred, "#script, #options")
-    @work(exclusive=True, group="look")
-    async def _look_for_script(self) -> None:
-        form = self.form()
-        is_missing = await asyncio.to_thread(launching.is_missing, form)
-        self._missing = form.script if is_missing else None
-        error = self.query_one("#error", Static)
-        if str(error.content) in ("", _no_script(form)):
-            error.update(_no_script(form) if is_missing else "")
 
     def _meaning(self, line: str) -> str:
         if self._spec is None:
@@ -442,12 +404,17 @@ class LaunchScreen(ModalScreen[str | None]):
         if message.job is None:
             error = message.error or "ddptop launch failed without an error message"
             self.query_one("#error", Static).update(error)
-            if self._missing is not None:
-                self.set_focus(self.query_one("#script"))
-            elif self._gpus:  # they may be busy
-                self.query_one("#busy").display = True
+            self.query_one("#busy").display = "--wait-gpus" in error
         else:
             self.dismiss(message.job)
+
+
+def _row(label: str, *widgets: Widget, id: str | None = None, classes: str = "row") -> Horizontal:
+    return Horizontal(Label(label), *widgets, id=id, classes=classes)
+
+
+def _text(id: str, value: str, placeholder: str = "") -> Input:
+    return Input(value, id=id, placeholder=placeholder, select_on_focus=False)
 
 
 async def _complete(field: Input) -> bool:
@@ -461,10 +428,6 @@ async def _complete(field: Input) -> bool:
     field.value = path
     field.cursor_position = len(path)
     return path.endswith("/")
-
-
-def _no_script(form: LaunchForm) -> str:
-    return f"no script {form.script.strip()} in {_here()}"
 
 
 def _here() -> str:

@@ -12,14 +12,8 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
 from ddptop.logs.drawing import LEVEL_WORDS, LogHeading, choices, line_help, title_line
-from ddptop.logs.messages import (
-    Level,
-    LogRead,
-    LogRow,
-    Places,
-    SearchMoved,
-)
-from ddptop.logs.reader import MAX_COUNTED, LogReader, LogView
+from ddptop.logs.messages import Level, LogRead, LogRow, Places
+from ddptop.logs.reader import MAX_COUNTED, LogReader, LogView, SearchMoved
 from ddptop.logs.search import LogPattern, pattern_of
 from ddptop.sources.job import LogsQuery
 from ddptop.sources.query import Answer, Followed
@@ -29,7 +23,7 @@ from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.tui.widgets.logs import LogPager
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 

@@ -26,7 +26,7 @@ from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
-from ddptop.tui.widgets.log_pane import LogPane
+from ddptop.tui.widgets.logs import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
@@ -216,15 +216,6 @@ class RankScreen(JobBound[RankAnswer]):
         self._load.show(Curves(empty="reading history..."))
         self.show(self.answer)
         self.post_message(QueryChanged())
-
-    def action_jobs(self) -> None:
-        """Go to the job list, past the job's screen."""
-        from ddptop.tui.screens.overview import OverviewScreen
-
-        for screen in reversed(self.app.screen_stack[1:]):
-            if isinstance(screen, OverviewScreen):
-                break
-            self.app.pop_screen()
 
     def explain(self) -> list[tuple[str, str]]:
         """Explain the sentence, then the item under the cursor."""

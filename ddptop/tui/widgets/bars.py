@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from textual import events, on
@@ -282,19 +281,19 @@ class FilterBar(Horizontal):
     FilterBar > _Status { background: $panel; }
     """
 
-    @dataclass
     class Changed(Message):
         """The text changed."""
 
-        bar: FilterBar
-        text: str
+        def __init__(self, bar: FilterBar, text: str) -> None:
+            super().__init__()
+            self.bar, self.text = bar, text
 
-    @dataclass
     class Closed(Message):
         """The bar gave the focus back; `text` is what was kept, "" after esc."""
 
-        bar: FilterBar
-        text: str
+        def __init__(self, bar: FilterBar, text: str) -> None:
+            super().__init__()
+            self.bar, self.text = bar, text
 
     def __init__(self, example: str = "", *, sign: str = "/", id: str | None = None) -> None:
         """`example` is the placeholder; `sign` is shown before the text."""

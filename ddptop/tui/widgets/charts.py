@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -77,13 +76,13 @@ class ChartWidget(DraggedView, can_focus=True):
     ChartWidget { height: 1fr; }
     """
 
-    @dataclass
     class Viewed(Message):
         """The range of the axis or the cursor changed."""
 
-        chart: ChartWidget
-        moved: bool
-        """Whether the range changed, not only the cursor."""
+        def __init__(self, chart: ChartWidget, moved: bool) -> None:
+            """`moved` is whether the range changed, not only the cursor."""
+            super().__init__()
+            self.chart, self.moved = chart, moved
 
         @property
         def control(self) -> ChartWidget:

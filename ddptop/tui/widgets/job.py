@@ -19,9 +19,19 @@ from ddptop_runner.model.snapshot import Alert, Cause, Event
 
 SHORT = 28
 """On screens with fewer rows, the header has three rows."""
+MOST_ROWS = 99
 
 
-class JobHeader(LinesView):
+class FittedView(LinesView):
+    """A view as high as its lines need."""
+
+    def fit_height(self) -> None:
+        """Take as many rows as there are lines, and draw them."""
+        self.styles.height = len(self.build(max(20, self.screen.size.width), MOST_ROWS))
+        self.redraw()
+
+
+class JobHeader(FittedView):
     """One row per topic; only topics with facts take a row."""
 
     DEFAULT_CSS = """
@@ -38,16 +48,15 @@ class JobHeader(LinesView):
     def show(self, view: Job, now: dt.datetime, trend: LossTrend | None = None) -> None:
         """Show the job; `trend` is the trend of its loss."""
         self._view, self._now, self._trend, self._is_gone = view, now, trend, False
-        rows = max(1, len(self._rows(max(20, self.screen.size.width))))
-        self.styles.height = rows
-        self.redraw()
+        self.fit_height()
 
     def show_gone(self) -> None:
         """Show that the job is gone."""
         self._is_gone = True
         self.redraw()
 
-    def _rows(self, width: int) -> list[Line]:
+    def build(self, width: int, height: int) -> list[Line]:
+        """Build the rows."""
         if self._is_gone:
             return header.gone_lines(None if self._view is None else self._now, width)
         if self._view is None:
@@ -55,16 +64,12 @@ class JobHeader(LinesView):
         most = 3 if self.screen.size.height < SHORT else 6
         return header.header_lines(self._view, self._now, width, self._trend, most)
 
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        return self._rows(width)
-
     def explain(self) -> list[tuple[str, str]]:
         """Help on the job's state."""
         return [] if self._view is None else explain_state(self._view.state)
 
 
-class AlertsPanel(LinesView):
+class AlertsPanel(FittedView):
     """The worst alerts; hidden if there are none."""
 
     def __init__(self) -> None:
@@ -76,17 +81,15 @@ class AlertsPanel(LinesView):
     def show(self, alerts: Sequence[Alert], now: dt.datetime, most: int) -> None:
         """Show at most `most` rows."""
         self._alerts, self._now, self._most = alerts, now, most
-        rows = len(alert_lines(alerts, now, max(20, self.screen.size.width), most))
-        self.display = rows > 0
-        self.styles.height = rows
-        self.redraw()
+        self.display = bool(alerts) and most > 0
+        self.fit_height()
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the rows."""
         return alert_lines(self._alerts, self._now, width, self._most)
 
 
-class CausePanel(LinesView):
+class CausePanel(FittedView):
     """Why the job failed, with the last log lines of the first failed rank."""
 
     DEFAULT_CSS = """
@@ -95,32 +98,29 @@ class CausePanel(LinesView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._panel: Callable[[int, int], list[Line]] | None = None
+        self._panel: Callable[[int], list[Line]] | None = None
 
     def hide(self) -> None:
         """Hide the panel."""
-        self._draw(None, 0)
+        self._draw(None)
 
     def show(self, state: str, cause: Cause, tail: Sequence[str], rows: int, now: str = "") -> None:
         """Show why a job ended and what to do now, in at most `rows` rows."""
-        self._draw(lambda cells, most: cause_lines(state, cause, tail, cells, most, now), rows)
+        self._draw(lambda cells: cause_lines(state, cause, tail, cells, rows, now))
 
     def show_setback(self, attempt: int | None, cause: Cause, rows: int) -> None:
         """Show why an earlier attempt of a running job failed, in at most `rows` rows."""
-        self._draw(lambda cells, most: setback_lines(attempt, cause, cells, most), rows)
+        self._draw(lambda cells: setback_lines(attempt, cause, cells, rows))
 
-    def _draw(self, lines: Callable[[int, int], list[Line]] | None, rows: int) -> None:
-        self._panel = lines
-        self.display = lines is not None
-        if lines is None:
-            return
-        needed = len(lines(max(20, self.screen.size.width), rows))
-        self.styles.height = needed
-        self.redraw()
+    def _draw(self, panel: Callable[[int], list[Line]] | None) -> None:
+        self._panel = panel
+        self.display = panel is not None
+        if panel is not None:
+            self.fit_height()
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the rows."""
-        return [] if self._panel is None else self._panel(width, height)
+        return [] if self._panel is None else self._panel(width)
 
 
 COLUMNS = (
@@ -155,7 +155,7 @@ class EventsTable(Table):
 SENTENCE_ROWS = 2
 
 
-class RankHead(LinesView):
+class RankHead(FittedView):
     """A sentence on the rank, and rows of figures below."""
 
     DEFAULT_CSS = """
@@ -171,11 +171,10 @@ class RankHead(LinesView):
     def show(self, sentence: Span, facts: list[list[Line]], about: list[tuple[str, str]]) -> None:
         """Show the sentence and as many rows of facts as fit; `about` explains them."""
         self._sentence, self._facts, self._about = sentence, facts, about
-        rows = len(self._rows(max(20, self.screen.size.width)))
-        self.styles.height = rows
-        self.redraw()
+        self.fit_height()
 
-    def _rows(self, width: int) -> list[Line]:
+    def build(self, width: int, height: int) -> list[Line]:
+        """Build the rows."""
         text, style = self._sentence
         symbol = {"bad": "✗", "warn": "▲", "ok": "●", "busy": "◍"}.get(style, "·")
         first, *more = wrap(text, width - 6, SENTENCE_ROWS)
@@ -185,10 +184,6 @@ class RankHead(LinesView):
         gap = "   " if width >= 100 else "  "
         rows = [(*parts[0], *fill(parts[1:], width - 11, gap)) for parts in self._facts]
         return [fit(one, width) for one in (*lines, *rows)]
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        return self._rows(width)
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the sentence and the figures."""

@@ -147,17 +147,17 @@ class LinesView(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Render a row, from the cache if it has not changed."""
-        width = self.size.width
-        if self._built_for != self.size:
+        size = self.size
+        if self._built_for != size:
             # a layout that was queried before it was drawn sends widgets no Resize
             self._strips.clear()
             self.redraw()
         strip = self._strips.get(y)
-        if strip is None or strip.cell_length != width:
+        if strip is None or strip.cell_length != size.width:
             on_cursor = y == self._cursor_line
-            spans = fit(self._lines[y] if y < len(self._lines) else (), width)
+            spans = fit(self._lines[y] if y < len(self._lines) else (), size.width)
             strip = Strip(
-                [Segment(text, self._style(name, on_cursor)) for text, name in spans], width
+                [Segment(text, self._style(name, on_cursor)) for text, name in spans], size.width
             )
             self._strips[y] = strip
         return strip

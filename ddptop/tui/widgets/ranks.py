@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from textual import on
@@ -413,11 +412,12 @@ class RankPanel(Vertical):
     RankPanel > RankShape { width: 100%; height: 1fr; }
     """
 
-    @dataclass
     class Moved(Message):
         """Another rank was selected; None is the launcher of a command."""
 
-        rank: int | None
+        def __init__(self, rank: int | None) -> None:
+            super().__init__()
+            self.rank = rank
 
     class Chosen(Moved):
         """Open the selected rank."""

@@ -6,7 +6,6 @@ The column widths of a table do not depend on its content.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from textual import events
 from textual.message import Message
@@ -31,12 +30,12 @@ class CursorList(LinesView, can_focus=True):
     cursor_needs_focus = False
     """Whether the cursor is hidden without the focus."""
 
-    @dataclass
     class Moved(Message):
         """The cursor moved to another item."""
 
-        list: CursorList
-        key: str
+        def __init__(self, list: CursorList, key: str) -> None:
+            super().__init__()
+            self.list, self.key = list, key
 
         @property
         def control(self) -> CursorList:

@@ -431,7 +431,8 @@ class ForeignBook:
         """`clock` returns seconds and is monotonic."""
         self._clock = clock
         self._records: dict[str, JobRecord] = {}
-        self._census: Census | None = None
+        self._matched: tuple[Census | None, str | None] = None, None
+        """The arguments of the last match."""
         self._meter = UsageMeter[int]()
 
     def update(
@@ -445,15 +446,15 @@ class ForeignBook:
         """All foreign jobs as views, newest first.
 
         Args:
-            census: the latest; matched with the known jobs unless it is the one of the last call.
+            census: the latest; the same object as in the last call if no process has changed.
             gpus: the latest device samples; [] without devices.
             now: the wall clock.
             follow: the job that stays in the list as `lost`, with `ended_at`, once its processes
                 are gone.
         """
         now_s = self._clock()
-        if census is not self._census:
-            self._census = census
+        if census is not self._matched[0] or follow != self._matched[1]:
+            self._matched = census, follow
             self._match(census, now, follow)
         alive = [record for record in self._records.values() if record.ended_at is None]
         trees = {rank.pid: (rank.pid, *rank.helpers) for one in alive for rank in one.foreign.ranks}

@@ -83,7 +83,7 @@ def read_group(folder: Path, version: int) -> MemoryGroup:
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     """Memory that this process's cgroup can still take; None if unknown.
 
-    In a cgroup with a limit, the page cache counts as used, though the kernel may drop it.
+    The page cache, which the kernel may drop, counts as available.
     """
     try:
         text = (proc / "meminfo").read_text(encoding="ascii", errors="replace")
@@ -96,7 +96,9 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
         name = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
         used = _limit(Path(group.path) / name)
         if group.limit_bytes is not None and used is not None:
-            left.append(max(0, group.limit_bytes - used))
+            stat = _table(Path(group.path) / "memory.stat")
+            cached = stat.get("inactive_file" if group.version == 2 else "total_inactive_file", 0)
+            left.append(max(0, group.limit_bytes - used + cached))
     return min(left, default=None)
 
 

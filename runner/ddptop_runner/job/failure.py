@@ -130,7 +130,7 @@ def shortened(end: RankEnd) -> RankEnd:
     """The end, shortened for an event; a message may list every key of a model."""
     exception = end.exception
     if exception is not None:
-        exception = dataclasses.replace(
+        exception = msgspec.structs.replace(
             exception,
             message=diagnose.clipped(exception.message, KEPT_CHARACTERS),
             because=None if exception.because is None else diagnose.clipped(exception.because),
@@ -148,7 +148,7 @@ def _ends_in_command(
     if launcher.exit is not None:  # the command is itself a rank, with two records of the same end
         pid, at_s = launcher.exit.pid, launcher.exit.at_boottime_s
         ends = [
-            dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))
+            dataclasses.replace(end, exit=msgspec.structs.replace(end.exit, at_boottime_s=at_s))
             if end.exit.pid == pid
             else end
             for end in ends
@@ -310,7 +310,7 @@ def with_achievements(
     elif last is not None and outcome.steps is not None:
         new_checkpoint = False  # this job's script is known to save, but did not in this attempt
     known = [step for step in run_steps if step is not None]
-    achieved = dataclasses.replace(
+    achieved = msgspec.structs.replace(
         outcome,
         new_checkpoint=new_checkpoint,
         checkpoint_step=last.global_step if last is not None and new_checkpoint else None,
@@ -409,7 +409,7 @@ def achieved_on_nodes(
         summary = f"On {cause.host}: {cause.summary}"
         cause = msgspec.structs.replace(cause, summary=summary)
     return with_achievements(
-        dataclasses.replace(outcome, steps=max(steps, default=outcome.steps)),
+        msgspec.structs.replace(outcome, steps=max(steps, default=outcome.steps)),
         cause,
         [*(one.global_step for one in lives), *(one.run_step for one in ranks)],
         checkpoints,

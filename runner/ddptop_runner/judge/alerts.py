@@ -206,6 +206,7 @@ class AlertBook:
             finding = Finding(
                 *(alert.id, alert.severity, alert.message, tuple(alert.ranks), tuple(alert.gpus)),
                 host=alert.host,
+                evidence=alert.evidence,
             )
             self._held[alert.id] = _Held(
                 finding, alert.since, shown=True, linger_s=RECALLED_LINGER_S

@@ -138,6 +138,7 @@ class _Gathered:
             took_s=took_s if took_s >= 0 else None,
             files=len(self.sizes()),
             inode=file.inode,
+            data_position=file.data_position,
         )
 
 

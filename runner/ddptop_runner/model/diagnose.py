@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ddptop_runner.base.exit_status import status_in_words
 
@@ -18,8 +18,7 @@ def clipped(text: str, limit: int = QUOTED_CHARACTERS) -> str:
     return f"{text[:half]} [...] {text[-half:]}"
 
 
-@dataclass(frozen=True)
-class PythonException:
+class PythonException(msgspec.Struct, frozen=True):
     """An exception that ended a rank."""
 
     type: str
@@ -54,8 +53,7 @@ class PythonException:
         return f"{text}, caused by {clipped(self.because, limit)}" if self.because else text
 
 
-@dataclass(frozen=True)
-class RankExit:
+class RankExit(msgspec.Struct, frozen=True):
     """How one rank of an attempt ended."""
 
     rank: int
@@ -85,8 +83,7 @@ STEPLESS_S = 600.0
 take no such steps at all."""
 
 
-@dataclass(frozen=True)
-class AttemptOutcome:
+class AttemptOutcome(msgspec.Struct, frozen=True):
     """How one attempt failed."""
 
     attempt: int

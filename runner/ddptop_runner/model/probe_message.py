@@ -45,6 +45,8 @@ class SavedFile(Base, frozen=True, kw_only=True):
     steps: Whole | None = None
     """Value of `steps` when saving started."""
     size_bytes: Whole | None = None
+    data_position: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
+    """Where the process was in its data, as in ProbeMessage."""
     inode: int | None = None
     """Remains the same if the script renames a complete file."""
     mtime_ns: int | None = None
@@ -100,16 +102,14 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """The rest of a mean step; None unless both waits are known."""
     until_backward_total_s: Seconds | None = None
     """Time from the end of each step to the next backward pass so far."""
-    cpu_total_s: Seconds | None = None
-    """How long the training thread has run on a CPU."""
     cpu_wait_total_s: Seconds | None = None
     """How long the training thread has waited for a CPU."""
     batch_hashes: Annotated[list[BatchHash], Meta(max_length=16)] = []
     """The latest batches that were hashed, latest last."""
     data_position: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
     """Pass over the training data, from 0, and the batches taken in it."""
-    sampler_epoch: Whole | None = None
-    """The epoch by which a sampler shuffles that has to be told it (`set_epoch`)."""
+    repeated_epoch: Whole | None = None
+    """The epoch by which its sampler shuffled two passes in a row: without `set_epoch`."""
     loader_workers: RankNumber | None = None
     """Worker processes of the DataLoader."""
     ddp_world_size: RankNumber | None = None

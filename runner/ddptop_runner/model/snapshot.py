@@ -257,17 +257,16 @@ class RankSample(Base, frozen=True, kw_only=True):
     until_backward_total_s: float | None = None
     """Time from the end of each step to the next backward pass, where ranks first wait for each
     other, summed over this attempt: loading, the forward pass, and all else the script does."""
-    cpu_total_s: float | None = None
-    """How long the training thread has run on a CPU in this attempt."""
     cpu_wait_total_s: float | None = None
-    """How long it was ready to run and waited for a CPU."""
+    """How long the training thread was ready to run and waited for a CPU in this attempt."""
     batch_hashes: list[BatchHash] = []
     """The latest batches that were hashed: in each pass over the data, those at positions 0 to 3
     and at powers of two. Ranks with equal hashes train on equal data."""
     data_position: list[int] | None = None
     """Pass over the training data in this attempt, from 0, and the batches taken in it."""
-    sampler_epoch: int | None = None
-    """The epoch by which its sampler shuffles, if the script has to set it (`set_epoch`)."""
+    repeated_epoch: int | None = None
+    """The epoch by which its sampler shuffled the last two passes over the data, because
+    `set_epoch` was not called; None otherwise."""
     loader_workers: int | None = None
     """Worker processes of its DataLoader (`num_workers`); None without a loader."""
     ddp_world_size: int | None = None
@@ -354,6 +353,8 @@ class Checkpoint(Base, frozen=True, kw_only=True):
     """Number of files written for it by all ranks."""
     inode: int | None = None
     """Inode of `path`, which a script may rename later."""
+    data_position: list[int] | None = None
+    """Pass over the training data, from 0, and the batches taken in it, when it was written."""
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ class JobAlerts:
     def __init__(self, log: EventLog, defects: LastResort) -> None:
         self._log = log
         self._defects = defects
-        self._watch = JobWatch()
+        self._watch = JobWatch(oom.available_bytes)
         self._reported: dict[str, str] = {}
         """Messages of recorded alerts by ID, until their end is recorded."""
         self.now: list[Alert] = []
@@ -60,9 +60,7 @@ class JobAlerts:
             now_s: CLOCK_BOOTTIME.
         """
         self.now, new = self._defects.call(
-            lambda: self._watch.update(
-                snapshot, now_s, extra=extra, available_bytes=oom.available_bytes()
-            ),
+            lambda: self._watch.update(snapshot, now_s, extra=extra),
             (self.now, list[Alert]()),
         )
         holding = {alert.id for alert in self.now}

@@ -313,7 +313,7 @@ class Hooks:
 
     def _next_data(self, original):
         record, thread = self.record, self._training_thread
-        took = self._guarded(self.ledger.took)
+        took, finished = self._guarded(self.ledger.took), self._guarded(self.ledger.finished)
         clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
 
         def next_data(loader):
@@ -325,6 +325,9 @@ class Hooks:
                 start_s = clock()
                 try:
                     batch = original(loader)
+                except StopIteration:
+                    finished(loader)
+                    raise
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
                 record.is_batch_without_gradient = False

@@ -13,6 +13,7 @@ import ctypes
 import itertools
 import weakref
 import zlib
+from collections import UserDict
 from typing import Any
 
 FIRST_POSITIONS = 4
@@ -36,10 +37,10 @@ class Ledger:
         """Reset, as at the start of a process."""
         self.hashes = []
         """[[pass, position, hash]], latest last."""
-        self.position = None
-        """[pass, batches taken in it]; None before the first batch."""
-        self.sampler_epoch = None
-        """The epoch by which its sampler shuffles; None unless it has to be told the epoch."""
+        self.repeated_epoch = None
+        """The epoch by which its sampler shuffled two passes in a row; None if `set_epoch` changed
+        it, or if the sampler does not need it."""
+        self._sampler_epoch = None
         self.loader_workers = None
         """Worker processes of its DataLoader; 0 if the rank loads by itself."""
         self.ddp_world_size = None
@@ -72,14 +73,19 @@ class Ledger:
             self._passes += 1
             self.loader_workers = iterator._num_workers
             sampler: Any = getattr(iterator._index_sampler, "sampler", None)
-            if hasattr(sampler, "set_epoch") and getattr(sampler, "shuffle", None) is True:
-                self.sampler_epoch = sampler.epoch
-        self.position = [self._passes - 1, position + 1]
+            before, self._sampler_epoch = self._sampler_epoch, _epoch_of(sampler)
+            self.repeated_epoch = before if before == self._sampler_epoch else None
+        self._record.data_position = [self._passes - 1, position + 1]
         if position < FIRST_POSITIONS or position & (position - 1) == 0:
             self._pending = (
                 [self._passes - 1, position, self._hash(batch)],
                 self._record.backwards,
             )
+
+    def finished(self, iterator):
+        """Note that a pass over the data has ended."""
+        if self._passes and self._data() is iterator._dataset:
+            self._record.data_position = [self._passes, 0]
 
     def _hash(self, batch):
         """The hash of a batch; None without tensors that can be read."""
@@ -103,16 +109,38 @@ class Ledger:
                 and batch.layout is self._torch.strided
                 and batch.is_contiguous()
                 and batch.numel()
+                and batch.data_ptr()
+                and _holds_all(batch)
             ):
                 tensors.append(batch)
             return
-        values = batch
-        if hasattr(batch, "keys") and hasattr(batch, "values"):
-            values = batch.values()
-        elif not isinstance(batch, (tuple, list)):
-            return
+        # a batch's own methods are not called: they are the script's
+        if isinstance(batch, UserDict):
+            batch = vars(batch).get("data")
+        values: Any = ()
+        if isinstance(batch, dict):
+            values = dict.values(batch)
+        elif isinstance(batch, tuple):
+            values = tuple.__iter__(batch)
+        elif isinstance(batch, list):
+            values = list.__iter__(batch)
         for value in itertools.islice(values, MAX_VALUES):
             self._collect(value, tensors, depth + 1)
+
+
+def _holds_all(tensor):
+    """Whether a tensor's storage has all of its elements; a script may have resized it."""
+    elements = tensor.storage_offset() + tensor.numel()
+    return tensor.untyped_storage().nbytes() >= elements * tensor.element_size()
+
+
+def _epoch_of(sampler):
+    """The epoch by which a sampler shuffles; None unless its `set_epoch` has to be called."""
+    values = getattr(sampler, "__dict__", {})
+    if values.get("shuffle") is not True or not hasattr(type(sampler), "set_epoch"):
+        return None
+    epoch = values.get("epoch")
+    return epoch if type(epoch) is int and 0 <= epoch < 2**53 else None
 
 
 def _nothing():

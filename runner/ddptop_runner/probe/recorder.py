@@ -140,6 +140,8 @@ class Recorder:
         """(smallest, largest) since the sender took it; finite losses only."""
         self.data_wait_s = None
         """Time spent waiting for data loaders, None where no loader was seen."""
+        self.data_position = None
+        """[pass over the training data, batches taken in it]; None before the first batch."""
         self.until_backward_s: Any = None
         """From the end of each step to the next backward pass, in all; None before the first."""
         self.batches = None
@@ -368,6 +370,7 @@ class Recorder:
             "size_bytes": size_bytes,
             "inode": inode,
             "mtime_ns": mtime_ns,
+            "data_position": self.data_position,
         }
         self.dirty = True
         self.on_save()

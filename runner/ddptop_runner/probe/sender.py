@@ -31,7 +31,7 @@ MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
     *("stands_at", "collectives", "optimizers", "frameworks", "saved"),
-    *("batch_hashes", "loaded", "raised_at", "raised"),
+    *("loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
 
@@ -239,7 +239,8 @@ class Sender:
             "sync_s": self._sync_s,
             "compute_s": self._compute_s,
             "until_backward_total_s": record.until_backward_s,
-            **self._thread_times(progress),
+            "cpu_wait_total_s": self._cpu_wait_total_s(progress),
+            "data_position": record.data_position,
             **self._batches(),
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
@@ -292,29 +293,23 @@ class Sender:
         )
         self._means_from = progress
 
-    def _thread_times(self, progress):
-        """How long the training thread ran, and waited for a CPU; of the main thread only."""
+    def _cpu_wait_total_s(self, progress):
+        """How long the training thread waited for a CPU; None unless it is the main thread."""
         thread = self.record.step_thread
         if progress is None or thread != _thread_of_main():
-            return {}
+            return None
         try:
             with open("/proc/self/task/{}/schedstat".format(self._pid), "rb") as file:
-                ran_ns, waited_ns = file.read().split()[:2]
-        except (OSError, ValueError):
-            return {}
-        return {"cpu_total_s": int(ran_ns) / 1e9, "cpu_wait_total_s": int(waited_ns) / 1e9}
+                waited_ns = file.read().split()[1]
+                return int(waited_ns) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
 
     def _batches(self):
         ledger = self.ledger
-        if ledger is None:
-            return {}
-        return {
-            "batch_hashes": ledger.hashes,
-            "data_position": ledger.position,
-            "sampler_epoch": ledger.sampler_epoch,
-            "loader_workers": ledger.loader_workers,
-            "ddp_world_size": ledger.ddp_world_size,
-        }
+        names = ("repeated_epoch", "loader_workers", "ddp_world_size")
+        known = {name: getattr(ledger, name, None) for name in names}
+        return {"batch_hashes": getattr(ledger, "hashes", []), **known}
 
     def _wait_for_ranks_s(self, steps, progress):
         try:
@@ -360,8 +355,8 @@ def _release(lock):
 def encode(message):
     """The datagram: JSON of at most MAX_BYTES, without what is not known.
 
-    Where it is too long, it goes without `metric_reports`, then without metrics from the end, and
-    then without what costs least to miss.
+    Where it is too long, it goes without `metric_reports`, then without hashes of batches, then
+    without metrics from the end, and then without what costs least to miss.
     """
     optional = iter(EXPENDABLE)
     while True:
@@ -373,6 +368,8 @@ def encode(message):
             return data
         if message["metric_reports"]:
             message["metric_reports"] = None
+        elif message.get("batch_hashes"):
+            message["batch_hashes"] = None
         elif message["metrics"]:
             message["metrics"].popitem()
         else:

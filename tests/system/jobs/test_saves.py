@@ -94,7 +94,7 @@ def test_script_that_handles_a_signal_is_stopped_once_it_has_saved(
     assert Path(last["path"]).exists()
     of_run = seen["step"] + last["step"]
     assert (last["global_step"], Path(last["path"]).name) == (of_run, f"step-{of_run}.pt")
-    assert f"step-{of_run}.pt at step {of_run:,}, " in job.cli("status", job.name).stdout
+    assert f"checkpoint step {of_run:,}, " in job.cli("status", job.name).stdout
     assert not (job.folder() / "save-now").exists()
     assert job.cli("checkpoint", job.name).returncode == 2
 

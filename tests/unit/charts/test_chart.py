@@ -289,6 +289,13 @@ def test_the_median_of_a_falling_loss_lies_on_the_band(weight: float) -> None:
         assert low <= middle <= high
 
 
+def test_the_cursor_reads_a_range_from_zero() -> None:
+    data = losses({rank: points([float(rank)] * 60) for rank in range(3)}, since=0, until=60)
+    reading = draw_chart(data, ChartOptions(view=View(cursor=30.5)), 68, 20).reading
+    assert reading is not None
+    assert "0 to 2" in plain(reading.line(200))
+
+
 def dots_in(lines: list[Line], style: str) -> set[tuple[int, int]]:
     """Where a style's dots are, as cells."""
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from ddptop.draw.timeline import (
@@ -20,6 +19,7 @@ from ddptop.draw.timeline import (
 )
 from ddptop.job.attempts import Course, Mark, marks_of, neighbor, opening
 from ddptop.style import plain, width
+from msgspec.structs import replace
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.model.snapshot import Event

@@ -88,15 +88,16 @@ def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
         assert [view.job for view in views] == [job.name, stranger.name]  # newest first
         assert views[0].is_live
         later = utc_now() + dt.timedelta(seconds=2)
-        (view,) = book.update(Census(), [], later, follow=job.name)
+        census = Census()
+        (view,) = book.update(census, [], later, follow=job.name)
         assert (view.job, view.state, view.ended_at) == (job.name, "lost", later)
         assert not view.is_live
         assert [rank.state for rank in view.snapshot.ranks] == ["unknown"]
         much_later = later + dt.timedelta(seconds=9)
-        (view,) = book.update(Census(), [], much_later, follow=job.name)
+        (view,) = book.update(census, [], much_later, follow=job.name)
         assert view.ended_at == later
         assert [event.type for event in book.events(job.name)] == ["lost", "watched"]
-        assert book.update(Census(), [], much_later) == []
+        assert book.update(census, [], much_later) == [], "although no process has changed since"
         assert book.events(job.name) == []
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.job.compare import LossCurve, better, common_s, common_step, offsets_of
+from ddptop.job.attempts import offsets_of
+from ddptop.job.compare import LossCurve, better, common_s, common_step
 from ddptop.job.series import Points
 
 

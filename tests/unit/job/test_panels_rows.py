@@ -66,6 +66,18 @@ class TestDevices:
         )
         assert imbalance_note(snapshot_of(spec, imbalance=Imbalance())) == ()
 
+    @pytest.mark.parametrize(
+        ("sync_s", "worst"), [(None, ("step +1%", "warn")), (0.3, ("mem +40%", "dim"))]
+    )
+    def test_the_step_time_is_a_warning_only_if_the_busy_time_is_unknown(
+        self, sync_s: float | None, worst: tuple[str, str]
+    ) -> None:
+        slow = Alert(id="straggler", severity="warning", message="", ranks=[1], since=NOW)
+        ranks = [rank(number, step_time_s=0.5, sync_s=sync_s) for number in range(2)]
+        uneven = Imbalance(memory=0.4, step_time=0.01)
+        snapshot = snapshot_of(spec_of("idle", 2, 60), ranks=ranks, alerts=[slow], imbalance=uneven)
+        assert worst_figure(snapshot) == worst
+
     def test_a_few_points_of_load_are_no_imbalance(self) -> None:
         spec = spec_of("idle", 2, 60)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.tables import table
 
@@ -53,7 +54,7 @@ def after(*outcomes: AttemptOutcome, used: int = 0) -> History:
     """The history of such failed attempts, each but the last followed by a restart."""
     history = History(used=used)
     for attempt, outcome in enumerate(outcomes):
-        history = policy.record(history, replace(outcome, attempt=attempt))
+        history = policy.record(history, msgspec.structs.replace(outcome, attempt=attempt))
         if attempt < len(outcomes) - 1:
             history = replace(history, used=history.used + 1)
     return history
@@ -92,7 +93,7 @@ def test_jitter_spreads_waits_and_never_passes_the_cap(in_vain):
         # raised at once, before any step: no restart loop
         (BUG, 0, False),
         # a script that takes no optimizer steps and ran for an hour
-        (replace(BUG, lived_s=3600.0), 0, True),
+        (msgspec.structs.replace(BUG, lived_s=3600.0), 0, True),
         # not the job's first attempt, although a new supervisor remembers no other
         (BUG, 1, True),
     ],

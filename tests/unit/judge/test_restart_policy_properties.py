@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,10 @@ def run(lives, max_restarts, jitter=0.5):
     """The policy's decisions until it stops: [(history before, history after, decision)]."""
     history, answers = History(), []
     for attempt, outcome in enumerate(lives):
-        before, history = history, policy.record(history, replace(outcome, attempt=attempt))
+        before, history = (
+            history,
+            policy.record(history, msgspec.structs.replace(outcome, attempt=attempt)),
+        )
         decision = policy.decide(history, max_restarts, jitter)
         answers.append((before, history, decision))
         if not decision.restart:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ddptop.logs.memory import MergedLog
 from ddptop.logs.merge import Merger, align, printed, similar
 from ddptop.logs.messages import LogRow, Page
+from ddptop.logs.search import pattern_of
 
 
 def told(*texts: str) -> list[LogRow]:
@@ -196,6 +197,10 @@ class TestTails:
         rows = self.rows(MergedLog(paths))
         assert rows[0][1].startswith("──── last 2,000 lines from each rank")
         assert rows[1:] == [("0-1", f"step {n}") for n in range(1000, 3000)]
+        found = [
+            row for _, rows in MergedLog(paths).matches(pattern_of("rank"), None, 1) for row in rows
+        ]
+        assert found == [], "the note is no output"
         assert MergedLog(dict.fromkeys(range(1024), tmp_path / "none")).limit == 31
 
     def test_a_flood_is_skipped_with_a_note(self, tmp_path: Path) -> None:

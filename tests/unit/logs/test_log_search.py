@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -63,6 +64,15 @@ def test_a_slow_regex_is_given_up_at_the_first_line(monkeypatch: pytest.MonkeyPa
     assert pattern.finds("loss is nan") and pattern.is_slow
     assert not pattern.may_be_in(b"loss is nan\n" * 1000)
     assert pattern.places("loss is nan") == []
+
+
+def test_a_regex_is_not_slow_because_the_viewer_was_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = itertools.count(step=3600.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    pattern = pattern_of("loss.*nan")
+    assert pattern.finds("loss is nan") and not pattern.is_slow
 
 
 def test_a_regex_is_tried_on_the_start_of_a_line() -> None:

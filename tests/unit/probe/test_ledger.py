@@ -14,6 +14,7 @@ pytestmark = pytest.mark.torch
 
 class Record:
     backwards = 0
+    data_position: list[int] | None = None
 
 
 def ledger_of(torch: Any) -> Ledger:
@@ -27,6 +28,7 @@ def train(ledger: Ledger, loader: Any, *, skips: int = 0) -> None:
         try:
             batch = batches._next_data()
         except StopIteration:
+            ledger.finished(batches)
             return
         ledger.took(batches, batch)
         batches._num_yielded += 1
@@ -45,7 +47,7 @@ def test_a_pass_is_hashed_at_its_first_positions_and_at_powers_of_two() -> None:
     first = {(epoch, position): crc for epoch, position, crc in ledger.hashes}
     assert list(first) == [(0, n) for n in (0, 1, 2, 3, 4, 8, 16)]
     assert len(set(first.values())) == 7
-    assert ledger.position == [0, 20]
+    assert ledger._record.data_position == [1, 0]
     assert ledger.loader_workers == 0
     train(ledger, loader_of(torch, data))
     assert len(ledger.hashes) == MAX_HASHES
@@ -59,7 +61,7 @@ def test_batches_that_a_resumed_script_skips_do_not_count() -> None:
     ledger = ledger_of(torch)
     train(ledger, loader_of(torch, data), skips=5)
     assert [position for _, position, _ in ledger.hashes] == [8, 16]
-    assert ledger.position == [0, 20]
+    assert ledger._record.data_position == [1, 0]
 
 
 def test_other_data_than_the_first_is_left_out() -> None:
@@ -72,21 +74,53 @@ def test_other_data_than_the_first_is_left_out() -> None:
     train(ledger, loader_of(torch, data))
     train(ledger, loader_of(torch, other))
     assert [entry[:2] for entry in ledger.hashes] == [[0, 0], [0, 1]]
-    assert ledger.position == [0, 2]
+    assert ledger._record.data_position == [1, 0]
 
 
-def test_only_a_sampler_that_has_to_be_told_shows_its_epoch() -> None:
+def test_an_epoch_that_set_epoch_did_not_change_is_noted() -> None:
     torch = pytest.importorskip("torch")
     data = list(range(8))
-    for shuffle, told in ((True, 3), (False, None)):
-        sampler = torch.utils.data.DistributedSampler(data, 2, 0, shuffle=shuffle)
-        sampler.set_epoch(3)
-        ledger = ledger_of(torch)
+    sampler = torch.utils.data.DistributedSampler(data, 2, 0)
+    ledger, loader = ledger_of(torch), loader_of(torch, data, sampler=sampler)
+    sampler.set_epoch(3)
+    train(ledger, loader)
+    assert ledger.repeated_epoch is None
+    train(ledger, loader)
+    assert ledger.repeated_epoch == 3
+    sampler.set_epoch(4)
+    train(ledger, loader)
+    assert ledger.repeated_epoch is None
+
+
+@pytest.mark.parametrize("epoch", [None, "0", 0.5, -1, True])
+def test_only_a_whole_epoch_of_a_shuffling_sampler_counts(epoch: object) -> None:
+    torch = pytest.importorskip("torch")
+    data, ledger = list(range(8)), ledger_of(torch)
+    sampler = torch.utils.data.DistributedSampler(data, 2, 0, shuffle=epoch is not None)
+    sampler.epoch = 0 if epoch is None else epoch
+    sampler.__class__ = type("Own", (torch.utils.data.Sampler,), {
+        "set_epoch": lambda self, epoch: None, "__iter__": lambda self: iter(range(8)),
+        "__len__": lambda self: 8,
+    })  # fmt: skip
+    for _ in range(2):
         train(ledger, loader_of(torch, data, sampler=sampler))
-        assert ledger.sampler_epoch == told
-    ledger = ledger_of(torch)
-    train(ledger, loader_of(torch, data, shuffle=True))
-    assert ledger.sampler_epoch is None
+    assert ledger.repeated_epoch is None
+
+
+class Forbidden:
+    """A batch that nothing but the script may touch."""
+
+    def __init__(self, torch: Any) -> None:
+        self.tensor = torch.ones(3)
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def resized(torch: Any) -> Any:
+    tensor = torch.ones(300)
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 @pytest.mark.parametrize(
@@ -101,6 +135,8 @@ def test_only_a_sampler_that_has_to_be_told_shows_its_epoch() -> None:
         (lambda t: t.eye(3).to_sparse(), False),
         (lambda t: t.ones(0), False),
         (lambda t: "text", False),
+        (lambda t: Forbidden(t), False),
+        (lambda t: resized(t), False),
         (lambda t: [1] * 100_000, False),
         (lambda t: None, False),
     ],
@@ -113,4 +149,4 @@ def test_batches_of_many_kinds(batch: Any, is_known: bool) -> None:
     ledger._record.backwards += 1
     ledger.took(batches, None)
     assert bool(ledger.hashes) == is_known
-    assert ledger.position is not None
+    assert ledger._record.data_position is not None

@@ -28,6 +28,7 @@ NAMES = [
     *("_next_data", "_worker_info", "_get_ddp_logging_data", "_world", "_dump_fr_trace_json"),
     *("_dump_nccl_trace_json", "_pcontext", "_remaining_restarts", "_monitor_workers"),
     *("_start_workers", "_stop_workers", "_exit_barrier", "_popen", "skip_code"),
+    *("_num_yielded", "_index_sampler", "_num_workers"),
     *("_FrameExecStrategy", "set_runtime_stats_and_log", "master_listen_fd", "use_libuv"),
 ]
 
@@ -57,6 +58,7 @@ def test_every_patch_of_torch_is_applied() -> None:
             setattr(owner, name, original)
         hooks.step_handle.remove()
     assert patched == {
+        ("DistributedDataParallel", "__init__"),
         *(("torch.autograd", "backward"), ("GradScaler", "scale"), ("GradScaler", "update")),
         *(("Optimizer", "_patch_step_function"), ("DataParallel", "__init__")),
         *(("_SingleProcessDataLoaderIter", "_next_data"), ("Logger", "set_runtime_stats_and_log")),
@@ -125,3 +127,14 @@ def test_recognized_functions_are_in_the_files_where_they_are_looked_for() -> No
     assert [file for file in files if not (site / file).exists()] == []
     for function, file in COLLECTIVES_WITHIN.items():
         assert f"{function}(" in (site / file).read_text()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_of_a_loader_shows_its_data_and_its_place(workers: int) -> None:
+    data = list(range(4))
+    batches = iter(torch.utils.data.DataLoader(data, num_workers=workers))
+    assert batches._dataset is data
+    assert (batches._num_yielded, batches._num_workers) == (0, workers)
+    assert isinstance(batches._index_sampler.sampler, torch.utils.data.SequentialSampler)
+    next(batches)
+    assert batches._num_yielded == 1

@@ -63,7 +63,7 @@ def test_private_names_of_textual_are_in_one_module(room: str) -> None:
 
 
 def test_the_search_finds_them() -> None:
-    assert {"_shutdown", "_handle_exception", "_on_key", "_attach"} <= used_in(GAPS)
+    assert {"_shutdown", "_handle_exception", "_attach"} <= used_in(GAPS)
     assert {"_styles_cache", "_character_to_key", "_writer_thread"} & used_in(GAPS)
 
 

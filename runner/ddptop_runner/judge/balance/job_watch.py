@@ -198,16 +198,21 @@ _AT_WORK = ("starting", "running", "hung")
 
 
 class JobWatch:
-    """The alerts of one job. Keep one per job, and update it about once per second."""
+    """The alerts of one job. Keep one per job, and update it about once per second.
 
-    def __init__(self) -> None:
+    Args:
+        available_bytes: returns the memory that this host has left; None if unknown.
+    """
+
+    def __init__(self, available_bytes: Callable[[], int | None] = lambda: None) -> None:
         self._marks = RankMarks()
-        self._window = Window()
+        self._window = Window(available_bytes)
         self._book = alerts.AlertBook()
 
     def recall(self, shown: Sequence[Alert]) -> None:
         """Continue with the alerts that an earlier supervisor has shown."""
         self._book.recall(shown)
+        self._window.is_late = True
 
     def update(
         self,
@@ -216,7 +221,6 @@ class JobWatch:
         *,
         given: bool = True,
         extra: Sequence[Finding] = (),
-        available_bytes: int | None = None,
     ) -> tuple[list[Alert], list[Alert]]:
         """(alerts to show, the new ones among them), worst first.
 
@@ -225,7 +229,6 @@ class JobWatch:
             now_s: a monotonic clock, in seconds.
             given: see `findings.find`.
             extra: findings from elsewhere.
-            available_bytes: memory that the host has left; None if unknown.
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
         several = len({rank.host for rank in ranks}) > 1
@@ -236,8 +239,7 @@ class JobWatch:
                 found += findings.find(ranks, gpus, job, given=given)
             found += self._marks.update(ranks, now_s, snapshot.attempt)
             self._window.update(snapshot, now_s)
-            left_bytes = None if several else available_bytes
-            found += training.find(self._window, snapshot.checkpoint, left_bytes)
+            found += training.find(self._window, snapshot.checkpoint)
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.judge.causes.error_text import (
     MAYBE_LOST,
@@ -225,7 +227,7 @@ def by_themselves(ends: Sequence[RankEnd], launcher_ended_s: float | None) -> li
         after = launcher_ended_s is not None and end.exit.at_boottime_s > launcher_ended_s
         others_failed = any(earlier.exit.failed for earlier in found)
         if end.failed and (after or (others_failed and end.signal in BY_LAUNCHERS)):
-            end = replace(end, exit=replace(end.exit, ended_by_us=True))
+            end = replace(end, exit=msgspec.structs.replace(end.exit, ended_by_us=True))
         found.append(end)
     return found
 

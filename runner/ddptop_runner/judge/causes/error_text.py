@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from ddptop_runner.base.exit_status import signal_name
 from ddptop_runner.base.units import parse_size, size

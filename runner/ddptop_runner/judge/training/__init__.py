@@ -1,1 +1,1 @@
-"""Names mistakes in the training itself."""
+"""Findings on the training itself: data order, waits, memory, loss."""

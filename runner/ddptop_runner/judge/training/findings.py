@@ -44,15 +44,15 @@ def same_batches(window: Window) -> list[Finding]:
         "DataLoader a DistributedSampler"
     )
     evidence = {"batches_compared": len(keys), "batches_equal": len(keys)}
-    return [_finding("same-batches", message, window, evidence)]
+    return [_finding("same-batches", message, window, evidence, hold_s=5.0)]
 
 
 def same_order(window: Window) -> list[Finding]:
-    """A sampler that has to be told the epoch gives the same order in each."""
+    """A sampler that shuffles by its epoch gives the same order in two epochs."""
     for rank in window.ranks:
         batches = window.batches[rank.rank]
         epochs = sorted({epoch for epoch, _ in batches})
-        if rank.sampler_epoch is None or len(epochs) < 2:
+        if rank.repeated_epoch is None or len(epochs) < 2:
             continue
         last, before = epochs[-1], epochs[-2]
         keys = [position for epoch, position in batches if epoch == last]
@@ -61,31 +61,35 @@ def same_order(window: Window) -> list[Finding]:
         if len(known) >= 3 and len(equal) == len(known):
             message = (
                 f"every epoch has the same order of batches: call sampler.set_epoch(epoch) at the "
-                f"start of each (the sampler is still at epoch {rank.sampler_epoch})"
+                f"start of each (the sampler is still at epoch {rank.repeated_epoch})"
             )
             evidence = {"epochs_compared": 2, "batches_equal": len(known)}
-            return [_finding("same-order", message, window, evidence)]
+            return [_finding("same-order", message, window, evidence, hold_s=5.0)]
     return []
 
 
 def replayed(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
     """The attempt has resumed in the middle of an epoch, but its data started over."""
+    if checkpoint is None or checkpoint.data_position is None:
+        return []
+    if checkpoint.attempt == window.attempt:
+        return []
+    epoch, taken = checkpoint.data_position
     for rank in window.ranks:
-        saved, now = window.saved_at.get(rank.rank), window.batches[rank.rank]
-        began = (rank.run_step or 0) - (rank.step or 0)
-        if saved is None or saved[1] == 0 or began <= 0 or checkpoint is None:
+        resumed_at = (rank.run_step or 0) - (rank.step or 0)
+        if resumed_at <= 0:
             continue
-        earlier = window.earlier.get(rank.rank, {})
-        for epoch in (saved[0], 0):
-            known = [one for one in range(4) if (epoch, one) in earlier and (0, one) in now]
-            hashes = {now[0, one] for one in known if now[0, one] == earlier[epoch, one]}
-            if len(known) >= 3 and len(hashes) == len(known) and saved[1] > max(known):
+        now, earlier = window.batches[rank.rank], window.earlier.get(rank.rank, {})
+        for start in {epoch, 0}:
+            known = [one for one in range(4) if (start, one) in earlier and (0, one) in now]
+            equal = {now[0, one] for one in known if now[0, one] == earlier[start, one]}
+            if len(known) >= 3 and len(equal) == len(known) and taken > max(known):
                 message = (
-                    f"the checkpoint is {saved[1]} batches into an epoch, but the DataLoader "
-                    f"started over at batch 0 after the restart: {saved[1]} batches are trained "
-                    "twice; save the position in the data, too"
+                    f"the checkpoint is {taken} batches into an epoch, but the DataLoader started "
+                    f"over at batch 0 after the restart: {taken} batches are trained twice; save "
+                    "the position in the data, too"
                 )
-                evidence = {"batches_repeated": saved[1], "resumed_at_step": began}
+                evidence = {"batches_repeated": taken, "resumed_at_step": resumed_at}
                 return [_finding("data-replayed", message, window, evidence, severity="info")]
     return []
 
@@ -93,11 +97,15 @@ def replayed(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
 STARVED_SHARE, STARVED_LEAST_S = 1 / 3, 0.005
 """Part of each step that all ranks wait for data, and at least in seconds."""
 STARVED_SAMPLES = 15
+BUSY_PERCENT = 80.0
+"""A device with this utilization has enough to do, whatever the process waits for meanwhile."""
 
 
 def starved(window: Window) -> list[Finding]:
     """All ranks spend much of their time waiting for data."""
     shares, waits_s, workers = [], [], set()
+    if any((rank.gpu_util_percent or 0.0) >= BUSY_PERCENT for rank in window.ranks):
+        return []
     for rank in window.ranks:
         samples = [one for one in window.samples[rank.rank] if not one.is_aside][-30:]
         known = [one for one in samples if one.step_time_s and one.data_wait_s is not None]
@@ -132,25 +140,27 @@ STALL_SHARE = 0.1
 
 def stalls(window: Window) -> list[Finding]:
     """A rank that stops again and again for a moment, while the others wait for it."""
-    if len(window.ranks) < 2:
+    parts_of = {rank.rank: stretches(window.samples[rank.rank]) for rank in window.ranks}
+    if len(parts_of) < 2 or any(len(parts) < 10 for parts in parts_of.values()):
         return []
-    of = {rank.rank: stretches(window.samples[rank.rank]) for rank in window.ranks}
-    if any(len(parts) < 10 for parts in of.values()):
-        return []
+    excess_s = {number: _excess_s(parts) for number, parts in parts_of.items()}
     found = []
-    for number, parts in of.items():
-        usual_s = median(part.own_s / part.steps for part in parts)
-        long = [part for part in parts if part.own_s - usual_s * part.steps >= STALL_LEAST_S]
-        lost_s = sum(part.own_s - usual_s * part.steps for part in long)
-        others = [_excess_s(stretch) for other, stretch in of.items() if other != number]
-        lost_s -= max(others, default=0.0)
+    for number, parts in parts_of.items():
+        stops = [
+            (excess, part)
+            for excess, part in zip(excess_s[number], parts, strict=True)
+            if excess >= STALL_LEAST_S
+        ]
+        of_others_s = max(sum(excess_s[other]) for other in parts_of if other != number)
+        lost_s = sum(excess for excess, _ in stops) - of_others_s
         all_s = parts[-1].ends_s - parts[0].ends_s
-        if len(long) >= STALLS and all_s and lost_s / all_s >= STALL_SHARE:
-            found.append((lost_s / all_s, number, lost_s / len(long), all_s / len(long), long))
+        if len(stops) >= STALLS and all_s and lost_s / all_s >= STALL_SHARE:
+            found.append((lost_s / all_s, number, lost_s / len(stops), all_s / len(stops), stops))
     if not found:
         return []
-    share, number, stall_s, every_s, long = max(found)
-    is_preempted = sum(part.cpu_wait_s for part in long) >= stall_s * len(long) / 2
+    share, number, stall_s, every_s, stops = max(found)
+    waited_s = sum(part.cpu_wait_s for _, part in stops)
+    is_preempted = waited_s >= stall_s * len(stops) / 2
     why = "; other processes had its CPU meanwhile" if is_preempted else ""
     message = (
         f"rank {number} stops for {units.duration_in_words(stall_s)} about every "
@@ -162,45 +172,45 @@ def stalls(window: Window) -> list[Finding]:
         "every_s": round(every_s, 1),
         "share_percent": round(100 * share, 1),
     }
-    return [Finding("stalls", "warning", message, (number,), evidence=evidence)]
+    return [Finding("stalls", "warning", message, (number,), hold_s=5.0, evidence=evidence)]
 
 
-def _excess_s(parts: Sequence[Stretch]) -> float:
+def _excess_s(parts: Sequence[Stretch]) -> list[float]:
+    """How much longer than usual each part of a rank's steps took; 0 if it was shorter."""
     usual_s = median(part.own_s / part.steps for part in parts)
-    return sum(max(0.0, part.own_s - usual_s * part.steps) for part in parts)
+    return [max(0.0, part.own_s - usual_s * part.steps) for part in parts]
 
 
 GROWTH_PARTS = 6
 """Memory must grow in each of so many parts of the time, by at least half of the usual."""
 GROWTH_LEAST = 0.1
 """And by this part of what the ranks hold, in all."""
-SOON_S, LATER_S = 600.0, 86400.0
-"""Memory that is full so soon is named after 45 s; later, after ten minutes."""
+SOON_S, LATER_S = 180.0, 86400.0
+"""Memory that is full so soon is named after 40 s; later, after LATEST_S."""
+LATEST_S = 600.0
 
 
-def memory_growth(window: Window, available_bytes: int | None) -> list[Finding]:
+def memory_growth(window: Window) -> list[Finding]:
     """The ranks' memory grows steadily, and will be full.
 
-    Args:
-        window: the job.
-        available_bytes: what the host has left; None if unknown or on several hosts.
+    It counts only as far as the machine has less left: mapped files are no growth.
     """
     points = list(window.memory)
-    if available_bytes is None or len(points) < 9:
+    if len(points) < 9:
         return []
-    since_s = points[-1][0] - points[0][0]
+    first, last = points[0], points[-1]
     edges = [points[round(i * (len(points) - 1) / GROWTH_PARTS)] for i in range(GROWTH_PARTS + 1)]
     growth = [
-        (after[1] - before[1]) / (after[0] - before[0])
+        (after.used_bytes - before.used_bytes) / (after.now_s - before.now_s)
         for before, after in itertools.pairwise(edges)
-        if after[0] > before[0]
     ]
-    rate = median(growth) if growth else 0.0
-    total = points[-1][1] - points[0][1]
-    if rate <= 0 or min(growth) < rate / 2 or total < GROWTH_LEAST * points[0][1]:
+    rate, total = median(growth), last.used_bytes - first.used_bytes
+    if rate <= 0 or min(growth) < rate / 2 or total < GROWTH_LEAST * first.used_bytes:
         return []
-    full_in_s = available_bytes / rate
-    if full_in_s > LATER_S or (full_in_s > SOON_S and since_s < 600):
+    full_in_s = last.available_bytes / rate
+    is_soon = full_in_s <= SOON_S or last.now_s - first.now_s >= LATEST_S
+    is_taken = first.available_bytes - last.available_bytes >= total / 2
+    if full_in_s > LATER_S or not is_soon or not is_taken:
         return []
     who = "the ranks'" if len(window.ranks) > 1 else "its"
     message = (
@@ -218,6 +228,8 @@ CONSTANT_SAMPLES, CONSTANT_STEPS = 20, 100
 def constant_loss(window: Window) -> list[Finding]:
     """A loss that is the same to the last digit at each step since the attempt began."""
     constant = []
+    if window.is_late:
+        return []
     for rank in window.ranks:
         samples = [one for one in window.samples[rank.rank] if one.loss_range is not None]
         if rank.rank in window.has_changed_loss or len(samples) < CONSTANT_SAMPLES:
@@ -232,10 +244,11 @@ def constant_loss(window: Window) -> list[Finding]:
         f"the loss has been {loss:g} at each of {steps} steps: nothing is learned (are there "
         "several classes, and do gradients reach the parameters?)"
     )
-    return [_finding("constant-loss", message, window, {"loss": loss, "steps": steps})]
+    evidence = {"loss": loss, "steps": steps}
+    return [_finding("constant-loss", message, window, evidence, hold_s=5.0)]
 
 
-EXPLODED, EXPLOSION_SAMPLES = 10.0, 15
+EXPLODED, EXPLOSION_SAMPLES = 100.0, 15
 """How far above the first losses, and over how many samples it must rise."""
 
 
@@ -243,9 +256,11 @@ def exploding_loss(window: Window) -> list[Finding]:
     """A loss that is far above that of the first steps, and rises."""
     bad = []
     for rank in window.ranks:
-        first = window.first_losses[rank.rank]
+        first = window.first_losses.get(rank.rank, [])
         known = [one.loss for one in window.samples[rank.rank] if one.loss_range is not None]
         recent = [loss for loss in known[-EXPLOSION_SAMPLES:] if loss is not None]
+        if window.is_late or rank.losses:  # of optimizers that take turns, as of a GAN
+            continue
         if len(first) < FIRST_LOSSES or len(recent) < EXPLOSION_SAMPLES or max(first) <= 0:
             continue
         third = len(recent) // 3
@@ -261,23 +276,20 @@ def exploding_loss(window: Window) -> list[Finding]:
         "training diverges; lower the learning rate, or clip the gradients"
     )
     evidence = {"first_loss": first_loss, "loss": now}
-    return [Finding("exploding-loss", "warning", message, numbers, evidence=evidence)]
+    return [Finding("exploding-loss", "warning", message, numbers, hold_s=10.0, evidence=evidence)]
 
 
-def find(
-    window: Window, checkpoint: Checkpoint | None, available_bytes: int | None
-) -> list[Finding]:
+def find(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
     """All findings on the training, worst first.
 
     Args:
         window: the job's ranks.
         checkpoint: the last one, from which an attempt resumes.
-        available_bytes: see `memory_growth`.
     """
     return [
         *exploding_loss(window),
         *constant_loss(window),
-        *memory_growth(window, available_bytes),
+        *memory_growth(window),
         *same_batches(window),
         *same_order(window),
         *stalls(window),

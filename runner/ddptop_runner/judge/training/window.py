@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
@@ -47,11 +47,29 @@ class Sample(NamedTuple):
     """Whether the rank is in one of the phases ASIDE."""
 
 
-class Window:
-    """The living ranks of one attempt. Reset by a new attempt or another set of ranks."""
+class Memory(NamedTuple):
+    """The memory of all ranks at one time."""
 
-    def __init__(self) -> None:
+    now_s: float
+    used_bytes: int
+    """Resident memory of the ranks and their loader workers."""
+    available_bytes: int
+    """What the machine has left."""
+
+
+class Window:
+    """The living ranks of one attempt.
+
+    Args:
+        available_bytes: returns the memory that this host has left; None if unknown.
+    """
+
+    def __init__(self, available_bytes: Callable[[], int | None]) -> None:
+        self._available_bytes = available_bytes
         self._ids: object = None
+        self.attempt: int | None = None
+        self.is_late = False
+        """Whether the attempt began before it was watched, as after a supervisor's restart."""
         self.ranks: list[RankSample] = []
         """Those alive at the last update."""
         self.samples: dict[int, deque[Sample]] = {}
@@ -60,73 +78,55 @@ class Window:
         """By rank, the largest losses of the first samples of the attempt."""
         self.has_changed_loss: set[int] = set()
         """Ranks whose loss was ever another than at first."""
-        self.memory: deque[tuple[float, int]] = deque(maxlen=MEMORY_POINTS)
-        """(time, resident bytes of all ranks), oldest first."""
+        self.memory: deque[Memory] = deque(maxlen=MEMORY_POINTS)
+        """Oldest first; empty for ranks on several hosts."""
         self.batches: dict[int, dict[Batch, int]] = {}
         """By rank, the hashes of this attempt's batches."""
         self.earlier: dict[int, dict[Batch, int]] = {}
         """The same of the attempt before."""
-        self.saved_at: dict[int, Batch] = {}
-        """By rank, where in its data it was at the last checkpoint of the attempt before."""
-        self._position_at_save: dict[int, Batch] = {}
-        self._checkpoint: object = None
-        self.began_s = 0.0
-        """When the attempt was first seen to take steps."""
 
     def update(self, snapshot: NodeSnapshot, now_s: float) -> None:
         """Add the ranks of a snapshot; `now_s` is a monotonic clock, in seconds."""
         living = [rank for rank in snapshot.ranks if rank.state not in ENDED]
-        ids = snapshot.attempt, tuple((rank.rank, rank.pid) for rank in living)
+        if snapshot.attempt != self.attempt:
+            self.is_late = self.is_late and self.attempt is None
+            self.attempt = snapshot.attempt
+            self.earlier, self.batches = self.batches, {}
+            self.first_losses, self.has_changed_loss = {}, set()
+        ids = tuple((rank.rank, rank.pid) for rank in living)
         if ids != self._ids:
             self._ids = ids
-            self._begin(living, now_s)
+            self.samples = {rank.rank: deque() for rank in living}
+            self.memory.clear()
         self.ranks = living
         for rank in living:
             self._add(rank, now_s)
-            batches = self.batches[rank.rank]
+            batches = self.batches.setdefault(rank.rank, {})
             for one in rank.batch_hashes:
                 batches[one.epoch, one.position] = one.crc32
             while len(batches) > MAX_BATCHES:
                 del batches[next(iter(batches))]
-        if snapshot.checkpoint != self._checkpoint:
-            self._checkpoint = snapshot.checkpoint
-            self._position_at_save = {
-                rank.rank: (rank.data_position[0], rank.data_position[1])
-                for rank in living
-                if rank.data_position is not None
-            }
         self._add_memory(living, now_s)
-
-    def _begin(self, living: Sequence[RankSample], now_s: float) -> None:
-        if any(self.batches.values()):
-            self.earlier, self.saved_at = self.batches, self._position_at_save
-        self._position_at_save = {}
-        numbers = [rank.rank for rank in living]
-        self.samples = {number: deque() for number in numbers}
-        self.first_losses = {number: [] for number in numbers}
-        self.has_changed_loss = set()
-        self.memory.clear()
-        self.batches = {number: {} for number in numbers}
-        self.began_s = now_s
 
     def _add(self, rank: RankSample, now_s: float) -> None:
         samples, known = self.samples[rank.rank], None
         is_measured = rank.loss_source != "log" and rank.loss_state == "ok"
         if is_measured and rank.loss_min is not None and rank.loss_max is not None:
             known = rank.loss_min, rank.loss_max
-            first = self.first_losses[rank.rank]
+            first = self.first_losses.setdefault(rank.rank, [])
             if len(first) < FIRST_LOSSES:
                 first.append(rank.loss_max)
             if known != (first[0], first[0]):
                 self.has_changed_loss.add(rank.rank)
+        totals = None
+        if rank.step is not None and rank.until_backward_total_s is not None:
+            totals = Totals(rank.step, rank.until_backward_total_s, rank.cpu_wait_total_s or 0.0)
         samples.append(
             Sample(
                 now_s=now_s,
                 step_time_s=rank.step_time_s,
                 data_wait_s=rank.data_wait_s,
-                totals=None
-                if rank.step is None or rank.until_backward_total_s is None
-                else Totals(rank.step, rank.until_backward_total_s, rank.cpu_wait_total_s or 0.0),
+                totals=totals,
                 loss=rank.loss if known is None else sum(known) / 2,
                 loss_range=known,
                 is_aside=rank.phase in ASIDE,
@@ -137,12 +137,14 @@ class Window:
 
     def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
         known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]
-        if len(known) < len(living) or not known:
+        if len(known) < len(living) or not known or len({rank.host for rank in living}) > 1:
             return
         if not all((rank.step or 0) > 0 for rank in living):
             self.memory.clear()
-        elif not self.memory or now_s - self.memory[-1][0] >= MEMORY_EVERY_S:
-            self.memory.append((now_s, sum(known)))
+        elif not self.memory or now_s - self.memory[-1].now_s >= MEMORY_EVERY_S:
+            available_bytes = self._available_bytes()
+            if available_bytes is not None:
+                self.memory.append(Memory(now_s, sum(known), available_bytes))
 
 
 class Stretch(NamedTuple):

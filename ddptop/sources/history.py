@@ -198,7 +198,7 @@ class JobHistory:
 
     def _read_trend(self, view: Job) -> tuple[LossTrend | None, float]:
         run = self.reader.span()
-        if run is None:
+        if run is None or not view.has_snapshot:
             return None, TREND_EVERY_S[0]
         until = float(run[1] + 1)
         span_s = min(stretch_s(until - run[0]), until - run[0])
@@ -239,7 +239,7 @@ class ChartSource:
         Raises:
             DdptopError: the history cannot be read.
         """
-        ranks = len(view.snapshot.ranks)
+        ranks = len(view.snapshot.ranks) if view.has_snapshot else view.spec.nproc
         wanted = query if ranks > MANY_RANKS else replace(query, rank=None)
 
         def read() -> tuple[ChartData, float]:

@@ -143,7 +143,7 @@ class Commands(Provider):
             yield Command(text.format(name), action.help, post, listed=False)
 
     def _of_ranks(self, job: Job, numbers: set[int]) -> Iterator[Command]:
-        ranks = job.snapshot.ranks if job.snapshot is not None and numbers else ()
+        ranks = job.snapshot.ranks if numbers else ()
         for number in (rank.rank for rank in ranks if rank.rank in numbers):
             for text, about, screen in OF_RANKS:
                 wanted = ScreenWanted(screen, job.name, number, foreign=job.is_foreign)

@@ -149,10 +149,8 @@ class RankCards(RankGrid):
     def show(self, detail: JobDetail, now: dt.datetime, recent: Recent) -> None:
         """Show the job's ranks."""
         snapshot = detail.view.snapshot
-        ranks = snapshot.ranks if snapshot is not None else []
-        gpus = snapshot.gpus if snapshot is not None else []
         live = detail.view.is_live
-        self._around = around(ranks, gpus, now, live, recent.losses, SPARK_S)
+        self._around = around(snapshot.ranks, snapshot.gpus, now, live, recent.losses, SPARK_S)
         self.take(detail, now)
         self.redraw()
 
@@ -294,7 +292,7 @@ class HeatMap(RankGrid):
         """Show the job's ranks."""
         self.take(detail, now)
         snapshot = detail.view.snapshot
-        self._gpus = {} if snapshot is None else own_devices(snapshot.ranks, snapshot.gpus)
+        self._gpus = own_devices(snapshot.ranks, snapshot.gpus)
         self._known = known_figures(self.ranks, detail.deviations)
         if not self._has_chosen or self.figure not in self._known:
             usual = (one for one in ("busy", "time") if one in self._known)

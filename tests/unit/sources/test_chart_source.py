@@ -122,6 +122,26 @@ class TestVeryMany:
         assert source.read(view, of_job, ChartQuery(rank=3), NOW_S + 0.6) is not first
 
 
+class TestWithoutSnapshot:
+    """A job whose history is there, but not its snapshot."""
+
+    @pytest.fixture
+    def view(self, frozen: Path) -> Job:
+        seen = many_ranks(frozen)
+        seen.folder.node_file(HOST).unlink()
+        return read(seen.folder)
+
+    def test_the_launch_says_how_many_ranks_there_are(
+        self, view: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert chart_of(view, ChartQuery()).number == 9
+        monkeypatch.setattr(history, "MANY_RANKS", 8)
+        assert sorted(chart_of(view, ChartQuery(rank=2)).series) == [2]
+
+    def test_there_is_no_trend(self, view: Job) -> None:
+        assert JobHistory(view.folder.history_db).trend(view, NOW_S) is None
+
+
 class TestParts:
     def test_a_part_in_the_middle(self, view: Job) -> None:
         part = ChartQuery(span=60.0, right=NOW_S - 100)

@@ -50,6 +50,8 @@ class Texts(msgspec.Struct, frozen=True):
     """Meanings of the types of events."""
     alerts: dict[str, str]
     """What each alert means, its usual causes, and what to do."""
+    processes: dict[str, str]
+    """Meanings of the columns of the processes on a device."""
     launch_form: dict[str, str]
     """Meanings of the fields of the launch form."""
 

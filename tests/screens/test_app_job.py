@@ -13,7 +13,7 @@ from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.job import JobHeader
-from ddptop.tui.widgets.log_pane import LogPane
+from ddptop.tui.widgets.logs import LogPane
 from tests.support import fake_gpus, fake_home
 from tests.support.driving import keys_shown, look, said, settle, shown, until
 

@@ -11,7 +11,7 @@ from ddptop.logs import reader as log_source
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
-from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.tui.widgets.logs import LogPager
 from tests.support import fake_foreign, fake_home, fake_logs
 from tests.support.driving import look, settle, shown, until
 from tests.support.driving_logs import cursor, opened, press, search, title, view

@@ -12,7 +12,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import Commands
 from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.tui.widgets.logs import LogPager
 from tests.support import idle
 from textual.pilot import Pilot
 from textual.widgets import Static

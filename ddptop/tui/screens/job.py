@@ -30,7 +30,7 @@ from ddptop.tui.widgets.charts import ChartWidget, LossChart
 from ddptop.tui.widgets.devices import DeviceDetails, DevicesTable
 from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.log_pane import LogPane
+from ddptop.tui.widgets.logs import LogPane
 from ddptop.tui.widgets.ranks import RankPanel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.snapshot import Alert

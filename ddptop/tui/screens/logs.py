@@ -23,7 +23,7 @@ from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
 from ddptop.tui.widgets.lines import LinesView
-from ddptop.tui.widgets.log_pager import LogPager
+from ddptop.tui.widgets.logs import LogPager
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 

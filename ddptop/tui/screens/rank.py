@@ -26,7 +26,7 @@ from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
-from ddptop.tui.widgets.log_pane import LogPane
+from ddptop.tui.widgets.logs import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 

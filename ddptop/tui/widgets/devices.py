@@ -21,8 +21,8 @@ from ddptop.draw.devices import (
 )
 from ddptop.draw.panels import machine_lines, short_name
 from ddptop.job.figures import Column, Row
-from ddptop.job.help import explain_device
-from ddptop.job.keys import key
+from ddptop.job.help import explain_device, texts
+from ddptop.job.keys import with_keys
 from ddptop.job.ranks import hosts_of_devices
 from ddptop.job.series import DeviceHistory
 from ddptop.sources.query import Look
@@ -183,14 +183,11 @@ class ProcessTable(Table):
         """Help on the columns."""
         if (process := self._chosen) is None:
             return []
+        about = process.command or process.note or "command: n/a"
+        columns = texts().processes.items()
         return [
-            (f"process {process.pid}", process.command or process.note or "command: n/a"),
-            ("job", f"this process's job and rank; {key('move.choose')} opens the job"),
-            ("memory", "memory it uses on this device, including its CUDA context"),
-            (
-                "SM",
-                "percentage of the last few seconds during which its kernels ran on this device",
-            ),
+            (f"process {process.pid}", about),
+            *((name, with_keys(meaning)) for name, meaning in columns),
         ]
 
 

@@ -16,6 +16,7 @@ from contextlib import closing
 from typing import Literal
 
 from ddptop.output import info
+from ddptop.style import clip
 from ddptop_runner.base import units
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
@@ -275,11 +276,7 @@ def _follow_lines(follower: LogFollower, with_rank: bool, live: bool) -> None:
 
 def _fitting(text: str) -> str:
     """The line, cut to one row of the terminal."""
-    from rich.cells import cell_len, set_cell_size
-
-    columns = shutil.get_terminal_size().columns - 1
-    text = text.expandtabs()
-    return set_cell_size(text, columns) if cell_len(text) > columns else text
+    return clip(text.expandtabs(), shutil.get_terminal_size().columns - 1)
 
 
 def _check_reader() -> None:

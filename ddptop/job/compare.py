@@ -197,20 +197,17 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def total_steps(self) -> int | None:
         """The job's total number of steps."""
-        return None if self.view.snapshot is None else self.view.snapshot.total_steps
+        return self.view.snapshot.total_steps
 
     @property
     def restarts(self) -> int | None:
         """Number of group restarts."""
-        if self.view.snapshot is None or self.view.snapshot.attempt is None:
-            return None
         return self.view.snapshot.attempt
 
     @property
     def ranks(self) -> int | None:
         """The world size."""
-        snapshot = self.view.snapshot
-        return snapshot.world_size if snapshot is not None else self.view.world_size
+        return self.view.snapshot.world_size
 
     @property
     def devices(self) -> str:
@@ -399,18 +396,12 @@ def _options(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
-    """Environment variables by name, and which jobs set them; values are never recorded."""
+    """Variables set with --env, and for which jobs; values are never recorded."""
     given = [set(run.view.spec.env_overrides) for run in runs]
     names = sorted({name for mine in given for name in mine})
-    rows: list[tuple[str, list[str | None]]] = [
+    return [
         (f"--env {name}", ["given" if name in mine else None for mine in given]) for name in names
     ]
-    shells = [set(run.view.spec.env_names) - own for run, own in zip(runs, given, strict=True)]
-    common = set.intersection(*shells) if shells else set()
-    only = [sorted(mine - common) for mine in shells]
-    if any(only):
-        rows.append(("variables", [" ".join(mine) or None for mine in only]))
-    return rows
 
 
 def losses_at_common_steps(

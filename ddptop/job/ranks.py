@@ -150,16 +150,15 @@ def launcher_name(view: Job) -> str | None:
     return view.launcher if view.snapshot.launcher is not None else None
 
 
-def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:
+def find_rank(snapshot: NodeSnapshot, rank: int | None) -> RankSample | None:
     """The rank with this number, if any."""
-    ranks = snapshot.ranks if snapshot is not None else []
-    return next((one for one in ranks if one.rank == rank), None)
+    return next((one for one in snapshot.ranks if one.rank == rank), None)
 
 
-def device_of(snapshot: NodeSnapshot | None, rank: int | None) -> GpuSample | None:
+def device_of(snapshot: NodeSnapshot, rank: int | None) -> GpuSample | None:
     """The rank's own device, or the first that it uses; None without a device."""
     one = find_rank(snapshot, rank)
-    if snapshot is None or one is None:
+    if one is None:
         return None
     for gpu in snapshot.gpus:
         if is_own(one, gpu) and gpu.parent_uuid is None:
@@ -167,7 +166,7 @@ def device_of(snapshot: NodeSnapshot | None, rank: int | None) -> GpuSample | No
     return next((gpu for gpu in snapshot.gpus if gpu.uuid in one.gpus), None)
 
 
-def device_uuid(snapshot: NodeSnapshot | None, rank: int | None) -> str | None:
+def device_uuid(snapshot: NodeSnapshot, rank: int | None) -> str | None:
     """UUID of the rank's device; None without a device."""
     gpu = device_of(snapshot, rank)
     return None if gpu is None else gpu.uuid
@@ -296,19 +295,14 @@ MOST_CELLS = 12
 """Cells for a host name in a table."""
 
 
-def hosts_of(snapshot: NodeSnapshot | None) -> list[str]:
+def hosts_of(snapshot: NodeSnapshot) -> list[str]:
     """The job's nodes, or else the hosts of its ranks, in order."""
-    if snapshot is not None and snapshot.nodes:
-        return [node.host for node in snapshot.nodes]
-    return [] if snapshot is None else list(dict.fromkeys(rank.host for rank in snapshot.ranks))
+    return list(dict.fromkeys(one.host for one in snapshot.nodes or snapshot.ranks))
 
 
-def has_several(snapshot: NodeSnapshot | None) -> bool:
+def has_several(snapshot: NodeSnapshot) -> bool:
     """Whether the ranks are on several hosts, which makes host names worth showing."""
-    if snapshot is None or not snapshot.ranks:
-        return snapshot is not None and len(snapshot.nodes) > 1
-    first = snapshot.ranks[0].host
-    return any(rank.host != first for rank in snapshot.ranks)
+    return len({one.host for one in snapshot.ranks or snapshot.nodes}) > 1
 
 
 def hosts_in_words(hosts: Sequence[str], most: int = 4) -> str:

@@ -387,9 +387,9 @@ def bad_loss(snapshot: NodeSnapshot) -> Span | None:
     return f"✕ {name}{since}{where}{last}", "bad"
 
 
-def whose_loss(snapshot: NodeSnapshot | None) -> str:
+def whose_loss(snapshot: NodeSnapshot) -> str:
     """The optimizer whose loss is shown if there are several; else empty."""
-    for rank in snapshot.ranks if snapshot is not None else ():
+    for rank in snapshot.ranks:
         if len(rank.losses) > 1:
             return next(iter(rank.losses))
     return ""

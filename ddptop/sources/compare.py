@@ -91,7 +91,7 @@ def read_run(view: Job, history: JobHistory) -> Run:
     Raises:
         DdptopError: its history cannot be read.
     """
-    start = view.created_at if view.snapshot is None else view.snapshot.started_at
+    start = view.snapshot.started_at
     run = Run(
         view,
         attempts=tuple(

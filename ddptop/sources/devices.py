@@ -352,10 +352,9 @@ class DeviceHistorySource:
         self._known_jobs = set(live)
 
     def _fill(self, view: Job, now_s: float) -> None:
-        gpus = view.snapshot.gpus if view.snapshot is not None else []
         numbers = {
             device_number(view.spec.hosts, gpu.host, gpu.index): self._devices[gpu.uuid]
-            for gpu in gpus
+            for gpu in view.snapshot.gpus
             if gpu.parent_uuid is None and gpu.uuid in self._devices
         }
         reader = HistoryReader(view.folder.history_db)

@@ -150,7 +150,7 @@ class JobHistory:
         """By attempt, how many steps of the run precede it."""
         return offsets_of(
             [(one.attempt, one.taken or 0) for one in self.attempts()],
-            {} if view.snapshot is None else view.snapshot.attempts_began,
+            view.snapshot.attempts_began,
             printed=is_printed(view.snapshot),
         )
 
@@ -198,7 +198,7 @@ class JobHistory:
 
     def _read_trend(self, view: Job) -> tuple[LossTrend | None, float]:
         run = self.reader.span()
-        if run is None or view.snapshot is None:
+        if run is None:
             return None, TREND_EVERY_S[0]
         until = float(run[1] + 1)
         span_s = min(stretch_s(until - run[0]), until - run[0])
@@ -239,7 +239,7 @@ class ChartSource:
         Raises:
             DdptopError: the history cannot be read.
         """
-        ranks = view.spec.nproc if view.snapshot is None else len(view.snapshot.ranks)
+        ranks = len(view.snapshot.ranks)
         wanted = query if ranks > MANY_RANKS else replace(query, rank=None)
 
         def read() -> tuple[ChartData, float]:
@@ -288,7 +288,7 @@ def _read_chart(
 
 def _odd_ranks(view: Job, reader: HistoryReader) -> list[int]:
     """Ranks that alerts mark: active ones of a live job, all of an ended job."""
-    alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts
+    alerts: Sequence[Alert] = view.snapshot.alerts
     if not view.is_live:
         raised = map(ev.of_row, reader.events())
         alerts = [event.alert for event in raised if isinstance(event, ev.AlertRaised)]

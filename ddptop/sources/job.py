@@ -196,7 +196,7 @@ class RecentSource:
 
 def _read_recent(view: Job, history: JobHistory) -> tuple[Recent, float]:
     run, pause_s = history.reader.span(), SPARK_EVERY_S if view.is_live else math.inf
-    ranks = 0 if view.snapshot is None else len(view.snapshot.ranks)
+    ranks = len(view.snapshot.ranks)
     if run is None or not 0 < ranks <= MOST_SPARKS:
         return Recent(), pause_s
     until = float(run[1] + 1)

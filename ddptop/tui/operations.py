@@ -249,7 +249,7 @@ def start(app: DdptopApp, view: Job, name: str) -> None:
     def answered(yes: bool | None) -> None:
         if yes:
             if operation.plan is not None:
-                from ddptop.draw.launchers import stopping_words
+                from ddptop.draw.panels import stopping_words
 
                 app.collector.stopping(view.name, stopping_words(operation.plan, utc_now()))
                 app.collector.ask()

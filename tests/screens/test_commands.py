@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ddptop.draw import launchers
+from ddptop.draw import panels
 from ddptop.job.figures.jobs import columns_for
 from ddptop.job.ranks import common_parts, launcher_name, loss_text
 from ddptop.job.status import waiting_text
@@ -105,7 +105,7 @@ class TestWords:
         ],
     )
     def test_what_no_column_tells_of_a_rank(self, rank: RankSample, launcher, said: str) -> None:
-        text = plain(launchers.rank_detail(rank, launcher, 200))
+        text = plain(panels.rank_detail(rank, launcher, 200))
         assert text == (f" rank {rank.rank}  {said}" if said else "")
 
     def test_what_a_command_without_ranks_is_waited_for(self, frozen: Path) -> None:

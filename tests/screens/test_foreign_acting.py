@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.draw.launchers import stopping_words
+from ddptop.draw.panels import stopping_words
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.dialogs import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from ddptop.sources.job import RankAnswer
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
@@ -16,6 +17,7 @@ from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.rank import RankScreen
 from tests.support import fake_foreign, fake_home, fake_ranks
 from tests.support.driving import look, settle, shown, until
+from textual.screen import Screen
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -76,13 +78,16 @@ async def test_a_small_terminal_shows_pages(frozen: Path, make_app: MakeApp) -> 
         assert screen.explain()[0][0].startswith("rank 5: ")
 
 
-async def test_o_goes_past_the_job_to_all_jobs(frozen: Path, make_app: MakeApp) -> None:
+@pytest.mark.parametrize(("key", "screen"), [("enter", RankScreen), ("v", DevicesScreen)])
+async def test_o_goes_past_the_job_to_all_jobs(
+    key: str, screen: type[Screen[None]], frozen: Path, make_app: MakeApp
+) -> None:
     fake_ranks.in_parts(frozen)
     app = make_app("llama-ft")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, screen))
         await pilot.press("o")
         await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
 

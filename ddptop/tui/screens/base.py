@@ -248,8 +248,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
             self.dismiss()
 
     def action_jobs(self) -> None:
-        """Go to the job list."""
-        self.dismiss()
+        """Go to the job list, past other screens."""
+        from ddptop.tui.screens.overview import OverviewScreen
+
+        for screen in reversed(self.app.screen_stack[1:]):
+            if isinstance(screen, OverviewScreen):
+                break
+            self.app.pop_screen()
 
     def action_leave(self) -> None:
         """Go back to the previous screen, or quit if ddptop was opened on this one."""
@@ -329,8 +334,8 @@ class JobBound(MonitorScreen[AnswerT]):
 
     def action_devices(self) -> None:
         """Show all devices, with the selected rank's device selected."""
-        snapshot = None if self.view is None else self.view.snapshot
-        self.open("devices", device_uuid(snapshot, self.chosen_rank))
+        view = self.view
+        self.open("devices", view and device_uuid(view.snapshot, self.chosen_rank))
 
     def action_story(self) -> None:
         """Show each attempt and its outcome."""

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.draw.launchers import about
+from ddptop.draw.panels import about
 from ddptop.job.figures.ranks import RANK_WORDS, imbalance_note, ranks_that_match
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.job.help import SET_BACK, guilty

@@ -8,7 +8,7 @@ import os
 from textual import on
 from textual.app import ComposeResult
 
-from ddptop.draw.launchers import damaged_sections, unreadable_sections
+from ddptop.draw.panels import damaged_sections, unreadable_sections
 from ddptop.job.figures.jobs import JOB_WORDS
 from ddptop.job.filter import EXAMPLES, parse
 from ddptop.job.keys import SCREENS, key

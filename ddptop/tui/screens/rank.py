@@ -217,15 +217,6 @@ class RankScreen(JobBound[RankAnswer]):
         self.show(self.answer)
         self.post_message(QueryChanged())
 
-    def action_jobs(self) -> None:
-        """Go to the job list, past the job's screen."""
-        from ddptop.tui.screens.overview import OverviewScreen
-
-        for screen in reversed(self.app.screen_stack[1:]):
-            if isinstance(screen, OverviewScreen):
-                break
-            self.app.pop_screen()
-
     def explain(self) -> list[tuple[str, str]]:
         """Explain the sentence, then the item under the cursor."""
         return [*self._head.explain(), *super().explain(), *glossary("data wait", "sync")]

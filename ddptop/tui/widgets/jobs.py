@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual import events, on
 
-from ddptop.draw.launchers import damaged_line, unreadable_line
+from ddptop.draw.panels import damaged_line, unreadable_line
 from ddptop.job.figures import fit_columns
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,

@@ -27,7 +27,7 @@ from ddptop.draw.heat import (
     ruler,
     worst_ranks,
 )
-from ddptop.draw.launchers import launcher_summary, rank_detail
+from ddptop.draw.panels import launcher_summary, rank_detail
 from ddptop.draw.ranks import GAP, Around, Grid, around, card_lines, grid, rank_line, wanted_rows
 from ddptop.draw.ranks import MOST as MOST_CARDS
 from ddptop.job.figures import Column, Row

@@ -84,9 +84,9 @@ class AttemptsTable(Table):
 
 
 def _most_relevant(attempts: Sequence[Attempt]) -> Attempt:
-    """The latest attempt; if that is live or succeeded, the latest that failed."""
+    """The latest attempt that failed, or else the latest one."""
     failed = (one for one in attempts if one.ending in ("failed", "lost"))
-    return attempts[0] if attempts[0].ending == "stopped" else next(failed, attempts[0])
+    return next(failed, attempts[0])
 
 
 class WhyPanel(LinesView):

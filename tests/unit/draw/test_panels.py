@@ -9,7 +9,7 @@ from ddptop.commands.status import describe
 from ddptop.draw import header as job_header
 from ddptop.draw import panels
 from ddptop.draw.devices import device_trouble
-from ddptop.draw.launchers import unreadable_line
+from ddptop.draw.panels import unreadable_line
 from ddptop.job.figures.ranks import columns_of
 from ddptop.job.progress import steps_per_s
 from ddptop.job.record import Job

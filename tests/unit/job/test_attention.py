@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.draw.launchers import about
+from ddptop.draw.panels import about
 from ddptop.job.figures import fit_columns
 from ddptop.job.figures.jobs import by_text, calm_duration, columns_for
 from ddptop.job.help import explain_job

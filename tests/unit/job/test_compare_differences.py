@@ -81,13 +81,6 @@ def test_only_differences_are_shown() -> None:
     assert differences([one, one]) == []
 
 
-def test_variables_are_told_by_name_alone() -> None:
-    one = run("a", [1], env_names=["PATH", "CUDA_HOME"])
-    other = run("b", [1], env_names=["PATH"])
-    (found,) = differences([one, other])
-    assert (found.what, found.values) == ("variables", ("CUDA_HOME", None))
-
-
 def test_jobs_are_compared_at_the_last_step_that_all_came_to() -> None:
     comparison = compare([run("a", [4, 3, 2, 1]), run("b", [4, 2.5, 1.5])])
     found = comparison.loss

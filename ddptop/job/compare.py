@@ -8,7 +8,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop.job.record import Job
 from ddptop.job.series import Points, by_step
@@ -30,8 +31,7 @@ NOTABLE = 0.005
 """Losses with a smaller relative difference are called the same."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where in a run a loss occurred."""
 
     at_s: float
@@ -41,11 +41,10 @@ class Place:
     """None if it was NaN or infinite."""
 
 
-@dataclass(frozen=True)
-class LossCurve:
+class LossCurve(msgspec.Struct, frozen=True, dict=True):
     """A job's losses: the medians across ranks, with seconds since the job's start."""
 
-    points: Points = field(default_factory=Points)
+    points: Points = msgspec.field(default_factory=Points)
 
     @functools.cached_property
     def by_step(self) -> Points:
@@ -167,13 +166,12 @@ LETTERS = "ABCD"
 """Names of the jobs on the chart; also the most jobs that can be compared."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """A job and its losses."""
 
     view: Job
-    curve: LossCurve = field(default_factory=LossCurve)
-    scalars: Mapping[str, LossCurve] = field(default_factory=dict)
+    curve: LossCurve = msgspec.field(default_factory=LossCurve)
+    scalars: Mapping[str, LossCurve] = msgspec.field(default_factory=dict)
     """Other reported scalars, as curves by name."""
     attempts: tuple[tuple[int, float], ...] = ()
     """Each attempt with its start, in seconds since the job started."""
@@ -292,8 +290,7 @@ POINTS = 50
 """Maximum number of common steps at which losses are reported."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """An option or setting that differs between the jobs."""
 
     what: str
@@ -301,8 +298,7 @@ class Difference:
     """In job order; None if not given."""
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """The jobs' losses at the last point that all of them reached."""
 
     name: str
@@ -326,8 +322,7 @@ class Standing:
         return self.best_by is not None and self.best_by >= max(NOTABLE, self.noise)
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """A comparison of several jobs."""
 
     runs: tuple[Run, ...]

@@ -322,9 +322,9 @@ def node_in_words(node: NodeStatus | None) -> str:
     return f"{node.state}{when}{f' ({node.why})' if node.why else ''}"
 
 
-def host_of(snapshot: NodeSnapshot, rank: int) -> str | None:
+def host_of(snapshot: NodeSnapshot | None, rank: int) -> str | None:
     """The host of a rank; None unless the job has several hosts."""
-    if not has_several(snapshot):
+    if snapshot is None or not has_several(snapshot):
         return None
     return next((one.host for one in snapshot.ranks if one.rank == rank), None)
 

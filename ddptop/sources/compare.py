@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop.charts.axis import Axis
 from ddptop.job.compare import Comparison, LossCurve, Run, compare

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -253,15 +252,14 @@ class RankAnswer(Answer, frozen=True, kw_only=True):
     """For a foreign job: the history of the rank's device as this viewer recorded it."""
 
 
-@dataclass(frozen=True)
-class RankHistory:
+class RankHistory(msgspec.Struct, frozen=True):
     """One rank over time."""
 
     job: str = ""
     rank: int = 0
-    steps: Curves = field(default_factory=Curves)
+    steps: Curves = msgspec.field(default_factory=Curves)
     """Step time, split into its parts."""
-    load: Curves = field(default_factory=Curves)
+    load: Curves = msgspec.field(default_factory=Curves)
     """CPU and memory, and the device's utilization, memory, and power."""
 
 

@@ -29,6 +29,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 import ddptop_runner
+from ddptop_runner.judge.balance.imbalance import STRAGGLER
 from ddptop_runner.model import events
 from ddptop_runner.model.words import JobState, Phase, RankState
 
@@ -68,7 +69,7 @@ def alert_ids() -> set[str]:
                 for keyword in node.keywords:
                     if node.func.id in ("Alert", "Finding") and keyword.arg == "id":
                         found |= _text(keyword.value)
-    return found
+    return found | {STRAGGLER}  # the only one with a constant
 
 
 def _text(node: ast.expr) -> set[str]:

@@ -1,6 +1,8 @@
-"""Base classes of widgets made of lines; only changed lines are drawn again."""
+"""Base classes of widgets made of lines; only changed lines are built again."""
 
 from __future__ import annotations
+
+import itertools
 
 from rich.segment import Segment
 from rich.style import Style
@@ -11,30 +13,8 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddptop.style import STYLES, Line, cells_of, fit
+from ddptop.style import STYLES, Line, fit
 from ddptop.tui.textual_gaps import attach
-
-
-def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
-    """The range of cells that differ, which must be drawn again: first, and one past the last."""
-    before = common_spans(old, new)
-    start = sum(cells_of(text) for text, _ in before)
-    was, now = old[len(before) :], new[len(before) :]
-    behind = len(common_spans(was[::-1], now[::-1]))
-    size = sum(cells_of(text) for text, _ in now[: len(now) - behind])
-    if size != sum(cells_of(text) for text, _ in was[: len(was) - behind]):
-        return min(start, width - 1), width
-    return (start, min(width, start + size)) if size and start < width else (0, width)
-
-
-def common_spans(old: Line, new: Line) -> Line:
-    """The spans that both lines start with."""
-    number = 0
-    for one, other in zip(old, new, strict=False):
-        if one != other:
-            break
-        number += 1
-    return new[:number]
 
 
 class LinesView(Widget):
@@ -84,23 +64,22 @@ class LinesView(Widget):
         return []
 
     def redraw(self) -> None:
-        """Rebuild, and draw the lines that changed."""
+        """Rebuild, and draw the lines from the first that changed to the last.
+
+        One region takes Textual less time than one per line, and is hardly more output.
+        """
         width, height = self._built_for = self.size
         if width <= 0 or height <= 0:
             return
         before, self._lines = self._lines, self.build(width, height)[:height]
         cursor_before, self._cursor_line = self._cursor_line, self.cursor_line()
         moved = {cursor_before, self._cursor_line} if cursor_before != self._cursor_line else set()
-        for y in range(max(len(before), len(self._lines))):
-            old = before[y] if y < len(before) else None
-            new = self._lines[y] if y < len(self._lines) else None
-            if y in moved or old is None or new is None:
-                self._strips.pop(y, None)
-                self.refresh(Region(0, y, width, 1))
-            elif old != new:
-                self._strips.pop(y, None)
-                start, end = changed_cells(old, new, width)
-                self.refresh(Region(start, y, end - start, 1))
+        pairs = enumerate(itertools.zip_longest(before, self._lines))
+        changed = [y for y, (old, new) in pairs if old != new or y in moved]
+        for y in changed:
+            self._strips.pop(y, None)
+        if changed:
+            self.refresh(Region(0, changed[0], width, changed[-1] - changed[0] + 1))
 
     def on_resize(self, _: events.Resize) -> None:
         """Rebuild for the new size."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from dataclasses import replace
 
 import pytest
 from ddptop.charts.curves import ChartOptions, draw_curves
@@ -14,6 +13,7 @@ from ddptop.draw.compare import companion_row, how_much_lower, rows, verdict
 from ddptop.job.compare import LOSS, LossCurve, Run, Standing, compare
 from ddptop.job.series import Points
 from ddptop.style import plain
+from msgspec.structs import replace
 from tests.unit.job.test_compare_differences import NOW, view
 
 

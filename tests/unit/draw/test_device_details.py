@@ -13,7 +13,6 @@ from ddptop.job.figures.devices import energy, heat
 from ddptop.sources import devices as sources
 from ddptop.sources.devices import DeviceSource
 from ddptop.style import plain, width
-from ddptop.tui.widgets.lines import changed_cells
 from tests.support import fake_foreign
 from tests.support.fake_foreign import HeldFeed, IllFeed
 from tests.support.fake_home import gpu
@@ -123,24 +122,3 @@ def test_what_the_sampler_costs_is_passed_on(frozen: Path, monkeypatch: pytest.M
     loop.run_until_complete(source.close())
     loop.close()
     assert found.sampler_cpu_percent == 0.4
-
-
-class TestChangedCells:
-    OLD = ((" 0 ", "strong"), ("97%", ""), ("  612 W", ""), (" free", "dim"))
-
-    def test_only_what_differs_is_sent(self) -> None:
-        new = ((" 0 ", "strong"), ("98%", ""), ("  612 W", ""), (" free", "dim"))
-        assert changed_cells(self.OLD, new, 19) == (3, 6)
-
-    def test_a_color_is_a_change(self) -> None:
-        new = ((" 0 ", "strong"), ("97%", "warn"), ("  612 W", ""), (" free", "dim"))
-        assert changed_cells(self.OLD, new, 19) == (3, 6)
-
-    def test_a_line_of_another_length_is_sent_to_its_end(self) -> None:
-        new = ((" 0 ", "strong"), ("100%", ""), ("  612 W", ""), (" free", "dim"))
-        assert changed_cells(self.OLD, new, 30) == (3, 30)
-
-    def test_text_that_moved_between_spans_is_never_lost(self) -> None:
-        new = ((" 0 ", "strong"), ("97%", ""), ("  612", ""), (" W", ""), (" free", "dim"))
-        start, end = changed_cells(self.OLD, new, 19)
-        assert (start, end) == (6, 13)

@@ -206,7 +206,7 @@ def test_following_on_a_terminal_shows_the_progress_bar_as_it_is_now(folder):
     assert terminal.close() == 0
     first, second, rest = shown.split(b"\r\x1b[K")
     assert first == b"start\r\n 1%"
-    assert second == (b" 2% " + b"long" * 100)[:79]
+    assert second == (b" 2% " + b"long" * 100)[:78] + "…".encode()
     assert rest.decode() == "done\r\n──── attempt 1 ────\r\nagain\r\n"
 
 

@@ -18,7 +18,7 @@ import weakref
 from _thread import get_ident
 
 from . import identity, ledger, losses, recorder, saves, time_parts
-from .recorder import AWAITED
+from .recorder import AWAITED, boottime_s
 
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
@@ -42,6 +42,7 @@ class Hooks:
         self._saves = saves.Saves(record, is_own, self._is_compiling)
         self.parts = time_parts.TimeParts(torch, record)
         self.ledger = ledger.Ledger(torch, record)
+        record.data_position = self.ledger.position
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
         self.step_handle = None
@@ -154,14 +155,14 @@ class Hooks:
                         saw(tensors, grad_tensors)
                     elif not handed_over and not scalers.labels and tensors.is_cpu:
                         record.plain_loss = tensors.item()
-                        record.until_backward_s = record.time_until_backward_s()
+                        record.until_backward_s += boottime_s() - record.progress[1]
                     elif (
                         handed_over
                         and type(handed_over[0]) is tensor_type
                         and handed_over[0].is_cpu
                     ):
                         record.plain_loss = handed_over.pop().item() / scalers.divisor
-                        record.until_backward_s = record.time_until_backward_s()
+                        record.until_backward_s += boottime_s() - record.progress[1]
                     else:
                         saw(tensors, grad_tensors)
                 except Exception as error:
@@ -331,7 +332,9 @@ class Hooks:
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
                 record.is_batch_without_gradient = False
-                took(loader, batch)
+                position = loader._num_yielded
+                if position < ledger.FIRST_POSITIONS or not position & (position - 1):
+                    took(loader, batch)
             else:
                 batch = original(loader)
                 if is_here:

@@ -46,24 +46,29 @@ class Ledger:
         self.ddp_world_size = None
         """Ranks whose gradients DistributedDataParallel averages; None without."""
         self._passes = 0
+        self._iterator = _nothing
+        """Gives the iterator of the current pass."""
         self._pending = None
         """(entry of the last batch that was hashed, backward passes before it)."""
         self._data = _nothing
         """Gives the first training data that was seen; all other data is ignored."""
 
+    def position(self):
+        """[pass over the training data, batches taken in it]; None before the first batch."""
+        iterator = self._iterator()
+        if iterator is not None:
+            return [self._passes - 1, iterator._num_yielded]
+        return [self._passes, 0] if self._passes else None
+
     def took(self, iterator, batch):
-        """Note a batch that is about to be trained on.
+        """Note a batch that is about to be trained on, at a position that is hashed.
 
         Args:
             iterator: the iterator of a DataLoader, before it counts the batch.
             batch: what it yields.
         """
-        if self._pending is not None:
-            entry, backwards = self._pending
-            if self._record.backwards > backwards and entry[2] is not None:
-                self.hashes = [*self.hashes[1 - MAX_HASHES :], entry]
-            self._pending = None
         position = iterator._num_yielded
+        self._confirm(position)
         dataset = iterator._dataset
         if self._data is _nothing:
             self._data = _reference(dataset)
@@ -71,21 +76,31 @@ class Ledger:
             return
         if position == 0:
             self._passes += 1
+            self._iterator = weakref.ref(iterator)
             self.loader_workers = iterator._num_workers
             sampler: Any = getattr(iterator._index_sampler, "sampler", None)
             before, self._sampler_epoch = self._sampler_epoch, _epoch_of(sampler)
             self.repeated_epoch = before if before == self._sampler_epoch else None
-        self._record.data_position = [self._passes - 1, position + 1]
-        if position < FIRST_POSITIONS or position & (position - 1) == 0:
-            self._pending = (
-                [self._passes - 1, position, self._hash(batch)],
-                self._record.backwards,
-            )
+        self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
 
     def finished(self, iterator):
         """Note that a pass over the data has ended."""
-        if self._passes and self._data() is iterator._dataset:
-            self._record.data_position = [self._passes, 0]
+        if self._iterator() is iterator:
+            self._confirm(iterator._num_yielded)
+            self._iterator = _nothing
+
+    def _confirm(self, position):
+        """Keep the last hash if each batch since then was followed by a backward pass.
+
+        Args:
+            position: of the batch that follows now; 0 in the next pass.
+        """
+        if self._pending is not None:
+            entry, backwards = self._pending
+            batches = max(1, position - entry[1])
+            if self._record.backwards - backwards >= batches and entry[2] is not None:
+                self.hashes = [*self.hashes[1 - MAX_HASHES :], entry]
+            self._pending = None
 
     def _hash(self, batch):
         """The hash of a batch; None without tensors that can be read."""

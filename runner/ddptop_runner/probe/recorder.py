@@ -140,10 +140,10 @@ class Recorder:
         """(smallest, largest) since the sender took it; finite losses only."""
         self.data_wait_s = None
         """Time spent waiting for data loaders, None where no loader was seen."""
-        self.data_position = None
-        """[pass over the training data, batches taken in it]; None before the first batch."""
-        self.until_backward_s: Any = None
-        """From the end of each step to the next backward pass, in all; None before the first."""
+        self.data_position = _nobody
+        """Called without arguments, gives where the process is in its data; see ledger.py."""
+        self.until_backward_s = 0.0
+        """From the end of each step to the next backward pass, in all."""
         self.batches = None
         """Batches taken from data loaders, None where no loader was seen."""
         self.batches_at_step = None
@@ -192,7 +192,7 @@ class Recorder:
             loss: A float, a detached scalar tensor of a device, or None.
         """
         if self.progress is not None and not self.has_passed:
-            self.until_backward_s = self.time_until_backward_s()
+            self.until_backward_s += boottime_s() - self.progress[1]
         if self.plain_loss is AWAITED and type(loss) is float:
             self.plain_loss = loss
             return
@@ -204,10 +204,6 @@ class Recorder:
             if len(losses) > MAX_PENDING_LOSSES:
                 # a sum or a mean over a part would be wrong, so the rest counts as no loss
                 losses[:] = [TOO_MANY]
-
-    def time_until_backward_s(self):
-        """`until_backward_s` with the time since the last step, at a backward pass."""
-        return (self.until_backward_s or 0.0) + boottime_s() - self.progress[1]
 
     def stepped(self, optimizer):
         """An optimizer's step has ended."""
@@ -370,7 +366,7 @@ class Recorder:
             "size_bytes": size_bytes,
             "inode": inode,
             "mtime_ns": mtime_ns,
-            "data_position": self.data_position,
+            "data_position": self.data_position(),
         }
         self.dirty = True
         self.on_save()

@@ -49,6 +49,7 @@ class Session:
         if self.hooks is not None:
             self.hooks.parts.begin()
             self.hooks.ledger.begin()
+            self.record.data_position = self.hooks.ledger.position
             self.sender.parts, self.sender.ledger = self.hooks.parts, self.hooks.ledger
 
     def torch_imported(self, torch):

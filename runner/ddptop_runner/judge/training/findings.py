@@ -7,7 +7,7 @@ condition does.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
@@ -18,7 +18,6 @@ from ddptop_runner.judge.training.window import (
     Stretch,
     Window,
     common,
-    stretches,
 )
 from ddptop_runner.model.snapshot import Checkpoint
 from ddptop_runner.model.words import Severity
@@ -43,7 +42,7 @@ def same_batches(window: Window) -> list[Finding]:
         f"all {len(ranks)} ranks train on the same batches, so each does the same work: give the "
         "DataLoader a DistributedSampler"
     )
-    evidence = {"batches_compared": len(keys), "batches_equal": len(keys)}
+    evidence = {"batches_equal": len(keys)}
     return [_finding("same-batches", message, window, evidence, hold_s=5.0)]
 
 
@@ -63,7 +62,7 @@ def same_order(window: Window) -> list[Finding]:
                 f"every epoch has the same order of batches: call sampler.set_epoch(epoch) at the "
                 f"start of each (the sampler is still at epoch {rank.repeated_epoch})"
             )
-            evidence = {"epochs_compared": 2, "batches_equal": len(known)}
+            evidence = {"batches_equal": len(known)}
             return [_finding("same-order", message, window, evidence, hold_s=5.0)]
     return []
 
@@ -113,10 +112,12 @@ def starved(window: Window) -> list[Finding]:
             return []
         step_s = _mean(one.step_time_s or 0.0 for one in known)
         wait_s = _mean(one.data_wait_s or 0.0 for one in known)
+        if wait_s < max(STARVED_LEAST_S, STARVED_SHARE * step_s):
+            return []
         shares.append(wait_s / step_s)
         waits_s.append(wait_s)
         workers.add(rank.loader_workers)
-    if not shares or min(shares) < STARVED_SHARE or min(waits_s) < STARVED_LEAST_S:
+    if not shares:
         return []
     who = "all ranks wait" if len(shares) > 1 else "the rank waits"
     share, wait_s = _mean(shares), _mean(waits_s)
@@ -140,10 +141,12 @@ STALL_SHARE = 0.1
 
 def stalls(window: Window) -> list[Finding]:
     """A rank that stops again and again for a moment, while the others wait for it."""
-    parts_of = {rank.rank: stretches(window.samples[rank.rank]) for rank in window.ranks}
+    parts_of = window.stretches
     if len(parts_of) < 2 or any(len(parts) < 10 for parts in parts_of.values()):
         return []
     excess_s = {number: _excess_s(parts) for number, parts in parts_of.items()}
+    lost = {number: sum(excess) for number, excess in excess_s.items()}
+    worst, second = sorted(lost, key=lost.__getitem__, reverse=True)[:2]
     found = []
     for number, parts in parts_of.items():
         stops = [
@@ -151,7 +154,7 @@ def stalls(window: Window) -> list[Finding]:
             for excess, part in zip(excess_s[number], parts, strict=True)
             if excess >= STALL_LEAST_S
         ]
-        of_others_s = max(sum(excess_s[other]) for other in parts_of if other != number)
+        of_others_s = lost[second if number == worst else worst]
         lost_s = sum(excess for excess, _ in stops) - of_others_s
         all_s = parts[-1].ends_s - parts[0].ends_s
         if len(stops) >= STALLS and all_s and lost_s / all_s >= STALL_SHARE:
@@ -175,7 +178,7 @@ def stalls(window: Window) -> list[Finding]:
     return [Finding("stalls", "warning", message, (number,), hold_s=5.0, evidence=evidence)]
 
 
-def _excess_s(parts: Sequence[Stretch]) -> list[float]:
+def _excess_s(parts: Collection[Stretch]) -> list[float]:
     """How much longer than usual each part of a rank's steps took; 0 if it was shorter."""
     usual_s = median(part.own_s / part.steps for part in parts)
     return [max(0.0, part.own_s - usual_s * part.steps) for part in parts]
@@ -227,7 +230,7 @@ CONSTANT_SAMPLES, CONSTANT_STEPS = 20, 100
 
 def constant_loss(window: Window) -> list[Finding]:
     """A loss that is the same to the last digit at each step since the attempt began."""
-    constant = []
+    constant: list[float] = []
     if window.is_late:
         return []
     for rank in window.ranks:
@@ -236,10 +239,10 @@ def constant_loss(window: Window) -> list[Finding]:
             return []
         if (rank.step or 0) < CONSTANT_STEPS:
             return []
-        constant.append((rank.rank, samples[-1].loss))
+        constant.append(samples[-1].loss or 0.0)
     if not constant:
         return []
-    loss, steps = constant[0][1], min(rank.step or 0 for rank in window.ranks)
+    loss, steps = constant[0], min(rank.step or 0 for rank in window.ranks)
     message = (
         f"the loss has been {loss:g} at each of {steps} steps: nothing is learned (are there "
         "several classes, and do gradients reach the parameters?)"
@@ -257,6 +260,8 @@ def exploding_loss(window: Window) -> list[Finding]:
     bad = []
     for rank in window.ranks:
         first = window.first_losses.get(rank.rank, [])
+        if rank.loss is None or not first or rank.loss <= EXPLODED * max(first):
+            continue
         known = [one.loss for one in window.samples[rank.rank] if one.loss_range is not None]
         recent = [loss for loss in known[-EXPLOSION_SAMPLES:] if loss is not None]
         if window.is_late or rank.losses:  # of optimizers that take turns, as of a GAN

@@ -39,12 +39,25 @@ class Sample(NamedTuple):
     now_s: float
     step_time_s: float | None
     data_wait_s: float | None
-    totals: Totals | None
     loss: float | None
     """The mean of the smallest and the largest loss since the previous sample, or the last."""
     loss_range: tuple[float, float] | None
     is_aside: bool
     """Whether the rank is in one of the phases ASIDE."""
+
+
+class Stretch(NamedTuple):
+    """The steps that one rank took between two samples, without a pause."""
+
+    steps: int
+    own_s: float
+    """Their time up to the backward pass, which waits for the other ranks."""
+    cpu_wait_s: float
+    ends_s: float
+
+
+MAX_PAUSE_S = 5.0
+"""Without a step for so long, ranks do something else."""
 
 
 class Memory(NamedTuple):
@@ -74,6 +87,10 @@ class Window:
         """Those alive at the last update."""
         self.samples: dict[int, deque[Sample]] = {}
         """By rank, oldest first."""
+        self.stretches: dict[int, deque[Stretch]] = {}
+        """By rank, oldest first: the steps from sample to sample, without those after a pause."""
+        self._counted: dict[int, tuple[Totals | None, float, bool]] = {}
+        """By rank, up to where its steps are in `stretches`: totals, time, whether aside since."""
         self.first_losses: dict[int, list[float]] = {}
         """By rank, the largest losses of the first samples of the attempt."""
         self.has_changed_loss: set[int] = set()
@@ -97,6 +114,8 @@ class Window:
         if ids != self._ids:
             self._ids = ids
             self.samples = {rank.rank: deque() for rank in living}
+            self.stretches = {rank.rank: deque() for rank in living}
+            self._counted.clear()
             self.memory.clear()
         self.ranks = living
         for rank in living:
@@ -121,12 +140,12 @@ class Window:
         totals = None
         if rank.step is not None and rank.until_backward_total_s is not None:
             totals = Totals(rank.step, rank.until_backward_total_s, rank.cpu_wait_total_s or 0.0)
+        self._add_steps(rank, totals, now_s)
         samples.append(
             Sample(
                 now_s=now_s,
                 step_time_s=rank.step_time_s,
                 data_wait_s=rank.data_wait_s,
-                totals=totals,
                 loss=rank.loss if known is None else sum(known) / 2,
                 loss_range=known,
                 is_aside=rank.phase in ASIDE,
@@ -134,6 +153,21 @@ class Window:
         )
         while now_s - samples[0].now_s > SPAN_S:
             samples.popleft()
+
+    def _add_steps(self, rank: RankSample, now: Totals | None, now_s: float) -> None:
+        before, before_s, is_aside = self._counted.get(rank.rank, (None, 0.0, False))
+        is_aside = is_aside or rank.phase in ASIDE
+        if now is not None and before is not None and now.step == before.step:
+            self._counted[rank.rank] = before, before_s, is_aside
+            return
+        parts = self.stretches[rank.rank]
+        is_pause = is_aside or now_s - before_s > MAX_PAUSE_S
+        if now is not None and before is not None and now.step > before.step and not is_pause:
+            own_s, cpu_wait_s = now.own_s - before.own_s, now.cpu_wait_s - before.cpu_wait_s
+            parts.append(Stretch(now.step - before.step, own_s, cpu_wait_s, now_s))
+        self._counted[rank.rank] = now, now_s, rank.phase in ASIDE
+        while parts and now_s - parts[0].ends_s > SPAN_S:
+            parts.popleft()
 
     def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
         known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]
@@ -145,44 +179,6 @@ class Window:
             available_bytes = self._available_bytes()
             if available_bytes is not None:
                 self.memory.append(Memory(now_s, sum(known), available_bytes))
-
-
-class Stretch(NamedTuple):
-    """The steps that one rank took between two samples, without a pause."""
-
-    steps: int
-    own_s: float
-    """Their time up to the backward pass, which waits for the other ranks."""
-    cpu_wait_s: float
-    ends_s: float
-
-
-MAX_PAUSE_S = 5.0
-"""Without a step for so long, ranks do something else."""
-
-
-def stretches(samples: Sequence[Sample]) -> list[Stretch]:
-    """A rank's steps from sample to sample, without those after a pause, oldest first."""
-    found: list[Stretch] = []
-    before: Totals | None = None
-    before_s, is_aside = 0.0, False
-    for sample in samples:
-        now = sample.totals
-        is_aside = is_aside or sample.is_aside
-        if now is not None and before is not None and now.step == before.step:
-            continue
-        is_pause = is_aside or sample.now_s - before_s > MAX_PAUSE_S
-        if now is not None and before is not None and now.step > before.step and not is_pause:
-            found.append(
-                Stretch(
-                    now.step - before.step,
-                    now.own_s - before.own_s,
-                    now.cpu_wait_s - before.cpu_wait_s,
-                    sample.now_s,
-                )
-            )
-        before, before_s, is_aside = now, sample.now_s, sample.is_aside
-    return found
 
 
 def common(batches: Mapping[int, Mapping[Batch, int]]) -> list[Batch]:

@@ -125,3 +125,13 @@ def test_a_real_kill_in_a_cgroup_is_counted(small_group):
 def test_no_memory_cgroup(tmp_path, membership):
     assert groups_seen(tmp_path, membership) == []
     assert oom.groups_of(pid=0, proc=tmp_path / "none") == []
+
+
+def test_memory_that_is_left_is_bounded_by_the_cgroup_and_counts_its_page_cache(tmp_path):
+    put(tmp_path / "proc", meminfo="MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
+    assert oom.available_bytes(tmp_path / "proc", tmp_path / "cgroups") == 8000 * 1024
+    put(tmp_path / "proc" / "self", cgroup="0::/job\n")
+    files = {"memory.events": "oom_kill 0\n", "memory.max": "5000\n", "memory.current": "4000\n"}
+    put(tmp_path / "cgroups" / "job", **files, **{"memory.stat": "inactive_file 1500\n"})
+    assert oom.available_bytes(tmp_path / "proc", tmp_path / "cgroups") == 2500
+    assert oom.available_bytes(tmp_path / "nothing", tmp_path / "cgroups") is None

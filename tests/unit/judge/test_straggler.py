@@ -60,6 +60,13 @@ def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
     )
 
 
+def test_other_processes_are_blamed_for_what_a_rank_waits_for_a_cpu():
+    four = [rank(number, sync=0.005 if number == 2 else 0.1) for number in range(4)]
+    told = straggler_finding(four, slow(four), {2: 0.06}).message
+    assert "it waits 60 ms of each 200 ms step for a CPU, which other processes have" in told
+    assert "is busy" in straggler_finding(four, slow(four), {2: 0.02}).message
+
+
 def test_who_is_busy_for_longer_is_named_where_the_wait_for_others_is_known():
     four = [rank(number, sync=0.1) for number in (0, 1, 3)]
     four.insert(2, rank(2, sync=0.005))

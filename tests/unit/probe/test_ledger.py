@@ -120,7 +120,7 @@ class Forbidden:
 
 def resized(torch: Any) -> Any:
     tensor = torch.ones(300)
-    tensor.untyped_storage().resize_(0)
+    tensor.untyped_storage().resize_(8)
     return tensor
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import time
 import tokenize
 from pathlib import Path
 
@@ -138,3 +139,30 @@ def test_an_iterator_of_a_loader_shows_its_data_and_its_place(workers: int) -> N
     assert isinstance(batches._index_sampler.sampler, torch.utils.data.SequentialSampler)
     next(batches)
     assert batches._num_yielded == 1
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_the_time_until_the_backward_pass_is_summed(is_plain: bool) -> None:
+    record = Recorder()
+    hooks = Hooks(torch, record)
+    hooks.arm()
+    try:
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizers = [torch.optim.SGD([weight], 0.1) for _ in range(1 if is_plain else 2)]
+        for step in range(4):
+            time.sleep(0.03)
+            loss = weight.sum()
+            (loss if is_plain else loss * 2).backward()
+            optimizers[step % len(optimizers)].step()
+    finally:
+        for owner, name, original, _ in reversed(hooks.patched):
+            setattr(owner, name, original)
+        hooks.step_handle.remove()
+    assert 0.09 <= record.until_backward_s < 3.0
+
+
+def test_a_saved_file_has_the_place_in_the_data() -> None:
+    record = Recorder()
+    record.data_position = lambda: [1, 54]
+    record.has_saved("/c.pt", 1.0, 2.0, 60, 10, 7, 9)
+    assert record.saved["data_position"] == [1, 54]

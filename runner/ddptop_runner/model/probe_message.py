@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.model.snapshot import BatchHash
+from ddptop_runner.model.snapshot import BatchHash, Resources
 from ddptop_runner.model.words import Base, LossIs, LossSource, LossState, Phase, ProgressSource
 
 VERSION = 1
@@ -114,6 +114,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Worker processes of the DataLoader."""
     ddp_world_size: RankNumber | None = None
     """Ranks whose gradients DistributedDataParallel averages."""
+    resources: Resources | None = None
+    """What the process has used since it started."""
     global_step: Whole | None = None
     total_steps: Whole | None = None
     metrics: dict[Name, float | None] = {}

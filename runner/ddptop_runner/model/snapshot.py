@@ -141,6 +141,28 @@ class BatchHash(msgspec.Struct, frozen=True, array_like=True):
     """Of 512 bytes of each of its first two tensors."""
 
 
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
+
+
+class Resources(Base, frozen=True, kw_only=True):
+    """What a rank's own process has used since it started, and what it may use."""
+
+    cpu_total_s: _Amount | None = None
+    """CPU time of the training thread."""
+    other_threads_total_s: _Amount | None = None
+    """CPU time of all other threads."""
+    gc_total_s: _Amount | None = None
+    """Time that Python's garbage collector ran."""
+    read_total_bytes: _Count | None = None
+    """What the training thread read from disks; what was in memory already does not count."""
+    batch_elements_total: _Count | None = None
+    """Elements of the first tensor of each batch, of those taken for training."""
+    threads: _Count | None = None
+    """Threads that torch computes with on the CPU (`torch.get_num_threads()`)."""
+    cpus: _Count | None = None
+    """CPUs on which the training thread may run."""
+
+
 class RankSample(Base, frozen=True, kw_only=True):
     """One rank at one moment."""
 
@@ -271,6 +293,8 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Worker processes of its DataLoader (`num_workers`); None without a loader."""
     ddp_world_size: int | None = None
     """Number of ranks whose gradients DistributedDataParallel averages; None without it."""
+    resources: Resources | None = None
+    """What its own process has used; None unless its main thread trains, or if unknown."""
 
 
 class Imbalance(Base, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.model.snapshot import BatchHash, DdpUse
+from ddptop_runner.model.snapshot import BatchHash, DdpUse, Resources
 from ddptop_runner.model.words import (
     Base,
     LossIs,
@@ -125,6 +125,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     ddp: DdpUse | None = None
     not_learning: NotLearning | None = None
     """Why no step had anything to learn from so far; None once one had."""
+    resources: Resources | None = None
+    """What the process has used since it started."""
     global_step: Whole | None = None
     total_steps: Whole | None = None
     metrics: dict[Name, float | None] = {}

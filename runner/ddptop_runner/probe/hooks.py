@@ -51,7 +51,7 @@ class Hooks:
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
-        torch = self.torch
+        torch, record = self.torch, self.record
         for patch in (
             lambda: self._patch(torch.autograd, "backward", self._wrap_backward),
             lambda: self.arm_scaler(torch.amp.GradScaler),
@@ -66,6 +66,7 @@ class Hooks:
                 torch.amp.autocast_mode.autocast, "__enter__", self.ddp_use.enter_autocast
             ),
             lambda: self.parts.arm(self._patch),
+            record.watch_gc,
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
@@ -255,9 +256,11 @@ class Hooks:
 
     def _register(self, original):
         register, record = self._watch.register, self.record
+        number_of_threads = self.torch.get_num_threads
 
         def _patch_step_function(optimizer):
             register(optimizer)
+            record.threads = number_of_threads()
             if record.is_silent and identity.has_joined():
                 record.announce()  # a member of a group is a rank, whatever started it
             return original(optimizer)
@@ -326,6 +329,7 @@ class Hooks:
     def _next_data(self, original):
         record, thread = self.record, self._training_thread
         took, finished = self._guarded(self.ledger.took), self._guarded(self.ledger.finished)
+        count = self._guarded(self.ledger.count)
         clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
 
         def next_data(loader):
@@ -343,6 +347,7 @@ class Hooks:
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
                 record.is_batch_without_gradient = False
+                count(batch)
                 position = loader._num_yielded
                 if position < ledger.FIRST_POSITIONS or not position & (position - 1):
                     took(loader, batch)

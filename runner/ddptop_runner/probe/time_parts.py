@@ -134,7 +134,10 @@ class TimeParts:
             try:
                 return original(*args, **kwargs)
             finally:
-                self.waited_s = (self.waited_s or 0.0) + clock() - start_s
+                wait_s = clock() - start_s
+                self.waited_s = (self.waited_s or 0.0) + wait_s
+                if not record.has_passed:
+                    record.until_backward_s -= wait_s
 
         return wait
 

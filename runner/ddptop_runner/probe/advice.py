@@ -30,7 +30,7 @@ class DdpUse:
         self.latest = None
         """The figures, as the datagram's `ddp`; None until DDP measured some iterations."""
         self._uses_autocast = False
-        self._modules = weakref.WeakSet()
+        self._modules: Any = weakref.WeakSet()
         self._has_large_products = False
         self._times: Any = deque(maxlen=KEPT)
         """[(how long an iteration's all-reduces took, while the backward pass computed), in ns]"""

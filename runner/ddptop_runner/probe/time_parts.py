@@ -52,14 +52,15 @@ class _Module:
         return min(1.0, waited / sum(steps for _, steps in self.used))
 
     def measured(self, figures):
-        """Take DDP's own values, in ns, if they belong to an iteration not seen yet."""
+        """Take DDP's own values, in ns; returns whether they are of an iteration not seen yet."""
         iteration = figures.get("iteration") or 0
         whole_ns = figures.get("backward_comm_time") or 0
         hidden_ns = figures.get("backward_compute_comm_overlap_time") or 0
         if iteration == self.iteration or whole_ns <= 0:
-            return
+            return False
         self.iteration = iteration
         self.waits_s.append(max(0, whole_ns - hidden_ns) / 1e9)
+        return True
 
 
 class TimeParts:
@@ -69,9 +70,10 @@ class TimeParts:
     other moment its lock may be held by a backward pass that waits for another rank.
     """
 
-    def __init__(self, torch, record):
+    def __init__(self, torch, record, ddp_use):
         self._torch = torch
         self._record = record
+        self._ddp_use = ddp_use
         self._training_thread = get_ident()
         self._work: Any = None
         """The class of collectives, and its `wait` before and while it is timed."""
@@ -110,7 +112,10 @@ class TimeParts:
                 module.calls += 1
                 if self._is_wanted or module.calls <= FIRST_CALLS:
                     self._is_wanted = False
-                    module.measured(logger._get_ddp_logging_data().ints_map)
+                    data = logger._get_ddp_logging_data()
+                    figures = data.ints_map
+                    if module.measured(figures):
+                        self._ddp_use.measured(data.strs_map, figures, module.calls)
             except Exception:  # an unknown version of torch
                 pass
 

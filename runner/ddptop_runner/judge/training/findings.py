@@ -242,8 +242,7 @@ def find(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
         *memory_growth(window),
         *same_batches(window),
         *same_order(window),
-        *slow.straggler(window),
-        *slow.stalls(window),
+        *(slow.straggler(window) or slow.stalls(window)),
         *starved(window),
         *replayed(window, checkpoint),
     ]

@@ -136,32 +136,6 @@ def test_queued_job_starts_when_its_devices_are_free_despite_killed_processes(
     assert job.cli("kill", job.name).returncode == 0
 
 
-def test_queue_is_first_come_first_served_without_sharing_devices(stub, queue, wait_until):
-    with stub.together():
-        occupy(stub, 2)
-        occupy(stub, 3)
-    first = queue("first", "--gpus", "auto:2")
-    second = queue("second", "--gpus", "auto:1")
-    wait_until(lambda: "behind job first" in waits_for(second), what="the order")
-    free(stub, 2)
-    wait_until(lambda: "GPU 2: " not in waits_for(second), what="a free device")
-    ticks = node_of(second)["seq"]
-    wait_until(lambda: node_of(second)["seq"] > ticks + LOOK_S + 2, what="another look")
-    assert second.status()["state"] == "queued"  # enough for the second, but not for the first
-    with stub.together():
-        free(stub, 3)
-        free(stub, 1)
-    for job in (first, second):
-        wait_until(lambda job=job: job.status()["state"] != "queued", what=f"{job.name} to start")
-    taken = [
-        json.loads((job.folder() / "job.json").read_text())["devices"] for job in (first, second)
-    ]
-    indices = sorted(device["index"] for devices in taken for device in devices)
-    assert indices == [1, 2, 3]
-    for job in (first, second):
-        job.cli("kill", job.name)
-
-
 def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
     job = queue("waiting", "--gpus", "0")
     assert job.cli("stop", job.name).returncode == 0

@@ -78,6 +78,7 @@ def test_all_files_of_a_job_are_private_regardless_of_umask(
         ["/bin/sh", "-c", script, "sh", umask, victim.python, "-m", "ddptop", *launch], env=env
     )
     assert launched.returncode == 0, launched.stderr
+    assert ("tmux is not installed" in launched.stderr) == (held == "daemon")
     try:
         wait_until(lambda: (base / "seen").exists() and (base / "seen").stat().st_size)
         assert (base / "seen").read_text().strip() == umask  # the job's own is as it was

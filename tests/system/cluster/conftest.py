@@ -29,8 +29,9 @@ from tests.support.cluster.jobs import Job, launch
 from tests.support.cluster.machines import Head, Network, running_network
 from tests.support.cluster.slurm import Slurm, running_slurm
 from tests.support.cluster.training import Trainer
+from tests.support.real_jobs import wait_until
 
-JOB_TIMEOUT_S = 120.0
+__all__ = ["wait_until"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,16 +84,6 @@ def head(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def trainer(tmp_path: Path) -> Trainer:
     return Trainer(tmp_path)
-
-
-@pytest.fixture
-def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
-    """The usual fixture, with a timeout that suits real jobs."""
-
-    def wait(condition: Callable[[], Any], timeout_s: float = JOB_TIMEOUT_S, **options: Any) -> Any:
-        return wait_until(condition, timeout_s, **options)
-
-    return wait
 
 
 @pytest.fixture

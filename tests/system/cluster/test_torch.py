@@ -90,7 +90,7 @@ def test_work_is_lost_since_the_last_checkpoint_and_progress_refills_the_budget(
         wait_until(lambda attempt=attempt: len(trainer.steps(attempt, 1)) > 150)
         hosts.hosts["h2"].kill("rank", job.name)
         wait_until(lambda attempt=attempt: job.trains(BOTH, attempt=attempt + 1))
-        snapshot = read_job(RunFolder(job.folder)).snapshot
+        snapshot = read_job(RunFolder(job.folder())).snapshot
         assert snapshot.previous_cause.work_lost_steps < 60, snapshot.previous_cause.summary
         assert snapshot.restarts_used == 1
     wait_until(lambda: 0 <= _apart(job) < 100, what="both ranks show the step of the run")
@@ -99,5 +99,5 @@ def test_work_is_lost_since_the_last_checkpoint_and_progress_refills_the_budget(
 
 def _apart(job) -> int:
     """How far the ranks' steps of the run are apart; negative if one is unknown."""
-    steps = [rank.run_step for rank in read_job(RunFolder(job.folder)).snapshot.ranks]
+    steps = [rank.run_step for rank in read_job(RunFolder(job.folder())).snapshot.ranks]
     return -1 if None in steps or len(steps) < 2 else max(steps) - min(steps)

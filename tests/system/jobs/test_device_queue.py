@@ -6,11 +6,10 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.support.nvml_stub import StubDriver, StubProcess
 from tests.support.nvml_stub.driver import GIB
 from tests.support.real_jobs import Job
 
@@ -27,27 +26,18 @@ COMMAND = ["--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; exec sleep 600"]
 """Serves as a script here, and needs no torch."""
 
 
+def occupy(stub: StubDriver, index: int) -> None:
+    gib = 30 + index
+    stub.set(index, mem_used=gib * GIB, processes=[StubProcess(os.getpid(), gib * GIB)])
+
+
 @pytest.fixture
-def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
-    """Four devices; this test's own process uses GPU 0 and GPU 1."""
-    gpus = [StubGpu(index=index, mem_used=0, util=0) for index in range(4)]
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    try:
-        stub = StubDriver(folder, gpus)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    for name, value in stub.env(log=False).items():
-        monkeypatch.setenv(name, value)
+def stub(stub: StubDriver) -> StubDriver:
+    """Of the four devices, this test's own process uses GPU 0 and GPU 1."""
     with stub.together():
         occupy(stub, 0)
         occupy(stub, 1)
     return stub
-
-
-def occupy(stub: StubDriver, index: int) -> None:
-    gib = 30 + index
-    stub.set(index, mem_used=gib * GIB, processes=[StubProcess(os.getpid(), gib * GIB)])
 
 
 def free(stub: StubDriver, index: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import shlex
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -359,12 +361,8 @@ class Deaf(NodeLink):
     """A link that breaks once the node has received the order to start."""
 
     def __init__(self, remotes: RemoteNodes, host: str) -> None:
-        self.node, self.seq, self.shift_s, self.is_up = (
-            remotes.by_host[host].link.node,
-            0,
-            0.0,
-            True,
-        )
+        self.node = remotes.by_host[host].link.node
+        self.seq, self.shift_s, self.is_up = 0, 0.0, True
         self.asked: list[Any] = []
 
     async def start(self, *_: Any) -> Any:
@@ -658,15 +656,26 @@ def test_an_order_to_restart_is_repeated_if_the_link_broke_since() -> None:
     assert again in job.take(pt.LinkMade(node="n1", agent=agent))
 
 
-async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
-    job, came = Job(), []
+def link_of(script: str = "", after_seq: int = 0, **calls: Callable[..., object]) -> NodeLink:
+    """A link to a node whose command is a shell script; `note`, `made`, and `broken` are called."""
+    job = Job()
     assert job.spec.placement is not None
-    node = job.spec.placement.nodes[0]
+    node = replace(job.nodes[0], command=["sh", "-c", script])
+    told = [calls.get(name, lambda *_: None) for name in ("note", "made", "broken")]
+    return NodeLink(job.spec.placement, node, "j.0", after_seq, *told)
 
-    def note(_: NodeLink, report: Any) -> None:
-        came.append(report.event.seq)
 
-    link = NodeLink(job.spec.placement, node, "j.0", 1, note, lambda _: None, lambda *_: None)
+@contextlib.asynccontextmanager
+async def running(link: NodeLink) -> AsyncIterator[None]:
+    task = asyncio.create_task(link.run())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
+    came: list[int] = []
+    link = link_of(after_seq=1, note=lambda _, report: came.append(report.event.seq))
     for seq in (1, 2, 2, 3):
         event = ev.Noticed(attempt=0, text="something")
         link._receive(pt.NodeEvent(event=replace(as_row(event), seq=seq)))
@@ -679,90 +688,48 @@ async def test_an_event_counts_once_and_a_refusal_is_raised() -> None:
         await link.ask(pt.StopAsked(), pt.Done)
 
 
+HELLO = (
+    '{"type":"hello","ddptop":"1","host":"h","boot_id":null,"boottime_s":1.0,'
+    '"now":"2026-01-01T00:00:00Z"}'
+)
+
+
 async def test_a_node_that_fails_once_it_has_greeted_is_asked_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hello = (
-        'echo \'{"type":"hello","ddptop":"1","host":"h","boot_id":null,"boottime_s":1.0,'
-        '"now":"2026-01-01T00:00:00Z"}\''
-    )
     monkeypatch.setattr("ddptop_runner.node.links.RECONNECT_S", (0.0, 0.0, 60.0))
     times: list[str] = []
-    job = Job()
-    assert job.spec.placement is not None
-    node = replace(job.spec.placement.nodes[0], command=["sh", "-c", hello])
-    link = NodeLink(
-        job.spec.placement,
-        node,
-        "j.0",
-        0,
-        lambda *_: None,
-        lambda _: None,
-        lambda _, why: times.append(why),
-    )
+    link = link_of(f"echo '{HELLO}'", broken=lambda _, why: times.append(why))
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(link.run(), 3)
     assert len(times) == 2
 
 
 async def test_a_greeting_of_any_kind_does_not_break_a_link() -> None:
-    job, made = Job(), asyncio.Event()
-    assert job.spec.placement is not None
-    script = (
-        """printf '%s\\n' 'Welcome' '{{ banner }}' '{}' '{"type":"hello"}' """
-        """'{"type":"hello","ddptop":"1","host":"h","boot_id":null,"boottime_s":1.0,"""
-        """"now":"2026-01-01T00:00:00Z"}'; sleep 60"""
-    )
-    node = replace(job.spec.placement.nodes[0], command=["sh", "-c", script])
-    told: list[str] = []
-    link = NodeLink(
-        job.spec.placement,
-        node,
-        "j.0",
-        0,
-        lambda *_: None,
-        lambda _: made.set(),
-        lambda _, why: told.append(why),
-    )
-    task = asyncio.create_task(link.run())
-    await asyncio.wait_for(made.wait(), 20)
-    assert told == []
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    made, told = asyncio.Event(), list[str]()
+    lines = ("Welcome", "{{ banner }}", "{}", '{"type":"hello"}', HELLO)
+    script = f"printf '%s\\n' {shlex.join(lines)}; sleep 60"
+    link = link_of(script, made=lambda _: made.set(), broken=lambda _, why: told.append(why))
+    async with running(link):
+        await asyncio.wait_for(made.wait(), 20)
+        assert told == []
 
 
 @pytest.mark.parametrize(
     "script",
-    [
-        'echo \'{"type":"hello","ddptop":"1","host":"h","boot_id":null,"boottime_s":1.0,'
-        '"now":"2026-01-01T00:00:00"}\'; sleep 60',
-        "sleep 60 >/dev/null & echo gone >&2",
-    ],
+    [f"echo '{HELLO.replace('Z', '')}'; sleep 60", "sleep 60 >/dev/null & echo gone >&2"],
     ids=["a time without a zone", "a child that keeps the pipe"],
 )
 async def test_a_link_that_breaks_in_any_way_is_made_again(script: str) -> None:
-    job, broken = Job(), asyncio.Event()
-    assert job.spec.placement is not None
-    node = NodeSpec(
-        host="n0",
-        address="127.0.0.1",
-        nproc=1,
-        python="python",
-        command=["sh", "-c", script],
-        ports=[1],
-    )
-    times: list[str] = []
+    broken, times = asyncio.Event(), list[str]()
 
     def note(_: NodeLink, why: str) -> None:
         times.append(why)
         if len(times) == 2:
             broken.set()
 
-    link = NodeLink(job.spec.placement, node, "j.0", 0, lambda *_: None, lambda _: None, note)
-    task = asyncio.create_task(link.run())
-    await asyncio.wait_for(broken.wait(), 20)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(link_of(script, broken=note)):
+        await asyncio.wait_for(broken.wait(), 20)
 
 
 def test_the_hosts_of_an_earlier_attempts_ranks_stay_known():

@@ -126,14 +126,6 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it() -> None:
     ]
 
 
-@pytest.mark.parametrize("status", [1, -9])
-def test_the_first_failed_rank_has_the_evidence_of_all_nodes_kept(status: int) -> None:
-    job = Job(count=3)
-    job.run()
-    assert job.exit(0, status) == [pt.KeepEvidenceOnNodes()]
-    assert job.exit(1, status) == []
-
-
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged() -> None:
     job = Job()
     start = job.take(pt.AgentExited(node="n0", pid=7, status=-9, attempt=0))
@@ -742,19 +734,6 @@ def test_the_hosts_of_an_earlier_attempts_ranks_stay_known():
             job.state = apply(job.state, event, NOW)
     found = [hosts_of_ranks(job.state, job.spec, attempt) for attempt in (0, 1, 2, 3)]
     assert found == [{0: "n0", 1: "n1", 2: "n2"}, {0: "n0", 1: "n2"}, {0: "n1"}, {}]
-
-
-@pytest.mark.parametrize("order", [["exits", "breaks"], ["breaks", "exits"]])
-def test_a_node_that_keeps_the_store_for_one_that_is_away_has_finished(order: list[str]) -> None:
-    job = Job()
-    job.run()
-    happens = {
-        "breaks": lambda: job.take(pt.LinkBroken(node="n1", why="no route"), now_s=10.0),
-        "exits": lambda: job.exit(0),
-    }
-    orders = [happens[one]() for one in order]
-    assert orders[-1] == [pt.AwaitNodes(seconds=300.0)]
-    assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
 
 
 @pytest.mark.parametrize(

@@ -52,27 +52,6 @@ def end_nothing(driver: JobDriver) -> Mock:
     return mock
 
 
-def test_an_agent_that_was_requested_is_requested_again():
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        end_nothing(driver)
-        driver.restart()  # no agent is connected: a new one is needed
-        await finish(around)
-        assert around.agents == [(1, 3)]
-        driver, around = begin(around.die())
-        end_nothing(driver)
-        driver.resume()
-        await finish(around)
-        assert around.agents == [(1, 3)]
-        connect(driver, 1)
-        # it started, with its group, while there was no supervisor
-        assert (driver.job.phase, driver.attempt.number) == ("starting", 1)
-        assert len(told("attempt_started")) == 2
-
-    run(scenario)
-
-
 def test_an_agent_that_is_being_replaced_is_not_listened_to():
     async def scenario() -> None:
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as old:

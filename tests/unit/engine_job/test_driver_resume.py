@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 from tests.support.resuming import (
     AGENT,
-    CAUSE,
     PIDS,
     begin,
     connect,
@@ -20,7 +19,6 @@ from tests.support.resuming import (
     put_state,
     run,
     start,
-    state_of_the_log,
     told,
 )
 
@@ -81,26 +79,6 @@ def test_a_failure_is_counted_once_and_the_rest_of_its_wait_is_waited():
     run(scenario)
 
 
-def test_what_was_recorded_before_the_snapshot_could_be_written_is_not_recorded_again():
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        around.publish()
-        before = around.published
-        fail(driver)
-        around.published = before
-        driver, around = begin(around.die())
-        assert (driver.job.phase, driver.job.budget.used) == ("restarting", 1)
-        fail(driver, question=8)  # the agent asks once more
-        assert driver.job.budget.used == 1
-        assert (len(told("failure")), len(told("group_restart"))) == (1, 1)
-        assert state_of_the_log() == around.log.state
-        around.publish()
-        around.die()
-
-    run(scenario)
-
-
 def test_a_stop_has_what_was_left_of_its_grace():
     async def scenario() -> None:
         code = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); input()"
@@ -143,23 +121,6 @@ def test_what_has_ended_stays_so(state, exit_code):
     run(scenario)
 
 
-@pytest.mark.parametrize("agent", [AGENT, None])
-def test_a_hang_whose_evidence_was_being_kept_is_looked_for_again(agent):
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        driver.agent_pid = agent
-        driver.take(pt.TroubleFound(reason="hang"))
-        around.publish()
-        driver, around = begin(around.die())
-        driver.agent_pid = agent
-        driver.resume()
-        assert driver.job.phase == "running"
-        around.die()
-
-    run(scenario)
-
-
 def test_ranks_without_any_guard_are_seen_to_end_and_unknown_is_not_0():
     async def scenario() -> None:
         driver, around = begin()
@@ -173,25 +134,6 @@ def test_ranks_without_any_guard_are_seen_to_end_and_unknown_is_not_0():
         assert found is not None and found.failed and found.returncode is None
         assert "exited with an unknown status" in told("rank_exited")[0].message
         around.die()
-
-    run(scenario)
-
-
-def test_the_next_attempt_remembers_why_the_one_before_failed():
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        around.log.emit(ev.FailureJudged(attempt=0, cause=CAUSE))
-        start(driver, 1)
-        previous = driver.job.previous_cause
-        assert driver.job.cause is None and previous is not None
-        assert previous.summary == "Rank 1 was killed."
-        around.publish()
-        driver, around = begin(around.die())
-        previous = driver.job.previous_cause
-        assert previous is not None and previous.rank == 1
-        start(driver, 2)  # a user asked for it
-        assert driver.job.previous_cause is None
 
     run(scenario)
 

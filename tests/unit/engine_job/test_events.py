@@ -8,7 +8,7 @@ import typing
 import msgspec
 import pytest
 from tests.support.builders import make_spec
-from tests.support.resuming import CAUSE, begin, fail, run, start, state_of_the_log
+from tests.support.resuming import CAUSE, begin, fail, run, start
 from tests.support.tables import table
 
 from ddptop_runner.base.clock import boottime_s
@@ -75,22 +75,6 @@ def test_events_without_a_sentence_leave_no_gap_in_the_numbers(tmp_path):
 def test_data_that_is_not_understood_leaves_the_sentence(data):
     row = Event(ts=NOW, type="rank_exited", message="as written", attempt=0, rank=1, data=data)
     assert ev.of_row(row) == ev.Untyped(attempt=0, text="as written")
-
-
-def test_a_restart_that_is_hurried_is_given_back_in_the_log_as_well(monkeypatch):
-    monkeypatch.setattr(policy, "BACKOFF_BASE_S", 60.0)
-
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        fail(driver)
-        assert driver.job.budget.used == state_of_the_log().budget.used == 1
-        driver.restart()
-        assert driver.job.budget.used == state_of_the_log().budget.used == 0
-        assert state_of_the_log() == around.log.state
-        around.die()
-
-    run(scenario)
 
 
 def test_the_cause_of_a_failure_is_read_whole_from_its_event():

@@ -22,7 +22,6 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job import failure
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
-from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.node import driver as driver_module
@@ -113,22 +112,6 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
             assert sent == [] and ended.call_count == 1
             assert driver.job.ending is not None
             assert driver.job.ending.cause == driver.job.cause
-
-    run(scenario)
-
-
-def test_a_defect_of_the_restart_policy_leaves_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        sent = connect(driver)
-        for pid in PIDS:
-            driver.attempt.exited(pid, -9, boottime_s())
-        monkeypatch.setattr(policy, "decide", broken)
-        ask(driver, "torn_down", 7)
-        await finish(around)
-        assert sent == [pt.AnswerAgent(question=7, restart=True, restarts_left=2)]
-        assert len(told("alert")) == 1
 
     run(scenario)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.programs import captured
 
 pytestmark = pytest.mark.torch
 
@@ -55,14 +56,7 @@ def test_it_resumes_after_everything_was_killed(
 
     # the second run is a single process without torchrun: the world size may change
     last_step = first[-1][0] + 100
-    again = subprocess.run(
-        [sys.executable, *common, "--steps", str(last_step)],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    again = captured(sys.executable, *common, "--steps", str(last_step), env=ENV, timeout=200)
     assert again.returncode == 0, again.stderr
     assert again.stderr == ""
     resumed = re.search(r"resumed from .* at step (\d+)$", again.stdout, re.MULTILINE)

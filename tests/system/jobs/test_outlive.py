@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.programs import captured
 from tests.support.pty_terminal import Terminal
 from tests.support.real_jobs import Job
 
@@ -87,12 +88,7 @@ def test_ctrl_c_in_the_pane_does_nothing_and_attach_works_inside_other_multiplex
         subprocess.run([*tmux, "send-keys", "-t", job.name, "C-c"], check=True)
 
     def pane() -> str:
-        return subprocess.run(
-            [*tmux, "capture-pane", "-p", "-t", job.name],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        return captured(*tmux, "capture-pane", "-p", "-t", job.name, check=True).stdout
 
     wait_until(lambda: f"ddptop stop {job.name}" in pane(), what="the advice in the pane")
     assert "attempt 0: 2 ranks started" in pane()
@@ -120,12 +116,7 @@ def attach_inside(inside: str, job: Job, tmp_path: Path, wait_until: Callable[..
 
     def screen() -> str:
         if inside == "tmux":
-            shown = subprocess.run(
-                ["tmux", "-L", outer, "capture-pane", "-p"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            shown = captured("tmux", "-L", outer, "capture-pane", "-p")
             return shown.stdout
         copy = tmp_path / "hardcopy"
         subprocess.run(["screen", "-S", outer, "-X", "hardcopy", str(copy)], check=False)

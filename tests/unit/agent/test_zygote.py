@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.programs import captured, piped
 
 from ddptop_runner.agent.zygote import is_standard_only
 from ddptop_runner.host import procs
@@ -94,16 +95,11 @@ class Agent:
     """A process that starts and forks ranks of one script."""
 
     def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-u", str(Path(__file__).with_name("fork_ranks.py"))),
-                *(str(AGENT_MAIN.parent), json.dumps([sys.executable, "-u", *argv])),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        self.process = piped(
+            *(sys.executable, "-u", str(Path(__file__).with_name("fork_ranks.py"))),
+            *(str(AGENT_MAIN.parent), json.dumps([sys.executable, "-u", *argv])),
             cwd=cwd,
             env=env,
-            text=True,
         )
         self.env = env
         self.started = self._read()
@@ -489,14 +485,11 @@ GAVE_UP = {
 
 @pytest.mark.parametrize("when", GAVE_UP)
 def test_zygote_that_fails_while_forking_leaves_no_rank(tmp_path: Path, when: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", GONE, when],
+    ended = captured(
+        *[sys.executable, "-c", GONE, when],
         cwd=tmp_path,
         env=dict(os.environ, PYTHONPATH=str(PROBE_DIR.parents[2])),
-        capture_output=True,
         timeout=60,
-        check=False,
-        text=True,
     )
     assert ended.stderr == ""  # it would appear in the log of the rank that is started instead
     assert set(ended.stdout.splitlines()) == {

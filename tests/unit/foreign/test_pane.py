@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.foreign_toys import job_of, printer, running
+from tests.support.programs import captured
 
 from ddptop_runner.base import programs
 from ddptop_runner.foreign import output as panes
@@ -76,10 +77,9 @@ class Server:
         self.path = os.fspath(path)
 
     def run(self, *command: str) -> str:
-        return subprocess.run(
-            ["tmux", "-u", "-S", self.path, "-f", "/dev/null", *command],
-            capture_output=True,
-            text=True,
+        return captured(
+            *["tmux", "-u", "-S", self.path, "-f", "/dev/null"],
+            *command,
             timeout=60,
             check=True,
             env={**os.environ, "TMUX": ""},

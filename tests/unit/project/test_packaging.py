@@ -7,12 +7,12 @@ import email.message
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from tests.support.programs import captured
 
 from ddptop_runner.version import __version__
 
@@ -23,12 +23,9 @@ DIST_INFO = f"ddptop-{__version__}.dist-info"
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     folder = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+    built = captured(
+        *[sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
     assert built.returncode == 0, built.stderr
@@ -145,14 +142,8 @@ def test_set_up_says_in_one_line_what_is_missing(
     env = {
         key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))
     }
-    made = subprocess.run(
-        ["make", f"VENV={tmp_path}/venv", f"PYTHON={python}", "demo"],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+    made = captured(
+        "make", f"VENV={tmp_path}/venv", f"PYTHON={python}", "demo", cwd=ROOT, env=env, timeout=60
     )
     assert made.returncode == 2
     said = [text for text in made.stderr.splitlines() if not text.startswith("make: ***")]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
@@ -66,11 +64,8 @@ time.sleep(3600)
 
 @pytest.mark.tmux
 def test_nothing_is_imported_from_the_working_folder(
-    tmp_path: Path,
-    ddptop_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    wait_until: Callable[..., object],
-) -> None:
+    tmp_path, ddptop_home, monkeypatch, wait_until
+):
     traps, project = tmp_path / "traps", tmp_path / "project"
     traps.mkdir()
     project.mkdir()

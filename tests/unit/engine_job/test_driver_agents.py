@@ -214,7 +214,7 @@ def test_an_agent_that_is_killed_before_it_starts_ranks_is_followed_by_others_wi
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-def test_reports_before_the_agents_are_applied_once_it_reports(attempt: int):
+def test_reports_before_the_agents_are_applied_once_it_reports(attempt):
     async def scenario() -> None:
         driver, _ = begin()
         connect(driver)

@@ -34,7 +34,7 @@ def broken(*args: object, **more: object) -> object:
     raise TypeError("never thought of")
 
 
-def test_a_defect_is_reported_once_for_each_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_is_reported_once_for_each_place(capsys):
     log: Any = EmittedLog()
     defects = LastResort(log)
     assert [defects.call(broken, 3) for _ in range(3)] == [3, 3, 3]
@@ -46,9 +46,7 @@ def test_a_defect_is_reported_once_for_each_place(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("budget", "restarted"), [(2, True), (0, False)])
-def test_a_failure_that_cannot_be_judged_is_still_answered(
-    monkeypatch: pytest.MonkeyPatch, budget: int, restarted: bool
-) -> None:
+def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, budget, restarted):
     monkeypatch.setattr(failure, "judge", broken)
 
     async def scenario() -> None:
@@ -83,12 +81,8 @@ BAD = BadLoss(rank=1, step=7, what="NaN")
     ],
 )
 def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
-    monkeypatch: pytest.MonkeyPatch,
-    broken_is: str,
-    found: HangVerdict | BadLoss,
-    spec: dict[str, object],
-    restarted: bool,
-) -> None:
+    monkeypatch, broken_is, found, spec, restarted
+):
     async def scenario() -> None:
         driver, around = begin(**spec)
         driver.processes = Mock(end_leftovers=AsyncMock(), everything_started=Mock(return_value=[]))
@@ -116,9 +110,7 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
     run(scenario)
 
 
-def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(monkeypatch):
     async def scenario() -> None:
         driver, around = begin()
         start(driver)

@@ -7,7 +7,7 @@ import shlex
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,7 @@ def new_lines(before: list[str], after: list[str]) -> list[str]:
         (["a", "b"], []),
     ],
 )
-def test_the_difference_between_two_captures(after: list[str], new: list[str]) -> None:
+def test_the_difference_between_two_captures(after, new):
     assert new_lines(BEFORE, after) == new
 
 
@@ -54,7 +54,7 @@ def reader() -> PaneReader:
     return PaneReader(Pane("/none", "%0", "none:0.0", "/dev/pts/0"))
 
 
-def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
+def test_the_last_line_is_handed_out_when_it_is_followed_or_rests():
     one = reader()
     assert one.add(["a", "b"]) == ["a"]
     assert one.last == "b"
@@ -113,9 +113,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.mark.tmux
-def test_a_pane_is_read_and_left_as_it_was(
-    server: Server, tmp_path: Path, wait_until: Callable[..., None]
-) -> None:
+def test_a_pane_is_read_and_left_as_it_was(server, tmp_path, wait_until):
     script = tmp_path / "toy.py"
     script.write_text(
         "import sys, time\n"
@@ -149,7 +147,7 @@ def test_a_pane_is_read_and_left_as_it_was(
 
 
 @pytest.mark.tmux
-def test_a_pane_is_found_by_its_terminal(server: Server) -> None:
+def test_a_pane_is_found_by_its_terminal(server):
     pane = server.start("sleep 1000")
     assert list_panes(server.path)[pane.tty].name == "work:0.0"
     assert is_own_server(server.path)
@@ -160,9 +158,7 @@ def test_a_pane_is_found_by_its_terminal(server: Server) -> None:
     assert capture(pane) is None
 
 
-def test_only_a_socket_in_a_private_folder_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_socket_in_a_private_folder_is_asked(tmp_path, monkeypatch):
     folder = tmp_path / "tmux"
     folder.mkdir(mode=0o700)
     (folder / "no-socket").write_text("")
@@ -177,9 +173,7 @@ def test_only_a_socket_in_a_private_folder_is_asked(
         assert not is_own_server(f"{folder}/default")
 
 
-def test_only_the_server_of_ones_own_job_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
-) -> None:
+def test_only_the_server_of_ones_own_job_is_asked(tmp_path, monkeypatch, wait_until):
     folder = tmp_path / "tmux"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
@@ -201,9 +195,7 @@ def test_only_the_server_of_ones_own_job_is_asked(
         assert len(asked) == 1, "another user's job"
 
 
-def test_unresponsive_server_is_not_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_server_is_not_touched(tmp_path, monkeypatch):
     monkeypatch.setattr(panes, "TIMEOUT_S", 0.2)
     asked, run = [], programs.run
     monkeypatch.setattr(

@@ -38,9 +38,7 @@ MET = Rendezvous(
     ("address", "interface"),
     [("127.0.0.1", "lo"), ("own-name", "eth7"), ("nowhere", None)],
 )
-def test_gloo_gets_an_interface_that_others_reach(
-    monkeypatch: pytest.MonkeyPatch, address: str, interface: str | None
-) -> None:
+def test_gloo_gets_an_interface_that_others_reach(monkeypatch, address, interface):
     asked = socket.getaddrinfo
 
     def as_debian(name: str, *rest: Any, **more: Any) -> Any:
@@ -56,7 +54,7 @@ def test_gloo_gets_an_interface_that_others_reach(
     assert remote.gloo_interface(met, {}) == interface
 
 
-def test_without_a_pipe_to_a_head_it_says_so_and_ends() -> None:
+def test_without_a_pipe_to_a_head_it_says_so_and_ends():
     argv = [sys.executable, "-c", "from ddptop_runner.node import remote; exit(remote.main())"]
     ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
     assert ended.returncode == 2
@@ -97,8 +95,8 @@ def put_snapshot(spec: JobSpec, **fields: Any) -> None:
 
 @pytest.mark.parametrize("state", ["running", "finished"])
 def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[int], state: Any
-) -> None:
+    monkeypatch, tmp_path, started, state
+):
     spec = spec_of(tmp_path)
     put_snapshot(spec, state=state)
     monkeypatch.setattr(remote, "is_locked", lambda _: True)
@@ -112,8 +110,8 @@ def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
 
 
 def test_a_part_that_has_just_ended_is_started_once_its_last_snapshot_is_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[int]
-) -> None:
+    monkeypatch, tmp_path, started
+):
     """The head receives the event of its end before that, and may ask at once."""
     spec = spec_of(tmp_path)
     put_snapshot(spec, state="running")
@@ -140,8 +138,8 @@ def test_a_part_that_has_just_ended_is_started_once_its_last_snapshot_is_written
     ],
 )
 def test_a_part_does_not_take_the_devices_of_another_job(
-    tmp_path: Path, started: list[int], gpu: int, force: bool, is_part: bool, starts: bool
-) -> None:
+    tmp_path, started, gpu, force, is_part, starts
+):
     new = {"host": procs.host_name(), "created_at": utc_now()}
     other = spec_of(tmp_path, "other", devices=[Device(index=1)], **new)
     folder = remote.member_folder(other.job_id) if is_part else run_folder("other")
@@ -163,13 +161,8 @@ def test_a_part_does_not_take_the_devices_of_another_job(
     ids=["later, gives up", "later, stays", "earlier"],
 )
 def test_a_part_waits_for_a_later_launch_to_give_up_its_devices(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    started: list[int],
-    later_s: float,
-    ends: bool,
-    starts: bool,
-) -> None:
+    monkeypatch, tmp_path, started, later_s, ends, starts
+):
     """If two launches each got one of two machines, exactly one continues."""
     monkeypatch.setattr(remote, "YIELD_S", 5.0 if ends else 0.1)
     now, same = utc_now(), {"host": procs.host_name(), "devices": [Device(index=0)]}
@@ -222,14 +215,8 @@ OLD, LATELY = remote.KEPT_S + 60, 60.0
     ids=["old", "it wrote lately", "started lately", "it runs", "it is being started"],
 )
 def test_what_an_old_part_left_is_deleted_wherever_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    started_s: float,
-    written_s: float,
-    locked: bool,
-    is_new: bool,
-    stays: bool,
-) -> None:
+    monkeypatch, tmp_path, started_s, written_s, locked, is_new, stays
+):
     folder = part("old@1.0", monkeypatch, tmp_path)
     local, now_s = folder.live_dir, time.time()
     assert local != folder.path
@@ -242,9 +229,7 @@ def test_what_an_old_part_left_is_deleted_wherever_it_is(
         os.close(held)
 
 
-def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(monkeypatch, tmp_path):
     folder = part("train@1.0", monkeypatch, tmp_path)
     held = lock(folder.guardian_lock)
     assert held is not None
@@ -261,9 +246,7 @@ def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(
     remote.forget("train@1.0")
 
 
-async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(monkeypatch):
     assert 4 * PING_S <= remote.HEAD_SILENT_S <= 30.0  # --orphan-timeout counts from then on
     monkeypatch.setattr(remote, "HEAD_SILENT_S", 0.01)
     reader: Any = asyncio.StreamReader()
@@ -274,9 +257,7 @@ async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(
         await asyncio.wait_for(remote._line(reader, preflight), 0.05)
 
 
-async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guardian(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guardian(monkeypatch):
     """On a busy machine, a guardian takes longer to start than a part may be missing."""
     monkeypatch.setattr(remote, "ABSENT_AFTER_S", 0.0)
     monkeypatch.setattr(remote, "RECONNECT_S", 0.01)
@@ -313,7 +294,7 @@ async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guard
     assert b"absent" in said[0]
 
 
-async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason() -> None:
+async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason():
     folder = remote.member_folder("train@1.1")
     folder.path.mkdir(parents=True)
     folder.history_db.write_bytes(b"no database" * 1000)
@@ -322,9 +303,7 @@ async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason() -> No
     assert "file is not a database" in await asyncio.wait_for(why, 10)
 
 
-def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(monkeypatch, tmp_path):
     spec = spec_of(tmp_path / "nowhere")
     with pytest.raises(ControlError, match="nowhere does not exist on this host"):
         start(spec)

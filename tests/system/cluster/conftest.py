@@ -103,9 +103,7 @@ def run(hosts: Network, head: Head, trainer: Trainer) -> Iterator[Callable[..., 
 
 
 @pytest.fixture
-def submit(
-    head: Head, slurm: Slurm, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Job, str]]:
+def submit(head, slurm, trainer, monkeypatch) -> Callable[..., tuple[Job, str]]:
     """`submit("--nodes", "2")`: the job and its Slurm ID."""
     for name, value in slurm.environment.items():
         monkeypatch.setitem(head.environment, name, value)

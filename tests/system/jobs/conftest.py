@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from tests.support.nvml_stub import StubDriver, StubGpu
 from tests.support.real_jobs import (
@@ -29,11 +26,7 @@ __all__ = [
 
 
 @pytest.fixture
-def stub(
-    make_stub: Callable[..., StubDriver],
-    monkeypatch: pytest.MonkeyPatch,
-    ddptop_home: Path,
-) -> StubDriver:
+def stub(make_stub, monkeypatch, ddptop_home) -> StubDriver:
     """Four idle devices."""
     driver = make_stub([StubGpu(index=index, mem_used=0) for index in range(4)])
     for name, value in driver.env(log=False).items():

@@ -62,16 +62,7 @@ def test_events_without_a_sentence_leave_no_gap_in_the_numbers(tmp_path):
     assert [row.seq for row in reader.events(silent=True)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"kind": "of a newer version"},
-        {"kind": "rank_exited", "rank": "one"},
-        {},
-        {"kind": "lost", "last_seen": "0001-01-01T00:00:00Z"},
-        {"kind": "restart_decided", "used": 1, "limit": 3, "delay_s": 1e300},
-    ],
-)
+@pytest.mark.parametrize("data", table(__file__, "not_understood"))
 def test_data_that_is_not_understood_leaves_the_sentence(data):
     row = Event(ts=NOW, type="rank_exited", message="as written", attempt=0, rank=1, data=data)
     assert ev.of_row(row) == ev.Untyped(attempt=0, text="as written")

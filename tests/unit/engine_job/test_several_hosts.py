@@ -12,6 +12,7 @@ from ddptop.job.progress import median_loss
 from ddptop.job.ranks import node_in_words, short_names
 from tests.support.builders import make_spec, put_job
 from tests.support.head_nodes import HOSTS, NOON, merged, placement, rank_on, ranks_and_devices
+from tests.support.tables import table
 
 from ddptop_runner.host import procs
 from ddptop_runner.job.moment import samples_of
@@ -138,17 +139,7 @@ def test_a_host_whose_ranks_are_all_slow_is_named():
 # --- names ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("hosts", "short"),
-    [
-        (["a", "b"], ["a", "b"]),
-        (["me@gpu1.cluster.org", "me@gpu2.cluster.org"], ["gpu1", "gpu2"]),
-        (["gpu.east.org", "gpu.west.org"], ["gpu.east.org", "gpu.west.org"]),
-        (["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"]),
-        (["very-long-cluster-name-001", "very-long-cluster-name-002"],
-         ["…er-name-001", "…er-name-002"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("hosts", "short"), table(__file__, "short_names"))  # fmt: skip
 def test_host_names_are_shortened_so_that_they_still_tell_hosts_apart(hosts, short):
     assert [short_names(hosts)[host] for host in hosts] == short
 

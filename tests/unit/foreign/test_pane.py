@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.foreign_toys import job_of, printer, running
 from tests.support.programs import captured
+from tests.support.tables import table
 
 from ddptop_runner.base import programs
 from ddptop_runner.foreign import output as panes
@@ -33,19 +34,7 @@ def new_lines(before: list[str], after: list[str]) -> list[str]:
     return after[shared(before, after)[0] :]
 
 
-@pytest.mark.parametrize(
-    ("after", "new"),
-    [
-        (["a", "b", "c", "bar 1"], []),
-        (["a", "b", "c", "bar 1", "d"], ["d"]),
-        (["b", "c", "bar 1", "d", "e"], ["d", "e"]),
-        (["a", "b", "c", "bar 2"], ["bar 2"]),
-        (["c", "bar 2", "d"], ["bar 2", "d"]),
-        (["x", "y"], ["x", "y"]),
-        ([], []),
-        (["a", "b"], []),
-    ],
-)
+@pytest.mark.parametrize(("after", "new"), table(__file__, "captures"))
 def test_the_difference_between_two_captures(after, new):
     assert new_lines(BEFORE, after) == new
 

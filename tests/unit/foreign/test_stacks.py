@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.support.foreign_toys import rank_of, running, wait_for_state
+from tests.support.tables import table
 
 from ddptop_runner.foreign import actions
 from ddptop_runner.host import procs
@@ -82,15 +83,7 @@ def test_one_that_hangs_is_given_up(tmp_path, monkeypatch):
     assert [one.note for one in found] == ["py-spy timed out; try a single rank"] * 2
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        ("Permission Denied: Try running again with elevated", "ptrace_scope=0"),
-        ("Error: Operation not permitted (os error 1)", "SYS_PTRACE"),
-        ("Error: Failed to copy PyCodeObject", "py-spy failed: Failed to copy"),
-        ("", "no error message"),
-    ],
-)
+@pytest.mark.parametrize(("error", "words"), table(__file__, "complaints"))
 def test_what_it_complains_of(error, words, tmp_path, monkeypatch):
     tool = tmp_path / "py-spy"
     tool.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 1\n")

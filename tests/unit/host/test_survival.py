@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.host import survival
 from ddptop_runner.host.survival import SurvivalFacts, gather, placement, plan, scope_command
@@ -77,19 +78,7 @@ def test_a_scope_outlives_the_oom_kill_of_one_rank_where_systemd_knows_the_setti
     assert "--property=OOMPolicy=continue" not in scope_command(ann(systemd_version=None))
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "where"),
-    [
-        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session"),
-        ("0::/user.slice/user-1000.slice/session-c12.scope\n", "session"),
-        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope\n", "manager"),
-        ("9:name=systemd:/user.slice/user-7.slice/session-1.scope\n0::/\n", "session"),
-        ("4:memory:/user.slice/user-7.slice/session-1.scope\n0::/\n", "elsewhere"),
-        ("0::/system.slice/slurmstepd.scope/job_1/step_0/user/task_0\n", "elsewhere"),
-        ("0::/\n", "elsewhere"),
-        ("", "elsewhere"),
-    ],
-)
+@pytest.mark.parametrize(("cgroup", "where"), table(__file__, "placement"))
 def test_placement(cgroup, where):
     assert placement(cgroup) == where
 

@@ -15,8 +15,6 @@ from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog, read_memory
-from ddptop_runner.job.state import JobState
-from ddptop_runner.job.transition import fold
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -172,12 +170,6 @@ def told(type_: str) -> list[Event]:
     """Events of this type in the history."""
     events = HistoryReader(run_folder("train").path / "history.db").events()
     return [event for event in events if event.type == type_]
-
-
-def state_of_the_log() -> JobState:
-    """The state that the whole log folds to."""
-    rows = HistoryReader(run_folder("train").path / "history.db").events(silent=True)
-    return fold((row.ts, ev.of_row(row)) for row in rows)
 
 
 def put_state(around: Around, **changes: Any) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.support.programs import captured
-from tests.support.pty_terminal import Terminal
 from tests.support.real_jobs import Job
+from tests.support.terminal import Terminal
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
@@ -25,12 +25,12 @@ def test_hangup_and_killed_tmux_leave_the_job_in_attempt_0(
 ):
     # the TUI opens on the new job, in a terminal that is then closed like a lost connection
     script = [str(trainer / "train.py"), "1000", "0.05", str(trainer)]
-    terminal = Terminal.of_ddptop("launch", "--nproc", "2", "--name", "outlive", *script)
+    terminal = Terminal("launch", "--nproc", "2", "--name", "outlive", *script)
     job = Job("outlive", ddptop_cli)
     wait_until(lambda: job.folder().exists() and job.cli("status", "outlive").returncode == 0)
     wait_until(job.trains, what="training")
     terminal.hang_up()
-    terminal.exit_status(60)
+    terminal.process.wait(60)
     for pid in job.processes().values():
         os.kill(pid, signal.SIGHUP)
     socket_name = os.environ["DDPTOP_TMUX_SOCKET"]

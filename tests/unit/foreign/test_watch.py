@@ -192,16 +192,6 @@ def test_a_job_without_a_device_has_none(book):
         assert (first_rank(view).gpu, view.snapshot.gpus) == (None, [])
 
 
-def spinning(index: int, pid: int, power_w: float) -> GpuSample:
-    return msgspec.structs.replace(
-        gpu(index, pid),
-        util_percent=100.0,
-        mem_util_percent=0.0 if power_w < 200 else 40.0,
-        power_w=power_w,
-        power_limit_w=700.0,
-    )
-
-
 def test_jobs_that_come_and_go_leave_nothing(book, monkeypatch):
     monkeypatch.setattr(watch, "KEPT_EVENTS", 20)
     open_before = len(os.listdir("/proc/self/fd"))

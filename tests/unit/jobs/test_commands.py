@@ -303,7 +303,7 @@ def test_a_folder_is_removed_while_others_write_and_delete_there(monkeypatch):
 
 def test_two_may_remove_the_same_job_at_once(monkeypatch):
     view = read_job(put_job("train", ENDED))
-    for number in range(3000):
+    for number in range(500):
         (view.folder.path / str(number)).touch()
     failed: list[DdptopError] = []
     both = threading.Barrier(2, timeout=60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -161,9 +161,9 @@ def fail(
 
 
 async def finish(around: Around) -> None:
-    """Wait until everything that was started is done."""
+    """Wait until everything that was started is done, for half a minute at most."""
     while waiting := [task for task in around.tasks if not task.done()]:
-        await asyncio.gather(*waiting)
+        await asyncio.wait_for(asyncio.gather(*waiting), 30.0)
 
 
 def told(type_: str) -> list[Event]:
@@ -175,13 +175,3 @@ def told(type_: str) -> list[Event]:
 def put_state(around: Around, **changes: Any) -> None:
     """The state after events that do not matter here."""
     around.log.state = msgspec.structs.replace(around.log.state, **changes)
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the scenario, for half a minute at most."""
-    asyncio.run(asyncio.wait_for(scenario(), 30.0))
-
-
-def exited(rank: int, returncode: int, at_s: float) -> pt.RankEnded:
-    """What an agent reports about a rank that exited."""
-    return pt.RankEnded(attempt=0, pid=PIDS[rank], returncode=returncode, at_boottime_s=at_s)

@@ -8,7 +8,7 @@ import typing
 import msgspec
 import pytest
 from tests.support.builders import make_spec
-from tests.support.resuming import CAUSE, begin, fail, run, start
+from tests.support.resuming import CAUSE, begin, fail, start
 from tests.support.tables import table
 
 from ddptop_runner.base.clock import boottime_s
@@ -90,21 +90,18 @@ def test_the_loss_of_the_agent_is_recorded_beside_another_alert(tmp_path):
     history.close()
 
 
-def test_a_supervisor_that_finds_its_snapshot_damaged_counts_no_restart_twice(monkeypatch):
+async def test_a_supervisor_that_finds_its_snapshot_damaged_counts_no_restart_twice(monkeypatch):
     monkeypatch.setattr(policy, "BACKOFF_BASE_S", 0.1)
 
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        fail(driver)
-        pending = driver.job.restart
-        around.die()
-        driver, around = begin(rebuild(run_folder("train"), make_spec(), "damaged"))
-        assert (driver.job.phase, driver.job.budget.used) == ("restarting", 1)
-        assert driver.job.restart == pending
-        assert driver.attempt.started_s <= boottime_s()
-        fail(driver, question=2)  # the agent asks again
-        assert driver.job.budget.used == 1
-        around.history.close()
-
-    run(scenario)
+    driver, around = begin()
+    start(driver)
+    fail(driver)
+    pending = driver.job.restart
+    around.die()
+    driver, around = begin(rebuild(run_folder("train"), make_spec(), "damaged"))
+    assert (driver.job.phase, driver.job.budget.used) == ("restarting", 1)
+    assert driver.job.restart == pending
+    assert driver.attempt.started_s <= boottime_s()
+    fail(driver, question=2)  # the agent asks again
+    assert driver.job.budget.used == 1
+    around.history.close()

@@ -13,7 +13,6 @@ from tests.support.resuming import (
     begin,
     connect,
     finish,
-    run,
     start,
     told,
 )
@@ -46,24 +45,21 @@ def test_a_defect_is_reported_once_for_each_place(capsys):
 
 
 @pytest.mark.parametrize(("budget", "restarted"), [(2, True), (0, False)])
-def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, budget, restarted):
+async def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, budget, restarted):
     monkeypatch.setattr(failure, "judge", broken)
 
-    async def scenario() -> None:
-        driver, around = begin(max_restarts=budget)
-        start(driver)
-        sent = connect(driver)
-        for pid in PIDS:
-            driver.attempt.exited(pid, 1, boottime_s())
-        ask(driver, "torn_down", 7)
-        await finish(around)
-        left = budget - restarted
-        assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
-        assert len(told("alert")) == 1
-        assert driver.job.phase == ("restarting" if restarted else "failed")
-        assert (driver.job.ending is None) is restarted
-
-    run(scenario)
+    driver, around = begin(max_restarts=budget)
+    start(driver)
+    sent = connect(driver)
+    for pid in PIDS:
+        driver.attempt.exited(pid, 1, boottime_s())
+    ask(driver, "torn_down", 7)
+    await finish(around)
+    left = budget - restarted
+    assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
+    assert len(told("alert")) == 1
+    assert driver.job.phase == ("restarting" if restarted else "failed")
+    assert (driver.job.ending is None) is restarted
 
 
 HANG = HangVerdict((1,), "no step for 60 s")
@@ -80,45 +76,39 @@ BAD = BadLoss(rank=1, step=7, what="NaN")
         ("_with_achievements", BAD, {"max_restarts": 2, "on_nan": "stop"}, False),
     ],
 )
-def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
+async def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
     monkeypatch, broken_is, found, spec, restarted
 ):
-    async def scenario() -> None:
-        driver, around = begin(**spec)
-        driver.processes = Mock(end_leftovers=AsyncMock(), everything_started=Mock(return_value=[]))
-        start(driver)
-        sent = connect(driver)
-        around.log.emit(ev.RunningAssumed(attempt=0))
-        where = driver_module if broken_is == "cause_of" else driver
-        monkeypatch.setattr(where, broken_is, broken)
-        ended = AsyncMock(return_value=None)
-        monkeypatch.setattr(driver, "_end_ranks", ended)
-        driver.attempt.trouble.found = found
-        driver.take(pt.TroubleFound(reason="hang" if found is HANG else "nan"))
-        await finish(around)
-        assert len([one for one in told("alert") if "internal error" in one.message]) == 1
-        assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
-        if restarted:
-            assert sent == [pt.TellAgent(order="restart_group", restarts_left=1)]
-            assert not ended.called and driver.job.phase == "restarting"
-            assert driver.job.restart is not None
-        else:
-            assert sent == [] and ended.call_count == 1
-            assert driver.job.ending is not None
-            assert driver.job.ending.cause == driver.job.cause
-
-    run(scenario)
+    driver, around = begin(**spec)
+    driver.processes = Mock(end_leftovers=AsyncMock(), everything_started=Mock(return_value=[]))
+    start(driver)
+    sent = connect(driver)
+    around.log.emit(ev.RunningAssumed(attempt=0))
+    where = driver_module if broken_is == "cause_of" else driver
+    monkeypatch.setattr(where, broken_is, broken)
+    ended = AsyncMock(return_value=None)
+    monkeypatch.setattr(driver, "_end_ranks", ended)
+    driver.attempt.trouble.found = found
+    driver.take(pt.TroubleFound(reason="hang" if found is HANG else "nan"))
+    await finish(around)
+    assert len([one for one in told("alert") if "internal error" in one.message]) == 1
+    assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
+    if restarted:
+        assert sent == [pt.TellAgent(order="restart_group", restarts_left=1)]
+        assert not ended.called and driver.job.phase == "restarting"
+        assert driver.job.restart is not None
+    else:
+        assert sent == [] and ended.call_count == 1
+        assert driver.job.ending is not None
+        assert driver.job.ending.cause == driver.job.cause
 
 
-def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(monkeypatch):
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        sent = connect(driver)
-        monkeypatch.setattr(driver, "_keep_evidence", broken)
-        ask(driver, "failing", 3, ranks=[1])
-        await finish(around)
-        assert [one.question for one in sent] == [3]
-        assert len(told("alert")) == 1
-
-    run(scenario)
+async def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(monkeypatch):
+    driver, around = begin()
+    start(driver)
+    sent = connect(driver)
+    monkeypatch.setattr(driver, "_keep_evidence", broken)
+    ask(driver, "failing", 3, ranks=[1])
+    await finish(around)
+    assert [one.question for one in sent] == [3]
+    assert len(told("alert")) == 1

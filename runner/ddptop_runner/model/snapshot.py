@@ -172,6 +172,8 @@ class DdpUse(Base, frozen=True, kw_only=True):
 class Resources(Base, frozen=True, kw_only=True):
     """What a rank's own process has used since it started, and what it may use."""
 
+    data_wait_total_s: _Amount | None = None
+    """Time that the training thread waited for its data loader, up to its last step."""
     cpu_total_s: _Amount | None = None
     """CPU time of the training thread."""
     other_threads_total_s: _Amount | None = None

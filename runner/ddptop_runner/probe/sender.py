@@ -314,6 +314,7 @@ class Sender:
         try:
             cpu_s, wait_s = (int(word) / 1e9 for word in self._thread_file("schedstat")[:2])
             known = {
+                "data_wait_total_s": progress[2],
                 "cpu_total_s": cpu_s,
                 "other_threads_total_s": max(0.0, time.process_time() - cpu_s),
                 "gc_total_s": record.gc_s,

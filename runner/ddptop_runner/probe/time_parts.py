@@ -18,8 +18,9 @@ from typing import Any
 
 from . import identity
 
-MEASURED = 3
-"""The wait of a DDP module is the median over this many of its latest measured iterations."""
+MEASURED = 10
+"""The wait of a DDP module is the lower quartile of so many of its latest measured iterations: of
+ranks whose steps differ by chance, each waits in some of them."""
 FIRST_CALLS = 12
 """This many of its forward passes are checked, so that none of those measured first is missed."""
 MAX_MODULES = 16
@@ -176,7 +177,7 @@ class TimeParts:
                 return None
             if frequency:
                 waits_s = sorted(module.waits_s)
-                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * frequency
+                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 4] * frequency
         if wait_s is None and identity.world_size() == 1:
             return 0.0
         return wait_s

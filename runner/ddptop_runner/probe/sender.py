@@ -45,6 +45,8 @@ class Sender:
         self.device_scalars = []
         self.parts = None
         """Measures how long the process waits for other ranks; None without torch."""
+        self.borders = None
+        """Measures forward and backward passes and optimizers; None without torch."""
         self.ledger = None
         """What the batches are; None without torch."""
         self.flight = Flight()
@@ -69,6 +71,10 @@ class Sender:
         """Whether only the last datagram is still to be sent."""
         self._found_no_room = False
         """Whether the last attempt to send found the queue full."""
+
+    def use(self, hooks):
+        """Send what the patches of torch measure."""
+        self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
 
     @property
     def is_running(self):
@@ -238,6 +244,7 @@ class Sender:
             "data_wait_s": self._data_wait_s,
             "sync_s": self._sync_s,
             "compute_s": self._compute_s,
+            **self._parts(),
             "until_backward_total_s": record.until_backward_s or None,
             "cpu_wait_total_s": self._cpu_wait_total_s(progress),
             "data_position": record.data_position(),
@@ -292,6 +299,14 @@ class Sender:
             self._step_time_s, self._data_wait_s, self._wait_for_ranks_s(steps, progress)
         )
         self._means_from = progress
+
+    def _parts(self):
+        """What a step is spent on; the next sample begins."""
+        parts_s = [None] * 3
+        if self.borders is not None:
+            self.borders.is_due = True
+            parts_s = self.borders.parts_of(self._step_time_s)
+        return dict(zip(("forward_s", "backward_s", "optimizer_s"), parts_s))
 
     def _cpu_wait_total_s(self, progress):
         """How long the training thread waited for a CPU; None unless it is the main thread."""

@@ -11,8 +11,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.model.snapshot import BatchHash
-from ddptop_runner.model.words import Base, LossIs, LossSource, LossState, Phase, ProgressSource
+from ddptop_runner.model.snapshot import BatchHash, DdpUse, Resources
+from ddptop_runner.model.words import (
+    Base,
+    LossIs,
+    LossSource,
+    LossState,
+    NotLearning,
+    Phase,
+    ProgressSource,
+)
 
 VERSION = 1
 MAX_BYTES = 2048
@@ -118,6 +126,11 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Worker processes of the DataLoader."""
     ddp_world_size: RankNumber | None = None
     """Ranks whose gradients DistributedDataParallel averages."""
+    ddp: DdpUse | None = None
+    not_learning: NotLearning | None = None
+    """Why no step had anything to learn from so far; None once one had."""
+    resources: Resources | None = None
+    """What the process has used since it started."""
     global_step: Whole | None = None
     total_steps: Whole | None = None
     metrics: dict[Name, float | None] = {}

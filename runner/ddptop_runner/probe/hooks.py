@@ -17,7 +17,7 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import identity, ledger, losses, recorder, saves, time_parts
+from . import advice, identity, ledger, losses, recorder, saves, time_parts
 from .recorder import AWAITED, boottime_s
 from .time_parts import BACKWARD, FORWARD, NONE, OPTIMIZER
 
@@ -41,7 +41,9 @@ class Hooks:
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
-        self.parts = time_parts.TimeParts(torch, record)
+        self.ddp_use = advice.DdpUse(torch, record)
+        self.gradients = advice.Gradients(torch)
+        self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
         self.borders = time_parts.Borders(torch, record, is_own)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
@@ -51,7 +53,7 @@ class Hooks:
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
-        torch = self.torch
+        torch, record = self.torch, self.record
         for patch in (
             lambda: self._patch(torch.autograd, "backward", self._wrap_backward),
             lambda: self.arm_scaler(torch.amp.GradScaler),
@@ -62,12 +64,16 @@ class Hooks:
             lambda: self._patch(
                 torch.nn.parallel.DistributedDataParallel, "__init__", self._average
             ),
+            lambda: self._patch(
+                torch.amp.autocast_mode.autocast, "__enter__", self.ddp_use.enter_autocast
+            ),
             lambda: self.parts.arm(self._patch),
+            record.watch_gc,
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (ledger, losses, recorder, saves, time_parts)]
+                [part.__name__ for part in (advice, ledger, losses, recorder, saves, time_parts)]
                 + [__name__],
             ),
         ):
@@ -255,9 +261,11 @@ class Hooks:
 
     def _register(self, original):
         register, record = self._watch.register, self.record
+        number_of_threads = self.torch.get_num_threads
 
         def _patch_step_function(optimizer):
             register(optimizer)
+            record.threads = number_of_threads()
             if record.is_silent and identity.has_joined():
                 record.announce()  # a member of a group is a rank, whatever started it
             return original(optimizer)
@@ -267,6 +275,7 @@ class Hooks:
     def arm_step(self):
         """Count and time the steps of all optimizers."""
         is_traced, stepped, borders = _is_traced(self.torch), self.record.stepped, self.borders
+        record, gradients = self.record, self.gradients
 
         def before_step(optimizer, args, kwargs):
             if not is_traced() and borders.marks is not None:
@@ -280,6 +289,10 @@ class Hooks:
                     stepped(optimizer)
                     if borders.is_due:
                         borders.sample(optimizer)
+                    if not gradients.is_found:
+                        steps = record.steps
+                        if steps and not steps & (steps - 1):
+                            gradients.look(optimizer)
                 except Exception as error:
                     if not is_own(error):
                         raise
@@ -319,6 +332,7 @@ class Hooks:
         return __init__
 
     def _note_group(self, parallel):
+        self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
 
@@ -332,6 +346,7 @@ class Hooks:
         record, thread = self.record, self._training_thread
         took, finished = self._guarded(self.ledger.took), self._guarded(self.ledger.finished)
         borders = self.borders
+        count = self._guarded(self.ledger.count)
         clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
 
         def next_data(loader):
@@ -351,6 +366,7 @@ class Hooks:
                 if borders.marks is not None:
                     borders.mark(NONE)
                 record.is_batch_without_gradient = False
+                count(batch)
                 position = loader._num_yielded
                 if position < ledger.FIRST_POSITIONS or not position & (position - 1):
                     took(loader, batch)

@@ -7,6 +7,7 @@ so that a reader never sees half of a change.
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import os
 import time
@@ -143,7 +144,14 @@ class Recorder:
         self.data_position = _nobody
         """Called without arguments, gives where the process is in its data; see ledger.py."""
         self.until_backward_s = 0.0
-        """From the end of each step to the next backward pass, in all."""
+        """From the end of each step to the next backward pass, in all, without timed waits."""
+        self.batch_elements = 0
+        """Of the first tensors of the batches taken for training."""
+        self.threads = None
+        """Those that torch computes with on the CPU."""
+        self.gc_s = 0.0
+        """How long the garbage collector has run."""
+        self._gc_since_s = 0.0
         self.batches = None
         """Batches taken from data loaders, None where no loader was seen."""
         self.batches_at_step = None
@@ -184,6 +192,16 @@ class Recorder:
         self._more_backwards = self._more_steps = 0
         """How many more backward passes and steps of optimizers there were than iterations."""
         self._reported_steps = 0
+
+    def watch_gc(self):
+        """Measure garbage collections, during which no Python code runs."""
+        gc.callbacks.append(self._collected)
+
+    def _collected(self, phase, info):
+        if phase == "start":
+            self._gc_since_s = time.monotonic()
+        else:
+            self.gc_s += time.monotonic() - self._gc_since_s
 
     def passed(self, loss):
         """A backward pass starts.

@@ -30,7 +30,7 @@ LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
-    *("stands_at", "collectives", "optimizers", "frameworks", "saved"),
+    *("ddp", "stands_at", "resources", "collectives", "optimizers", "frameworks", "saved"),
     *("loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
@@ -49,6 +49,7 @@ class Sender:
         """Measures forward and backward passes and optimizers; None without torch."""
         self.ledger = None
         """What the batches are; None without torch."""
+        self._ddp_use = self._gradients = None
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -73,8 +74,9 @@ class Sender:
         """Whether the last attempt to send found the queue full."""
 
     def use(self, hooks):
-        """Send what the patches of torch measure."""
+        """Read what the patches of torch know."""
         self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
+        self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
 
     @property
     def is_running(self):
@@ -219,6 +221,7 @@ class Sender:
         trainer = self._trainers_progress()
         total = trainer.total_steps if record.total_steps is None else record.total_steps
         by_script = record.global_step
+        cpu_wait_s, resources = self._used(progress)
         low, high = loss_range or (None, None)
         return {
             "v": 1,
@@ -246,9 +249,12 @@ class Sender:
             "compute_s": self._compute_s,
             **self._parts(),
             "until_backward_total_s": record.until_backward_s or None,
-            "cpu_wait_total_s": self._cpu_wait_total_s(progress),
+            "cpu_wait_total_s": cpu_wait_s,
+            "resources": resources,
             "data_position": record.data_position(),
             **self._batches(),
+            "ddp": getattr(self._ddp_use, "latest", None),
+            "not_learning": getattr(self._gradients, "idle", None),
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
             "metrics": {name: known for name, (known, _) in metrics.items()},
@@ -308,17 +314,42 @@ class Sender:
             parts_s = self.borders.parts_of(self._step_time_s)
         return dict(zip(("forward_s", "backward_s", "optimizer_s"), parts_s))
 
-    def _cpu_wait_total_s(self, progress):
-        """How long the training thread waited for a CPU; None unless it is the main thread."""
-        thread = self.record.step_thread
-        if progress is None or thread != _thread_of_main():
-            return None
+    def _used(self, progress):
+        """(how long the training thread waited for a CPU, what else it and the process have used).
+
+        Both are None unless the training thread is the main thread.
+        """
+        record = self.record
+        if progress is None or record.step_thread != _thread_of_main():
+            return None, None
         try:
-            with open("/proc/self/task/{}/schedstat".format(self._pid), "rb") as file:
-                waited_ns = file.read().split()[1]
-                return int(waited_ns) / 1e9
+            cpu_s, wait_s = (int(word) / 1e9 for word in self._thread_file("schedstat")[:2])
+            known = {
+                "data_wait_total_s": progress[2],
+                "cpu_total_s": cpu_s,
+                "other_threads_total_s": max(0.0, time.process_time() - cpu_s),
+                "gc_total_s": record.gc_s,
+                "batch_elements_total": record.batch_elements or None,
+                "threads": record.threads,
+                "cpus": len(os.sched_getaffinity(self._pid)),
+                "read_total_bytes": self._read_bytes(),
+            }
+            return wait_s, {name: value for name, value in known.items() if value is not None}
+        except (OSError, ValueError):
+            return None, None
+
+    def _read_bytes(self):
+        """What the main thread has read from disks; None where the system does not count it."""
+        try:
+            words = self._thread_file("io")
+            return int(words[words.index(b"read_bytes:") + 1])
         except (OSError, ValueError, IndexError):
             return None
+
+    def _thread_file(self, name):
+        """The words of a file of the main thread in /proc."""
+        with open("/proc/self/task/{}/{}".format(self._pid, name), "rb") as file:
+            return file.read().split()
 
     def _batches(self):
         ledger = self.ledger

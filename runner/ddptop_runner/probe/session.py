@@ -49,6 +49,8 @@ class Session:
         if self.hooks is not None:
             for part in (self.hooks.parts, self.hooks.borders, self.hooks.ledger):
                 part.begin()
+            self.hooks.ddp_use.begin()
+            self.hooks.gradients.begin()
             self.record.data_position = self.hooks.ledger.position
             self.sender.use(self.hooks)
 

@@ -22,7 +22,7 @@ from ddptop_runner.probe.time_parts import (
 )
 
 SCRIPTS = Path(__file__).parent / "scripts"
-SLOW_S, DATA_S = 0.08, 0.02
+SLOW_S, DATA_S, SAMPLES = 0.08, 0.02, 24
 
 
 class Logger:
@@ -37,7 +37,7 @@ class Logger:
 
     def _get_ddp_logging_data(self) -> SimpleNamespace:
         self.reads += 1
-        return SimpleNamespace(ints_map=dict(self.figures))
+        return SimpleNamespace(ints_map=dict(self.figures), strs_map={})
 
 
 class Work:
@@ -57,7 +57,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> TimeParts:
         _C=SimpleNamespace(_distributed_c10d=SimpleNamespace(Logger=Logger, Work=Work)),
         nn=SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=nothing)),
     )
-    found = TimeParts(torch, Recorder())
+    found = TimeParts(torch, Recorder(), SimpleNamespace(measured=lambda *figures: None))
     found.arm(lambda owner, name, make: setattr(owner, name, make(getattr(owner, name))))
     return found
 
@@ -132,6 +132,7 @@ def test_collectives_count_that_hold_the_thread_of_training(parts):
     assert parts.wait_per_step_s(1, first, True) is None, "it waited after that step"
     parts._record.progress = (3, 0.0)
     assert waited(parts, 2, holds_thread=True) >= 0.01
+    assert parts._record.until_backward_s <= -0.02, "it is no time of its own"
     assert waited(parts, 1, holds_thread=True) == 0.0
     parts._record.step_thread = -1
     Work().wait(0.01)
@@ -166,6 +167,9 @@ def test_the_fast_rank_waits_for_the_slow_one(rank: Rank, how: str) -> None:
         parts = (message.data_wait_s, message.sync_s, message.compute_s)
         assert sum(part for part in parts if part is not None) == pytest.approx(message.step_time_s)
     assert slow.forward_s is not None and slow.forward_s >= 0.7 * SLOW_S
+    used = slow.resources
+    assert (used.batch_elements_total, used.threads) == (SAMPLES * 4, 1)
+    assert used.cpu_total_s > 0 and used.gc_total_s > 0 and used.cpus >= 1
 
 
 class Stream:

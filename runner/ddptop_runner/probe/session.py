@@ -47,8 +47,9 @@ class Session:
         self.sender = Sender(self.record)
         self.record.on_save = self.sender.hurry
         if self.hooks is not None:
-            for part in (self.hooks.parts, self.hooks.ledger, self.hooks.ddp_use):
+            for part in (self.hooks.parts, self.hooks.borders, self.hooks.ledger):
                 part.begin()
+            self.hooks.ddp_use.begin()
             self.hooks.gradients.begin()
             self.record.data_position = self.hooks.ledger.position
             self.sender.use(self.hooks)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent / "hea
 
 from ddptop.commands.demo import NAMED_BY  # noqa: E402
 from ddptop.commands.demo import SICK as KINDS  # noqa: E402
-from record import SICK, Recording, record  # noqa: E402
+from record import SICK, Recording, record, run_together  # noqa: E402
 
 ONE_RANK = frozenset({"straggler", "preempted", "stalls"})
 """What rank 1 has by itself; all ranks have the others."""
@@ -76,10 +76,8 @@ def main() -> None:
         results[kind].append(result_of(recording))
         print(f"{kind}: {results[kind][-1]}", file=sys.stderr, flush=True)
 
-    with ThreadPoolExecutor(options.together) as pool:
-        waiting = [kind for _ in range(options.runs) for kind in options.kinds]
-        for future in [pool.submit(run, kind) for kind in waiting]:
-            future.result()
+    waiting = [kind for _ in range(options.runs) for kind in options.kinds]
+    run_together(options.together, [partial(run, kind) for kind in waiting])
     print("| mistake | runs | named right | seconds from the first step, median (most) |")
     print("|---|---|---|---|")
     for kind, found in results.items():

@@ -17,7 +17,7 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import identity, ledger, losses, recorder, saves, time_parts
+from . import identity, ledger, losses, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
 
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -42,10 +42,16 @@ class Hooks:
         self._saves = saves.Saves(record, is_own, self._is_compiling)
         self.parts = time_parts.TimeParts(torch, record)
         self.ledger = ledger.Ledger(torch, record)
-        record.data_position = self.ledger.position
+        self.replicas = replicas.Replicas(torch, record, self.parts)
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
         self.step_handle = None
+
+    def connect(self, sender):
+        """Let the recorder and a sender have what torch knows."""
+        self.record.data_position = self.ledger.position
+        self.record.on_look = self.replicas.after_step
+        sender.parts, sender.ledger, sender.replicas = self.parts, self.ledger, self.replicas
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
@@ -66,7 +72,7 @@ class Hooks:
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (ledger, losses, recorder, saves, time_parts)]
+                [part.__name__ for part in (ledger, losses, recorder, replicas, saves, time_parts)]
                 + [__name__],
             ),
         ):
@@ -191,6 +197,8 @@ class Hooks:
             if record.passes >= record.usual_backwards:
                 self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
+        if self.replicas.is_due:
+            self.replicas.look()
 
     def _loss_of(self, tensor, gradient):
         """The loss of a backward pass; None if none can be read."""
@@ -308,6 +316,7 @@ class Hooks:
     def _note_group(self, parallel):
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
+        self.replicas.note(parallel)
 
     def _arm_save(self, owners, name, target_of, loads=False):
         """Replace a function that several modules have with one wrapper."""

@@ -49,8 +49,8 @@ class Session:
         if self.hooks is not None:
             self.hooks.parts.begin()
             self.hooks.ledger.begin()
-            self.record.data_position = self.hooks.ledger.position
-            self.sender.parts, self.sender.ledger = self.hooks.parts, self.hooks.ledger
+            self.hooks.replicas.begin()
+            self.hooks.connect(self.sender)
 
     def torch_imported(self, torch):
         """Patch torch; a rank reports from now on."""
@@ -62,7 +62,7 @@ class Session:
         try:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
-            self.sender.parts, self.sender.ledger = self.hooks.parts, self.hooks.ledger
+            self.hooks.connect(self.sender)
         except Exception:  # an unknown version of torch: the rank reports anyway
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss

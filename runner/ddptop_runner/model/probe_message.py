@@ -11,8 +11,22 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.model.snapshot import MAX_WEIGHT_GROUPS, BatchHash, Resources, WeightHashes
-from ddptop_runner.model.words import Base, LossIs, LossSource, LossState, Phase, ProgressSource
+from ddptop_runner.model.snapshot import (
+    MAX_WEIGHT_GROUPS,
+    BatchHash,
+    DdpUse,
+    Resources,
+    WeightHashes,
+)
+from ddptop_runner.model.words import (
+    Base,
+    LossIs,
+    LossSource,
+    LossState,
+    NotLearning,
+    Phase,
+    ProgressSource,
+)
 
 VERSION = 1
 MAX_BYTES = 2048
@@ -127,6 +141,9 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """That of its first group of parameters."""
     python_blocks: Whole | None = None
     """Blocks of memory that Python objects have; counted every five seconds."""
+    ddp: DdpUse | None = None
+    not_learning: NotLearning | None = None
+    """Why no step had anything to learn from so far; None once one had."""
     resources: Resources | None = None
     """What the process has used since it started."""
     global_step: Whole | None = None

@@ -18,6 +18,7 @@ from ddptop_runner.model.words import (
     LossSource,
     LossState,
     NodePart,
+    NotLearning,
     PauseState,
     Phase,
     ProgressSource,
@@ -159,9 +160,35 @@ class WeightHashes(msgspec.Struct, frozen=True, array_like=True):
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 
 
+class DdpUse(Base, frozen=True, kw_only=True):
+    """How a rank uses its only DistributedDataParallel module, from the module's own figures."""
+
+    iteration: _Count
+    """The iteration at which they were taken: one of the first ten, or every hundredth."""
+    syncs_per_step: float | None = None
+    """Backward passes with an all-reduce per step of this attempt."""
+    comm_s: _Amount
+    """How long the all-reduces of an iteration take, from the first one's start."""
+    hidden_s: _Amount
+    """The part of `comm_s` in which the backward pass still computes."""
+    parameter_bytes: _Count
+    buckets: _Count
+    """Number of all-reduces in an iteration."""
+    finds_unused: bool
+    """Whether `find_unused_parameters` is set."""
+    unused_bytes: _Count | None = None
+    """Parameters that got no gradient in the iteration; None if it does not look for them."""
+    is_static: bool
+    """Whether the unused parameters were the same in every iteration."""
+    could_use_tf32: bool | None = None
+    """Whether the device multiplies float32 without its tensor cores; None without CUDA."""
+
+
 class Resources(Base, frozen=True, kw_only=True):
     """What a rank's own process has used since it started, and what it may use."""
 
+    data_wait_total_s: _Amount | None = None
+    """Time that the training thread waited for its data loader, up to its last step."""
     cpu_total_s: _Amount | None = None
     """CPU time of the training thread."""
     other_threads_total_s: _Amount | None = None
@@ -321,6 +348,11 @@ class RankSample(Base, frozen=True, kw_only=True):
     """That of its first group of parameters."""
     python_blocks: int | None = None
     """Blocks of memory that Python objects have, of up to 512 bytes each."""
+    ddp: DdpUse | None = None
+    """How it uses DistributedDataParallel; None without it, with several such modules, or
+    before DDP has measured some iterations."""
+    not_learning: NotLearning | None = None
+    """Why no step of this attempt had anything to learn from; None once one had."""
     resources: Resources | None = None
     """What its own process has used; None unless its main thread trains, or if unknown."""
 

@@ -17,7 +17,7 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import identity, ledger, losses, recorder, replicas, saves, time_parts
+from . import advice, identity, ledger, losses, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
 
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -40,18 +40,21 @@ class Hooks:
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
-        self.parts = time_parts.TimeParts(torch, record)
+        self.ddp_use = advice.DdpUse(torch, record)
+        self.gradients = advice.Gradients(torch)
+        self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
         self.ledger = ledger.Ledger(torch, record)
+        record.data_position = self.ledger.position
         self.replicas = replicas.Replicas(torch, record, self.parts)
+        record.on_look = self.replicas.after_step
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
         self.step_handle = None
 
-    def connect(self, sender):
-        """Let the recorder and a sender have what torch knows."""
-        self.record.data_position = self.ledger.position
-        self.record.on_look = self.replicas.after_step
-        sender.parts, sender.ledger, sender.replicas = self.parts, self.ledger, self.replicas
+    def begin(self):
+        """Reset, as at the start of a process."""
+        for part in (self.parts, self.ledger, self.replicas, self.ddp_use, self.gradients):
+            part.begin()
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
@@ -66,14 +69,17 @@ class Hooks:
             lambda: self._patch(
                 torch.nn.parallel.DistributedDataParallel, "__init__", self._average
             ),
+            lambda: self._patch(
+                torch.amp.autocast_mode.autocast, "__enter__", self.ddp_use.enter_autocast
+            ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (ledger, losses, recorder, replicas, saves, time_parts)]
-                + [__name__],
+                [part.__name__ for part in (advice, ledger, losses, recorder, replicas, saves)]
+                + [time_parts.__name__, __name__],
             ),
         ):
             try:
@@ -273,11 +279,16 @@ class Hooks:
     def arm_step(self):
         """Count the steps of all optimizers."""
         is_traced, stepped = _is_traced(self.torch), self.record.stepped
+        record, gradients = self.record, self.gradients
 
         def after_step(optimizer, args, kwargs):
             if not is_traced():
                 try:
                     stepped(optimizer)
+                    if not gradients.is_found:
+                        steps = record.steps
+                        if steps and not steps & (steps - 1):
+                            gradients.look(optimizer)
                 except Exception as error:
                     if not is_own(error):
                         raise
@@ -314,6 +325,7 @@ class Hooks:
         return __init__
 
     def _note_group(self, parallel):
+        self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
         self.replicas.note(parallel)

@@ -105,6 +105,7 @@ class Recorder:
     """
 
     def __init__(self, on_first_news=None):
+        self.on_look = _nobody
         self.begin(on_first_news)
 
     def begin(self, on_first_news):
@@ -179,7 +180,6 @@ class Recorder:
         """Called with (tensors, whether to take their sum, step, the optimizer's entry where it
         does not lead) for losses on a device."""
         self._on_first_news = on_first_news
-        self.on_look = _nobody
         self.on_save = lambda: None
         """Called once a file was saved."""
         self._losses: Any = deque(maxlen=MAX_LOSSES)

@@ -32,7 +32,7 @@ MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 DETAILS = ("weight_groups", "weight_hashes", "batch_hashes")
 EXPENDABLE = (
-    *("stands_at", "resources", "collectives", "optimizers", "frameworks", "saved"),
+    *("ddp", "stands_at", "resources", "collectives", "optimizers", "frameworks", "saved"),
     *("loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
@@ -53,6 +53,7 @@ class Sender:
         """What the parameters are; None without torch."""
         self._memory_at_s = float("-inf")
         self._python_blocks = None
+        self._ddp_use = self._gradients = None
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -75,6 +76,12 @@ class Sender:
         """Whether only the last datagram is still to be sent."""
         self._found_no_room = False
         """Whether the last attempt to send found the queue full."""
+
+    def use(self, hooks):
+        """Read what the patches of torch know."""
+        self.parts, self.ledger = hooks.parts, hooks.ledger
+        self.replicas = hooks.replicas
+        self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
 
     @property
     def is_running(self):
@@ -260,6 +267,8 @@ class Sender:
             "weight_groups": getattr(self.replicas, "groups", []) if rank == 0 else [],
             **self._optimizer(),
             "python_blocks": self._count_blocks(),
+            "ddp": getattr(self._ddp_use, "latest", None),
+            "not_learning": getattr(self._gradients, "idle", None),
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
             "metrics": {name: known for name, (known, _) in metrics.items()},
@@ -322,6 +331,7 @@ class Sender:
         try:
             cpu_s, wait_s = (int(word) / 1e9 for word in self._thread_file("schedstat")[:2])
             known = {
+                "data_wait_total_s": progress[2],
                 "cpu_total_s": cpu_s,
                 "other_threads_total_s": max(0.0, time.process_time() - cpu_s),
                 "gc_total_s": record.gc_s,

@@ -18,8 +18,9 @@ from typing import Any
 
 from . import identity
 
-MEASURED = 3
-"""The wait of a DDP module is the median over this many of its latest measured iterations."""
+MEASURED = 10
+"""The wait of a DDP module is the lower quartile of so many of its latest measured iterations: of
+ranks whose steps differ by chance, each waits in some of them."""
 FIRST_CALLS = 12
 """This many of its forward passes are checked, so that none of those measured first is missed."""
 MAX_MODULES = 16
@@ -51,14 +52,15 @@ class _Module:
         return min(1.0, waited / sum(steps for _, steps in self.used))
 
     def measured(self, figures):
-        """Take DDP's own values, in ns, if they belong to an iteration not seen yet."""
+        """Take DDP's own values, in ns; returns whether they are of an iteration not seen yet."""
         iteration = figures.get("iteration") or 0
         whole_ns = figures.get("backward_comm_time") or 0
         hidden_ns = figures.get("backward_compute_comm_overlap_time") or 0
         if iteration == self.iteration or whole_ns <= 0:
-            return
+            return False
         self.iteration = iteration
         self.waits_s.append(max(0, whole_ns - hidden_ns) / 1e9)
+        return True
 
 
 class TimeParts:
@@ -68,9 +70,10 @@ class TimeParts:
     other moment its lock may be held by a backward pass that waits for another rank.
     """
 
-    def __init__(self, torch, record):
+    def __init__(self, torch, record, ddp_use):
         self._torch = torch
         self._record = record
+        self._ddp_use = ddp_use
         self._training_thread = get_ident()
         self._work: Any = None
         """The class of collectives, and its `wait` before and while it is timed."""
@@ -109,7 +112,10 @@ class TimeParts:
                 module.calls += 1
                 if self._is_wanted or module.calls <= FIRST_CALLS:
                     self._is_wanted = False
-                    module.measured(logger._get_ddp_logging_data().ints_map)
+                    data = logger._get_ddp_logging_data()
+                    figures = data.ints_map
+                    if module.measured(figures):
+                        self._ddp_use.measured(data.strs_map, figures, module.calls)
             except Exception:  # an unknown version of torch
                 pass
 
@@ -176,7 +182,7 @@ class TimeParts:
                 return None
             if frequency:
                 waits_s = sorted(module.waits_s)
-                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * frequency
+                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 4] * frequency
         if wait_s is None and identity.world_size() == 1:
             return 0.0
         return wait_s

@@ -174,6 +174,7 @@ def test_unknown_fault_gets_one_line(
         (["--fault", "nosuch"], "--fault nosuch is not a known fault; choose from kill, hang, "),
         (["--fault", "kill", "--sick", "list"], "--fault and --sick cannot be used together"),
         (["--fault", "kill", "--rank", "7"], "--rank 7 is out of range; ranks are 0 to 1"),
+        (["--sick", "stalls", "--rank", "7"], "--rank 7 is out of range; ranks are 0 to 1"),
     ):
         answer = ddptop_cli("demo", *arguments)
         assert (answer.returncode, answer.stdout) == (2, "")

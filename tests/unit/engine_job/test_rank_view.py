@@ -16,6 +16,7 @@ def test_probe_values_persist_unless_listed_as_exceptions() -> None:
         *("batches_skipped", "learning_rate", "optimizer_steps", "python_blocks"),
         *("weight_groups", "weight_hashes"),
         *("ddp_world_size", "cpu_wait_total_s", "until_backward_total_s", "resources"),
+        *("ddp", "not_learning"),
         *("replicas", "step_time_s", "sync_s", *rank_view.OF_LOSS, *rank_view.RANGE),
     }
 

@@ -138,7 +138,9 @@ def nodes_busy(*own_s: float, per_host: int = 4) -> list[RankSample]:
 def test_a_host_whose_ranks_are_all_slow_is_named():
     (one,) = alerts_of(nodes_busy(0.15, 0.15, 0.29), [])
     assert (one.id, one.ranks) == ("straggler", [8, 9, 10, 11])
-    assert one.message.startswith("ranks 8-11 on c are holding up the others: rank 8 is busy for")
+    assert one.message.startswith(
+        "all ranks of c (8-11) are holding up the others: rank 8 is busy for"
+    )
 
 
 def test_a_slow_rank_is_named_alone():

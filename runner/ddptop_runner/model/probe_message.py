@@ -114,6 +114,10 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     compute."""
     compute_s: Seconds | None = None
     """The rest of a mean step; None unless both waits are known."""
+    forward_s: Seconds | None = None
+    """As in RankSample."""
+    backward_s: Seconds | None = None
+    optimizer_s: Seconds | None = None
     until_backward_total_s: Seconds | None = None
     """Time from the end of each step to the next backward pass so far."""
     cpu_wait_total_s: Seconds | None = None

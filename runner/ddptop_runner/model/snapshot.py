@@ -246,6 +246,15 @@ class RankSample(Base, frozen=True, kw_only=True):
     compute; None if torch does not report it. A long wait means that other ranks are slower."""
     compute_s: float | None = None
     """Rest of the mean step time; None unless both waits are known."""
+    forward_s: float | None = None
+    """Mean time per step in forward passes: from the batch, or else from the end of the previous
+    step, to the backward pass, including all that the script does there. Like `backward_s` and
+    `optimizer_s`, it includes waits for other ranks. On a CUDA device, all three are measured by
+    events on the device, in 1 of 50 steps."""
+    backward_s: float | None = None
+    """Mean time per step in backward passes; several in a step are summed."""
+    optimizer_s: float | None = None
+    """Mean time per step in optimizers; None if they are compiled, which hides their steps."""
     cpu_percent: float | None = None
     """CPU usage of the rank and its descendants; 100 is one core."""
     rss_bytes: int | None = None

@@ -47,6 +47,8 @@ class Sender:
         self.device_scalars = []
         self.parts = None
         """Measures how long the process waits for other ranks; None without torch."""
+        self.borders = None
+        """Measures forward and backward passes and optimizers; None without torch."""
         self.ledger = None
         """What the batches are; None without torch."""
         self.replicas: Any = None
@@ -79,7 +81,7 @@ class Sender:
 
     def use(self, hooks):
         """Read what the patches of torch know."""
-        self.parts, self.ledger = hooks.parts, hooks.ledger
+        self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
         self.replicas = hooks.replicas
         self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
 
@@ -257,6 +259,7 @@ class Sender:
             "data_wait_s": self._data_wait_s,
             "sync_s": self._sync_s,
             "compute_s": self._compute_s,
+            **self._parts(),
             "until_backward_total_s": record.until_backward_s or None,
             "cpu_wait_total_s": cpu_wait_s,
             "resources": resources,
@@ -319,6 +322,14 @@ class Sender:
             self._step_time_s, self._data_wait_s, self._wait_for_ranks_s(steps, progress)
         )
         self._means_from = progress
+
+    def _parts(self):
+        """What a step is spent on; the next sample begins."""
+        parts_s = [None] * 3
+        if self.borders is not None:
+            self.borders.is_due = True
+            parts_s = self.borders.parts_of(self._step_time_s)
+        return dict(zip(("forward_s", "backward_s", "optimizer_s"), parts_s))
 
     def _used(self, progress):
         """(how long the training thread waited for a CPU, what else it and the process have used).

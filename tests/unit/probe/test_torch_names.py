@@ -57,7 +57,8 @@ def test_every_patch_of_torch_is_applied() -> None:
     finally:
         for owner, name, original, _ in reversed(hooks.patched):
             setattr(owner, name, original)
-        hooks.step_handle.remove()
+        for handle in hooks.step_handles:
+            handle.remove()
     assert patched == {
         *(("DistributedDataParallel", "__init__"), ("autocast", "__enter__")),
         *(("torch.autograd", "backward"), ("GradScaler", "scale"), ("GradScaler", "update")),
@@ -157,7 +158,8 @@ def test_the_time_until_the_backward_pass_is_summed(is_plain: bool) -> None:
     finally:
         for owner, name, original, _ in reversed(hooks.patched):
             setattr(owner, name, original)
-        hooks.step_handle.remove()
+        for handle in hooks.step_handles:
+            handle.remove()
     assert 0.09 <= record.until_backward_s < 3.0
 
 

@@ -175,7 +175,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         check=bool(options.get("check")),
         node_timeout_s=options.get("node_timeout"),
         orphan_timeout_s=options.get("orphan_timeout"),
-        notify=receivers(options["notify"]),
+        notify=receivers(options.get("notify", ())),
     )
 
 
@@ -231,7 +231,7 @@ def run(
     """Launch the job; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
     if options["slurm"]:
-        if options["notify"]:  # it would stand in the batch script
+        if options.get("notify"):  # it would stand in the batch script
             raise UsageError("--notify cannot be used with --slurm", "use ddptop notify add URL")
         from ddptop.commands import launch_slurm
 

@@ -21,14 +21,11 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop.export import message
 from ddptop.export.incidents import Incidents, Notice
 from ddptop.export.outbox import KEPT_S, Queue, is_quiet
 from ddptop.export.send import COMMAND_TIMEOUT_S, NEVER, SENT, Parcel
 from ddptop.export.settings import COMMAND, Settings, masked, read_settings, read_urls
 from ddptop.job.record import own_job
-from ddptop.sources.history import JobHistory
-from ddptop.sources.story import StorySource
 from ddptop_runner.base import bounded, programs
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.files import lock, write_atomic
@@ -141,6 +138,10 @@ class Notifier:
 
     def _parcel(self, url: str, notices: list[Notice], dropped: int = 0) -> Parcel:
         job = own_job(read_job(self._folder))
+        from ddptop.export import message  # these load Textual, which only messages need
+        from ddptop.sources.history import JobHistory
+        from ddptop.sources.story import StorySource
+
         history = JobHistory(self._folder.history_db)
         attempts = StorySource().read(job, history).attempts
         losses: list[float | None] = []

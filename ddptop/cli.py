@@ -557,7 +557,7 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     help="inject a fault once training starts; pass `list` to see the kinds",
 )
 @click.option(
-    "--rank", type=int, default=1, show_default=True, help="rank to inject the fault into"
+    "--rank", type=int, default=1, show_default=True, help="rank with the fault or the mistake"
 )
 @click.option(
     "--sick",
@@ -575,7 +575,7 @@ def demo(
     if sick is not None and fault is not None:
         raise UsageError("--fault and --sick cannot be used together", "use one of them")
     if sick is not None:
-        return run_sick(sick, list(arguments), detach, watch)
+        return run_sick(sick, rank, list(arguments), detach, watch)
     if fault is not None:
         return run_fault(fault, rank, list(arguments), detach, watch)
     return run(list(arguments), detach, watch=watch)

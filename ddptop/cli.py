@@ -591,7 +591,10 @@ def ps(show_ranks: bool, as_json: bool) -> int:
     return run(as_json, show_ranks)
 
 
-@cli.group(short_help="Send messages when jobs fail, hang, or finish.")
+@cli.group(
+    short_help="Send messages when jobs fail, hang, or finish.",
+    epilog="Example: ddptop notify add ntfys://ntfy.sh/my-topic",
+)
 def notify() -> None:
     """Choose who gets messages when jobs fail, hang, restart, or finish.
 

@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,12 +219,17 @@ def _read(form: str, value: Any, begins: dt.datetime) -> Any:
     return value / TOTAL if form == "total" else begins + dt.timedelta(seconds=value / TIME)
 
 
+@cache
+def _path(name: str) -> list[str]:
+    return name.split(".")
+
+
 def snapshot_of(row: Mapping[str, Any]) -> NodeSnapshot:
     """The snapshot of one second."""
     values: dict[str, Any] = {"seq": 0, "ranks": {}, "gpus": {}}
     for name, value in row.items():
         if value is not None:
-            *parents, field = name.split(".")
+            *parents, field = _path(name)
             inner = values
             for parent in parents:
                 inner = inner.setdefault(parent, {})

@@ -43,7 +43,7 @@ def result_of(recording: Recording) -> Result:
     named: dict[str, float] = {}
     is_right = kind == "healthy" and bool(stepped)
     for row in rows:
-        for id_, _, ranks, has_evidence in row["told"]:
+        for id_, _, ranks, has_evidence in row.get("told", []):
             if id_ not in named:
                 named[id_] = row["at_s"] - stepped[0] if stepped else 0.0
                 expected = [1] if kind in ONE_RANK else [0, 1]
@@ -55,7 +55,7 @@ def is_settled(recording: Recording) -> bool:
     """Whether its finding has been shown for a while."""
     rows = recording.recorder.rows
     kind = recording.name.removeprefix(SICK)
-    since = [row["at_s"] for row in rows if any(one[0] == kind for one in row["told"])]
+    since = [row["at_s"] for row in rows if any(one[0] == kind for one in row.get("told", []))]
     return bool(since) and rows[-1]["at_s"] - since[0] >= LATER_S
 
 

@@ -74,9 +74,11 @@ SICK = {
     "stalls": "one rank stops for 1.5 s every 40 steps",
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
+    "not-learning": "an optimizer with the parameters of another model: nothing is learned",
+    "unused-parameters": "find_unused_parameters=True, but all parameters are used",
 }
 """The mistakes of demo/sick.py, by the id of the alert that names them; see also NAMED_BY."""
-NAMED_BY = {"healthy": None, "preempted": "straggler"}
+NAMED_BY = {"healthy": None, "preempted": "straggler", "unused-parameters": "ddp-advice"}
 """The alerts of kinds that are not named as the alert is."""
 SICK_SCRIPT = SCRIPT.with_name("sick.py")
 SMALL = (
@@ -147,7 +149,7 @@ def run_sick(kind: str, rank: int, arguments: list[str], detach: bool, watch: bo
     """
     if kind == "list":
         for name, what in SICK.items():
-            put(f"{name:14}  {what}")
+            put(f"{name:17}  {what}")
         return 0
     if kind not in SICK:
         raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")

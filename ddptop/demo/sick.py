@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, defa
 
 KINDS = (
     *("healthy", "same-batches", "same-order", "starved", "straggler", "preempted", "stalls"),
-    *("constant-loss", "exploding-loss"),
+    *("constant-loss", "exploding-loss", "not-learning", "unused-parameters"),
 )
 SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
 PAUSE_S = 0.05
@@ -92,9 +92,12 @@ def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> 
         collate_fn=collate,
         num_workers=2 if kind == "starved" else 0,
     )
-    model = DistributedDataParallel(nn.Linear(FEATURES, 1).to(device))
+    model = DistributedDataParallel(
+        nn.Linear(FEATURES, 1).to(device), find_unused_parameters=kind == "unused-parameters"
+    )
     rate = 0.68 if kind == "exploding-loss" else 0.001
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    trained = nn.Linear(FEATURES, 1) if kind == "not-learning" else model
+    optimizer = torch.optim.SGD(trained.parameters(), lr=rate)
 
     step, epoch, began_s = 0, 0, time.monotonic()
     while time.monotonic() - began_s < seconds:

@@ -175,7 +175,7 @@ class Trace(NamedTuple):
         """The alerts that the supervisor raised, with the seconds after which it did."""
         told: dict[str, float] = {}
         for row in self.rows:
-            for id_, *_ in row["told"]:
+            for id_, *_ in row.get("told", []):
                 told.setdefault(id_, round(row["at_s"] - self.rows[0]["at_s"], 1))
         return told
 

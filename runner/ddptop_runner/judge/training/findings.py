@@ -14,6 +14,8 @@ from ddptop_runner.base.median import median
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training import slow
+from ddptop_runner.judge.training.ddp import ddp_advice
+from ddptop_runner.judge.training.learning import not_learning, overfitting
 from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common
 from ddptop_runner.model.snapshot import Checkpoint
 from ddptop_runner.model.words import Severity
@@ -250,13 +252,15 @@ def find(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
         uneven = [one for one in uneven if "data_wait_s" not in one.evidence]
     return [
         *exploding_loss(window),
-        *constant_loss(window),
+        *(constant_loss(window) or not_learning(window)),
         *memory_growth(window),
         *same_batches(window),
         *same_order(window),
         *uneven,
         *starving,
         *replayed(window, checkpoint),
+        *overfitting(window),
+        *ddp_advice(window),
     ]
 
 

@@ -59,9 +59,28 @@ def straggler(window: Window) -> list[Finding]:
     if any(typical(known, "busy_s") is None for known in parts.values()):
         figures |= {"data_wait_s": ROUGH_SHARE, "step_time_s": ROUGH_SHARE}
     for figure, share in figures.items():
-        if apart := _apart(parts, figure, share):
+        apart = _apart(parts, figure, share)
+        if figure == "busy_s" and not window.gpus:
+            apart = _confirmed(parts, apart)
+        if apart:
             return [_finding(window, parts, apart, figure)]
     return []
+
+
+CONFIRMED = 0.25
+"""This part of a rank's additional busy time must show before its backward pass: the wait for the
+others is measured in few steps, this time in all."""
+
+
+def _confirmed(parts: Parts, apart: Mapping[int, float]) -> dict[int, float]:
+    times_s = {rank: typical(known, "until_backward_s") for rank, known in parts.items()}
+    known_s = {rank: time_s for rank, time_s in times_s.items() if time_s is not None}
+    if len(known_s) < len(parts):
+        return dict(apart)
+    before_s = over_others(known_s)
+    return {
+        rank: excess_s for rank, excess_s in apart.items() if before_s[rank] >= CONFIRMED * excess_s
+    }
 
 
 def _apart(parts: Parts, figure: str, share: float) -> dict[int, float]:

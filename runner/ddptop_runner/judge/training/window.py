@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample, Resources
@@ -93,6 +95,26 @@ class Memory(NamedTuple):
     """What the machine has left."""
 
 
+class Evaluation(NamedTuple):
+    """A validation loss, and the training loss about then."""
+
+    step: int
+    loss: float
+    training_loss: float | None
+
+
+VALIDATION = frozenset({"val", "valid", "validation", "eval", "evaluation"})
+EVALUATION_STEPS = 10
+"""Values with fewer steps between them are of one evaluation: the last one counts."""
+MAX_EVALUATIONS = 200
+
+
+def is_validation_loss(name: str) -> bool:
+    """Whether a metric is one by its name, such as `val_loss`, but not `value_loss`."""
+    words = set(re.findall("[a-z]+", name.lower()))
+    return "loss" in words and not VALIDATION.isdisjoint(words)
+
+
 class Window:
     """The living ranks of one attempt.
 
@@ -124,6 +146,10 @@ class Window:
         """By rank, the largest losses of the first samples of the attempt."""
         self.has_changed_loss: set[int] = set()
         """Ranks whose loss was ever another than at first."""
+        self.evaluations: dict[str, list[Evaluation]] = {}
+        """Of this attempt, by the name of the validation loss on the first rank that has it."""
+        self._reports: dict[str, tuple[int, int]] = {}
+        """By that name: the rank, and how often it has reported it."""
         self.memory: deque[Memory] = deque(maxlen=MEMORY_POINTS)
         """Oldest first; empty for ranks on several hosts."""
         self.batches: dict[int, dict[Batch, int]] = {}
@@ -140,6 +166,7 @@ class Window:
             self.earlier, self.batches = self.batches, {}
             self.first_losses, self.has_changed_loss = {}, set()
             self.workers = None
+            self.evaluations, self._reports = {}, {}
         ids = tuple((rank.rank, rank.pid) for rank in living)
         if ids != self._ids:
             self._ids = ids
@@ -151,6 +178,7 @@ class Window:
         self._add_steps(now_s)
         for rank in living:
             self._add(rank, now_s)
+            self._add_evaluations(rank)
             batches = self.batches.setdefault(rank.rank, {})
             for one in rank.batch_hashes:
                 batches[one.epoch, one.position] = one.crc32
@@ -172,6 +200,23 @@ class Window:
         samples.append(Sample(now_s, loss, known))
         while now_s - samples[0].now_s > SPAN_S:
             samples.popleft()
+
+    def _add_evaluations(self, rank: RankSample) -> None:
+        for name, loss in rank.metrics.items():
+            number, before = self._reports.get(name, (rank.rank, 0))
+            reports = rank.metric_reports.get(name, 0)
+            if loss is None or number != rank.rank or reports == before:
+                continue
+            if not is_validation_loss(name):
+                continue
+            self._reports[name] = rank.rank, reports
+            losses = [one.loss for one in self.samples[rank.rank] if one.loss is not None]
+            now = Evaluation(rank.step or 0, loss, median(losses) if losses else None)
+            known = self.evaluations.setdefault(name, [])
+            if known and now.step - known[-1].step < EVALUATION_STEPS:
+                known.pop()
+            known.append(now)
+            del known[:-MAX_EVALUATIONS]
 
     def _add_steps(self, now_s: float) -> None:
         """Add a stretch of each rank once all have taken steps since the last."""

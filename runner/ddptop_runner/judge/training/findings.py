@@ -16,7 +16,7 @@ from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training import slow
 from ddptop_runner.judge.training.ddp import ddp_advice
 from ddptop_runner.judge.training.learning import not_learning, overfitting
-from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common
+from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, typical
 from ddptop_runner.model.snapshot import Checkpoint
 from ddptop_runner.model.words import Severity
 
@@ -119,7 +119,7 @@ def starved(window: Window) -> list[Finding]:
         shares.append(wait_s / step_s)
         waits_s.append(wait_s)
         workers.add(rank.loader_workers)
-        busy += slow.typical(known, "cpu_percent") or 0.0
+        busy += typical(known, "cpu_percent") or 0.0
     if not shares:
         return []
     who = "all ranks wait" if len(shares) > 1 else "the rank waits"
@@ -258,6 +258,7 @@ def find(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
         *same_order(window),
         *uneven,
         *starving,
+        *slow.slower_than_before(window),
         *replayed(window, checkpoint),
         *overfitting(window),
         *ddp_advice(window),

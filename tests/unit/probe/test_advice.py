@@ -23,7 +23,8 @@ def hooks() -> Any:
     yield hooks
     for owner, name, original, _ in reversed(hooks.patched):
         setattr(owner, name, original)
-    hooks.step_handle.remove()
+    for handle in hooks.step_handles:
+        handle.remove()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.support.builders import make_snapshot, make_spec
 from tests.support.emitted import EmittedLog
 

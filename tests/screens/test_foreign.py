@@ -230,7 +230,7 @@ class TestJobScreen:
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
             await until(pilot, lambda: "no problems found" in said(app))
             alert = Alert(id="x", severity="warning", message="GPU 3 is hot", since=NOW)
-            later = fake_foreign.replace_struct(view.snapshot, alerts=[alert])
+            later = fake_foreign.replace(view.snapshot, alerts=[alert])
             FakeWorld.views[:] = [msgspec.structs.replace(view, snapshot=later)]
             await look(pilot)
             await until(pilot, lambda: "GPU 3 is hot" in said(app))

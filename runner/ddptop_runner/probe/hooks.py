@@ -17,10 +17,11 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import advice, identity, ledger, losses, recorder, saves, time_parts
+from . import advice, identity, ledger, losses, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
+from .time_parts import BACKWARD, FORWARD, NONE, OPTIMIZER
 
-BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
 
 
@@ -43,11 +44,20 @@ class Hooks:
         self.ddp_use = advice.DdpUse(torch, record)
         self.gradients = advice.Gradients(torch)
         self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
+        self.borders = time_parts.Borders(torch, record, is_own)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
+        self.replicas = replicas.Replicas(torch, record, self.parts)
+        record.on_look = self.replicas.after_step
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
-        self.step_handle = None
+        self.step_handles = []
+
+    def begin(self):
+        """Reset, as at the start of a process."""
+        parts = (self.parts, self.borders, self.ledger, self.replicas, self.ddp_use, self.gradients)
+        for part in parts:
+            part.begin()
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
@@ -71,8 +81,8 @@ class Hooks:
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (advice, ledger, losses, recorder, saves, time_parts)]
-                + [__name__],
+                [part.__name__ for part in (advice, ledger, losses, recorder, replicas, saves)]
+                + [time_parts.__name__, __name__],
             ),
         ):
             try:
@@ -124,12 +134,12 @@ class Hooks:
 
     def _wrap_backward(self, original):
         code = getattr(original, "__code__", None)
-        if code is not None and code.co_varnames[: code.co_argcount] == BACKWARD:
+        if code is not None and code.co_varnames[: code.co_argcount] == ARGUMENTS:
             return self._backward(original)
         look = self._backward(lambda *arguments: None)
 
         def backward(*args, **kwargs):  # of an unknown version of torch
-            look(*args[:2], **{name: kwargs[name] for name in BACKWARD[:2] if name in kwargs})
+            look(*args[:2], **{name: kwargs[name] for name in ARGUMENTS[:2] if name in kwargs})
             return original(*args, **kwargs)
 
         return backward
@@ -139,6 +149,7 @@ class Hooks:
         is_traced, tensor_type, handed_over = _is_traced(torch), torch.Tensor, scalers.handed_over
         function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
         saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
+        borders = self.borders
 
         def backward(
             tensors,
@@ -150,6 +161,8 @@ class Hooks:
         ):
             if not is_traced():
                 try:
+                    if borders.marks is not None:
+                        borders.mark(FORWARD)
                     if function_modes() or type(tensors) is not tensor_type:
                         with unseen():  # by the script's subclasses and modes
                             saw(tensors, grad_tensors)
@@ -174,9 +187,9 @@ class Hooks:
                 except Exception as error:
                     if not is_own(error):
                         raise
-            return original(
-                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
-            )
+            original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            if not is_traced() and borders.marks is not None:
+                borders.mark(BACKWARD)
 
         return backward
 
@@ -196,6 +209,8 @@ class Hooks:
             if record.passes >= record.usual_backwards:
                 self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
+        if self.replicas.is_due:
+            self.replicas.look()
 
     def _loss_of(self, tensor, gradient):
         """The loss of a backward pass; None if none can be read."""
@@ -268,14 +283,22 @@ class Hooks:
         return _patch_step_function
 
     def arm_step(self):
-        """Count the steps of all optimizers."""
-        is_traced, stepped = _is_traced(self.torch), self.record.stepped
+        """Count and time the steps of all optimizers."""
+        is_traced, stepped, borders = _is_traced(self.torch), self.record.stepped, self.borders
         record, gradients = self.record, self.gradients
+
+        def before_step(optimizer, args, kwargs):
+            if not is_traced() and borders.marks is not None:
+                borders.mark(NONE)
 
         def after_step(optimizer, args, kwargs):
             if not is_traced():
                 try:
+                    if borders.marks is not None:
+                        borders.mark(OPTIMIZER)
                     stepped(optimizer)
+                    if borders.is_due:
+                        borders.sample(optimizer)
                     if not gradients.is_found:
                         steps = record.steps
                         if steps and not steps & (steps - 1):
@@ -286,7 +309,10 @@ class Hooks:
 
         # torch.optim deletes the attributes that its submodules leave on it
         optimizers = sys.modules["torch.optim.optimizer"]
-        self.step_handle = optimizers.register_optimizer_step_post_hook(after_step)
+        self.step_handles = [
+            optimizers.register_optimizer_step_pre_hook(before_step),
+            optimizers.register_optimizer_step_post_hook(after_step),
+        ]
 
     def _arm_data_loader(self):
         # below __next__, whose warning about a dataset's length names its caller's line
@@ -319,6 +345,7 @@ class Hooks:
         self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
+        self.replicas.note(parallel)
 
     def _arm_save(self, owners, name, target_of, loads=False):
         """Replace a function that several modules have with one wrapper."""
@@ -329,6 +356,7 @@ class Hooks:
     def _next_data(self, original):
         record, thread = self.record, self._training_thread
         took, finished = self._guarded(self.ledger.took), self._guarded(self.ledger.finished)
+        borders = self.borders
         count = self._guarded(self.ledger.count)
         clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
 
@@ -346,6 +374,8 @@ class Hooks:
                     raise
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
+                if borders.marks is not None:
+                    borders.mark(NONE)
                 record.is_batch_without_gradient = False
                 count(batch)
                 position = loader._num_yielded

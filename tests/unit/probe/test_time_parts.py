@@ -11,7 +11,15 @@ from tests.support.probe_ranks import Rank
 
 from ddptop_runner.probe import identity, time_parts
 from ddptop_runner.probe.recorder import Recorder
-from ddptop_runner.probe.time_parts import TimeParts, split
+from ddptop_runner.probe.time_parts import (
+    BACKWARD,
+    FORWARD,
+    NONE,
+    OPTIMIZER,
+    Borders,
+    TimeParts,
+    split,
+)
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SLOW_S, DATA_S, SAMPLES = 0.08, 0.02, 24
@@ -158,6 +166,53 @@ def test_the_fast_rank_waits_for_the_slow_one(rank: Rank, how: str) -> None:
     for message in (fast, slow):
         parts = (message.data_wait_s, message.sync_s, message.compute_s)
         assert sum(part for part in parts if part is not None) == pytest.approx(message.step_time_s)
+    assert slow.forward_s is not None and slow.forward_s >= 0.7 * SLOW_S
     used = slow.resources
     assert (used.batch_elements_total, used.threads) == (SAMPLES * 4, 1)
     assert used.cpu_total_s > 0 and used.gc_total_s > 0 and used.cpus >= 1
+
+
+class Stream:
+    """Stands in for torch: a device's stream that reaches events when the test says so."""
+
+    def __init__(self) -> None:
+        self.cuda, self.now_ms, self.is_idle, self.captures = self, 0.0, False, False
+
+    def Event(self, enable_timing: bool) -> SimpleNamespace:
+        event = SimpleNamespace(query=lambda: self.is_idle)
+
+        def record() -> None:
+            assert not self.captures, "it would become part of the graph"
+            event.at_ms = self.now_ms
+
+        event.record, event.elapsed_time = record, lambda end: end.at_ms - event.at_ms
+        return event
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.captures
+
+
+def on_device(borders: Borders, stream: Stream, steps: int) -> None:
+    optimizer = SimpleNamespace(param_groups=[{"params": [SimpleNamespace(is_cuda=True)]}])
+    for step in range(borders._record.steps + 1, borders._record.steps + 1 + steps):
+        for part, ms in ((NONE, 1), (FORWARD, 2), (BACKWARD, 4), (NONE, 2), (OPTIMIZER, 1)):
+            stream.now_ms += ms
+            if borders.marks is not None:
+                borders.mark(part)
+        borders._record.progress = (step, 0.0, None)
+        if borders.is_due:
+            borders.sample(optimizer)
+
+
+def test_on_a_device_its_own_clock_counts_once_it_has_got_there() -> None:
+    stream = Stream()
+    borders = Borders(stream, Recorder(), lambda error: True)
+    on_device(borders, stream, 10)
+    assert borders.parts_of(0.01) == [None] * 3, "nothing waits for the device"
+    stream.is_idle = borders.is_due = True
+    on_device(borders, stream, 3)
+    assert borders.parts_of(0.01) == pytest.approx([0.002, 0.004, 0.001])
+    assert borders.parts_of(0.0035) == pytest.approx([0.001, 0.002, 0.0005])
+    stream.captures, borders.is_due = True, True
+    on_device(borders, stream, 2 * time_parts.DEVICE_STEPS)
+    assert borders.marks is None and len(borders._spent_s) == 1

@@ -597,6 +597,8 @@ def awaited(judgment: Judgment, standings: Sequence[Standing]) -> tuple[int, ...
     """Ranks that the others wait for, if any."""
     if judgment.culprits.named:
         return judgment.culprits.ranks
+    if _in_same_collective(standings) is not None:
+        return ()
     return _numbers(judgment.deciding) if len(judgment.deciding) < len(standings) else ()
 
 
@@ -610,6 +612,8 @@ def reason(judgment: Judgment, standings: Sequence[Standing]) -> str | None:
         ranks = _numbers(judgment.deciding)
         everyone = len(ranks) == len(standings) > 1
         return f"all ranks are {what}" if everyone else f"{_are(ranks)} {what}"
+    if not judgment.culprits.named and _in_same_collective(standings) is not None:
+        return _together(standings)
     those = awaited(judgment, standings)
     waiting = [one.rank.rank for one in standings if one.rank.rank not in those]
     place = _place([one.rank for one in standings if not those or one.rank.rank in those])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ddptop.output import info, put
 from ddptop_runner.base import bounded
-from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.base.units import parse_size
 from ddptop_runner.devices.words import cuda_names, name_of, renumbered, wanted_in_words
@@ -31,21 +31,6 @@ from ddptop_runner.launch.slurm import split_sbatch
 if TYPE_CHECKING:
     from ddptop_runner.launch.device_check import Findings
     from ddptop_runner.launch.readiness import Judged
-
-RANK_VARIABLES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_*",
-    "DDPTOP_*",
-)
-"""Variables of every rank, as under torchrun; listed by `--dry-run`."""
-
-COMMAND_VARIABLES = ("PYTHONUNBUFFERED", "DDPTOP_*")
-"""Variables of a command; none of torch elastic's, which would mislead another launcher."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +124,13 @@ def size_bytes(text: str | None) -> int | None:
     return size
 
 
+_AS_GIVEN = (
+    *("gpus", "force", "wait_gpus", "nproc", "name", "max_restarts", "on_nan", "allow_shrink"),
+    *("cwd", "python", "pty"),
+)
+"""Options that the request takes as they are."""
+
+
 def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchRequest:
     """Build the request from the command line.
 
@@ -152,30 +144,45 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         kind=target.kind,
         target=target.name,
         args=target.args,
-        gpus=options["gpus"],
-        force=options["force"],
-        wait_gpus=options["wait_gpus"],
+        **{name: options[name] for name in _AS_GIVEN},
         is_dry=options["dry_run"],
-        nproc=options["nproc"],
-        name=options["name"],
-        max_restarts=options["max_restarts"],
         hang_timeout_s=hang_timeout_s,
         hang_auto=hang_auto,
-        on_nan=options["on_nan"],
-        allow_shrink=options["allow_shrink"],
         zygote=not options["no_zygote"],
         log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),
-        cwd=options["cwd"],
-        python=options["python"],
         probe=not options["no_probe"],
-        pty=options["pty"],
         hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
         nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),
         check=bool(options.get("check")),
         node_timeout_s=options.get("node_timeout"),
         orphan_timeout_s=options.get("orphan_timeout"),
+        notify=receivers(options.get("notify", ())),
     )
+
+
+def receivers(urls: Sequence[str]) -> tuple[str, ...] | None:
+    """The URLs that get messages about a new job; None if there is nothing to send or run.
+
+    What cannot be used is reported, but never keeps a job from starting.
+    """
+    from ddptop.export import settings
+
+    has_hooks = False
+    known: list[str] = []
+    try:
+        known = settings.read_urls(settings.urls_file())
+        has_hooks = bool(settings.read_settings().hooks)
+    except DdptopError as error:
+        info(f"ddptop: {error}")
+    usable = []
+    for url in dict.fromkeys([*urls, *known]):
+        try:
+            settings.check_url(url)
+            usable.append(url)
+        except UsageError as error:
+            info(f"ddptop: no messages there: {error}")
+    return tuple(usable) if usable or has_hooks else None
 
 
 def hosts_of(hosts: str | None, hostfile: str | None) -> tuple[HostRequest, ...]:
@@ -206,6 +213,8 @@ def run(
     """Launch the job; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
     if options["slurm"]:
+        if options.get("notify"):  # it would stand in the batch script
+            raise UsageError("--notify cannot be used with --slurm", "use ddptop notify add URL")
         from ddptop.commands import launch_slurm
 
         assert target is not None  # request_of requires it
@@ -287,15 +296,12 @@ def describe(plan: LaunchPlan) -> str:
     if spec.backing == "tmux":
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
     probe = "on" if spec.probe else "off; steps and losses come only from the output"
-    probe_variables = ", PYTHONPATH (probe directory first)" if spec.probe else ""
     if spec.is_command:
         who = "the command" if spec.launcher in (None, "python") else spec.launcher
         how = f"set by {who}"
         program = [f"program:       {spec.python}"]
-        variables = f"each process:  {', '.join(COMMAND_VARIABLES)}{probe_variables}"
     else:
         how, program = str(spec.nproc), []
-        variables = f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}"
     if placement is not None:
         from ddptop_runner.jobs.launch_hosts import in_words, node_in_words
 
@@ -303,11 +309,9 @@ def describe(plan: LaunchPlan) -> str:
         where += [f"node:          {node_in_words(node)}" for node in placement.nodes]
         variables_set = sorted({*spec.env_overrides, "DDPTOP_JOB_ID"})
         inherited = sorted(set(plan.job_env) - set(variables_set))
-        store = "one per attempt, on the first machine, at the address above"
     else:
         where = [f"devices:       {devices}"]
         variables_set, inherited = sorted(plan.job_env), spec.env_names
-        store = "one per attempt, on 127.0.0.1 only"
     lines = [
         f"job:           {spec.job}",
         *where,
@@ -316,7 +320,6 @@ def describe(plan: LaunchPlan) -> str:
         *program,
         f"cwd:           {spec.cwd}",
         f"sets:          {', '.join(variables_set)}",
-        variables,
         f"inherits:      {', '.join(inherited)}",
         f"restarts:      up to {spec.max_restarts} without progress; "
         "failures that would recur are not retried",
@@ -329,8 +332,6 @@ def describe(plan: LaunchPlan) -> str:
     ]
     if spec.is_command:
         lines.append(f"output:        {'a pseudo-terminal' if spec.pty else 'its log'}")
-    else:
-        lines.append(f"store:         {store}")
     if spec.log_limit_bytes is not None:
         limit = spec.log_limit_bytes
         lines.append(f"log limit:     {limit} bytes per rank; the start of longer logs is dropped")

@@ -31,7 +31,7 @@ WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps", "setup-host")
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
-    "Print": ["ls", "status", "story", "logs", "events", "stacks", "gpus", "ps"],
+    "Print": ["ls", "status", "story", "logs", "events", "stacks", "profile", "gpus", "ps"],
     "Set up": ["doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
@@ -477,6 +477,37 @@ def stacks(job: str | None, rank: int | None) -> int:
     from ddptop.commands.story import run_stacks
 
     return run_stacks(job, rank)
+
+
+class Ranks(click.IntRange):
+    """Numbers of ranks, such as `0,2`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A tuple of the numbers, each once."""
+        parts = value.split(",") if value else ()
+        return tuple(dict.fromkeys(super(Ranks, self).convert(part, param, ctx) for part in parts))
+
+
+@cli.command(
+    short_help="Profile a few steps of live ranks.", epilog="Example: ddptop profile bert -r 0,2"
+)
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option(
+    "-r",
+    "--rank",
+    "ranks",
+    type=Ranks(min=0),
+    metavar="RANK[,RANK]",
+    default="",
+    help="the ranks  [default: the slowest and the median one]",
+)
+@click.option("--steps", type=click.IntRange(1, 50), default=5, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+def profile(job: str | None, ranks: tuple[int, ...], steps: int, as_json: bool) -> int:
+    """Profile a few steps of live ranks with torch.profiler, without restarting them."""
+    from ddptop.commands.profile import run_profile
+
+    return run_profile(job, ranks, steps, as_json)
 
 
 @cli.command(epilog="Example: watch ddptop gpus")

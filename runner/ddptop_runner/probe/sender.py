@@ -49,7 +49,7 @@ class Sender:
         """Measures forward and backward passes and optimizers; None without torch."""
         self.ledger = None
         """What the batches are; None without torch."""
-        self._ddp_use = self._gradients = None
+        self._ddp_use = self._gradients = self._profiling = None
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -77,6 +77,7 @@ class Sender:
         """Read what the patches of torch know."""
         self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
         self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
+        self._profiling = hooks.profiling
 
     @property
     def is_running(self):
@@ -161,6 +162,7 @@ class Sender:
             self._look_at_phase,
             self.flight.write_if_requested,
             self._look_at_counters,
+            self._look_at_orders,
         ):
             self._look(look)
         is_due = self._sent_at_s is None or time.monotonic() - self._sent_at_s >= KEEP_ALIVE_S
@@ -182,6 +184,10 @@ class Sender:
 
     def _look_at_phase(self):
         return self.phases.look(boottime_s(), self.flight.collectives)
+
+    def _look_at_orders(self):
+        if self._profiling is not None:
+            self._profiling.look()
 
     def _look_at_end(self):
         self._raised = ending.ending_exception()

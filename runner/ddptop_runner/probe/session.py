@@ -49,6 +49,7 @@ class Session:
         if self.hooks is not None:
             for part in (self.hooks.parts, self.hooks.borders, self.hooks.ledger):
                 part.begin()
+            self.hooks.profiling.begin()
             self.hooks.ddp_use.begin()
             self.hooks.gradients.begin()
             self.record.data_position = self.hooks.ledger.position

@@ -46,11 +46,8 @@ class Profiling:
             self._answer = self._order = None
         elif self._order is None and (path := _order_file()) and os.path.exists(path):
             self._order = _read(path)
-            if self._has_own_profiler():
-                self._answer = (None, "the script uses torch.profiler itself")
-            else:
-                self._profile, self._left = None, min(MAX_STEPS, self._order["steps"]) + 1
-                self.is_active = True
+            self._profile, self._left = None, min(MAX_STEPS, self._order["steps"]) + 1
+            self.is_active = True
 
     def stepped(self):
         """A step has ended; called by the thread that trains."""
@@ -59,16 +56,20 @@ class Profiling:
         self._at = self._record.steps
         try:
             if boottime_s() > self._order["until_t"]:
-                self._end("the steps took too long")
+                self._give_up("the steps took too long")
             elif self._profile is not None:
                 self._profile.step()
                 self._left -= 1
                 if not self._left:
-                    self._end()
+                    self._profile.stop()
+                    self.is_active, self._answer = False, (self._profile, None)
             elif self._at >= self._order["from_step"]:
-                self._start()
+                if self._has_own_profiler():
+                    self._give_up("the script uses torch.profiler itself")
+                else:
+                    self._start()
         except Exception as error:
-            self.is_active, self._answer = False, (None, "torch.profiler failed: {}".format(error))
+            self._give_up("torch.profiler failed: {}".format(error))
             if not self._is_own(error):
                 raise
 
@@ -81,14 +82,17 @@ class Profiling:
         schedule = profiler.schedule(wait=0, warmup=1, active=self._left - 1, repeat=1)
         profile = profiler.profile(activities=kinds, schedule=schedule, acc_events=True)
         profile.is_probes = True
-        profile.start()
         self._profile = profile
+        profile.start()
 
-    def _end(self, why=None):
+    def _give_up(self, why):
         self.is_active = False
-        if self._profile is not None:
-            self._profile.stop()
-        self._answer = (self._profile, why)
+        try:
+            if self._profile is not None:
+                self._profile.stop()
+        except Exception:  # it did not start, or is what failed
+            pass
+        self._answer = (None, why)
 
     def _has_own_profiler(self):
         torch = self._torch

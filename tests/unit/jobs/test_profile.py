@@ -7,7 +7,7 @@ import threading
 
 import msgspec
 import pytest
-from tests.support.builders import make_snapshot, make_spec, put_job
+from tests.support.builders import put_job
 
 from ddptop_runner.base.errors import ControlError, DdptopError, UsageError, WaitTimeoutError
 from ddptop_runner.base.paths import RunFolder
@@ -25,10 +25,9 @@ def rank(number: int, sync_s: float | None = 0.0, **more: object) -> RankSample:
 
 
 def job(*ranks: RankSample, state: str = "running", **more: object) -> RunFolder:
-    spec = make_spec("bert", nproc=len(ranks))
     alive = procs.identify(os.getpid())
     values = {"state": state, "guardian": alive, "supervisor": alive, "ranks": list(ranks), **more}
-    return put_job(spec, make_snapshot(spec, **values))
+    return put_job("bert", values, nproc=len(ranks))
 
 
 def test_the_slowest_rank_and_the_median_one_are_compared() -> None:

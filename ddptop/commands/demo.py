@@ -68,7 +68,7 @@ SICK = {
     "healthy": "no mistake: nothing is named",
     "same-batches": "no DistributedSampler: all ranks train on the same batches",
     "same-order": "no set_epoch: every epoch has the same order",
-    "starved": "slow loading without workers: all ranks wait for data",
+    "starved": "slow loading with too few workers: all ranks wait for data",
     "straggler": "one rank has longer batches than the others",
     "preempted": "other processes take the CPU of one rank",
     "stalls": "one rank stops for 1.5 s every 40 steps",

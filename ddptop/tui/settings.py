@@ -29,7 +29,7 @@ from ddptop_runner.base.paths import config_file, state_home
 
 SCHEMA = 1
 FILE_BYTES = 1 << 16
-TABLES = ("interface", "keys", "themes")
+TABLES = ("interface", "keys", "themes", "notify", "hooks")
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)
 Flag = Annotated[bool, Meta(description="true or false")]

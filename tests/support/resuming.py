@@ -175,3 +175,8 @@ def told(type_: str) -> list[Event]:
 def put_state(around: Around, **changes: Any) -> None:
     """The state after events that do not matter here."""
     around.log.state = msgspec.structs.replace(around.log.state, **changes)
+
+
+def exited(rank: int, returncode: int, at_s: float) -> pt.RankEnded:
+    """What an agent reports about a rank that exited."""
+    return pt.RankEnded(attempt=0, pid=PIDS[rank], returncode=returncode, at_boottime_s=at_s)

@@ -11,7 +11,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.model.snapshot import BatchHash, DdpUse, Resources
+from ddptop_runner.model.snapshot import (
+    MAX_WEIGHT_GROUPS,
+    BatchHash,
+    DdpUse,
+    Resources,
+    WeightHashes,
+)
 from ddptop_runner.model.words import (
     Base,
     LossIs,
@@ -126,6 +132,19 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Worker processes of the DataLoader."""
     ddp_world_size: RankNumber | None = None
     """Ranks whose gradients DistributedDataParallel averages."""
+    batches_skipped: Whole | None = None
+    """Batches of the first pass over the data that were taken and not trained on before the first
+    step, as by a script that resumes."""
+    weight_hashes: WeightHashes | None = None
+    """The last hashes of the weights that DistributedDataParallel keeps equal on all ranks."""
+    weight_groups: Annotated[list[Name], Meta(max_length=MAX_WEIGHT_GROUPS)] = []
+    """By group of `weight_hashes`, what its parameters have in common in their names; of rank 0."""
+    optimizer_steps: Whole | None = None
+    """Steps that the state of the optimizer counts."""
+    learning_rate: float | None = None
+    """That of its first group of parameters."""
+    python_blocks: Whole | None = None
+    """Blocks of memory that Python objects have; counted every five seconds."""
     ddp: DdpUse | None = None
     not_learning: NotLearning | None = None
     """Why no step had anything to learn from so far; None once one had."""

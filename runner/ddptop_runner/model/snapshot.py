@@ -142,6 +142,21 @@ class BatchHash(msgspec.Struct, frozen=True, array_like=True):
     """Of 512 bytes of each of its first two tensors."""
 
 
+MAX_WEIGHT_GROUPS = 32
+
+
+class WeightHashes(msgspec.Struct, frozen=True, array_like=True):
+    """Hashes of a rank's weights: `[step, layout, groups]`."""
+
+    step: _Count
+    """Of this attempt, after which they were taken."""
+    layout: _Count
+    """Hash of the parameters' names and shapes, and of how often the models were called; only
+    where it is equal can weights be compared."""
+    groups: Annotated[list[_Count], msgspec.Meta(max_length=MAX_WEIGHT_GROUPS)]
+    """Hash by group of parameters, in the order of the model."""
+
+
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 
 
@@ -329,6 +344,19 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Worker processes of its DataLoader (`num_workers`); None without a loader."""
     ddp_world_size: int | None = None
     """Number of ranks whose gradients DistributedDataParallel averages; None without it."""
+    batches_skipped: int | None = None
+    """Batches of the first pass over the data that this attempt took without training on them
+    before its first step, as a script does that resumes in the middle of an epoch."""
+    weight_hashes: WeightHashes | None = None
+    """The last hashes of the weights that DistributedDataParallel keeps equal on all ranks."""
+    weight_groups: list[str] = []
+    """By group of `weight_hashes`, what its parameters have in common in their names; of rank 0."""
+    optimizer_steps: int | None = None
+    """Steps that the state of the optimizer counts, over all attempts if it was restored."""
+    learning_rate: float | None = None
+    """That of its first group of parameters."""
+    python_blocks: int | None = None
+    """Blocks of memory that Python objects have, of up to 512 bytes each."""
     ddp: DdpUse | None = None
     """How it uses DistributedDataParallel; None without it, with several such modules, or
     before DDP has measured some iterations."""

@@ -17,7 +17,7 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import advice, identity, ledger, losses, profiling, recorder, saves, time_parts
+from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
 from .time_parts import BACKWARD, FORWARD, NONE, OPTIMIZER
 
@@ -48,9 +48,18 @@ class Hooks:
         self.profiling = profiling.Profiling(torch, record, is_own)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
+        self.replicas = replicas.Replicas(torch, record, self.parts)
+        record.on_look = self.replicas.after_step
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
         self.step_handles = []
+
+    def begin(self):
+        """Reset, as at the start of a process."""
+        for part in (self.parts, self.borders, self.ledger, self.replicas):
+            part.begin()
+        for part in (self.ddp_use, self.gradients, self.profiling):
+            part.begin()
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
@@ -74,11 +83,8 @@ class Hooks:
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [
-                    part.__name__
-                    for part in (advice, ledger, losses, profiling, recorder, saves, time_parts)
-                ]
-                + [__name__],
+                [part.__name__ for part in (advice, ledger, losses, profiling, recorder)]
+                + [replicas.__name__, saves.__name__, time_parts.__name__, __name__],
             ),
         ):
             try:
@@ -205,6 +211,8 @@ class Hooks:
             if record.passes >= record.usual_backwards:
                 self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
+        if self.replicas.is_due:
+            self.replicas.look()
 
     def _loss_of(self, tensor, gradient):
         """The loss of a backward pass; None if none can be read."""
@@ -341,6 +349,7 @@ class Hooks:
         self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
+        self.replicas.note(parallel)
 
     def _arm_save(self, owners, name, target_of, loads=False):
         """Replace a function that several modules have with one wrapper."""

@@ -105,6 +105,7 @@ class Recorder:
     """
 
     def __init__(self, on_first_news=None):
+        self.on_look = _nobody
         self.begin(on_first_news)
 
     def begin(self, on_first_news):
@@ -123,6 +124,10 @@ class Recorder:
         """(iterations, CLOCK_BOOTTIME, `data_wait_s`) at the last; None before the first."""
         self.first_progress = None
         """The same at the first: where mean times start."""
+        self.batches_skipped = None
+        """Batches of the first pass over the data that no backward pass followed before that."""
+        self.look_after_step = float("inf")
+        """The step after which to call `on_look`."""
         self.latest_loss = None
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
         made of or None, "sum" | "mean" of them or None with one)."""
@@ -234,6 +239,8 @@ class Recorder:
             self._losses.append((loss, steps, PLAIN))
             if not self.dirty:
                 self._note_news()
+            if steps >= self.look_after_step:
+                self.on_look()
         elif loss is not AWAITED or self._alone() is not optimizer:
             self._stepped(optimizer)
 
@@ -278,6 +285,8 @@ class Recorder:
             and sum(one.ref() is not None for one in self._optimizers.values()) == 1
         ):
             self._alone, self.plain_loss = seen.ref, AWAITED
+        if steps >= self.look_after_step:
+            self.on_look()
 
     def end_run(self):
         """The following steps are not plain: count them individually."""
@@ -294,7 +303,12 @@ class Recorder:
         self.step_thread = get_ident()
         if self.first_progress is None:
             self.first_progress = self.progress
+            self.batches_skipped = self._skipped()
         self.announce()
+
+    def _skipped(self):
+        passes, taken = self.data_position() or (None, 0)
+        return max(0, taken - self.backwards) if passes == 0 else None
 
     def _add_iterations(self, count):
         """Count iterations without steps of known optimizers."""
@@ -502,6 +516,11 @@ class Recorder:
             seen.name: [seen.steps, None if seen.loss is None else finite(seen.loss)]
             for seen in found[:MAX_OPTIMIZERS]
         }
+
+    @property
+    def leader(self):
+        """The optimizer whose loss is shown; None before its first step, and once it is gone."""
+        return None if self._leader is None else self._leader.ref()
 
     @property
     def steps(self):

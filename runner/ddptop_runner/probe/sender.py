@@ -15,8 +15,9 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
-from . import ending, evidence, identity, time_parts, trainers
+from . import ending, evidence, identity, optimizers, time_parts, trainers
 from .evidence import Flight
 from .phases import QUIET_S, Phases
 from .recorder import boottime_s, finite
@@ -29,6 +30,7 @@ LAST_DATAGRAM_LIMIT_S = 0.25
 LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
+DETAILS = ("weight_groups", "weight_hashes", "batch_hashes")
 EXPENDABLE = (
     *("ddp", "stands_at", "resources", "collectives", "optimizers", "frameworks", "saved"),
     *("loaded", "raised_at", "raised"),
@@ -49,6 +51,10 @@ class Sender:
         """Measures forward and backward passes and optimizers; None without torch."""
         self.ledger = None
         """What the batches are; None without torch."""
+        self.replicas: Any = None
+        """What the parameters are; None without torch."""
+        self._memory_at_s = float("-inf")
+        self._python_blocks = None
         self._ddp_use = self._gradients = self._profiling = None
         self.flight = Flight()
         self.phases = Phases(record)
@@ -76,6 +82,7 @@ class Sender:
     def use(self, hooks):
         """Read what the patches of torch know."""
         self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
+        self.replicas = hooks.replicas
         self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
         self._profiling = hooks.profiling
 
@@ -136,6 +143,7 @@ class Sender:
         if progress is not None and boottime_s() - progress[1] < QUIET_S:
             self._look(self._look_at_phase)
         self._look(self._look_at_collectives)
+        self._look(self._look_at_replicas)
         self._send_last_datagram()
 
     def send_failure(self):
@@ -163,6 +171,7 @@ class Sender:
             self.flight.write_if_requested,
             self._look_at_counters,
             self._look_at_orders,
+            self._look_at_replicas,
         ):
             self._look(look)
         is_due = self._sent_at_s is None or time.monotonic() - self._sent_at_s >= KEEP_ALIVE_S
@@ -188,6 +197,9 @@ class Sender:
     def _look_at_orders(self):
         if self._profiling is not None:
             self._profiling.look()
+
+    def _look_at_replicas(self):
+        return self.replicas is not None and self.replicas.harvest()
 
     def _look_at_end(self):
         self._raised = ending.ending_exception()
@@ -220,7 +232,7 @@ class Sender:
         """Everything known, as the datagram's fields; `seq` counts the calls."""
         record = self.record
         self._seq += 1
-        progress = record.progress
+        progress, rank = record.progress, identity.rank()
         self._update_means(progress)
         value, state, step, source, parts, kind = record.latest_loss or (None,) * 6
         metrics = dict(record.metrics)
@@ -233,7 +245,7 @@ class Sender:
             "v": 1,
             "job": self._job,
             "pid": self._pid,
-            "rank": identity.rank(),
+            "rank": rank,
             "local_rank": identity.local_rank(),
             "world_size": identity.world_size(),
             "attempt": identity.env_int("DDPTOP_ATTEMPT"),
@@ -259,6 +271,11 @@ class Sender:
             "resources": resources,
             "data_position": record.data_position(),
             **self._batches(),
+            "batches_skipped": record.batches_skipped,
+            "weight_hashes": getattr(self.replicas, "hashes", None),
+            "weight_groups": getattr(self.replicas, "groups", []) if rank == 0 else [],
+            **self._optimizer(),
+            "python_blocks": self._count_blocks(),
             "ddp": getattr(self._ddp_use, "latest", None),
             "not_learning": getattr(self._gradients, "idle", None),
             "global_step": trainer.global_step if by_script is None else by_script,
@@ -363,6 +380,19 @@ class Sender:
         known = {name: getattr(ledger, name, None) for name in names}
         return {"batch_hashes": getattr(ledger, "hashes", []), **known}
 
+    def _optimizer(self):
+        try:
+            steps, rate = optimizers.steps_and_rate(self.record.leader)
+        except Exception:  # an optimizer of another kind, or one that changes now
+            steps = rate = None
+        return {"optimizer_steps": steps, "learning_rate": rate}
+
+    def _count_blocks(self):
+        """Blocks of memory for Python objects; counting those of many gigabytes takes a moment."""
+        if time.monotonic() - self._memory_at_s >= KEEP_ALIVE_S:
+            self._memory_at_s, self._python_blocks = time.monotonic(), sys.getallocatedblocks()
+        return self._python_blocks
+
     def _wait_for_ranks_s(self, steps, progress):
         try:
             if self.parts is not None and self.record.replicas is None:
@@ -407,8 +437,8 @@ def _release(lock):
 def encode(message):
     """The datagram: JSON of at most MAX_BYTES, without what is not known.
 
-    Where it is too long, it goes without `metric_reports`, then without hashes of batches, then
-    without metrics from the end, and then without what costs least to miss.
+    Where it is too long, it goes without `metric_reports`, then without what describes weights and
+    batches, then without metrics from the end, and then without what costs least to miss.
     """
     optional = iter(EXPENDABLE)
     while True:
@@ -420,8 +450,8 @@ def encode(message):
             return data
         if message["metric_reports"]:
             message["metric_reports"] = None
-        elif message.get("batch_hashes"):
-            message["batch_hashes"] = None
+        elif name := next((name for name in DETAILS if message.get(name)), None):
+            message[name] = None
         elif message["metrics"]:
             message["metrics"].popitem()
         else:

@@ -47,11 +47,7 @@ class Session:
         self.sender = Sender(self.record)
         self.record.on_save = self.sender.hurry
         if self.hooks is not None:
-            for part in (self.hooks.parts, self.hooks.borders, self.hooks.ledger):
-                part.begin()
-            self.hooks.profiling.begin()
-            self.hooks.ddp_use.begin()
-            self.hooks.gradients.begin()
+            self.hooks.begin()
             self.record.data_position = self.hooks.ledger.position
             self.sender.use(self.hooks)
 

@@ -224,6 +224,11 @@ class TimeParts:
 
         return set_runtime_stats_and_log
 
+    def passes_of(self, logger):
+        """How many forward passes that all ranks take were seen of a DDP module, by its logger."""
+        module = self._modules.get(id(logger))
+        return 0 if module is None else module.calls
+
     def _timed(self, original):
         record, thread, clock = self._record, self._training_thread, time.monotonic
 

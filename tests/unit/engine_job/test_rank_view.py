@@ -13,6 +13,8 @@ def test_probe_values_persist_unless_listed_as_exceptions() -> None:
     assert {*rank_view.SHOWN} == {
         *("batches", "data_wait_s", "frameworks", "global_step", "metrics"),
         *("metric_reports", "batch_hashes", "repeated_epoch", "data_position", "loader_workers"),
+        *("batches_skipped", "learning_rate", "optimizer_steps", "python_blocks"),
+        *("weight_groups", "weight_hashes"),
         *("ddp_world_size", "cpu_wait_total_s", "until_backward_total_s", "resources"),
         *("ddp", "not_learning"),
         *("replicas", "step_time_s", *rank_view.OF_STEPS, *rank_view.OF_LOSS, *rank_view.RANGE),

@@ -8,7 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.model.snapshot import Alert, BatchHash, Checkpoint, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import (
+    Alert,
+    BatchHash,
+    Checkpoint,
+    NodeSnapshot,
+    RankSample,
+    Resources,
+)
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 GIB = 1 << 30
@@ -159,12 +166,63 @@ def test_ranks_that_all_wait_for_data_are_starved() -> None:
     assert alerts[0].evidence == {"share_percent": 40.0, "data_wait_s": 0.04, "loader_workers": 0}
     assert "num_workers=0" in alerts[0].message
     assert watched(lambda s, r: {"data_wait_s": 0.03}, 40) == [], "under a third"
+    (busy,) = watched(
+        lambda s, r: {
+            "data_wait_s": 0.04, "loader_workers": 2, "cpu_percent": 385.0,
+            "resources": Resources(cpus=8),
+        },
+        40,
+    )  # fmt: skip
+    assert "its 8 CPUs are busy, so only cheaper loading" in busy.message
     bursts = watched(lambda s, r: {"data_wait_s": 0.09 if s % 10 == 0 else 0.001}, 40)
     assert bursts == []
+    (uneven,) = watched(lambda s, r: {"data_wait_s": 0.04 + 0.03 * r}, 40)
+    assert uneven.id == "starved", "the one that waits longest is no other mistake"
     busy = watched(lambda s, r: {"data_wait_s": 0.06, "gpu_util_percent": 97.0}, 40)
     assert busy == [], "the device has enough to do meanwhile"
     tiny = watched(lambda s, r: {"step_time_s": 0.004, "data_wait_s": 0.003}, 40)
     assert tiny == [], "a few milliseconds are no trouble"
+
+
+def worker(*frames: str, state: str = "---") -> str:
+    shown = ""
+    for frame in frames:
+        place, _, name = frame.partition(" in ")
+        file, _, line = place.rpartition(":")
+        shown += f'  File "{file}", line {line} in {name}\n'
+    return (
+        f"--- data loader process 7 {state}\nCurrent thread 0x1 (most recent call first):\n{shown}"
+    )
+
+
+FETCH = "/v/site-packages/torch/utils/data/_utils/fetch.py:52 in fetch"
+LOADING = worker(
+    "/v/site-packages/PIL/Image.py:312 in load", "/job/transforms.py:88 in crop", FETCH
+)
+IDLE = worker("/usr/lib/python3.11/selectors.py:415 in select")
+IN_DISK = worker(FETCH, state="in uninterruptible sleep (D) ---")
+SEEN = "in load (Image.py:312), called in crop (transforms.py:88)"
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ([LOADING, LOADING, IDLE, LOADING], f"3 of 4 workers were {SEEN}"),
+        ([LOADING, IDLE, IDLE], None),
+        ([worker("/job/transforms.py:9 in get", FETCH)], "1 of 1 workers were in get"),
+        ([IN_DISK, IN_DISK], "2 of 2 workers were in uninterruptible sleep (D)"),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize(("id_", "wait_s"), [("starved", (0.04, 0.04)), ("straggler", (0.0, 0.04))])
+def test_the_workers_that_are_waited_for_are_told_by_their_place(workers, words, id_, wait_s):
+    watch = JobWatch()
+    watched(lambda s, r: {"data_wait_s": wait_s[r]}, 40, watch=watch)
+    watch.note_workers("\n".join(workers))
+    again = watched(lambda s, r: {"data_wait_s": wait_s[r]}, 2, watch=watch, first_second=40)
+    assert ids(again) == [id_]
+    assert (f"; {words}" if words else "") in again[0].message
+    assert ("workers were" in again[0].message) == bool(words)
 
 
 def test_a_rank_that_stops_again_and_again_is_named() -> None:

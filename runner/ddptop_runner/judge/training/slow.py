@@ -160,6 +160,7 @@ class Slowest:
         self._own = parts[rank]
         self._others = {number: known for number, known in parts.items() if number != rank}
         self._gpus, self._gpu = window.gpus, window.gpus.get(rank)
+        self._workers = window.workers
         self._excess_s = excess_s
         self._figure, self._usual_s = figure, (self._compare(figure) or (0.0, 0.0))[1]
         self._step_s = typical(self._own, "step_time_s") or excess_s
@@ -187,10 +188,12 @@ class Slowest:
 
     def because(self) -> str:
         """Why that takes longer; empty if it is unknown."""
+        if self._figure == "data_wait_s" and self._workers:
+            return f"; {self._workers}"
         if self._figure in ("data_wait_s", "gc_s"):
             return ""
         if self._figure == "cpu_wait_s":
-            return self._limited("cpus") or "; other processes have it"
+            return self._limited("cpus") or "; other processes or threads have it"
         for why in (self._device, self._batches, self._cores, self._asleep):
             if text := why():
                 return text

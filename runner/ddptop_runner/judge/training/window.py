@@ -51,6 +51,8 @@ class Stretch(NamedTuple):
     busy_s: float | None
     """Without the wait for other ranks."""
     data_wait_s: float | None
+    cpu_percent: float | None
+    """Of the rank and its loader's workers."""
     cpus: float | None
     threads: float | None
     sm_clock_mhz: float | None
@@ -126,6 +128,8 @@ class Window:
         self.attempt: int | None = None
         self.is_late = False
         """Whether the attempt began before it was watched, as after a supervisor's restart."""
+        self.workers: str | None = None
+        """What loader processes that a rank waits for were doing."""
         self.ranks: list[RankSample] = []
         """Those alive at the last update."""
         self.samples: dict[int, deque[Sample]] = {}
@@ -161,6 +165,7 @@ class Window:
             self.attempt = snapshot.attempt
             self.earlier, self.batches = self.batches, {}
             self.first_losses, self.has_changed_loss = {}, set()
+            self.workers = None
             self.evaluations, self._reports = {}, {}
         ids = tuple((rank.rank, rank.pid) for rank in living)
         if ids != self._ids:
@@ -231,6 +236,7 @@ class Window:
                 "step_time_s": rank.step_time_s,
                 "busy_s": busy_s(rank),
                 "data_wait_s": rank.data_wait_s,
+                "cpu_percent": rank.cpu_percent,
                 "cpus": used.cpus,
                 "threads": used.threads,
                 "sm_clock_mhz": None if gpu is None else gpu.sm_clock_mhz,

@@ -56,9 +56,8 @@ class Hooks:
 
     def begin(self):
         """Reset, as at the start of a process."""
-        for part in (self.parts, self.borders, self.ledger, self.replicas):
-            part.begin()
-        for part in (self.ddp_use, self.gradients, self.profiling):
+        parts = (self.parts, self.borders, self.ledger, self.replicas, self.ddp_use, self.gradients)
+        for part in (*parts, self.profiling):
             part.begin()
 
     def arm(self):

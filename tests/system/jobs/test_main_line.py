@@ -242,7 +242,7 @@ def test_restart_of_a_live_job_uses_no_budget_and_logs_follow_it(launch, wait_un
     assert "rank 1 attempt 1 step 2" in output
 
 
-def test_live_ranks_are_profiled_at_the_same_steps(launch, trainer, wait_until):
+def test_live_ranks_are_profiled_at_the_same_steps(launch, ddp_trainer, wait_until):
     job = launch(10_000, 0.05)
     wait_until(job.trains, what="all ranks to train")
     answer = job.cli("profile", job.name, "--steps", "3", "--json")

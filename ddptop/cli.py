@@ -31,7 +31,7 @@ WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "notify", "ps", "setup-h
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
-    "Print": ["ls", "status", "story", "logs", "events", "stacks", "gpus", "ps"],
+    "Print": ["ls", "status", "story", "logs", "events", "export", "stacks", "gpus", "ps"],
     "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
@@ -252,6 +252,7 @@ def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str
 @click.option(
     "--notify", multiple=True, metavar="URL", help="send messages there; see `ddptop notify`"
 )
+@click.option("--note", metavar="TEXT", help="a remark, shown in the story and by compare")
 @click.option("--cwd", metavar="DIR", help="working directory for the job")
 @click.option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @click.option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
@@ -493,14 +494,29 @@ def gpus(as_json: bool) -> int:
 
 @cli.command(epilog="Example: ddptop events bert --json")
 @click.argument("job", shell_complete=complete_job, required=False)
+@click.option("-f", "--follow", is_flag=True, help="print new events until the job ends")
 @click.option("--json", "as_json", is_flag=True, help="print JSON, one event per line")
-def events(job: str | None, as_json: bool) -> int:
+def events(job: str | None, follow: bool, as_json: bool) -> int:
     """Print a job's events in order."""
     from ddptop.commands.story import run_events
     from ddptop.commands.unguarded import adopt_if_unguarded
     from ddptop_runner.jobs.slurm_queue import find
 
-    return run_events(adopt_if_unguarded(find(job)).folder, as_json)
+    return run_events(adopt_if_unguarded(find(job)).folder, as_json, follow=follow)
+
+
+@cli.command(epilog="Example: ddptop export bert --csv > bert.csv")
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option("--csv", "as_csv", is_flag=True, help="print CSV")
+@click.option("--json", "as_json", is_flag=True, help="print JSON, one value per line")
+@click.option(
+    "--tensorboard", metavar="DIR", type=click.Path(file_okay=False), help="write event files"
+)
+def export(job: str | None, as_csv: bool, as_json: bool, tensorboard: str | None) -> int:
+    """Export a job's losses, times, and other values of all ranks and attempts."""
+    from ddptop.commands.export import run
+
+    return run(job, as_csv=as_csv, as_json=as_json, folder=tensorboard)
 
 
 @cli.command(epilog="Example: ddptop story bert")

@@ -28,6 +28,7 @@ from ddptop_runner.model.snapshot import (
     Progress,
     RankSample,
 )
+from ddptop_runner.model.spec import GitState
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
 
@@ -92,6 +93,10 @@ class JobFacts(Base, frozen=True, kw_only=True):
     """Why the job failed; None if it did not."""
     loss_state: LossState | None = None
     """State of the ranks' last losses: `nan` or `inf` if any loss is."""
+    note: str | None = None
+    """Text given to `launch --note`."""
+    git: GitState | None = None
+    """Commit that it was launched from; None without a git repository."""
 
 
 class JobRow(JobFacts, frozen=True, kw_only=True):
@@ -323,6 +328,8 @@ def _course(view: JobView) -> dict[str, Any]:
         "pause": pause_of(view),
         "cause": None if snapshot is None else snapshot.cause,
         "loss_state": None if snapshot is None else loss_state(snapshot.ranks),
+        "note": view.spec.note,
+        "git": view.spec.git,
     }
 
 

@@ -75,6 +75,7 @@ class LaunchRequest:
     """Measure each GPU and the network between the hosts first."""
     node_timeout_s: float | None = None
     orphan_timeout_s: float | None = None
+    note: str | None = None
     notify: tuple[str, ...] | None = None
     """URLs that get messages about the job; None: nothing is sent, and no hook runs."""
 

@@ -702,16 +702,36 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
 @click.option(
     "--json", "as_json", is_flag=True, help="print JSON, including losses at common steps"
 )
+@click.option(
+    "--fail-if",
+    multiple=True,
+    metavar="CONDITION",
+    help="exit with 1 if the second job is worse: 'step_time > +5%'; repeatable",
+)
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
-def compare(jobs: tuple[str, ...], as_json: bool, readonly: bool, ascii_only: bool | None) -> int:
+def compare(
+    jobs: tuple[str, ...],
+    as_json: bool,
+    fail_if: tuple[str, ...],
+    readonly: bool,
+    ascii_only: bool | None,
+) -> int:
     """Compare the losses and options of up to four jobs.
 
-    With one JOB, pick the others from a list.
+    With one JOB, pick the others from a list. With --fail-if, the first JOB is the baseline, and an
+    unknown value counts as worse.
     """
     from ddptop.commands.compare import run
 
-    return run(jobs, as_json, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)
+    return run(
+        jobs,
+        as_json,
+        readonly=readonly,
+        terminal=is_terminal(),
+        ascii_only=ascii_only,
+        fail_if=fail_if,
+    )
 
 
 @cli.command(epilog="Example: ddptop replay bert --at -10m")

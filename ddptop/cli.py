@@ -264,6 +264,7 @@ def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str
     help="maximum number of Slurm requeues  [default: 3 without progress]",
 )
 @click.option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
+@click.option("--no-replica-check", is_flag=True, help="do not compare the ranks' weights")
 @click.option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:

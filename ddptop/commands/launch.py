@@ -169,6 +169,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         cwd=options["cwd"],
         python=options["python"],
         probe=not options["no_probe"],
+        replica_check=not options["no_replica_check"],
         pty=options["pty"],
         hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
         nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),

@@ -11,7 +11,7 @@ from ddptop_runner.base.units import duration_in_words, name_ranks, size
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import at_step
-from ddptop_runner.model.snapshot import SILENT
+from ddptop_runner.model.snapshot import SILENT, Resume
 from ddptop_runner.model.spec import Device
 
 
@@ -40,6 +40,25 @@ def _checkpoint_requested(event: ev.CheckpointRequested) -> str:
     if event.flag_file:
         ways.append("creating the flag file")
     return f"checkpoint requested by {' and '.join(ways)}"
+
+
+def resumed(found: Resume) -> str:
+    """What came back when an attempt resumed."""
+    parts: list[str] = []
+    if found.batch == found.checkpoint_batch is not None:
+        parts.append(f"data continues at batch {found.batch:,}")
+    elif found.batch is not None:
+        at = f", the checkpoint is at batch {found.checkpoint_batch:,}"
+        parts.append(f"data starts at batch {found.batch:,}{at}")
+    if found.optimizer_kept is not None:
+        parts.append(
+            f"the optimizer's state {'came' if found.optimizer_kept else 'did not come'} back"
+        )
+    if found.learning_rate is not None:
+        was = found.learning_rate_before
+        before = ", as before" if was is None else f", it was {was:g} at this step"
+        parts.append(f"the learning rate is {found.learning_rate:g}{before}")
+    return f"resumed at step {found.step:,}: {'; '.join(parts)}"
 
 
 def _checkpoint_saved(event: ev.CheckpointSaved) -> str:
@@ -154,6 +173,7 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ev.AttemptStarted: _attempt_started,
     ev.RankStarted: lambda event: f"rank {event.rank} started (pid {event.pid})",
     ev.TrainingStarted: lambda event: f"first step after {event.after_s:.1f} s",
+    ev.Resumed: lambda event: resumed(event.resume),
     ev.CheckpointRequested: _checkpoint_requested,
     ev.CheckpointSaved: _checkpoint_saved,
     ev.RankExited: lambda event: f"rank {event.rank} {status_in_words(event.status)}",

@@ -135,6 +135,7 @@ OPTIONS = {
     "cwd": "/w",
     "python": "/p",
     "no_probe": False,
+    "no_replica_check": False,
     "on_nan": "stop",
     "allow_shrink": True,
     "log_limit": "2M",

@@ -198,6 +198,7 @@ def test_every_finding_is_explained():
         *("straggler", "stalls", "same-batches", "same-order", "data-replayed", "starved"),
         *("memory-growth", "constant-loss", "exploding-loss"),
         *("not-learning", "overfitting", "ddp-advice"),
+        *("diverged-weights", "resume-state"),
         "node-unreachable",
         "node-lost",
         "disk-full",

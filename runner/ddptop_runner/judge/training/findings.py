@@ -17,7 +17,7 @@ from ddptop_runner.judge.training.learning import not_learning, overfitting
 from ddptop_runner.judge.training.memory import memory_growth
 from ddptop_runner.judge.training.replicas import diverged
 from ddptop_runner.judge.training.resume import lost_state, resume_of
-from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common
+from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, typical
 from ddptop_runner.model.snapshot import Checkpoint, Resume
 from ddptop_runner.model.words import Severity
 
@@ -131,7 +131,7 @@ def starved(window: Window) -> list[Finding]:
         shares.append(wait_s / step_s)
         waits_s.append(wait_s)
         workers.add(rank.loader_workers)
-        busy += slow.typical(known, "cpu_percent") or 0.0
+        busy += typical(known, "cpu_percent") or 0.0
     if not shares:
         return []
     who = "all ranks wait" if len(shares) > 1 else "the rank waits"
@@ -234,6 +234,7 @@ def find(
         *same_order(window),
         *uneven,
         *starving,
+        *slow.slower_than_before(window),
         *replayed(window, checkpoint),
         *overfitting(window),
         *ddp_advice(window),

@@ -9,9 +9,10 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.exit_status import status_in_words
 from ddptop_runner.base.units import duration_in_words, name_ranks, size
 from ddptop_runner.devices.words import names_of
+from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import at_step
-from ddptop_runner.model.snapshot import SILENT, Resume
+from ddptop_runner.model.snapshot import SILENT
 from ddptop_runner.model.spec import Device
 
 
@@ -40,25 +41,6 @@ def _checkpoint_requested(event: ev.CheckpointRequested) -> str:
     if event.flag_file:
         ways.append("creating the flag file")
     return f"checkpoint requested by {' and '.join(ways)}"
-
-
-def resumed(found: Resume) -> str:
-    """What came back when an attempt resumed."""
-    parts: list[str] = []
-    if found.batch == found.checkpoint_batch is not None:
-        parts.append(f"data continues at batch {found.batch:,}")
-    elif found.batch is not None:
-        at = f", the checkpoint is at batch {found.checkpoint_batch:,}"
-        parts.append(f"data starts at batch {found.batch:,}{at}")
-    if found.optimizer_kept is not None:
-        parts.append(
-            f"the optimizer's state {'came' if found.optimizer_kept else 'did not come'} back"
-        )
-    if found.learning_rate is not None:
-        was = found.learning_rate_before
-        before = ", as before" if was is None else f", it was {was:g} at this step"
-        parts.append(f"the learning rate is {found.learning_rate:g}{before}")
-    return f"resumed at step {found.step:,}: {'; '.join(parts)}"
 
 
 def _checkpoint_saved(event: ev.CheckpointSaved) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.judge.test_training import NOON, hashes, ids, watched
 
-from ddptop_runner.job.event_text import resumed
+from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model.snapshot import Alert, Checkpoint
 

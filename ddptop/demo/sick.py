@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, defa
 KINDS = (
     *("healthy", "same-batches", "same-order", "starved", "straggler", "preempted", "stalls"),
     *("constant-loss", "exploding-loss", "not-learning", "unused-parameters"),
+    "mismatch",
 )
 SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
 PAUSE_S = 0.05
@@ -112,6 +113,8 @@ def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> 
             step_s = PAUSE_S * len(y) / BATCH_SIZE
             compute(step_s) if kind in ("straggler", "preempted") else time.sleep(step_s)
             step += 1
+            if kind == "mismatch" and is_sick and step == 100:
+                dist.barrier()  # the others never enter it
             if kind == "stalls" and is_sick and step % 40 == 0:
                 time.sleep(1.5)
         epoch += 1

@@ -203,6 +203,8 @@ class RankRecord:
             unheard_s=None if reported_s is None else max(0.0, now_s - reported_s),
             exited_with=self.life.status,
             stands_at=reported.stands_at,
+            data_position=reported.data_position,
+            is_blocked=usage is not None and usage.state_letter == "D",
         )
 
     def _phase(self) -> tuple[Phase | None, float | None]:

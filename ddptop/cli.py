@@ -241,6 +241,7 @@ class LaunchCommand(click.Command):
     help="maximum number of Slurm requeues  [default: 3 without progress]",
 )
 @option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
+@option("--no-replica-check", is_flag=True, help="do not compare the ranks' weights")
 @option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:

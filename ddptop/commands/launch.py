@@ -153,6 +153,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),
         probe=not options["no_probe"],
+        replica_check=not options["no_replica_check"],
         hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
         nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),
         check=bool(options.get("check")),

@@ -27,6 +27,7 @@ from ddptop_runner.model.snapshot import (
     Pause,
     Progress,
     RankSample,
+    Resume,
 )
 from ddptop_runner.model.spec import GitState
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
@@ -190,6 +191,8 @@ class JobStatus(JobFacts, frozen=True, kw_only=True):
     """Progress that last refilled the restart budget."""
     previous_cause: Cause | None
     """Why the previous attempt failed; None if it did not."""
+    resume: Resume | None
+    """What came back when the attempt resumed; None for the first one, or if unknown."""
     launcher: LauncherSample | None
     """Process for the launched command; None if ddptop starts the ranks itself."""
     nodes: list[NodeStatus] = []

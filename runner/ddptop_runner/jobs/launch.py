@@ -161,6 +161,7 @@ def plan_of(
         zygote=request.zygote,
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
+        replica_check=request.replica_check,
         env_names=sorted(
             filter(handover.is_text, set(handover.of_shell(env)) - handover.SHELL_NOISE)
         ),

@@ -63,6 +63,7 @@ class LaunchRequest:
     """Give the job a working folder inside its run folder."""
     python: str | None = None
     probe: bool = True
+    replica_check: bool = True
     slurm_job: str | None = None
     """Slurm's job ID of the allocation to run in."""
     pty: bool = False

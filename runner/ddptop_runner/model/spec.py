@@ -172,6 +172,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
     log_limit_bytes: int | None = None
     """Of one rank's log in one attempt, beyond which its head is dropped; None: the default."""
     probe: bool = True
+    replica_check: bool = True
+    """Whether the probe hashes the weights."""
     env_names: list[str] = []
     """Names of the launching shell's variables; the values are never written."""
     env_overrides: list[str] = []

@@ -3,24 +3,75 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from ddptop.job.compare import (
     LETTERS,
     Comparison,
+    Difference,
+    LossesAtStep,
     Run,
     companions,
     compare,
     losses_at_common_steps,
 )
 from ddptop.job.record import own_job
-from ddptop.output import put_json
+from ddptop.output import info, is_terminal, put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
+from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 MOST_JOBS = len(LETTERS)
+GATES = {
+    "loss": "loss_at_common",
+    "validation_loss": "validation_loss_at_common",
+    "best_loss": "best_loss",
+    "step_time": "step_time_s",
+    "steps_per_s": "steps_per_s",
+    "elapsed": "elapsed_s",
+}
+"""What `--fail-if` compares, by name: fields of `ComparedJob`."""
+
+
+class Gate(NamedTuple):
+    """A condition of `--fail-if` on the second job, relative to the first."""
+
+    name: str
+    is_above: bool
+    """Whether values above the limit fail; otherwise, those below it."""
+    percent: float
+
+    def verdict(self, first: float | None, second: float | None) -> tuple[bool, str]:
+        """Whether the gate fails, and a sentence; an unknown value fails."""
+        if first is None or second is None or not first:
+            return True, f"{self.name}: unknown"
+        change = 100 * (second - first) / abs(first)
+        is_met = change > self.percent if self.is_above else change < self.percent
+        limit = f"{'>' if self.is_above else '<'} {self.percent:+g}%"
+        outcome = "fails" if is_met else "passes"
+        return (
+            is_met,
+            f"{self.name}: {first:.4g} to {second:.4g} ({change:+.1f}%, {limit} {outcome})",
+        )
+
+
+def parse_gate(text: str) -> Gate:
+    """The condition `NAME > +N%` or `NAME < -N%`.
+
+    Raises:
+        UsageError: it is malformed, or names nothing that is compared.
+    """
+    found = re.fullmatch(r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", text)
+    if found is None:
+        raise UsageError(f"--fail-if {text!r} is not valid", "use one like 'step_time > +5%'")
+    name, sign, percent = found.groups()
+    if name not in GATES:
+        raise UsageError(f"--fail-if cannot compare {name!r}", f"use {', '.join(GATES)}")
+    return Gate(name, sign == ">", float(percent))
 
 
 def find(names: Sequence[str]) -> list[JobView]:
@@ -39,28 +90,30 @@ def find(names: Sequence[str]) -> list[JobView]:
     return views
 
 
-def run(
-    names: Sequence[str],
-    as_json: bool,
-    *,
-    readonly: bool,
-    terminal: bool,
-    ascii_only: bool | None = None,
-) -> int:
+def run(names: Sequence[str], as_json: bool, *, fail_if: Sequence[str] = (), **screen: Any) -> int:
     """Show jobs side by side until the user quits, or print the comparison.
 
     Given one job, the screen offers the others; as JSON, it is compared with the newest job of the
     same script, or otherwise with the newest job.
+
+    Returns:
+        1 if a condition of `fail_if` holds for the second job, otherwise 0.
 
     Raises:
         NoSuchJobError: a job does not exist, or there is none to compare it with.
         UsageError: a name is ambiguous, or there is no terminal.
         DdptopError: a history cannot be read.
     """
+    gates = list(map(parse_gate, fail_if))
     views = find(names)
-    if as_json:
-        return _print(views)
-    if not terminal:
+    if gates and len(views) != 2:
+        raise UsageError("--fail-if compares two jobs", "name the baseline first")
+    if as_json or gates:
+        found = _report(views)
+        if as_json:
+            put_json(found)
+        return _judge(found, gates)
+    if not is_terminal():
         given = " ".join(view.job for view in views)
         raise UsageError(
             "compare needs a terminal", f"use ddptop compare {given} --json in scripts"
@@ -69,10 +122,20 @@ def run(
     from ddptop.tui.messages import ScreenWanted
 
     wanted = ScreenWanted("compare", tuple(view.job for view in views))
-    return attach.run(None, readonly=readonly, opening=wanted, ascii_only=ascii_only)
+    return attach.run(None, opening=wanted, **screen)
 
 
-def _print(views: list[JobView]) -> int:
+def _judge(found: ComparisonReport, gates: Sequence[Gate]) -> int:
+    status, (first, second, *_) = 0, found.jobs
+    for gate in gates:
+        field = GATES[gate.name]
+        fails, sentence = gate.verdict(getattr(first, field), getattr(second, field))
+        info(f"ddptop: {sentence}")
+        status |= fails
+    return int(status)
+
+
+def _report(views: list[JobView]) -> ComparisonReport:
     from ddptop.sources.compare import read_run
     from ddptop.sources.history import JobHistory
 
@@ -86,8 +149,7 @@ def _print(views: list[JobView]) -> int:
             )
         jobs.append(others[0])
     runs = [read_run(job, JobHistory(job.folder.history_db)) for job in jobs]
-    put_json(report(compare(runs)))
-    return 0
+    return report(compare(runs))
 
 
 # --- JSON: every key is always present; null means unknown ---
@@ -139,23 +201,6 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     """Validation loss at the last evaluation that all jobs reached; null unless all have one."""
 
 
-class Given(Base, frozen=True, kw_only=True):
-    """An option or setting that differs between the jobs."""
-
-    what: str
-    """Name of the option or setting."""
-    values: list[str | None]
-    """Values in job order; null for jobs without it."""
-
-
-class LossesAtStep(Base, frozen=True, kw_only=True):
-    """The loss of every job at the same step."""
-
-    step: int
-    values: list[float | None]
-    """Losses in job order."""
-
-
 class ComparisonReport(Base, frozen=True, kw_only=True):
     """What `compare --json` prints."""
 
@@ -173,7 +218,7 @@ class ComparisonReport(Base, frozen=True, kw_only=True):
     """Relative difference that may be noise."""
     compared_by: str
     """`loss`, or the name of a validation loss that all jobs have."""
-    differences: list[Given]
+    differences: tuple[Difference, ...]
     """Options and settings that differ."""
     losses: list[LossesAtStep]
     """Losses at steps that all jobs reached."""
@@ -191,20 +236,16 @@ def report(comparison: Comparison) -> ComparisonReport:
         better_by=by.best_by,
         better_noise=None if by.best is None else by.noise,
         compared_by=by.name,
-        differences=[
-            Given(what=one.what, values=list(one.values)) for one in comparison.differences
-        ],
-        losses=[
-            LossesAtStep(step=step, values=list(values))
-            for step, values in losses_at_common_steps(comparison)
-        ],
+        differences=comparison.differences,
+        losses=losses_at_common_steps(comparison),
     )
 
 
 def _job(
     run: Run, loss_at_common: float | None, validation_loss_at_common: float | None
 ) -> ComparedJob:
-    view, curve = run.view, run.curve
+    view, curve, snapshot = run.view, run.curve, run.view.snapshot
+    step = run_step.of_snapshot(snapshot)
     best, bad = curve.best(), curve.bad_since
     finite, step_time_s = curve.last, curve.step_time_s()
     state: LossState | None = "nan" if bad is not None else "ok" if finite is not None else None
@@ -215,15 +256,15 @@ def _job(
         command=view.command,
         python=view.spec.python,
         cwd=view.spec.cwd,
-        world_size=run.ranks,
+        world_size=snapshot.world_size,
         gpus=[device.index for device in view.spec.devices or ()],
         started_at=view.created_at,
         ended_at=view.ended_at,
         elapsed_s=view.elapsed_s(view.read_at),
-        restarts=run.restarts,
-        step=None if run.step is None else run.step.step,
-        step_counts=None if run.step is None else run.step.counts,
-        total_steps=run.total_steps,
+        restarts=snapshot.attempt,
+        step=None if step is None else step.step,
+        step_counts=None if step is None else step.counts,
+        total_steps=snapshot.total_steps,
         steps_per_s=None if step_time_s is None else 1 / step_time_s,
         step_time_s=step_time_s,
         loss=finite,

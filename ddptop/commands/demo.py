@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
-from ddptop.job.progress import step_text
-from ddptop.job.ranks import loss_text
-from ddptop.job.status import exit_status
 from ddptop.output import info, put
 from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
@@ -21,7 +18,6 @@ from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
-from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_clean import sanitize
@@ -75,10 +71,19 @@ SICK = {
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
     "not-learning": "an optimizer with the parameters of another model: nothing is learned",
+    "diverged-weights": "one rank changes its weights, so it trains another model",
+    "resume-state": "a restart without the states of the optimizer and of the scheduler",
+    "data-replayed": "a restart that begins in the middle of an epoch with its first batches",
     "unused-parameters": "find_unused_parameters=True, but all parameters are used",
+    "mismatch": "one rank enters a barrier, the others take the next step: the job hangs",
 }
 """The mistakes of demo/sick.py, by the id of the alert that names them; see also NAMED_BY."""
-NAMED_BY = {"healthy": None, "preempted": "straggler", "unused-parameters": "ddp-advice"}
+NAMED_BY = {
+    "healthy": None,
+    "mismatch": "stalled",
+    "preempted": "straggler",
+    "unused-parameters": "ddp-advice",
+}
 """The alerts of kinds that are not named as the alert is."""
 SICK_SCRIPT = SCRIPT.with_name("sick.py")
 SMALL = (
@@ -93,7 +98,13 @@ ROUTINE = ("rank_started", "rank_exited")
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch the demo; then watch it on a terminal, or print progress until it ends."""
     plan = launch.prepare(request_of(arguments), os.environ)
-    return _start(plan, detach, watch, _report_until_ended)
+    return _start(plan, detach, watch, _report_progress)
+
+
+def _report_progress(view: JobView) -> int:
+    from ddptop.commands import status_watch
+
+    return status_watch.run(view.job, False, PROGRESS_EVERY_S)
 
 
 def _start(plan: LaunchPlan, detach: bool, watch: bool, report: Callable[[JobView], int]) -> int:
@@ -153,7 +164,10 @@ def run_sick(kind: str, rank: int, arguments: list[str], detach: bool, watch: bo
         return 0
     if kind not in SICK:
         raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")
-    plan = _plan(request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT), rank)
+    request = request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT)
+    if kind == "mismatch":
+        request = replace(request, hang_timeout_s=15.0, hang_auto=False, max_restarts=0)
+    plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_alerts(view, kind))
 
 
@@ -171,6 +185,9 @@ def _report_alerts(view: JobView, kind: str) -> int:
         named.update(alert.id for alert in alerts)
         sys.stdout.flush()
     expected = {NAMED_BY.get(kind, kind)} - {None}
+    named.discard("hung")  # follows "stalled", if it is seen at all
+    if view.snapshot is not None and view.snapshot.cause is not None:
+        put(view.snapshot.cause.summary)
     put(f"{kind}: {'OK' if named == expected else 'unexpected result'}")
     return 0 if named == expected else 1
 
@@ -220,28 +237,3 @@ def _events_after(view: JobView, seq: int) -> list[Event]:
     except DamagedFileError:
         return []
     return [event for event in events if event.seq > seq]
-
-
-def _report_until_ended(view: JobView) -> int:
-    last = None
-    while view.is_live:
-        line = _progress(view)
-        if line != last:
-            put(line)
-            last = line
-        time.sleep(PROGRESS_EVERY_S)
-        view = read_job(view.folder)
-    put(f"{view.job}: {view.state}")
-    if view.snapshot is not None and view.snapshot.cause is not None:
-        put(view.snapshot.cause.summary)
-    return exit_status(view)
-
-
-def _progress(view: JobView) -> str:
-    snapshot = view.snapshot
-    if snapshot is None:
-        return f"{view.job}: {view.state}"
-    losses = " ".join(f"rank {rank.rank}: {loss_text(rank)}" for rank in snapshot.ranks)
-    run = run_step.of_snapshot(snapshot)
-    step = "no steps yet" if run is None else f"step {step_text(run, None)}"
-    return f"{view.job}: {view.state}, {step}, loss {losses}, ETA {duration(snapshot.eta_s)}"

@@ -32,21 +32,6 @@ if TYPE_CHECKING:
     from ddptop_runner.launch.device_check import Findings
     from ddptop_runner.launch.readiness import Judged
 
-RANK_VARIABLES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_*",
-    "DDPTOP_*",
-)
-"""Variables of every rank, as under torchrun; listed by `--dry-run`."""
-
-COMMAND_VARIABLES = ("PYTHONUNBUFFERED", "DDPTOP_*")
-"""Variables of a command; none of torch elastic's, which would mislead another launcher."""
-
 
 @dataclass(frozen=True)
 class Target:
@@ -99,6 +84,7 @@ def split_arguments(
     return options, None
 
 
+NOTE_CHARS = 500
 LEAST_LOG_BYTES = 64 * 1024
 """With a lower limit, a log could not hold a traceback with its context."""
 
@@ -139,6 +125,13 @@ def size_bytes(text: str | None) -> int | None:
     return size
 
 
+_AS_GIVEN = (
+    *("gpus", "force", "wait_gpus", "nproc", "name", "max_restarts", "on_nan", "allow_shrink"),
+    *("cwd", "python", "pty"),
+)
+"""Options that the request takes as they are."""
+
+
 def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchRequest:
     """Build the request from the command line.
 
@@ -152,31 +145,34 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         kind=target.kind,
         target=target.name,
         args=target.args,
-        gpus=options["gpus"],
-        force=options["force"],
-        wait_gpus=options["wait_gpus"],
+        **{name: options[name] for name in _AS_GIVEN},
         is_dry=options["dry_run"],
-        nproc=options["nproc"],
-        name=options["name"],
-        max_restarts=options["max_restarts"],
         hang_timeout_s=hang_timeout_s,
         hang_auto=hang_auto,
-        on_nan=options["on_nan"],
-        allow_shrink=options["allow_shrink"],
         zygote=not options["no_zygote"],
         log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),
-        cwd=options["cwd"],
-        python=options["python"],
         probe=not options["no_probe"],
-        pty=options["pty"],
+        replica_check=not options["no_replica_check"],
         hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
         nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),
         check=bool(options.get("check")),
         node_timeout_s=options.get("node_timeout"),
         orphan_timeout_s=options.get("orphan_timeout"),
+        note=note_text(options.get("note")),
         notify=receivers(options.get("notify", ())),
     )
+
+
+def note_text(text: str | None) -> str | None:
+    """The text of `--note`.
+
+    Raises:
+        UsageError: it is too long, or not on one line.
+    """
+    if text is not None and (len(text) > NOTE_CHARS or not text.isprintable()):
+        raise UsageError("--note is not valid", f"use one line of up to {NOTE_CHARS} characters")
+    return text
 
 
 def receivers(urls: Sequence[str]) -> tuple[str, ...] | None:
@@ -314,15 +310,12 @@ def describe(plan: LaunchPlan) -> str:
     if spec.backing == "tmux":
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
     probe = "on" if spec.probe else "off; steps and losses come only from the output"
-    probe_variables = ", PYTHONPATH (probe directory first)" if spec.probe else ""
     if spec.is_command:
         who = "the command" if spec.launcher in (None, "python") else spec.launcher
         how = f"set by {who}"
         program = [f"program:       {spec.python}"]
-        variables = f"each process:  {', '.join(COMMAND_VARIABLES)}{probe_variables}"
     else:
         how, program = str(spec.nproc), []
-        variables = f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}"
     if placement is not None:
         from ddptop_runner.jobs.launch_hosts import in_words, node_in_words
 
@@ -330,11 +323,9 @@ def describe(plan: LaunchPlan) -> str:
         where += [f"node:          {node_in_words(node)}" for node in placement.nodes]
         variables_set = sorted({*spec.env_overrides, "DDPTOP_JOB_ID"})
         inherited = sorted(set(plan.job_env) - set(variables_set))
-        store = "one per attempt, on the first machine, at the address above"
     else:
         where = [f"devices:       {devices}"]
         variables_set, inherited = sorted(plan.job_env), spec.env_names
-        store = "one per attempt, on 127.0.0.1 only"
     lines = [
         f"job:           {spec.job}",
         *where,
@@ -343,7 +334,6 @@ def describe(plan: LaunchPlan) -> str:
         *program,
         f"cwd:           {spec.cwd}",
         f"sets:          {', '.join(variables_set)}",
-        variables,
         f"inherits:      {', '.join(inherited)}",
         f"restarts:      up to {spec.max_restarts} without progress; "
         "failures that would recur are not retried",
@@ -356,8 +346,6 @@ def describe(plan: LaunchPlan) -> str:
     ]
     if spec.is_command:
         lines.append(f"output:        {'a pseudo-terminal' if spec.pty else 'its log'}")
-    else:
-        lines.append(f"store:         {store}")
     if spec.log_limit_bytes is not None:
         limit = spec.log_limit_bytes
         lines.append(f"log limit:     {limit} bytes per rank; the start of longer logs is dropped")

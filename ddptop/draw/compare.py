@@ -218,7 +218,9 @@ def _scalar(name: str) -> _Figure:
 
 
 def _steps(run: Run, now: dt.datetime) -> str:
-    return step_text(run.step, progress_of(run.view), run.view.is_live)
+    return step_text(
+        run_step.of_snapshot(run.view.snapshot), progress_of(run.view), run.view.is_live
+    )
 
 
 def _elapsed(run: Run, now: dt.datetime) -> str:
@@ -266,10 +268,10 @@ _FIGURES: tuple[_Figure, ...] = (
     (
         "restarts",
         "how many times all ranks restarted; the chart marks each restart: B↻1 is B's attempt 1",
-        lambda run, _: units.count(run.restarts),
+        lambda run, _: units.count(run.view.snapshot.attempt),
         False,
     ),
-    ("ranks", "world size", lambda run, _: units.count(run.ranks), False),
+    ("ranks", "world size", lambda run, _: units.count(run.view.snapshot.world_size), False),
     ("devices", "the devices used by the ranks", lambda run, _: run.devices, False),
     (
         "started",

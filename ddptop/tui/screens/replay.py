@@ -20,13 +20,13 @@ from ddptop.draw.timeline import (
     moment_label,
     timeline_lines,
 )
-from ddptop.job.attempts import GLYPHS, Course, MarkKind, neighbor
+from ddptop.job.attempts import MARKS, Course, MarkKind, neighbor
 from ddptop.job.help import guilty
 from ddptop.job.keys import SCREENS
 from ddptop.job.record import Job
 from ddptop.sources.job import JobAnswer, JobDetail
+from ddptop.sources.past import ReplayAnswer, ReplayQuery
 from ddptop.sources.query import Look
-from ddptop.sources.replay import ReplayAnswer, ReplayQuery
 from ddptop.style import Line, line
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
@@ -310,7 +310,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     def _to_mark(self, direction: int, kinds: tuple[MarkKind, ...] = ()) -> None:
         if (course := self.course) is None or self.at is None:
             return
-        found = neighbor(course.marks, self.at, direction, kinds or tuple(GLYPHS))
+        found = neighbor(course.marks, self.at, direction, kinds or tuple(MARKS))
         if found is None:
             side = "later" if direction > 0 else "earlier"
             what = "failure or hang" if kinds else "event"

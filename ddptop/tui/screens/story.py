@@ -12,7 +12,7 @@ from ddptop.job.attempts import Attempt
 from ddptop.job.filter import Vocabulary, parse
 from ddptop.job.keys import SCREENS
 from ddptop.job.status import loss_remark
-from ddptop.sources.story import StoryAnswer, StoryQuery
+from ddptop.sources.past import StoryAnswer, StoryQuery
 from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from ddptop.draw.events import FoldedEvents, fold, folded_row
 from ddptop.draw.story import attempt_row, why_lines
 from ddptop.job.attempts import Attempt
-from ddptop.job.figures import Column
 from ddptop.job.filter import Facts, Filter
 from ddptop.job.help import explain_event
 from ddptop.job.series import Tail
 from ddptop.job.status import event_words
-from ddptop.style import Line, rule
+from ddptop.style import Column, Line, rule
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.snapshot import Event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from ddptop_runner.model.snapshot import (
     Alert,
     BatchHash,
     Checkpoint,
+    GpuSample,
     NodeSnapshot,
     RankSample,
     Resources,
@@ -184,6 +186,72 @@ def test_ranks_that_all_wait_for_data_are_starved() -> None:
     assert tiny == [], "a few milliseconds are no trouble"
 
 
+def slower(
+    step_s: float = 0.16, since: int = 540, seconds: int = 700, **figures: tuple[float, float]
+) -> list[Alert]:
+    """The alerts of ranks on devices whose steps take longer from a second on.
+
+    Args:
+        step_s: of each step then, 0.1 before.
+        since: that second.
+        seconds: how long the job is watched.
+        **figures: (before, then) of `data_wait_s`, and per step of `cpu_wait`, `elements`; `mhz`.
+    """
+    watch, totals, alerts = JobWatch(), {"cpu_wait": 0.0, "elements": 0.0}, []
+    for second in range(seconds):
+        is_late = second >= since
+        now = {name: known[is_late] for name, known in figures.items()}
+        for name in totals:
+            totals[name] += 10 * now.get(name, 0)
+        gpus = [GpuSample(index=n, sm_clock_mhz=int(now.get("mhz", 1980))) for n in range(2)]
+        ranks = [
+            RankSample(
+                rank=n, local_rank=n, host="h", pid=n + 1, state="running", step=10 * second,
+                steps_per_s=10.0, step_time_s=step_s if is_late else 0.1, gpu=n,
+                data_wait_s=now.get("data_wait_s", 0.001), cpu_wait_total_s=totals["cpu_wait"],
+                resources=Resources(batch_elements_total=int(totals["elements"])),
+            )
+            for n in range(2)
+        ]  # fmt: skip
+        snapshot = NodeSnapshot(
+            job="j", job_id="j@1", host="h", seq=second, ts=NOON + dt.timedelta(seconds=second),
+            started_at=NOON, state="running", attempt=0, ranks=ranks, gpus=gpus,
+        )  # fmt: skip
+        alerts, _ = watch.update(snapshot, float(second))
+    return [one for one in alerts if one.id == "slower-than-before"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"mhz": (1980, 1100)}, "the GPUs run at 1100 MHz, before at 1980"),
+        ({"cpu_wait": (0.001, 0.06)}, "they wait 60 ms of each step for a CPU, before 1.0 ms"),
+        ({"data_wait_s": (0.004, 0.05)}, "they wait 50 ms of each step for data, before 4.0 ms"),
+    ],
+)
+def test_ranks_that_are_all_slower_than_before_are_named_with_the_cause(figures, words) -> None:
+    (alert,) = slower(**figures)
+    assert alert.message.startswith(
+        "all ranks are 1.6 times slower than in the first minutes (160 ms per step, before 100 ms)"
+    )
+    assert words in alert.message and alert.ranks == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {},  # the script may do more by now
+        {"mhz": (1980, 1900)},
+        {"mhz": (1980, 1100), "elements": (512, 1024)},  # a curriculum of longer sequences
+        {"mhz": (1980, 1100), "step_s": 0.125},
+        {"mhz": (1980, 1100), "since": 630},  # a minute ago
+        {"mhz": (1980, 1100), "since": 200},  # the first minutes were no steadier
+    ],
+)
+def test_slower_steps_are_not_named_without_a_lasting_cause(figures) -> None:
+    assert slower(**figures) == []
+
+
 def worker(*frames: str, state: str = "---") -> str:
     shown = ""
     for frame in frames:
@@ -271,10 +339,34 @@ def test_memory_that_grows_steadily_is_named_with_the_time_left() -> None:
     assert ids(alerts) == ["memory-growth"]
     assert alerts[0].evidence["bytes_per_s"] == pytest.approx(40_000_000, rel=0.05)
     assert "full in 2 min" in alerts[0].message or "full in 14" in alerts[0].message
+    assert " per minute; at" in alerts[0].message, "of what kind is unknown"
     assert memory(lambda s: None) == [], "unknown how much is left"
     assert memory(lambda s: 5 * GIB) == [], "mapped files: nothing less is left"
     assert memory(lambda s: 100 * GIB - 2 * leak(s)) == [], "hours are left: wait and see"
     assert memory(lambda s: 8 * GIB - 2 * leak(s), 90, until=30) == [], "a cache that has filled"
+
+
+@pytest.mark.parametrize(
+    ("children", "blocks", "words"),
+    [
+        (0.9, 0, " in loader workers;"),
+        (0.0, 300_000, " in Python objects;"),
+        (0.3, 10, ", not in Python objects;"),
+        (0.5, 100_000, " per minute;"),  # a mixture
+    ],
+)
+def test_the_kind_of_memory_that_grows_is_named(children: float, blocks: int, words: str) -> None:
+    def figures(second: int, rank: int) -> dict[str, object]:
+        grown = second * 20_000_000
+        return {
+            "rss_bytes": GIB + grown, "children_rss_bytes": int(children * grown),
+            "python_blocks": 10**6 + second * blocks, "step": 10 * second,
+        }  # fmt: skip
+
+    now = itertools.count()
+    watch = JobWatch(lambda: 8 * GIB - 160_000_000 * next(now))
+    (alert,) = watched(figures, 70, watch=watch)
+    assert alert.id == "memory-growth" and words in alert.message
 
 
 def losses(loss: float, **more: object) -> dict[str, object]:

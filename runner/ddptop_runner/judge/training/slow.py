@@ -7,14 +7,21 @@ slowest, so step times identify no rank. The slow rank is the one that spends mo
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.base.units import is_or_are, name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import STRAGGLER, median_of_others
-from ddptop_runner.judge.training.window import Stretch, Window
+from ddptop_runner.judge.training.window import (
+    FIRST_MINUTES,
+    LATEST_MINUTES,
+    Stretch,
+    Window,
+    known_median,
+    typical,
+)
 from ddptop_runner.model.snapshot import RankSample
 
 STRETCHES, LEAST_STRETCHES = 28, 14
@@ -31,11 +38,6 @@ LEAST_SPREADS = 8.0
 
 Parts = Mapping[int, Sequence[Stretch]]
 """By rank, its latest stretches."""
-
-
-def typical(parts: Iterable[Stretch], figure: str) -> float | None:
-    """The median of a figure over the stretches in which it is known."""
-    return _median(getattr(part, figure) for part in parts)
 
 
 def over_others(times_s: Mapping[int, float]) -> dict[int, float]:
@@ -209,10 +211,7 @@ class Slowest:
             reasons = ", ".join(self._gpu.throttle_reasons or ())
             why = f" ({reasons})" if reasons else ""
             return f"; GPU {self._gpu.index} runs at {mhz:.0f} MHz, the others at {usual:.0f}{why}"
-        names = {gpu.name for rank, gpu in self._gpus.items() if rank in self._others}
-        if len(names) != 1 or None in names or self._gpu.name in (None, *names):
-            return ""
-        return f"; GPU {self._gpu.index} is a {self._gpu.name}, the others are {names.pop()}"
+        return ""
 
     def _batches(self) -> str:
         """Longer batches."""
@@ -258,7 +257,7 @@ class Slowest:
     def _compare(self, figure: str) -> tuple[float, float] | None:
         """(its figure, the median of the others'); None if either is unknown."""
         value = typical(self._own, figure)
-        usual = _median(typical(known, figure) for known in self._others.values())
+        usual = known_median(typical(known, figure) for known in self._others.values())
         return None if value is None or usual is None else (value, usual)
 
     def _over(self, figure: str) -> float:
@@ -343,6 +342,60 @@ def _excess_s(parts: Collection[Stretch], figure: str) -> list[float]:
     ]
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+SLOWER = 1.3
+"""How many times as long a step takes, in each of the latest minutes, as in any of the first."""
+OTHER_BATCHES = 0.1
+"""With batches that are so much longer or shorter, steps take another time for good reason."""
+
+
+def slower_than_before(window: Window) -> list[Finding]:
+    """All ranks are slower than in the attempt's first minutes, and the cause shows.
+
+    Without a cause, the script itself may do more by now, such as training more layers.
+    """
+    first, latest = window.minutes[1:FIRST_MINUTES], window.minutes[FIRST_MINUTES:]
+    first_s = [one.step_time_s or 0.0 for one in first]  # without the very first: a warm-up
+    latest_s = [one.step_time_s or 0.0 for one in latest]
+    if len(latest) < LATEST_MINUTES or not min(first_s) or min(latest_s) < SLOWER * max(first_s):
+        return []
+
+    def compare(figure: str) -> tuple[float, float] | None:
+        """(the figure now, before); None if either is unknown."""
+        now = known_median(getattr(one, figure) for one in latest)
+        before = known_median(getattr(one, figure) for one in first)
+        return None if now is None or before is None else (now, before)
+
+    step_s, usual_s = median(latest_s), median(first_s)
+    elements, clock = compare("batch_elements"), compare("sm_clock_mhz")
+    if elements is not None and abs(elements[0] - elements[1]) > OTHER_BATCHES * elements[1]:
+        return []
+    explained_s = 0.0 if clock is None or not clock[0] else usual_s * (clock[1] / clock[0] - 1)
+    if clock is not None and explained_s >= (step_s - usual_s) / 2:
+        figure, (value, before) = "sm_clock_mhz", clock
+        reasons = {one for gpu in window.gpus.values() for one in gpu.throttle_reasons or ()}
+        why = f"the GPUs run at {value:.0f} MHz, before at {before:.0f}"
+        why += f" ({', '.join(sorted(reasons))})" if reasons else ""
+    else:
+        for figure in ("cpu_wait_s", "data_wait_s"):
+            value, before = compare(figure) or (0.0, 0.0)
+            if value - before >= (step_s - usual_s) / 2:
+                break
+        else:
+            return []
+        what = "data" if figure == "data_wait_s" else "a CPU"
+        why = f"they wait {step_time(value)} of each step for {what}, before {step_time(before)}"
+    who = "all ranks are" if len(window.ranks) > 1 else "the rank is"
+    message = (
+        f"{who} {step_s / usual_s:.1f} times slower than in the first minutes "
+        f"({step_time(step_s)} per step, before {step_time(usual_s)}): {why}"
+    )
+    evidence: dict[str, float | None] = {
+        "step_time_s": round(step_s, 4),
+        "step_time_s_before": round(usual_s, 4),
+        figure: round(value, 4),
+        f"{figure}_before": round(before, 4),
+    }
+    numbers = tuple(rank.rank for rank in window.ranks)
+    return [
+        Finding("slower-than-before", "warning", message, numbers, hold_s=HOLD_S, evidence=evidence)
+    ]

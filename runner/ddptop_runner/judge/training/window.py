@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.judge.training.replicas import Replicas
+from ddptop_runner.judge.training.resume import Course
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample, Resources
 from ddptop_runner.model.words import ENDED
 
@@ -66,6 +68,32 @@ class Stretch(NamedTuple):
     batch_elements: float | None = None
 
 
+def typical(parts: Iterable[Stretch], figure: str) -> float | None:
+    """The median of a figure over the stretches in which it is known."""
+    return known_median(getattr(part, figure) for part in parts)
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    """The median of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+MINUTE_S, FIRST_MINUTES, LATEST_MINUTES = 60.0, 6, 2
+LEAST_OF_MINUTE = 5
+"""A minute with fewer stretches counts as a pause."""
+
+
+class Minute(NamedTuple):
+    """What a step of all ranks usually took in a minute, without pauses."""
+
+    step_time_s: float | None
+    data_wait_s: float | None
+    cpu_wait_s: float | None
+    sm_clock_mhz: float | None
+    batch_elements: float | None
+
+
 def _totals(rank: RankSample) -> dict[str, float | None]:
     """What a rank has used up to now, by the name of the figure per step."""
     used = rank.resources or Resources()
@@ -93,6 +121,10 @@ class Memory(NamedTuple):
     """Resident memory of the ranks and their loader workers."""
     available_bytes: int
     """What the machine has left."""
+    children_bytes: int
+    """The part of `used_bytes` that loader workers and other descendants have."""
+    python_blocks: int
+    """Blocks of memory that the ranks' Python objects have; 0 if unknown."""
 
 
 class Evaluation(NamedTuple):
@@ -136,6 +168,9 @@ class Window:
         """By rank, oldest first."""
         self.stretches: dict[int, deque[Stretch]] = {}
         """By rank, oldest first, as many of each."""
+        self.minutes: list[Minute] = []
+        """The FIRST_MINUTES of the attempt, and the LATEST_MINUTES."""
+        self._minute_since_s: float | None = None
         self.gpus: dict[int, GpuSample] = {}
         """By rank, its own device."""
         self._counted: dict[int, tuple[int | None, dict[str, float | None]]] = {}
@@ -156,6 +191,9 @@ class Window:
         """By rank, the hashes of this attempt's batches."""
         self.earlier: dict[int, dict[Batch, int]] = {}
         """The same of the attempt before."""
+        self.course, self.earlier_course = Course(), Course()
+        """Where the first rank of this attempt, and that of the one before, has been."""
+        self.replicas = Replicas()
 
     def update(self, snapshot: NodeSnapshot, now_s: float) -> None:
         """Add the ranks of a snapshot; `now_s` is a monotonic clock, in seconds."""
@@ -164,6 +202,8 @@ class Window:
             self.is_late = self.is_late and self.attempt is None
             self.attempt = snapshot.attempt
             self.earlier, self.batches = self.batches, {}
+            self.earlier_course, self.course = self.course, Course()
+            self.replicas = Replicas()
             self.first_losses, self.has_changed_loss = {}, set()
             self.workers = None
             self.evaluations, self._reports = {}, {}
@@ -173,9 +213,14 @@ class Window:
             self.samples = {rank.rank: deque() for rank in living}
             self.stretches = {rank.rank: deque(maxlen=STRETCHES) for rank in living}
             self._counted = {}
+            self.minutes, self._minute_since_s = [], None
             self.memory.clear()
         self.ranks, self.gpus = living, own_devices(living, snapshot.gpus)
         self._add_steps(now_s)
+        self.replicas.add(living)
+        if living:
+            self.course.add(living[0])
+        self._add_minute(now_s)
         for rank in living:
             self._add(rank, now_s)
             self._add_evaluations(rank)
@@ -248,6 +293,25 @@ class Window:
             self.stretches[rank.rank].append(Stretch(now_s, steps, is_pause, **figures))
         self._counted, self._counted_s, self._is_aside = now, now_s, is_aside
 
+    def _add_minute(self, now_s: float) -> None:
+        since_s = self._minute_since_s
+        if since_s is None or not all((rank.step or 0) > 0 for rank in self.ranks):
+            self._minute_since_s = now_s
+            return
+        if now_s - since_s < MINUTE_S:
+            return
+        self._minute_since_s = now_s
+        of_ranks = [
+            [part for part in parts if part.ends_s > since_s and not part.is_pause]
+            for parts in self.stretches.values()
+        ]
+        if any(len(parts) < LEAST_OF_MINUTE for parts in of_ranks):
+            return
+        figures = ([typical(parts, name) for parts in of_ranks] for name in Minute._fields)
+        self.minutes.append(Minute(*map(known_median, figures)))
+        if len(self.minutes) > FIRST_MINUTES + LATEST_MINUTES:
+            del self.minutes[FIRST_MINUTES]
+
     def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
         known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]
         if len(known) < len(living) or not known or len({rank.host for rank in living}) > 1:
@@ -257,7 +321,9 @@ class Window:
         elif not self.memory or now_s - self.memory[-1].now_s >= MEMORY_EVERY_S:
             available_bytes = self._available_bytes()
             if available_bytes is not None:
-                self.memory.append(Memory(now_s, sum(known), available_bytes))
+                children = sum(rank.children_rss_bytes or 0 for rank in living)
+                blocks = sum(rank.python_blocks or 0 for rank in living)
+                self.memory.append(Memory(now_s, sum(known), available_bytes, children, blocks))
 
 
 def common(batches: Mapping[int, Mapping[Batch, int]]) -> list[Batch]:

@@ -63,7 +63,7 @@ def uses(*ranks: dict[str, object], **figures: object) -> list[Finding]:
         ),
     ],
 )
-def test_advice_on_ddp(use: dict[str, object], figures: dict[str, object], words: str) -> None:
+def test_advice_on_ddp(use, figures, words):
     [finding] = uses(use, use, **figures)
     assert (finding.id, finding.severity, finding.ranks) == ("ddp-advice", "info", (0, 1))
     assert words in finding.message
@@ -83,13 +83,11 @@ def test_advice_on_ddp(use: dict[str, object], figures: dict[str, object], words
         ({"syncs_per_step": 2.0}, None, {"loss_parts": 2, "losses": {"SGD 1": 1.0}}),  # a GAN
     ],
 )
-def test_advice_needs_a_reason(
-    use: dict[str, object], other: dict[str, object] | None, figures: dict[str, object]
-) -> None:
+def test_advice_needs_a_reason(use, other, figures):
     assert uses(use, use if other is None else other, **figures) == []
 
 
-def test_the_measured_advice_comes_first_without_the_wait_for_other_ranks() -> None:
+def test_the_measured_advice_comes_first_without_the_wait_for_other_ranks():
     use = {"finds_unused": True, "syncs_per_step": 2.0}
     [finding] = uses({**use, "exposed_s": 0.07}, {**use, "exposed_s": 0.002}, loss_parts=2)
     first, second = finding.message.split("; ")
@@ -103,7 +101,7 @@ def test_the_measured_advice_comes_first_without_the_wait_for_other_ranks() -> N
         ("zero_gradients", "info", "exactly 0"),
     ],
 )
-def test_a_training_that_learns_nothing(reason: str, severity: str, words: str) -> None:
+def test_a_training_that_learns_nothing(reason, severity, words):
     [finding] = found({"not_learning": reason})
     assert (finding.id, finding.severity) == ("not-learning", severity)
     assert words in finding.message and finding.evidence == {"steps": 500}
@@ -130,7 +128,7 @@ def evaluated(
     return found(*seconds)
 
 
-def test_a_validation_loss_that_rises_while_the_training_loss_falls() -> None:
+def test_a_validation_loss_that_rises_while_the_training_loss_falls():
     [finding] = evaluated(OVERFITS, name="Loss/validation")
     assert (finding.id, finding.severity) == ("overfitting", "info")
     assert finding.message.startswith("the Loss/validation has risen from 1.03 to 1.25 since step")
@@ -154,13 +152,11 @@ def test_a_validation_loss_that_rises_while_the_training_loss_falls() -> None:
         ),  # it had risen as much before
     ],
 )
-def test_other_validation_losses(
-    losses: Sequence[float], training: Sequence[float], name: str
-) -> None:
+def test_other_validation_losses(losses, training, name):
     assert evaluated(losses, training, name) == []
 
 
-def test_batches_of_one_evaluation_are_one_value() -> None:
+def test_batches_of_one_evaluation_are_one_value():
     seconds = [
         {
             "step": 100, "loss": FALLING[n], "loss_state": "ok",

@@ -77,7 +77,7 @@ def known_median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-MINUTE_S, FIRST_MINUTES, LATEST_MINUTES = 60.0, 5, 2
+MINUTE_S, FIRST_MINUTES, LATEST_MINUTES = 60.0, 6, 2
 LEAST_OF_MINUTE = 5
 """A minute with fewer stretches counts as a pause."""
 
@@ -162,12 +162,9 @@ class Window:
         """By rank, oldest first."""
         self.stretches: dict[int, deque[Stretch]] = {}
         """By rank, oldest first, as many of each."""
-        self.first_minutes: list[Minute] = []
-        """Of the attempt, without the very first."""
-        self.minutes: deque[Minute] = deque(maxlen=LATEST_MINUTES)
-        """The latest after those, oldest first."""
+        self.minutes: list[Minute] = []
+        """The FIRST_MINUTES of the attempt, and the LATEST_MINUTES."""
         self._minute_since_s: float | None = None
-        self._has_warmed_up = False
         self.gpus: dict[int, GpuSample] = {}
         """By rank, its own device."""
         self._counted: dict[int, tuple[int | None, dict[str, float | None]]] = {}
@@ -205,8 +202,7 @@ class Window:
             self.samples = {rank.rank: deque() for rank in living}
             self.stretches = {rank.rank: deque(maxlen=STRETCHES) for rank in living}
             self._counted = {}
-            self.first_minutes, self._minute_since_s, self._has_warmed_up = [], None, False
-            self.minutes.clear()
+            self.minutes, self._minute_since_s = [], None
             self.memory.clear()
         self.ranks, self.gpus = living, own_devices(living, snapshot.gpus)
         self._add_steps(now_s)
@@ -297,16 +293,10 @@ class Window:
         ]
         if any(len(parts) < LEAST_OF_MINUTE for parts in of_ranks):
             return
-        minute = Minute(
-            *(
-                known_median(typical(parts, figure) for parts in of_ranks)
-                for figure in Minute._fields
-            )
-        )
-        if self._has_warmed_up:
-            is_first = len(self.first_minutes) < FIRST_MINUTES
-            (self.first_minutes if is_first else self.minutes).append(minute)
-        self._has_warmed_up = True
+        figures = ([typical(parts, name) for parts in of_ranks] for name in Minute._fields)
+        self.minutes.append(Minute(*map(known_median, figures)))
+        if len(self.minutes) > FIRST_MINUTES + LATEST_MINUTES:
+            del self.minutes[FIRST_MINUTES]
 
     def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
         known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]

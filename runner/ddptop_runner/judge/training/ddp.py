@@ -56,13 +56,15 @@ def _pieces(ranks: Sequence[RankSample], uses: Sequence[DdpUse], share: float) -
             f"each step has {passes} backward passes, and each has an all-reduce: to accumulate "
             f"gradients, run all but the last in model.no_sync(){gain}"
         )
-    unused = {use.unused_bytes for use in uses if use.finds_unused and use.is_static}
-    if unused == {0} and all(use.finds_unused and use.is_static for use in uses):
+    unused = {use.unused_bytes for use in uses}
+    if len(unused) > 1 or not all(use.finds_unused and use.is_static for use in uses):
+        return
+    if unused == {0}:
         yield (
             f"find_unused_parameters=True has found none in {uses[0].iteration} iterations, but "
             "searches in each: leave it out"
         )
-    elif len(unused) == 1 and all(use.is_static for use in uses):
+    else:
         yield (
             f"the same {units.size(unused.pop())} of parameters are unused in each iteration: "
             "freeze them and leave out find_unused_parameters, or set static_graph=True"

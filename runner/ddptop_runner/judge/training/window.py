@@ -10,6 +10,8 @@ from typing import NamedTuple
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.judge.training.replicas import Replicas
+from ddptop_runner.judge.training.resume import Course
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample, Resources
 from ddptop_runner.model.words import ENDED
 
@@ -119,6 +121,10 @@ class Memory(NamedTuple):
     """Resident memory of the ranks and their loader workers."""
     available_bytes: int
     """What the machine has left."""
+    children_bytes: int
+    """The part of `used_bytes` that loader workers and other descendants have."""
+    python_blocks: int
+    """Blocks of memory that the ranks' Python objects have; 0 if unknown."""
 
 
 class Evaluation(NamedTuple):
@@ -185,6 +191,9 @@ class Window:
         """By rank, the hashes of this attempt's batches."""
         self.earlier: dict[int, dict[Batch, int]] = {}
         """The same of the attempt before."""
+        self.course, self.earlier_course = Course(), Course()
+        """Where the first rank of this attempt, and that of the one before, has been."""
+        self.replicas = Replicas()
 
     def update(self, snapshot: NodeSnapshot, now_s: float) -> None:
         """Add the ranks of a snapshot; `now_s` is a monotonic clock, in seconds."""
@@ -193,6 +202,8 @@ class Window:
             self.is_late = self.is_late and self.attempt is None
             self.attempt = snapshot.attempt
             self.earlier, self.batches = self.batches, {}
+            self.earlier_course, self.course = self.course, Course()
+            self.replicas = Replicas()
             self.first_losses, self.has_changed_loss = {}, set()
             self.workers = None
             self.evaluations, self._reports = {}, {}
@@ -206,6 +217,9 @@ class Window:
             self.memory.clear()
         self.ranks, self.gpus = living, own_devices(living, snapshot.gpus)
         self._add_steps(now_s)
+        self.replicas.add(living)
+        if living:
+            self.course.add(living[0])
         self._add_minute(now_s)
         for rank in living:
             self._add(rank, now_s)
@@ -307,7 +321,9 @@ class Window:
         elif not self.memory or now_s - self.memory[-1].now_s >= MEMORY_EVERY_S:
             available_bytes = self._available_bytes()
             if available_bytes is not None:
-                self.memory.append(Memory(now_s, sum(known), available_bytes))
+                children = sum(rank.children_rss_bytes or 0 for rank in living)
+                blocks = sum(rank.python_blocks or 0 for rank in living)
+                self.memory.append(Memory(now_s, sum(known), available_bytes, children, blocks))
 
 
 def common(batches: Mapping[int, Mapping[Batch, int]]) -> list[Batch]:

@@ -71,6 +71,9 @@ SICK = {
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
     "not-learning": "an optimizer with the parameters of another model: nothing is learned",
+    "diverged-weights": "one rank changes its weights, so it trains another model",
+    "resume-state": "a restart without the states of the optimizer and of the scheduler",
+    "data-replayed": "a restart that begins in the middle of an epoch with its first batches",
     "unused-parameters": "find_unused_parameters=True, but all parameters are used",
     "mismatch": "one rank enters a barrier, the others take the next step: the job hangs",
 }

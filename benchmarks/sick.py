@@ -45,7 +45,7 @@ def result_of(recording: Recording) -> Result:
     is_right = kind == "healthy" and bool(stepped)
     for row in rows:
         for id_, _, ranks, has_evidence in row.get("told", []):
-            if id_ not in named:
+            if id_ not in named and id_ != "hung":  # it follows a pause that was named
                 named[id_] = row["at_s"] - stepped[0] if stepped else 0.0
                 expected = [1] if kind in ONE_RANK else [0, 1]
                 is_figured = has_evidence or id_ == "stalled"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import lzma
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -225,7 +226,7 @@ def _path(name: str) -> list[str]:
 
 
 def snapshot_of(row: Mapping[str, Any]) -> NodeSnapshot:
-    """The snapshot of one second."""
+    """The snapshot of one second. Parts of ranks of which newer code requires more are unknown."""
     values: dict[str, Any] = {"seq": 0, "ranks": {}, "gpus": {}}
     for name, value in row.items():
         if value is not None:
@@ -236,7 +237,17 @@ def snapshot_of(row: Mapping[str, Any]) -> NodeSnapshot:
             inner[field] = value
     for group in ("ranks", "gpus"):
         values[group] = list(values[group].values())
-    return msgspec.convert(values, NodeSnapshot)
+    while True:
+        try:
+            return msgspec.convert(values, NodeSnapshot)
+        except msgspec.ValidationError as error:
+            lacks = LACKS.search(str(error))
+            if lacks is None:
+                raise
+            del values["ranks"][int(lacks[1])][lacks[2]]
+
+
+LACKS = re.compile(r"missing required field .*`\$\.ranks\[(\d+)\]\.(\w+)")
 
 
 class Replay:

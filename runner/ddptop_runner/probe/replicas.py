@@ -64,8 +64,11 @@ class Replicas:
         """Sum up the parameters; all are where the optimizers have left them."""
         self.is_due, torch, models = False, self._torch, self._living()
         steps, passes = self._record.steps, [self._parts.passes_of(one.logger) for one in models]
-        # in local SGD, and with some hooks, replicas differ between the steps that average them
-        if min(passes) < steps or any(one._comm_hooks for one in models) or not may_read(torch):
+        # in local SGD, and with some hooks, replicas differ between the steps that average them;
+        # in model.join(), ranks take different numbers of steps
+        if min(passes) < steps or not may_read(torch):
+            return
+        if any(one._comm_hooks or one._join_config.enable for one in models):
             return
         named = [
             (name, parameter)

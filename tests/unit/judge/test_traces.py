@@ -22,6 +22,7 @@ SAME_S = 5.0
 
 DESERVED_INFO = {
     ("accumulation", "ddp-advice"): "it accumulates gradients without no_sync",
+    ("trainer-evaluating", "ddp-advice"): "transformers searches for unused parameters by default",
 }
 """By trace and id, why a healthy training is still worth a word."""
 

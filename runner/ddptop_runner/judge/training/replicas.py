@@ -13,10 +13,18 @@ MAX_INCOMPLETE = 8
 """The latest looks that not all ranks have reported yet; they report only the last of theirs."""
 
 
+STEPS_APART, REPORTED_APART_S = 3, 0.5
+"""How far apart the steps of ranks in one snapshot are that train together: each reports its own
+at another time."""
+
+
 class Replicas:
     """What the looks at the weights of one attempt have shown."""
 
     def __init__(self) -> None:
+        self._is_uneven = False
+        """Whether ranks have taken more steps than others, as in `model.join()`: equal steps are
+        then not the same ones."""
         self._looks: dict[int, dict[int, WeightHashes]] = {}
         """By step and rank, those after `latest`."""
         self.latest: dict[int, WeightHashes] = {}
@@ -31,6 +39,11 @@ class Replicas:
     def add(self, ranks: Sequence[RankSample]) -> None:
         """Add what the living ranks have reported last."""
         if any(rank.weight_hashes is None or rank.ddp_world_size != len(ranks) for rank in ranks):
+            return
+        steps = [rank.step or 0 for rank in ranks]
+        reported = STEPS_APART + REPORTED_APART_S * max(rank.steps_per_s or 0.0 for rank in ranks)
+        self._is_uneven = self._is_uneven or max(steps) - min(steps) > reported
+        if self._is_uneven:
             return
         self.groups = next((rank.weight_groups for rank in ranks if rank.weight_groups), [])
         for rank in ranks:

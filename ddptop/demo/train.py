@@ -158,19 +158,6 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-@torch.no_grad()
-def write_text(model: GPT, start: bytes, length: int, device: torch.device) -> str:
-    """Continue `start`, drawing each byte from the 20 likeliest ones."""
-    drawn = torch.Generator(device="cpu").manual_seed(0)
-    tokens = torch.tensor([list(start)], device=device)
-    for _ in range(length):
-        logits = model(tokens[:, -model.context :])[0, -1].float().cpu()
-        values, choices = logits.topk(20)
-        pick = torch.multinomial((values / 0.7).softmax(0), 1, generator=drawn)
-        tokens = torch.cat([tokens, choices[pick].to(device)[None]], dim=1)
-    return bytes(tokens[0].tolist()).decode(errors="replace")
-
-
 # --- checkpoint ------------------------------------------------------------------------------
 
 
@@ -262,7 +249,7 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
         step = load_checkpoint(file, size, model, optimizer)
         log(f"resumed from {file} at step {step}")
         if step >= size.steps:
-            log("training is complete; generating sample text only (--no-resume starts over)")
+            log("training is complete (--no-resume starts over)")
     if rank == 0:
         count = sum(parameter.numel() for parameter in model.parameters())
         log(
@@ -273,6 +260,7 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
     faults = None
     if options.fault or options.fault_file:
         faults = importlib.import_module("misbehave").Faults(options, rank)
+
     record = None
     if options.record:
         options.record.mkdir(parents=True, exist_ok=True)
@@ -316,9 +304,6 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
         if rank == 0 and due and all(p.isfinite().all() for p in model.parameters()):
             save_checkpoint(file, step, size, model, optimizer)
             log(f"step {step}/{size.steps} saved {file}")
-
-    if rank == 0:
-        log("--- sample output ---\n" + write_text(model, b"def main(", 300, device))
 
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, Size]:

@@ -26,11 +26,6 @@ def event_row(event: Event) -> dict[str, Span]:
     }
 
 
-def same(row: Mapping[str, Span], other: Mapping[str, Span] | None) -> bool:
-    """Whether two rows have the same cells."""
-    return other is not None and dict(row) == dict(other)
-
-
 REPEATED = ("hang_suspected", "checkpoint_asked")
 """Event types that count as repeated, whatever they say."""
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -260,11 +260,11 @@ FEW_STEPS = 10
 """A run of fewer steps is not offered before longer ones of the same script."""
 
 
-def companions(jobs: Iterable[Job], first: str, preferred: Collection[str] = ()) -> list[Job]:
+def companions(jobs: Iterable[Job], first: str) -> list[Job]:
     """Jobs that `first` can be compared with, the best choice first.
 
-    The preferred ones come first, then those with its script, longer runs before those of a few
-    steps, and newer ones before older ones.
+    Those with its script come first, then longer runs before those of a few steps, and newer ones
+    before older ones.
     """
     own = [job for job in jobs if not job.is_foreign]
     mine = next((job for job in own if job.name == first), None)
@@ -272,7 +272,6 @@ def companions(jobs: Iterable[Job], first: str, preferred: Collection[str] = ())
     others.sort(key=lambda job: job.created_at, reverse=True)
     others.sort(key=_is_short)
     others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
-    others.sort(key=lambda job: job.name not in preferred)
     return others
 
 

@@ -136,6 +136,11 @@ MOVING = (
     _move("choose", "enter", "Open", "open the item under the cursor", "choose"),
 )
 """Actions of widgets that have a cursor or scroll."""
+ACROSS = (
+    _move("left", "←", "Left", "move left, or scroll long lines", "across(-1)"),
+    _move("right", "→", "Right", "move right, or scroll long lines", "across(1)"),
+)
+"""Actions of widgets that also move sideways."""
 
 CHART_MODE = replace(_chart("mode", "a", "Chart", "show the median, all ranks, or one rank"),
                      bar=True)
@@ -281,8 +286,9 @@ SCREENS: dict[str, tuple[Key, ...]] = {
 """The actions of each screen, by its title in the help; the key bar shows them in this order."""
 # fmt: on
 
+ON_EVERY_SCREEN = (*MOVING, *ACROSS, *EVERYWHERE)
 ANYWHERE = "every screen"
-TABLES = {**SCREENS, ANYWHERE: (*MOVING, *EVERYWHERE)}
+TABLES = {**SCREENS, ANYWHERE: ON_EVERY_SCREEN}
 
 BY_ID: dict[str, Key] = {
     action.id: action for table in reversed(TABLES.values()) for action in table

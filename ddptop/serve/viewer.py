@@ -19,11 +19,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, when Textual is imported
     gc.disable()  # until the first frame: it would take a tenth of that time in vain
-    from ddptop.serve.driver import TabDriver
-
-    del os.environ["TEXTUAL_COLOR_SYSTEM"]  # must not be passed on to jobs launched from here
     from ddptop.tui.app import app_with
     from ddptop.tui.settings import read_settings
+    from ddptop.tui.textual_gaps import TabDriver
+
+    del os.environ["TEXTUAL_COLOR_SYSTEM"]  # must not be passed on to jobs launched from here
 
     settings = read_settings()
     letters = "utf-8" if settings.interface.ascii is True else None

@@ -8,7 +8,6 @@ import ctypes
 import datetime as dt
 import gc
 import os
-import select
 import shutil
 import signal
 import threading
@@ -28,7 +27,7 @@ from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
 from ddptop.sources.overview import read_machine
-from ddptop.sources.query import Answer, Answered, Devices, Look, Query
+from ddptop.sources.query import Answer, Answered, Devices, Query
 from ddptop.tui import messages, operations
 from ddptop.tui.ascii import Filters
 from ddptop.tui.keymap import bindings, for_textual
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 
 
 TICK_S = 1.0
-CHECK_TERMINAL_S = 5.0
-"""How often to check the terminal, although it reports hang-ups and sizes itself."""
+CHECK_TERMINAL_S = 1.0
+"""How often to check whether the terminal is still there, and its size."""
 LEAVE_S = 2.0
 """How long Textual may take to exit once the terminal is gone."""
 
@@ -59,14 +58,6 @@ class ShowsDevices(Protocol):
 
     def show_devices(self, devices: Devices) -> None:
         """Show the current devices."""
-
-
-@runtime_checkable
-class LooksAgain(Protocol):
-    """A dialog whose text is rebuilt after each poll."""
-
-    def look_again(self, look: Look) -> None:
-        """Rebuild the text."""
 
 
 def _commands() -> type[Provider]:
@@ -147,7 +138,6 @@ class DdptopApp(QuietApp):
         self._greet()
         if _is_terminal():  # a terminal that never existed cannot hang up
             self.set_interval(CHECK_TERMINAL_S, self._check_terminal)
-            _watch_for_hang_up(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
 
@@ -157,23 +147,17 @@ class DdptopApp(QuietApp):
         await self.collector.devices.close()
 
     def _check_terminal(self) -> None:
-        self._leave_with_terminal()
-        self._follow_size()
+        """Leave with the terminal, or correct Textual's size of it if it is outdated.
 
-    def _leave_with_terminal(self) -> None:
+        If a SIGWINCH arrives while Textual handles another one, Textual handles the newer first and
+        keeps the older size.
+        """
         if not _is_terminal():
             if not self.is_headless:  # Textual may not finish its own shutdown
                 timer = threading.Timer(LEAVE_S, os._exit, (1,))
                 timer.daemon = True
                 timer.start()
             self.exit(return_code=1)
-
-    def _follow_size(self) -> None:
-        """Correct Textual's terminal size if it is outdated.
-
-        If a SIGWINCH arrives while Textual handles another one, Textual handles the newer first and
-        keeps the older size.
-        """
         size = Size(*shutil.get_terminal_size((0, 0)))
         if (
             size and size != self.size and not self.supports_smooth_scrolling
@@ -185,7 +169,7 @@ class DdptopApp(QuietApp):
     def _take_settings(self) -> None:
         use(self._settings.keys)
         self.animation_level = "none"
-        for theme in (*OWN, *self._settings.themes):
+        for theme in OWN:
             self.register_theme(theme)
         self.theme = self._settings.theme(self._memory)
         self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
@@ -263,8 +247,6 @@ class DdptopApp(QuietApp):
             self.call_after_refresh(self._drawn)
         if isinstance(self.screen, ShowsDevices) and answer.query.devices:
             self.screen.show_devices(answer.look.devices)
-        if isinstance(self.screen, LooksAgain):
-            self.screen.look_again(answer.look)
 
     def _drawn(self) -> None:
         """Do what had to wait for the first frame."""
@@ -392,19 +374,6 @@ def _is_terminal() -> bool:
         return False
 
 
-def _watch_for_hang_up(loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:
-    """Call `gone` in the loop when the terminal hangs up."""
-
-    def wait() -> None:
-        poll = select.poll()
-        poll.register(0, 0)  # no events, only hang-ups and errors
-        poll.poll()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the app is exiting
-            loop.call_soon_threadsafe(gone)
-
-    threading.Thread(target=wait, name="hang-up", daemon=True).start()
-
-
 def give_back() -> None:
     """Return free memory to the system: glibc keeps some per thread, 4 MiB after a day.
 
@@ -425,8 +394,6 @@ def app_with(
 ) -> DdptopApp:
     """Create the app with the user's settings, for a terminal or a browser tab.
 
-    Without a job or message it opens on the screen that the settings name.
-
     Args:
         settings: the settings file.
         job: the name of one of ddptop's own jobs to open on.
@@ -435,9 +402,6 @@ def app_with(
         opening: the message that opens another screen first, such as a comparison.
         letters: if set, only ASCII is drawn, and letters that this encoding can write.
     """
-    is_free = job is None and watched is None and opening is None
-    if is_free and settings.interface.first == "devices":
-        opening = messages.ScreenWanted("devices")
     return DdptopApp(
         job,
         watched=watched,

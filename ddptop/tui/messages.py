@@ -66,12 +66,3 @@ class CommandDone(Message):
         """
         super().__init__()
         self.text, self.error, self.ended, self.job = text, error, ended, job
-
-
-class JobLaunched(Message):
-    """A launch or relaunch finished or failed."""
-
-    def __init__(self, job: str | None, error: str | None = None) -> None:
-        """`job` is the new job's name; None if it failed with the error, which is one line."""
-        super().__init__()
-        self.job, self.error = job, error

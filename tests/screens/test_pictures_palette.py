@@ -31,7 +31,7 @@ def test_what_can_be_done_with_a_rank(
         palette.query_one(Input).cursor_blink = False
         await pilot.press(*"rank5")
         commands = palette.query_one(CommandList)
-        await until(pilot, lambda: commands.option_count == 2, "its screen and its log")
+        await until(pilot, lambda: commands.option_count == 1, "its screen")
         await pilot.pause()
 
     assert snap_compare(make_app(), terminal_size=size, run_before=prepare)

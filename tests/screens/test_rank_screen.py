@@ -16,7 +16,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.rank import RankScreen
 from tests.support import fake_foreign, fake_home, fake_ranks
-from tests.support.driving import look, settle, shown, until
+from tests.support.driving import look, running, settle, shown, until
 from textual.screen import Screen
 
 MakeApp = Callable[..., DdptopApp]
@@ -30,9 +30,7 @@ async def test_what_it_says_of_a_slow_rank_and_where_its_keys_lead(
     frozen: Path, make_app: MakeApp
 ) -> None:
     fake_ranks.in_parts(frozen)
-    app = make_app("llama-ft")
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    async with running(make_app("llama-ft"), (200, 60)) as (app, pilot):
         assert "5 ▲ slow +42%" in shown(app), "its steps take no longer than the others'"
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
@@ -83,9 +81,7 @@ async def test_o_goes_past_the_job_to_all_jobs(
     key: str, screen: type[Screen[None]], frozen: Path, make_app: MakeApp
 ) -> None:
     fake_ranks.in_parts(frozen)
-    app = make_app("llama-ft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app("llama-ft")) as (app, pilot):
         await pilot.press(key)
         await until(pilot, lambda: isinstance(app.screen, screen))
         await pilot.press("o")
@@ -135,9 +131,7 @@ async def test_a_rank_of_a_job_that_ddptop_did_not_start(
     held_gpus: Path, make_app: MakeApp
 ) -> None:
     view = fake_foreign.with_findings()
-    app = make_app(watched=view.foreign)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app(watched=view.foreign)) as (app, pilot):
         await pilot.press("g", "right", "right", "enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)

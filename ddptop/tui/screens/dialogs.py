@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
-
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -12,7 +9,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ddptop.job.keys import EVIDENCE, EXIT, FINDINGS, HELP, MOVING, STACKS, UNSEEN, with_keys
-from ddptop.sources.query import Look
 from ddptop.style import cells_of
 from ddptop.tui.keymap import bindings, help_hint
 
@@ -92,11 +88,9 @@ class SectionsScreen(PagerScreen):
         title: str,
         hint: str,
         sections: list[tuple[str, str]] | None = None,
-        look: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None,
     ) -> None:
-        """Show sections; None: they arrive later. `look` rebuilds them after each poll."""
+        """Show sections; None: they arrive later."""
         super().__init__()
-        self._look = look
         self._title, self._hint, self._sections = title, hint, sections
 
     def compose(self) -> ComposeResult:
@@ -111,19 +105,6 @@ class SectionsScreen(PagerScreen):
         """Show the sections, if they are known."""
         if self._sections is not None:
             self._fill(self._sections)
-
-    def look_again(self, look: Look) -> None:
-        """Update hint and sections; keeps the scroll position."""
-        if self._look is None or not self.is_mounted:
-            return
-        self._hint, sections = self._look(look)
-        self._hint_at_more()
-        if [text for _, text in sections] != [text for _, text in self._sections or []]:
-            self.show(sections)
-        elif sections != self._sections:
-            for head, (heading, _) in zip(self.query(".head"), sections, strict=False):
-                cast(Static, head).update(heading)
-        self._sections = sections
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the text, and on how to scroll it."""

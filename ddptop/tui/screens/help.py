@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -13,23 +12,14 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input
 
+from ddptop.job.help import about
 from ddptop.job.help import sections as term_sections
-from ddptop.job.keys import EVERYWHERE, HELP, MOVING, SCREENS, Key
-from ddptop.style import Line, Span, fit, line, pad, plain, rule, wrap
+from ddptop.job.keys import HELP, ON_EVERY_SCREEN, SCREENS, Key
+from ddptop.style import Line, Span, line, pad, plain, rule, wrap
 from ddptop.tui.keymap import bindings
-from ddptop.tui.screens.base import HORIZONTAL, MonitorScreen
+from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.dialogs import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
-
-MOUSE = (
-    (
-        "click",
-        "select a row or page, or press a key in the bottom bar; click a selected row to open it",
-    ),
-    ("wheel", "scroll; over a chart, zoom at the pointer"),
-    ("hover", "show what a key in the bottom bar does"),
-    ("tab", "move to the next panel, such as events or log, to scroll it"),
-)
 
 UNDER_CURSOR = "under the cursor"
 IN_DIALOG = "this dialog"
@@ -37,8 +27,6 @@ IN_DIALOG = "this dialog"
 KEY_CELLS, NAME_CELLS, WORD_CELLS = 10, 16, 15
 ROOMY_CELLS = 60
 """From this width on, action names have their own column."""
-WIDE_CELLS, BETWEEN_CELLS = 140, 4
-"""From this width on, keys are on the left, and what is under the cursor and terms on the right."""
 
 
 @runtime_checkable
@@ -49,46 +37,40 @@ class Explained(Protocol):
         """(heading, text) pairs."""
 
 
-def help_columns(
+def help_lines(
     cells: int,
     explained: Sequence[tuple[str, str]] = (),
     here: str | None = None,
     what: str = UNDER_CURSOR,
-) -> list[list[Line]]:
-    """The help text in one column, or in two if there is room.
+) -> list[Line]:
+    """The help text.
 
     Args:
-        cells: the width of all columns.
+        cells: the width of a line.
         explained: (heading, text) pairs on the item under the cursor.
         here: the title of the screen below, whose keys come first.
         what: the heading above `explained`.
     """
-    is_wide = cells >= WIDE_CELLS
-    if is_wide:
-        cells = (cells - BETWEEN_CELLS) // 2
-    keys: list[Line] = []
+    lines: list[Line] = []
     others = [title for title in SCREENS if title != here]
     if here is not None:
-        keys = _table(f"keys on this screen: {here}", SCREENS[here], cells)
-    about: list[Line] = []
+        lines = _table(f"keys on this screen: {here}", SCREENS[here], cells)
     if explained:
-        about = [(), rule(what, cells)]
+        lines += [(), rule(what, cells)]
         for heading, text in explained:
-            about.append(line(" ", (heading, "strong")))
-            about += [line("   ", part) for part in wrap(text, cells - 4, 99)]
-    more = _table("keys on every screen", (*MOVING, *EVERYWHERE), cells)
-    more += [(), rule("mouse and panels", cells)]
-    for head, text in MOUSE:
-        more += _entry([(head, "busy", KEY_CELLS)], text, cells)
+            lines.append(line(" ", (heading, "strong")))
+            lines += [line("   ", part) for part in wrap(text, cells - 4, 99)]
+    lines += _table("keys on every screen", ON_EVERY_SCREEN, cells)
+    lines += [(), rule("mouse and panels", cells)]
+    for head, text in about("mouse"):
+        lines += _entry([(head, "busy", KEY_CELLS)], text, cells)
     for title in others:
-        more += _table(f"keys: {title}" if here is not None else title, SCREENS[title], cells)
-    terms: list[Line] = []
+        lines += _table(f"keys: {title}" if here is not None else title, SCREENS[title], cells)
     for heading, words in term_sections().items():
-        terms += [(), rule(f"terms: {heading}", cells)]
+        lines += [(), rule(f"terms: {heading}", cells)]
         for word, meaning in words:
-            terms += _entry([(word, "strong", WORD_CELLS)], meaning, cells)
-    columns = [keys + more, about + terms] if is_wide else [keys + about + more + terms]
-    return [column[1:] for column in columns]
+            lines += _entry([(word, "strong", WORD_CELLS)], meaning, cells)
+    return lines[1:]
 
 
 def _table(title: str, actions: Sequence[Key], cells: int) -> list[Line]:
@@ -162,7 +144,6 @@ class _HelpText(LinesView):
     def __init__(self, explained: list[tuple[str, str]], here: str | None, what: str) -> None:
         super().__init__()
         self._help_parts = explained, here, what
-        self._columns: tuple[int, list[list[Line]]] = (0, [])
         self._query = ""
 
     def find(self, query: str) -> None:
@@ -171,23 +152,14 @@ class _HelpText(LinesView):
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        if self._columns[0] != width:
-            self._columns = width, help_columns(width, *self._help_parts)
-        columns = self._columns[1]
+        lines = help_lines(width, *self._help_parts)
         if self._query:
-            columns = [matching(column, self._query) for column in columns]
-        if not any(columns):
-            columns = [[line((f" no entry contains {self._query}", "dim"))]]
-        lines = columns[0]
-        if len(columns) > 1:
-            left = (width - BETWEEN_CELLS) // 2 + BETWEEN_CELLS
-            pairs = itertools.zip_longest(*columns, fillvalue=())
-            lines = [(*fit(one, left), *other) for one, other in pairs]
-        self.styles.height = len(lines)
-        return lines
+            lines = matching(lines, self._query)
+        self.styles.height = len(lines) or 1
+        return lines or [line((f" no entry contains {self._query}", "dim"))]
 
     def on_mount(self) -> None:
-        self.styles.height = sum(map(len, help_columns(72, *self._help_parts)))
+        self.styles.height = len(help_lines(72, *self._help_parts))
 
 
 class HelpScreen(PagerScreen):
@@ -200,10 +172,8 @@ class HelpScreen(PagerScreen):
         border: round $panel; border-title-color: $secondary; border-subtitle-color: $secondary;
         padding: 0 2; scrollbar-size: 1 1;
     }
-    HelpScreen.-wide > VerticalScroll { width: 170; }
     """
 
-    HORIZONTAL_BREAKPOINTS = HORIZONTAL
     AUTO_FOCUS = ""  # until somebody types
     BINDINGS = [
         Binding("q,escape", "close", "Close", id="help.close"),

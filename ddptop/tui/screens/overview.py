@@ -185,15 +185,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             return
         if (view := self.own_target("history")) is None:
             return
-        pair = tuple(dict.fromkeys([*self.jobs.marked, view.name]))
-        others = [job for job in self.jobs.own_matches if job not in pair]
-        if len(pair) < 2 and self.jobs.filter and not others:
-            self.notify(
-                "no other job matches the filter; clear it, or mark the jobs to compare",
-                severity="warning",
-            )
-        else:
-            self.open("compare", pair, tuple(others) if self.jobs.filter else ())
+        self.open("compare", tuple(dict.fromkeys([*self.jobs.marked, view.name])))
 
     def action_devices(self) -> None:
         """Open the device screen."""
@@ -233,7 +225,6 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             None if view is None else view.is_live,
             foreign=view is not None and view.is_foreign,
             readonly=self.readonly,
-            cost=self.cost(self.answer.look) if self.answer is not None else ("", ""),
         )
 
     @on(Table.Chosen, "#jobs")

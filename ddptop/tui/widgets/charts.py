@@ -249,19 +249,6 @@ class ChartWidget(DraggedView, can_focus=True):
         """Zoom out around the pointer."""
         self._wheel(event, -1)
 
-    def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
-        """Pan left."""
-        self._sideways(event, -1)
-
-    def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
-        """Pan right."""
-        self._sideways(event, 1)
-
-    def _sideways(self, event: events.MouseEvent, direction: int) -> None:
-        if self._cell(event.x) is not None:
-            event.stop()
-            self.pan(direction)
-
     def _wheel(self, event: events.MouseEvent, direction: int) -> None:
         if self.area is not None and (cell := self._cell(event.x)) is not None:
             event.stop()

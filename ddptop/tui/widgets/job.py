@@ -138,18 +138,14 @@ class EventsTable(Table):
     def __init__(self) -> None:
         super().__init__("events", COLUMNS, empty="no events yet", id="events")
         self._shown: Sequence[Event] = ()
+        self._follows_first = True
 
     def show(self, events: Sequence[Event]) -> None:
         """Show the events, latest first."""
         if events == self._shown:
             return
-        stayed_at_top = self.cursor_key is None or (
-            bool(self._shown) and self.cursor_key == str(self._shown[0].seq)
-        )
         self._shown = events
         self.set_rows([(str(event.seq), event_row(event)) for event in events])
-        if events and stayed_at_top:
-            self.move_to(str(events[0].seq))
 
 
 SENTENCE_ROWS = 2

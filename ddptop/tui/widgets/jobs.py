@@ -6,13 +6,12 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from textual import events, on
+from textual import events
 
 from ddptop.draw.panels import damaged_line, unreadable_line
 from ddptop.job.figures import fit_columns
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
-    ORDER_OF_COLUMN,
     Subject,
     by_text,
     columns_for,
@@ -171,11 +170,6 @@ class JobsTable(Table):
         return len(self._ranked)
 
     @property
-    def own_matches(self) -> list[str]:
-        """Names of the jobs that ddptop started and that match the filter."""
-        return [one.job.name for one in self._ranked if not one.job.is_foreign]
-
-    @property
     def known(self) -> int:
         """How many jobs there are."""
         return len(self._views)
@@ -208,12 +202,6 @@ class JobsTable(Table):
     def foot(self, width: int) -> Line:
         """The count of processes that may be training but cannot be inspected."""
         return damaged_line(self._damaged, width) or unreadable_line(self._unreadable, width)
-
-    @on(Table.HeadPicked)
-    def _sort_by(self, event: Table.HeadPicked) -> None:
-        event.stop()
-        if (order := ORDER_OF_COLUMN.get(event.key)) is not None:
-            self.sort(order)
 
     def _matches(self, one: Attention) -> bool:
         if not self.filter:

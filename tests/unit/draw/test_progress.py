@@ -50,12 +50,6 @@ def with_progress(told: Progress) -> Job:
     return record.foreign_job(view_of(job, ranks, gpus, output="/home/root/run.log", progress=told))
 
 
-def test_a_run_whose_total_is_known() -> None:
-    far = header(RUN, step=12_345)[1]
-    assert far.startswith(" progress  step 12,339 / 50,000  ━")
-    assert far.endswith("  24.7%   ETA 3h 27m   elapsed 1h 12m")
-
-
 def test_epochs_have_their_place_behind_the_bar() -> None:
     far = header(EPOCH, step=130)[1]
     assert " step 130  ━" in far

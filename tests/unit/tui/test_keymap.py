@@ -113,7 +113,7 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
         ({"zzz": "s"}, '"zzz" is not an action; see ddptop keys'),
         ({"job.stop": "entr"}, '"job.stop": "entr" is not a key; did you mean "enter"?'),
         ({"job.stop": "§§§"}, '"job.stop": "§§§" is not a key; use "s", "S", "ctrl+s", or "f5"'),
-        ({"job.stop": 3}, '"job.stop" = 3 is not a key; use "s" or ["s", "ctrl+s"]'),
+        ({"job.stop": 3}, '"job.stop" is not a key; use "s" or ["s", "ctrl+s"]'),
         (
             {"job.stop": "ctrl+i"},
             '"job.stop": "ctrl+i" cannot be remapped: terminals send it as tab',

@@ -162,7 +162,7 @@ class GPT(nn.Module):
 
 
 def save_checkpoint(
-    file: Path, step: int, size: Size, model: nn.Module, optimizer: torch.optim.Optimizer
+    file: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Replace the checkpoint as a whole: a crash leaves the old one or the new one.
 
@@ -170,7 +170,6 @@ def save_checkpoint(
     """
     state = {
         "step": step,
-        "size": asdict(size),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
@@ -183,17 +182,9 @@ def save_checkpoint(
     temporary.replace(file)
 
 
-def load_checkpoint(
-    file: Path, size: Size, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> int:
+def load_checkpoint(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Take up the checkpoint's state and return its step."""
     state = torch.load(file, map_location="cpu", weights_only=True)
-    for name in ("layers", "width", "context"):
-        if state["size"][name] != getattr(size, name):
-            raise SystemExit(
-                f"{file} was saved with --{name} {state['size'][name]}, not "
-                f"{getattr(size, name)}; use a different --out or pass --no-resume"
-            )
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])
@@ -246,7 +237,7 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
 
     step, file = 0, options.out / "checkpoint.pt"
     if options.resume and file.exists():
-        step = load_checkpoint(file, size, model, optimizer)
+        step = load_checkpoint(file, model, optimizer)
         log(f"resumed from {file} at step {step}")
         if step >= size.steps:
             log("training is complete (--no-resume starts over)")
@@ -302,7 +293,7 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
                 log(f"step {step}/{size.steps} validation loss {validation_loss:.4f}")
         due = step % options.save_every == 0 or step == size.steps
         if rank == 0 and due and all(p.isfinite().all() for p in model.parameters()):
-            save_checkpoint(file, step, size, model, optimizer)
+            save_checkpoint(file, step, model, optimizer)
             log(f"step {step}/{size.steps} saved {file}")
 
 

@@ -63,11 +63,6 @@ class FoldedEvents(msgspec.Struct, frozen=True):
         return sorted({event.rank for event in self.events if event.rank is not None})
 
     @property
-    def evidence(self) -> str | None:
-        """The path of the first saved evidence, if any."""
-        return next((event.evidence for event in self.events if event.evidence), None)
-
-    @property
     def message(self) -> str:
         """What happened, in one sentence for all of the events."""
         first, last, number = self.events[0], self.events[-1], len(self.events)

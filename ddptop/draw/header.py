@@ -95,17 +95,6 @@ def header_lines(
     return [fit((*question(name, cells), *row), cells) for name, row in rows[:most]]
 
 
-def gone_lines(seen_at: dt.datetime | None, cells: int) -> list[Line]:
-    """For a job that no longer exists: when it was last seen."""
-    parts = [line(("? gone", "bad")), line(("the job no longer exists", "strong"))]
-    head = question("status", cells)
-    if seen_at is None:
-        return [fit((*head, *join(parts)), cells)]
-    parts.append(field("last seen", f"{seen_at.astimezone():%H:%M:%S}"))
-    below = line(*question("", cells), ("the values below are from that time", "dim"))
-    return [fit((*head, *join(parts)), cells), fit(below, cells)]
-
-
 def question(name: str, cells: int) -> Line:
     """The label in front of a row, if there is room."""
     return line((f" {name:<9} ", "title")) if cells >= LABELED else line(" ")

@@ -22,14 +22,14 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.geometry import Size
 
-from ddptop.job.keys import EVERYWHERE, HELP, PALETTE, key, use
+from ddptop.job.keys import EVERYWHERE, key, use
 from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
 from ddptop.sources.overview import read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Query
 from ddptop.tui import messages, operations
-from ddptop.tui.ascii import Filters
+from ddptop.tui.ascii import filters
 from ddptop.tui.keymap import bindings, for_textual
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.settings import Memory, Settings, recall, remember
@@ -111,7 +111,7 @@ class DdptopApp(QuietApp):
         self._settings = settings or Settings()
         self._memory = memory or Memory()
         self._remember = remember
-        self._outgoing = Filters(letters)
+        self._letters = letters
         self._take_settings()
         self._readonly = readonly
         self._first = opening
@@ -135,7 +135,7 @@ class DdptopApp(QuietApp):
         self.collector.start(loop)
         if self._tick_s is not None:
             self.set_interval(self._tick_s, self.collector.ask)
-        self._greet()
+        self._report_settings()
         if _is_terminal():  # a terminal that never existed cannot hang up
             self.set_interval(CHECK_TERMINAL_S, self._check_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
@@ -177,32 +177,24 @@ class DdptopApp(QuietApp):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Remove control characters, and use only colors and glyphs that the terminal has."""
-        return self._outgoing.around(super().get_line_filters(), no_color=self.no_color)
+        return filters(super().get_line_filters(), self._letters, no_color=self.no_color)
 
-    def _greet(self) -> None:
-        """Report errors in the settings; on the first start, show how to get help."""
+    def _report_settings(self) -> None:
+        """Report errors in the settings, and remember themes from now on."""
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
         if self._settings.problems:
             first, *others = self._settings.problems
             more = f"\nand {len(others)} more; run ddptop keys to list them" if others else ""
             text = f"{first}{more}"
             self.notify(text, title="settings", severity="warning", timeout=12, markup=False)
-        if self._remember is not None and not self._memory.greeted:
-            hint = f"{HELP.short} help · {PALETTE.short} commands"
-            self.notify(hint, markup=False, timeout=12)
-            self._keep(greeted=True)
 
     def _theme_chosen(self, theme: Theme) -> None:
         """Remember a theme chosen in the palette for the next start."""
         self.set_class(STRONG in theme.variables, "-strong-contrast")
         if theme.name != self._settings.theme(self._memory):
-            self._keep(theme=theme.name, asked=self._settings.interface.theme)
-
-    def _keep(self, **changes: str | bool | None) -> None:
-        """Remember something for the next start."""
-        self._memory = replace(self._memory, **changes)
-        if self._remember is not None:
-            self._remember(self._memory)
+            self._memory = Memory(theme=theme.name)
+            if self._remember is not None:
+                self._remember(self._memory)
 
     def action_refuse_suspending(self) -> None:
         """Refuse to suspend where that would leave the terminal in raw mode."""
@@ -216,12 +208,6 @@ class DdptopApp(QuietApp):
             self.clear_notifications()  # one notification is enough
             self.notify(f"read-only: {what} is disabled", severity="warning", markup=False)
         return self._readonly
-
-    # --- operations on jobs ----------------------------------------------------------------------
-
-    def on_command_done(self, message: messages.CommandDone) -> None:
-        """Report the result and refresh."""
-        operations.done(self, message)
 
     # --- data ------------------------------------------------------------------------------------
 

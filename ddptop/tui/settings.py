@@ -11,7 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -45,12 +45,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The state file's content."""
 
     schema: int = SCHEMA
-    greeted: bool = False
-    """Whether the hint of the first start was shown."""
     theme: str | None = None
     """The theme chosen in the palette."""
-    asked: str | None = None
-    """The theme in the settings at that time; a different one there now takes precedence."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -63,13 +59,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Errors, one line each, with file, section, key, and remedy."""
 
     def theme(self, memory: Memory) -> str:
-        """The theme at startup: the one chosen in the palette, unless the settings changed since.
-
-        Args:
-            memory: what earlier runs remembered.
-        """
-        chosen = memory.theme if memory.asked == self.interface.theme else None
-        names = (name for name in (chosen, self.interface.theme) if name in THEMES)
+        """The theme at startup: that of the file, or else the one last chosen in the palette."""
+        names = (name for name in (self.interface.theme, memory.theme) if name in THEMES)
         return next(names, DARK.name)
 
 
@@ -112,13 +103,6 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
     return Settings(interface, keys, tuple(problems))
 
 
-def _section(given: object, file: str, name: str, problems: list[str]) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        return given
-    problems.append(f"{file}: {name} is not a section; write [{name}]")
-    return {}
-
-
 # --- keys -----------------------------------------------------------------------------------------
 
 
@@ -129,7 +113,10 @@ def _keys(given: object, file: str, problems: list[str]) -> dict[str, tuple[str,
     """
     where = f"{file}, [keys]"
     chosen: dict[str, tuple[str, ...]] = {}
-    for name, value in _section(given, file, "keys", problems).items():
+    if not isinstance(given, Mapping):
+        problems.append(f"{file}: keys is not a section; write [keys]")
+        return chosen
+    for name, value in given.items():
         if name not in BY_ID:
             remedy = did_you_mean(name, BY_ID) or "; see ddptop keys"
             problems.append(f'{where}: "{name}" is not an action{remedy}')
@@ -138,9 +125,7 @@ def _keys(given: object, file: str, problems: list[str]) -> dict[str, tuple[str,
             texts = msgspec.convert([value] if isinstance(value, str) else value, list[str])
             chosen[name] = tuple(dict.fromkeys(_key(text) for text in texts if text))
         except msgspec.ValidationError:
-            problems.append(
-                f'{where}: "{name}" is not a key; use "s" or ["s", "ctrl+s"]'
-            )
+            problems.append(f'{where}: "{name}" is not a key; use "s" or ["s", "ctrl+s"]')
         except ValueError as error:
             problems.append(f'{where}: "{name}": {error}')
     while clash := _clash(chosen):

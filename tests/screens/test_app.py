@@ -38,9 +38,7 @@ class TestOverview:
         assert JobsTable().empty.startswith("looking for jobs")
 
     async def test_without_jobs_it_says_what_to_do(self, frozen: Path, make_app: MakeApp) -> None:
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, _):
             assert "no jobs yet" in shown(app)
             assert "ddptop launch --gpus 0-3 train.py" in shown(app)
             assert "libnvidia-ml.so.1 not found" in shown(app)
@@ -48,9 +46,7 @@ class TestOverview:
     async def test_the_cursor_stays_on_its_job(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.two_cpu_ranks(frozen)
         fake_home.finished_job(frozen)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             await pilot.press("j")
             assert app.screen.jobs.cursor_key == "resnet-a"
             fake_home.failed_job(frozen)  # comes in between
@@ -63,9 +59,7 @@ class TestOverview:
         fake_home.two_cpu_ranks(frozen)
         broken = fake_home.finished_job(frozen)
         broken.spec_file.write_text("{")
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, _):
             assert "mlp-cpu" in shown(app)
             assert "be read: resnet-a" in shown(app)
             assert app.screen.jobs.cursor_key == "mlp-cpu"
@@ -87,9 +81,7 @@ class TestLaunch:
 
         monkeypatch.setattr(launching, "launch", launch)
         monkeypatch.setattr(hardware, "exists", lambda: True)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
             await look(pilot, 2)
@@ -115,9 +107,7 @@ class TestLaunch:
     async def test_free_devices_are_chosen_and_space_changes_that(
         self, eight_gpus: Path, make_app: MakeApp
     ) -> None:
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await look(pilot)
+        async with running(make_app()) as (app, pilot):
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
             choice = app.screen.query_one(GpuChoice)
@@ -182,9 +172,7 @@ class TestProgram:
     async def test_a_defect_of_the_collector_ends_the_program_with_words(
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             monkeypatch.setattr(app.collector, "answer", lambda query: 1 / 0)
             app.collector.ask()
             await until(pilot, lambda: app._exit)
@@ -197,9 +185,7 @@ class TestProgram:
 
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
         monkeypatch.setattr(module, "CHECK_TERMINAL_S", 0.1)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             monkeypatch.setattr(module, "_is_terminal", lambda: False)
             await until(pilot, lambda: app._exit)
         assert app.return_code == 1
@@ -213,9 +199,7 @@ class TestProgram:
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
         monkeypatch.setattr(module, "CHECK_TERMINAL_S", 0.1)
         monkeypatch.setattr(module, "shutil", told)  # others call the real one too
-        app = make_app()
-        async with app.run_test(size=(60, 18)) as pilot:
-            await look(pilot)
+        async with running(make_app(), (60, 18)) as (app, pilot):
             await until(pilot, lambda: app.screen.size == (100, 30))
             told.get_terminal_size = lambda unknown: unknown
             app.post_message(events.Resize(Size(70, 20), Size(70, 20)))
@@ -226,20 +210,9 @@ class TestProgram:
     async def test_without_a_terminal_at_the_start_there_is_none_to_lose(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             await pilot.pause(1.2)
             assert not app._exit
-
-    async def test_any_theme_can_be_used(self, frozen: Path, make_app: MakeApp) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with running(app, (80, 24)) as (app, pilot):
-            for theme in ("nord", "ansi-dark"):
-                app.theme = theme
-                await look(pilot)
-                assert "mlp-cpu" in shown(app)
 
     async def test_continuing_job_shows_why_an_attempt_failed(
         self, frozen: Path, make_app: MakeApp

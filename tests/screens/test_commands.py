@@ -22,12 +22,12 @@ from tests.support.driving import look, running, settle, shown
 from tests.support.fake_commands import launcher_of, rank_of
 from tests.support.fake_home import ago, change
 from tests.support.own_views import read, row_of
+from tests.support.pictures import Picture
 from textual.pilot import Pilot
 
 from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
 
 MakeApp = Callable[..., DdptopApp]
-Compare = Callable[..., bool]
 LAUNCHER_OF_FOUR = LauncherSample(name="DataParallel", pid=7)
 
 
@@ -37,12 +37,7 @@ LAUNCHER_OF_FOUR = LauncherSample(name="DataParallel", pid=7)
     ids=["ranks", "waiting"],
 )
 def test_a_command(
-    frozen: Path,
-    make_app: MakeApp,
-    snap_compare: Compare,
-    make: str,
-    keys: tuple[str, ...],
-    size: object,
+    frozen: Path, picture: Picture, make: str, keys: tuple[str, ...], size: object
 ) -> None:
     folder = getattr(fake_commands, make)(frozen)
 
@@ -51,8 +46,7 @@ def test_a_command(
         await pilot.press(*keys)
         await look(pilot, 2)
 
-    app = make_app(folder.path.name)
-    assert snap_compare(app, terminal_size=size, run_before=prepare)
+    picture(size, prepare, folder.path.name)
 
 
 class TestWords:

@@ -130,7 +130,7 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
     ):
         screen = screen_of(app)
         assert "temperature" not in shown(app)
-        await pilot.press("m", "m")
+        await pilot.press("a", "a")
         await until(pilot, lambda: "temperature" in shown(app))
         await pilot.press("plus")
         await until(pilot, lambda: "last 10m" in shown(app).split("GPU 0,")[1])
@@ -178,6 +178,6 @@ async def test_without_devices_it_says_why_and_what_to_do(frozen: Path, make_app
         assert "libnvidia-ml.so.1 not found" in text
         assert "ddptop doctor" in text
         assert "Back" in keys_shown(app)
-        await pilot.press("enter", "m", "down")
+        await pilot.press("enter", "a", "down")
         await pilot.pause()
         assert isinstance(app.screen, DevicesScreen)

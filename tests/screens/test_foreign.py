@@ -47,14 +47,6 @@ class TestOverview:
             assert "2 not started by ddptop" in text
             assert "train.py:4711 rank 3" in text, "the holder of a sampled device"
 
-    async def test_without_foreign_jobs_there_is_no_column_for_them(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        async with running(make_app()) as (app, _):
-            assert " by " not in shown(app)
-            assert "not started by" not in shown(app)
-
     async def test_processes_that_cannot_be_inspected_are_listed_with_the_reason(
         self, frozen: Path, make_app: MakeApp
     ) -> None:

@@ -15,7 +15,7 @@ from ddptop.tui.screens.dialogs import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from tests.support import fake_foreign, fake_home
-from tests.support.driving import keys_shown, look, offered, running, said, shown, until
+from tests.support.driving import keys_shown, offered, running, said, shown, until
 from tests.support.fake_signals import SENTENCE, Sent
 from textual.pilot import Pilot
 
@@ -120,12 +120,3 @@ class TestReadonly:
             titles = offered(app)
             assert "Open" in titles
             assert not titles & {"Stop", "Kill", "Launch", "Remove", "Launch again"}
-
-    async def test_an_empty_machine_offers_the_shell_only(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        app = make_app(readonly=True)
-        async with app.run_test() as pilot:
-            await look(pilot)
-            assert "in a shell:" in shown(app)
-            assert "launches one" not in shown(app)

@@ -26,7 +26,6 @@ from ddptop.tui.widgets.lines import LinesView
 from tests.support import fake_gpus
 from tests.support.driving import running, shown, until
 from textual.containers import VerticalScroll
-from textual.widgets import Input
 
 import ddptop_runner
 from ddptop_runner.judge.balance.imbalance import STRAGGLER
@@ -174,20 +173,3 @@ async def test_the_key_opens_and_closes_it(frozen: Path, make_app: MakeApp, key:
         assert scroll.is_vertical_scroll_end
         await pilot.press(key)
         await until(pilot, lambda: app.screen is below)
-
-
-async def test_typing_finds_keys(frozen: Path, make_app: MakeApp) -> None:
-    async with running(make_app(), (100, 30)) as (app, pilot):
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        await pilot.press(*"relaunch")
-        await until(pilot, lambda: "Relaunch" in shown(app) and "Stop" not in shown(app))
-        assert " relaunch " in shown(app), "what was typed"
-        assert app.screen.query_one(Input).size.height == 1
-        await pilot.press("escape")
-        await until(pilot, lambda: "relaunch" not in shown(app) or "Stop" in shown(app))
-        assert isinstance(app.screen, HelpScreen)
-        await pilot.press("slash", *"zzzz")
-        await until(pilot, lambda: "no entry contains zzzz" in shown(app))
-        await pilot.press("escape", "escape")
-        await until(pilot, lambda: not isinstance(app.screen, HelpScreen))

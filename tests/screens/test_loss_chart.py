@@ -53,7 +53,6 @@ class Both(MonitorScreen):
         super().__init__()
         self.loss, self.figures = LossChart(), FigureChart("memory", id="figures")
         self.asked = 0
-        self.said: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield from (self.loss, self.figures)
@@ -70,9 +69,6 @@ class Both(MonitorScreen):
     def on_query_changed(self, message: QueryChanged) -> None:
         message.stop()
         self.asked += 1
-
-    def notify(self, message: str, **_: object) -> None:  # type: ignore[override]
-        self.said.append(message)
 
 
 class Charts(App[None]):
@@ -250,7 +246,8 @@ class TestKeys:
         both = both_of(pilot)
         both.loss.show_job(losses(steps=False))
         await pilot.press("b")
-        assert both.said == ["by step: n/a (step numbers are unknown for these losses)"]
+        (note,) = pilot.app._notifications
+        assert note.message == "by step: n/a (step numbers are unknown for these losses)"
         assert both.loss.view.axis == "time"
 
 

@@ -229,19 +229,6 @@ async def test_v_opens_the_devices_and_esc_comes_back(four_jobs: Path, make_app:
         await until(pilot, lambda: app.screen is screen)
 
 
-async def test_every_size_has_a_row_for_each_job(four_jobs: Path, make_app: MakeApp) -> None:
-    app = make_app()
-    async with overview(app, (60, 18)) as (pilot, screen, _):
-        for size in ((60, 18), (80, 24), (120, 40), (200, 60), (300, 100)):
-            await pilot.resize_terminal(*size)
-            await look(pilot, 2)
-            lines = shown(app).splitlines()
-            for name in rows(screen):
-                assert any(name in line for line in lines), size
-            assert any("✗ failed" in line and "rank 1: " in line for line in lines), size
-            assert all(len(line) <= size[0] for line in lines), size
-
-
 async def test_the_cursor_is_on_the_first_job_until_it_is_moved(
     frozen: Path, make_app: MakeApp
 ) -> None:

@@ -132,14 +132,13 @@ async def test_keys_go_through_the_history(frozen: Path, make_app: MakeApp) -> N
         assert "rank 5 did not enter" in said(app)
         assert len(app._notifications) == 1, "of the mark before nothing covers the charts"
         assert await press(pilot, "left_square_bracket", "left_square_bracket") == 120
-        assert await press(pilot, "right_curly_bracket") == HANG - 1
         assert await press(pilot, "end") == SECONDS - 1
         assert "next:" not in shown(app)
-        assert await press(pilot, "left_curly_bracket") == HANG - 1
+        assert await press(pilot, "left_square_bracket") < SECONDS - 1
         assert await press(pilot, "home") == 0
         assert await press(pilot, "left") == 0, "there is nothing before the first moment"
-        await pilot.press("left_curly_bracket")
-        assert "no earlier failure or hang" in said(app)
+        await pilot.press("left_square_bracket")
+        assert "no earlier event" in said(app)
 
 
 async def test_states_follow_the_moment(frozen: Path, make_app: MakeApp) -> None:

@@ -15,7 +15,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.story import StoryScreen
 from tests.support import fake_home, fake_story
-from tests.support.driving import keys_shown, look, running, said, settle, shown, until
+from tests.support.driving import keys_shown, running, said, settle, shown, until
 from tests.support.fake_home import write_log
 from tests.support.own_views import read
 from textual.pilot import Pilot
@@ -204,19 +204,6 @@ async def test_escape_goes_back_and_the_opening_screen_leaves_by_q(
     async with running(opened(make_app), (80, 24)) as (app, pilot):
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running or app._exit)
-
-
-async def test_many_attempts_and_a_thousand_events_are_quick(
-    frozen: Path, make_app: MakeApp
-) -> None:
-    fake_story.many_attempts(frozen, attempts=50, checkpoints=8)
-    async with running(opened(make_app)) as (app, pilot):
-        assert "50 attempts, 50 failures" in shown(app)
-        assert "of 50" in shown(app)
-        await move(pilot, "G")
-        assert "events in attempt 0" in shown(app)
-        await look(pilot)
-        assert "attempt 0" in shown(app)
 
 
 async def move(pilot: Pilot[None], *keys: str) -> None:

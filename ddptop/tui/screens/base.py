@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 from textual import on
 from textual.dom import NoScreen
@@ -169,20 +169,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         view = next((chart.view for chart in self.charts()), View())
         return ChartQuery(columns, view.axis, view.span, view.right, rank)
 
-    def action_chart(self, name: str, amount: int = 0) -> None:
+    def action_chart(self, method: str, *amount: int) -> None:
         """Apply a chart key to the focused chart, or else to the first visible one."""
         charts = self.charts()
         focused = next((chart for chart in charts if chart.has_focus), None)
         chart = focused or next((chart for chart in charts if chart.size.height), None)
         if chart is not None:
-            CHART_KEYS[name](self, chart, amount)
-
-    def next_axis(self, chart: ChartWidget) -> None:
-        """Switch between time and steps, or explain why that is not possible."""
-        if (why_not := chart.no_steps) is None:
-            chart.next_axis()
-        else:
-            self.notify(why_not, severity="warning")
+            getattr(chart, method)(*amount)
 
     def drop_cursor(self) -> bool:
         """Remove the charts' cursor; returns whether there was one."""
@@ -238,21 +231,6 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         with contextlib.suppress(NoScreen), self.app.batch_update():
             self.show(answer)
             self.release()
-
-
-CHART_KEYS: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]] = {
-    "mode": lambda screen, chart, amount: chart.next_mode(),
-    "figure": lambda screen, chart, amount: chart.next_figure(),
-    "log": lambda screen, chart, amount: chart.next_scale(),
-    "axis": lambda screen, chart, amount: screen.next_axis(chart),
-    "smooth": lambda screen, chart, amount: chart.next_smoothing(),
-    "zoom": lambda screen, chart, direction: chart.zoom(direction),
-    "whole": lambda screen, chart, amount: chart.show_whole(),
-    "cursor": lambda screen, chart, cells: chart.move_cursor(cells),
-    "pan": lambda screen, chart, direction: chart.pan(direction),
-    "end": lambda screen, chart, direction: chart.cursor_to_end(direction),
-}
-"""The chart method for each name in keys.CHART; the number is a direction or cells."""
 
 
 class JobBound(MonitorScreen[AnswerT]):

@@ -307,9 +307,6 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self.post_message(QueryChanged())
 
     @on(Table.Chosen, "#companions")
-    def _companion_entered(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Open the job under the cursor, or the first one."""
         job = self._companions.cursor_key if self._companions.has_focus else None

@@ -146,14 +146,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self._show_chosen()
         self.post_message(QueryChanged())
 
-    @on(Table.Chosen, "#gpus")
-    def _chosen(self) -> None:
-        self._explain_device()
-
-    @on(Table.Chosen, "#processes")
-    def _process_chosen(self) -> None:
-        self._open_job()
-
+    @on(Table.Chosen)
     def action_open(self) -> None:
         """Explain a device's figures, or open the job of a process."""
         if self.processes.has_focus:
@@ -174,7 +167,3 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             self.notify("this process does not belong to a known job", severity="warning")
             return
         self.open("job", view.name, foreign=view.is_foreign)
-
-    def action_figure(self) -> None:
-        """Put the next figure first."""
-        self._chart.next_mode()

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Input
 
 from ddptop.job.help import about
 from ddptop.job.help import sections as term_sections
-from ddptop.job.keys import HELP, ON_EVERY_SCREEN, SCREENS, Key
-from ddptop.style import Line, Span, line, pad, plain, rule, wrap
+from ddptop.job.keys import HELP, ON_EVERY_SCREEN, PALETTE, SCREENS, Key
+from ddptop.style import Line, Span, line, pad, rule, wrap
 from ddptop.tui.keymap import bindings
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.dialogs import PagerScreen
@@ -102,61 +100,17 @@ def _entry(heads: Sequence[tuple[str, str, int]], text: str, cells: int) -> list
     return lines
 
 
-def matching(lines: Sequence[Line], query: str) -> list[Line]:
-    """The entries that contain the query, below the headings of their sections."""
-    found: list[Line] = []
-    heading: Line | None = None
-    entry: list[Line] = []
-
-    def close() -> None:
-        nonlocal heading
-        if query.casefold() in " ".join(" ".join(map(plain, entry)).split()).casefold():
-            if heading is not None:
-                found.extend([(), heading] if found else [heading])
-                heading = None
-            found.extend(entry)
-        entry.clear()
-
-    for one in lines:
-        text = plain(one)
-        if text[:1] in ("", "─") or text[1:2] != " ":
-            close()
-        if text.startswith("─"):
-            heading = one
-        elif text:
-            entry.append(one)
-    close()
-    return found
-
-
-class _Typed(Input):
-    """What the user typed to find an entry; hidden while empty."""
-
-    DEFAULT_CSS = """
-    _Typed { background: $panel; display: none; }
-    _Typed.-typed { display: block; }
-    """
-
-
 class _HelpText(LinesView):
     """The text at full height, in a scrolling container."""
 
     def __init__(self, explained: list[tuple[str, str]], here: str | None, what: str) -> None:
         super().__init__()
         self._help_parts = explained, here, what
-        self._query = ""
-
-    def find(self, query: str) -> None:
-        """Show only the entries that contain the query."""
-        self._query = query.strip()
-        self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
         lines = help_lines(width, *self._help_parts)
-        if self._query:
-            lines = matching(lines, self._query)
-        self.styles.height = len(lines) or 1
-        return lines or [line((f" no entry contains {self._query}", "dim"))]
+        self.styles.height = len(lines)
+        return lines
 
     def on_mount(self) -> None:
         self.styles.height = len(help_lines(72, *self._help_parts))
@@ -174,9 +128,8 @@ class HelpScreen(PagerScreen):
     }
     """
 
-    AUTO_FOCUS = ""  # until somebody types
     BINDINGS = [
-        Binding("q,escape", "close", "Close", id="help.close"),
+        Binding("q,escape", "dismiss", "Close", id="help.close"),
         *bindings([HELP], {HELP.id: "dismiss"}),
     ]
 
@@ -194,7 +147,6 @@ class HelpScreen(PagerScreen):
             what: the heading above `explained`.
         """
         super().__init__()
-        self._typed = _Typed(compact=True)
         self._text = _HelpText(explained or [], here, what)
 
     @classmethod
@@ -209,30 +161,5 @@ class HelpScreen(PagerScreen):
         """One scrolling text."""
         with VerticalScroll(can_focus=False) as scroll:
             scroll.border_title = "ddptop: keys and terms"
-            scroll.border_subtitle = "type to find a key; esc closes"
-            yield self._typed
+            scroll.border_subtitle = f"{PALETTE.short} finds commands; esc closes"
             yield self._text
-
-    def on_key(self, event: events.Key) -> None:
-        """Start to search with a key that has no other meaning here, or with a slash."""
-        is_bound = not self.active_bindings.keys().isdisjoint(event.aliases)
-        if event.is_printable and event.character and not is_bound and not self._typed.has_focus:
-            event.stop()
-            self._typed.add_class("-typed")
-            self._typed.focus()
-            if event.character not in "/ ":
-                self._typed.insert_text_at_cursor(event.character)
-
-    @on(Input.Changed)
-    def _find(self, event: Input.Changed) -> None:
-        self._text.find(event.value)
-        self.query_one(VerticalScroll).scroll_home(animate=False)
-
-    def action_close(self) -> None:
-        """Clear the search, or close the help."""
-        if not self._typed.has_class("-typed"):
-            self.dismiss()
-            return
-        self._typed.value = ""
-        self._typed.remove_class("-typed")
-        self.set_focus(None)

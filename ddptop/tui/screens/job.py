@@ -134,9 +134,9 @@ class JobScreen(JobBound[JobAnswer]):
         """Update every panel."""
         detail, now = answer.detail, answer.now
         right = self.place(answer.look)
+        self._header.display = detail is not None  # the values below are the last known
         if detail is None:
             self._title.show(f"{self.job} no longer exists", right)
-            self._header.show_gone()
             self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
         view = detail.view

@@ -27,7 +27,7 @@ from ddptop.job.record import Job
 from ddptop.sources.query import Devices
 from ddptop.style import line
 from ddptop.tui import launching
-from ddptop.tui.keymap import bindings, help_hint
+from ddptop.tui.keymap import bindings
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.screens.base import VERTICAL
 from ddptop.tui.widgets.table import HEAD_LINES, Table
@@ -192,7 +192,9 @@ class LaunchScreen(ModalScreen[str | None]):
         with Vertical() as box:
             before = self._before or LaunchForm()
             box.border_title = f"relaunch {before.name}" if self._before else "launch a job"
-            box.border_subtitle = help_hint(typing=True)
+            # one that a text field does not take
+            help_key = next((key for key in HELP.keys if len(key) > 1), None)
+            box.border_subtitle = f"{help_key} help" if help_key else ""
             with VerticalScroll(can_focus=False):
                 yield _row(
                     "script",
@@ -313,9 +315,7 @@ class LaunchScreen(ModalScreen[str | None]):
             return f"\nunchanged: a new attempt of {job}, in its run folder"
         missing = sorted(set(self._spec.env_overrides) - set(os.environ))
         again = f"; values of --env are not saved: {', '.join(missing)}" if missing else ""
-        if self.query_one("#name", Input).value.strip() != job:
-            return f"\na new job{again}"
-        return f"\na new job; the last {job} keeps its logs under another name{again}"
+        return f"\na new job; {job} keeps its logs{again}"
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:

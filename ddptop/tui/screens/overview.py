@@ -84,9 +84,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """Update the table and the devices."""
         look = answer.look
         self._title.show("all jobs", self.place(look))
-        self.jobs.show(
-            look.jobs, look.taken_at, look.unreadable, answer.trends, self._seen, look.damaged
-        )
+        self.jobs.show(look, answer.trends, self._seen)
         self._slurm.show(answer.slurm, look.taken_at)
         self._show_matches()
         self._show_chosen()
@@ -187,14 +185,11 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             return
         self.open("compare", tuple(dict.fromkeys([*self.jobs.marked, view.name])))
 
+    @on(Table.Chosen, "#devices")
     def action_devices(self) -> None:
         """Open the device screen."""
         chosen = self._devices.chosen if self._devices.has_focus else None
         self.open("devices", None if chosen is None else chosen.uuid)
-
-    @on(Table.Chosen, "#devices")
-    def _open_device(self) -> None:
-        self.action_devices()
 
     def _mark_opened(self, view: Job) -> None:
         if not view.is_live:
@@ -228,9 +223,6 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         )
 
     @on(Table.Chosen, "#jobs")
-    def _open_chosen(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Show the job under the cursor."""
         if (view := self._chosen()) is not None:

@@ -299,10 +299,6 @@ class StoryScreen(JobBound[StoryAnswer]):
         self._show_chosen()
         self.post_message(QueryChanged())
 
-    @on(Table.Chosen, "#attempts")
-    def _attempt_entered(self) -> None:
-        self.action_evidence()
-
     @on(Table.Chosen, "#folded")
     def _event_entered(self) -> None:
         folded, attempt = self._folded.chosen, self._folded.attempt
@@ -317,10 +313,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         table = self._folded if self._folded.has_focus else self._attempts
         table.action_choose()
 
-    def action_other(self) -> None:
-        """Switch the focus between attempts and events."""
-        (self._attempts if self._folded.has_focus else self._folded).focus()
-
+    @on(Table.Chosen, "#attempts")
     def action_evidence(self) -> None:
         """Show the evidence saved when the selected attempt failed."""
         if (view := self.view) is None or (chosen := self._attempts.chosen) is None:

@@ -184,9 +184,11 @@ class ChartWidget(DraggedView, can_focus=True):
         self.set_options(smoothing=next_weight(self.options.smoothing))
 
     def next_axis(self) -> None:
-        """Switch between time and steps, if known, and show everything."""
-        if self.no_steps is None:
+        """Switch between time and steps and show everything, or say why that is not possible."""
+        if (why_not := self.no_steps) is None:
             self.set_view(View(AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]))
+        else:
+            self.notify(why_not, severity="warning")
 
     def zoom(self, direction: int, at: float | None = None) -> None:
         """Zoom in (1) or out (-1)."""

@@ -43,22 +43,14 @@ class JobHeader(FittedView):
         self._view: Job | None = None
         self._now = dt.datetime.min
         self._trend: LossTrend | None = None
-        self._is_gone = False
 
     def show(self, view: Job, now: dt.datetime, trend: LossTrend | None = None) -> None:
         """Show the job; `trend` is the trend of its loss."""
-        self._view, self._now, self._trend, self._is_gone = view, now, trend, False
+        self._view, self._now, self._trend = view, now, trend
         self.fit_height()
-
-    def show_gone(self) -> None:
-        """Show that the job is gone."""
-        self._is_gone = True
-        self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the rows."""
-        if self._is_gone:
-            return header.gone_lines(None if self._view is None else self._now, width)
         if self._view is None:
             return []
         most = 3 if self.screen.size.height < SHORT else 6

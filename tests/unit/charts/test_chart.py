@@ -24,18 +24,6 @@ def rows(canvas: Canvas) -> list[str]:
 
 
 class TestCanvas:
-    def test_corners(self) -> None:
-        canvas = Canvas(2, 2)
-        canvas.dot(0, 0, 1)
-        canvas.dot(3, 7, 1)
-        assert rows(canvas) == [" ⠈", "⡀ "]
-
-    def test_outside_is_ignored(self) -> None:
-        canvas = Canvas(1, 1)
-        canvas.dot(2, 0, 1)
-        canvas.dot(0, -1, 1)
-        assert rows(canvas) == [" "]
-
     def test_the_higher_layer_owns_the_cell(self) -> None:
         canvas = Canvas(1, 1)
         canvas.column(0, 0, 3, 0)
@@ -47,11 +35,6 @@ class TestCanvas:
         canvas = Canvas(2, 2)
         canvas.segment(0, 0, 3, 7, 0)
         assert rows(canvas) == [" ⡜", "⡜ "]
-
-    def test_a_filled_column(self) -> None:
-        canvas = Canvas(1, 1)
-        canvas.column(0, 0, 3, 0)
-        assert rows(canvas) == ["⡇"]
 
 
 def points(values: list[float | None], every_s: float = 1.0, start: float = 0.0) -> Points:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from ddptop.draw.devices import detail_lines, device_trouble, heaviest_first, holder_text
 from ddptop.job.figures.devices import energy, heat
 from ddptop.style import plain, width
@@ -63,11 +62,6 @@ class TestDetails:
         assert "MIG       MIG-aaaa   MIG-bbbb" in details(ill(6))
         instance = next(g for g in IllFeed().latest.gpus if g.parent_uuid is not None)
         assert "GPU 6, MIG instance" in details(instance)
-
-    @pytest.mark.parametrize("cells", [60, 80, 120, 200])
-    def test_it_fits_any_width(self, cells: int) -> None:
-        for sample in IllFeed().latest.gpus:
-            details(sample, cells)
 
     def test_energy_in_the_unit_that_reads_well(self) -> None:
         assert [energy(value) for value in (None, 3600.0, 4.1e8)] == ["n/a", "1 Wh", "113.9 kWh"]

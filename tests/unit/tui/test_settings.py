@@ -90,8 +90,8 @@ def test_all_that_is_wrong_is_gathered() -> None:
 class TestMemory:
     def test_it_is_kept(self, ddptop_home: Path) -> None:
         assert recall() == Memory()
-        remember(Memory(greeted=True, theme="nord"))
-        assert recall() == Memory(greeted=True, theme="nord")
+        remember(Memory(theme="nord"))
+        assert recall() == Memory(theme="nord")
         assert (ddptop_home / "interface.json").stat().st_mode & 0o077 == 0
 
     @pytest.mark.parametrize("content", [b"", b"[]", b'{"theme": 3}', b"\xff"])
@@ -103,12 +103,12 @@ class TestMemory:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("DDPTOP_HOME", "/proc/nowhere")
-        remember(Memory(greeted=True))
+        remember(Memory(theme="nord"))
         assert recall() == Memory()
 
-    def test_settings_that_changed_since_beat_the_choice_in_the_palette(self) -> None:
-        chosen = Memory(theme="dracula", asked="nord")
-        for asked, begins in (("nord", "dracula"), ("gruvbox", "gruvbox"), (None, "ddptop")):
+    def test_the_theme_of_the_settings_beats_the_choice_in_the_palette(self) -> None:
+        chosen = Memory(theme="dracula")
+        for asked, begins in (("nord", "nord"), (None, "dracula")):
             settings = parse({"interface": {"theme": asked} if asked else {}}, FILE)
             assert settings.theme(chosen) == begins
 

@@ -104,7 +104,7 @@ docs: $(DEV_READY)
 snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/screens
 
-NO_BENCH := %/common.py %/feed.py %/probe_cost_trainings.py %/useful_time.py
+NO_BENCH := %/common.py %/feed.py %/probe_cost_trainings.py %/sick.py %/useful_time.py
 bench: $(DEV_READY)
 	@missed=; \
 	for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \

@@ -95,6 +95,10 @@ class Home:
         }
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # as when installed: imports are compiled
 
+    def close(self) -> None:
+        """Delete it, once its jobs have ended."""
+        self._folder.cleanup()
+
     def ddptop(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run one ddptop command and wait for it to exit."""
         return subprocess.run(

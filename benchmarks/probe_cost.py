@@ -106,7 +106,10 @@ class Windows:
             setattr(owner, name, patch if is_armed else original)
         if self._is_armed != is_armed:
             self._is_armed = is_armed
-            hooks.arm_step() if is_armed else hooks.step_handle.remove()
+            if is_armed:
+                hooks.arm_step()
+            for handle in hooks.step_handles if not is_armed else ():
+                handle.remove()
 
 
 ZERO, DUMP, START, STOP = 0x43540001, 0x43540003, 0x43540004, 0x43540005

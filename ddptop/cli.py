@@ -25,14 +25,14 @@ SCREENS = ("attach", "compare", "replay", "watch")
 """Verbs that open a screen in this terminal."""
 
 
-WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps", "setup-host")
+WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "notify", "ps", "setup-host")
 """Commands that are useful even if the state folder cannot be read."""
 
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
     "Print": ["ls", "status", "story", "logs", "events", "stacks", "gpus", "ps"],
-    "Set up": ["doctor", "setup-host", "keys", "completion"],
+    "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
 
@@ -249,6 +249,9 @@ def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str
     "--orphan-timeout", type=float, metavar="S", help="end ranks out of contact  [default: 7200]"
 )
 @click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
+@click.option(
+    "--notify", multiple=True, metavar="URL", help="send messages there; see `ddptop notify`"
+)
 @click.option("--cwd", metavar="DIR", help="working directory for the job")
 @click.option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @click.option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
@@ -554,7 +557,7 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     help="inject a fault once training starts; pass `list` to see the kinds",
 )
 @click.option(
-    "--rank", type=int, default=1, show_default=True, help="rank to inject the fault into"
+    "--rank", type=int, default=1, show_default=True, help="rank with the fault or the mistake"
 )
 @click.option(
     "--sick",
@@ -572,7 +575,7 @@ def demo(
     if sick is not None and fault is not None:
         raise UsageError("--fault and --sick cannot be used together", "use one of them")
     if sick is not None:
-        return run_sick(sick, list(arguments), detach, watch)
+        return run_sick(sick, rank, list(arguments), detach, watch)
     if fault is not None:
         return run_fault(fault, rank, list(arguments), detach, watch)
     return run(list(arguments), detach, watch=watch)
@@ -586,6 +589,55 @@ def ps(show_ranks: bool, as_json: bool) -> int:
     from ddptop.commands.ps import run
 
     return run(as_json, show_ranks)
+
+
+@cli.group(
+    short_help="Send messages when jobs fail, hang, or finish.",
+    epilog="Example: ddptop notify add ntfys://ntfy.sh/my-topic",
+)
+def notify() -> None:
+    """Choose who gets messages when jobs fail, hang, restart, or finish.
+
+    URL is https://… (a webhook that gets JSON), cmd:COMMAND (a shell command with JSON on stdin),
+    or, with pip install 'ddptop[notify]', any URL of apprise: mail, Slack, Telegram, ntfy, Feishu,
+    DingTalk, WeCom, and many more. Messages, quiet hours, and hooks are configured in config.toml.
+    """
+
+
+@notify.command("add", epilog="Example: ddptop notify add ntfys://ntfy.sh/my-secret-topic")
+@click.argument("url", required=False)
+def notify_add(url: str | None) -> int:
+    """Send messages about new jobs to URL; without URL, read it from standard input."""
+    from ddptop.commands.notify import add
+
+    return add(url)
+
+
+@notify.command("list", epilog="Example: ddptop notify list")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+def notify_list(as_json: bool) -> int:
+    """List the receivers, without their secrets."""
+    from ddptop.commands.notify import show
+
+    return show(as_json)
+
+
+@notify.command("remove", epilog="Example: ddptop notify remove 1")
+@click.argument("number", type=int)
+def notify_remove(number: int) -> int:
+    """Remove a receiver by its number in the list."""
+    from ddptop.commands.notify import remove
+
+    return remove(number)
+
+
+@notify.command("test", epilog="Example: ddptop notify test")
+@click.argument("url", required=False)
+def notify_test(url: str | None) -> int:
+    """Send a test message to URL, or to all receivers."""
+    from ddptop.commands.notify import test
+
+    return test(url)
 
 
 @cli.command(short_help="List all keyboard shortcuts.", epilog="Example: ddptop keys")

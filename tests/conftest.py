@@ -125,7 +125,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
-WAITING = ("system/jobs", "system/launched", "unit/foreign", "unit/agent", "unit/probe")
+WAITING = ("system/jobs", "unit/foreign", "unit/agent", "unit/probe")
 """Folders whose tests mostly wait for real training."""
 
 

@@ -69,12 +69,17 @@ SICK = {
     "same-batches": "no DistributedSampler: all ranks train on the same batches",
     "same-order": "no set_epoch: every epoch has the same order",
     "starved": "slow loading without workers: all ranks wait for data",
-    "straggler": "rank 1 does more work in each step than the others",
-    "stalls": "rank 1 stops for 1.5 s every 40 steps",
+    "straggler": "one rank has longer batches than the others",
+    "preempted": "other processes take the CPU of one rank",
+    "stalls": "one rank stops for 1.5 s every 40 steps",
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
+    "not-learning": "an optimizer with the parameters of another model: nothing is learned",
+    "unused-parameters": "find_unused_parameters=True, but all parameters are used",
 }
-"""The mistakes of demo/sick.py, by the id of the alert that names them."""
+"""The mistakes of demo/sick.py, by the id of the alert that names them; see also NAMED_BY."""
+NAMED_BY = {"healthy": None, "preempted": "straggler", "unused-parameters": "ddp-advice"}
+"""The alerts of kinds that are not named as the alert is."""
 SICK_SCRIPT = SCRIPT.with_name("sick.py")
 SMALL = (
     *("--layers", "2", "--width", "64", "--context", "64"),
@@ -125,26 +130,30 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
         hang_timeout_s=fault.hang_timeout_s,
         hang_auto=fault.hang_timeout_s is None,
     )
-    plan = launch.prepare(request, os.environ)
-    if not 0 <= rank < plan.spec.nproc:
-        raise UsageError(f"--rank {rank} is out of range", f"ranks are 0 to {plan.spec.nproc - 1}")
+    plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_fault(view, name, rank))
 
 
-def run_sick(kind: str, arguments: list[str], detach: bool, watch: bool) -> int:
+def _plan(request: LaunchRequest, rank: int) -> LaunchPlan:
+    plan = launch.prepare(request, os.environ)
+    if not 0 <= rank < plan.spec.nproc:
+        raise UsageError(f"--rank {rank} is out of range", f"ranks are 0 to {plan.spec.nproc - 1}")
+    return plan
+
+
+def run_sick(kind: str, rank: int, arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch a training with a mistake; then watch it, or print the alerts until it ends.
 
     Raises:
-        UsageError: the kind is unknown.
+        UsageError: the kind is unknown, or the rank does not exist.
     """
     if kind == "list":
         for name, what in SICK.items():
-            put(f"{name:14}  {what}")
+            put(f"{name:17}  {what}")
         return 0
     if kind not in SICK:
         raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")
-    request = request_of([kind, *arguments], SICK_SCRIPT)
-    plan = launch.prepare(request, os.environ)
+    plan = _plan(request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT), rank)
     return _start(plan, detach, watch, lambda view: _report_alerts(view, kind))
 
 
@@ -161,7 +170,7 @@ def _report_alerts(view: JobView, kind: str) -> int:
                 put(f"after {duration(time.monotonic() - began_s)}: {alert.id}: {alert.message}")
         named.update(alert.id for alert in alerts)
         sys.stdout.flush()
-    expected = set() if kind == "healthy" else {kind}
+    expected = {NAMED_BY.get(kind, kind)} - {None}
     put(f"{kind}: {'OK' if named == expected else 'unexpected result'}")
     return 0 if named == expected else 1
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ddptop.output import info, put
 from ddptop_runner.base import bounded
-from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.base.units import parse_size
 from ddptop_runner.devices.words import cuda_names, name_of, renumbered, wanted_in_words
@@ -175,7 +175,32 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         check=bool(options.get("check")),
         node_timeout_s=options.get("node_timeout"),
         orphan_timeout_s=options.get("orphan_timeout"),
+        notify=receivers(options.get("notify", ())),
     )
+
+
+def receivers(urls: Sequence[str]) -> tuple[str, ...] | None:
+    """The URLs that get messages about a new job; None if there is nothing to send or run.
+
+    What cannot be used is reported, but never keeps a job from starting.
+    """
+    from ddptop.export import settings
+
+    has_hooks = False
+    known: list[str] = []
+    try:
+        known = settings.read_urls(settings.urls_file())
+        has_hooks = bool(settings.read_settings().hooks)
+    except DdptopError as error:
+        info(f"ddptop: {error}")
+    usable = []
+    for url in dict.fromkeys([*urls, *known]):
+        try:
+            settings.check_url(url)
+            usable.append(url)
+        except UsageError as error:
+            info(f"ddptop: no messages there: {error}")
+    return tuple(usable) if usable or has_hooks else None
 
 
 def hosts_of(hosts: str | None, hostfile: str | None) -> tuple[HostRequest, ...]:
@@ -206,6 +231,8 @@ def run(
     """Launch the job; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
     if options["slurm"]:
+        if options.get("notify"):  # it would stand in the batch script
+            raise UsageError("--notify cannot be used with --slurm", "use ddptop notify add URL")
         from ddptop.commands import launch_slurm
 
         assert target is not None  # request_of requires it

@@ -7,17 +7,20 @@ process per GPU, or on CPU processes, for two minutes.
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, default_collate
 
 KINDS = (
-    *("healthy", "same-batches", "same-order", "starved", "straggler", "stalls"),
-    *("constant-loss", "exploding-loss"),
+    *("healthy", "same-batches", "same-order", "starved", "straggler", "preempted", "stalls"),
+    *("constant-loss", "exploding-loss", "not-learning", "unused-parameters"),
 )
 SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
 PAUSE_S = 0.05
@@ -37,9 +40,42 @@ class Data(TensorDataset):
         return sample
 
 
-def train(kind: str, seconds: float, rank: int, device: torch.device) -> None:
-    """Train with the mistake of this kind."""
+SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
+
+
+def use_one_cpu(rank: int, *, is_shared: bool) -> None:
+    """Keep a rank on a CPU of its own, or let two other processes run there as well."""
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
+    for _ in range(2 if is_shared else 0):
+        subprocess.Popen([sys.executable, "-c", SPIN, str(os.getpid())])
+
+
+def compute(cpu_s: float) -> None:
+    """Use the CPU for so long."""
+    end_s = time.thread_time() + cpu_s
+    while time.thread_time() < end_s:
+        pass
+
+
+def longer(samples: list[tuple[Tensor, ...]]) -> list[Tensor]:
+    """A batch that is half as long again."""
+    batch: list[Tensor] = default_collate(samples + samples[: len(samples) // 2])
+    return batch
+
+
+def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> None:
+    """Train with the mistake of this kind.
+
+    Args:
+        kind: one of KINDS.
+        seconds: how long.
+        device: of this rank.
+        is_sick: whether this is the rank with the mistake, if only one has it.
+    """
     torch.manual_seed(0)
+    if kind == "preempted":
+        use_one_cpu(dist.get_rank(), is_shared=is_sick)
     inputs = torch.randn(SAMPLES, FEATURES)
     targets = inputs @ torch.randn(FEATURES, 1) + 0.1 * torch.randn(SAMPLES, 1)
     loss_of = nn.functional.mse_loss
@@ -47,10 +83,16 @@ def train(kind: str, seconds: float, rank: int, device: torch.device) -> None:
         targets, loss_of = torch.zeros(SAMPLES, dtype=torch.long), nn.functional.cross_entropy
     data = Data(inputs, targets, load_s=0.002 if kind == "starved" else 0.0)
     sampler = None if kind == "same-batches" else DistributedSampler(data)
-    loader = DataLoader(data, BATCH_SIZE, shuffle=sampler is None, sampler=sampler)
-    model = DistributedDataParallel(nn.Linear(FEATURES, 1).to(device))
+    collate = longer if kind == "straggler" and is_sick else None
+    loader = DataLoader(
+        data, BATCH_SIZE, shuffle=sampler is None, sampler=sampler, collate_fn=collate
+    )
+    model = DistributedDataParallel(
+        nn.Linear(FEATURES, 1).to(device), find_unused_parameters=kind == "unused-parameters"
+    )
     rate = 0.68 if kind == "exploding-loss" else 0.001
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    trained = nn.Linear(FEATURES, 1) if kind == "not-learning" else model
+    optimizer = torch.optim.SGD(trained.parameters(), lr=rate)
 
     step, epoch, began_s = 0, 0, time.monotonic()
     while time.monotonic() - began_s < seconds:
@@ -62,11 +104,10 @@ def train(kind: str, seconds: float, rank: int, device: torch.device) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            time.sleep(PAUSE_S)
+            step_s = PAUSE_S * len(y) / BATCH_SIZE
+            compute(step_s) if kind in ("straggler", "preempted") else time.sleep(step_s)
             step += 1
-            if kind == "straggler" and rank == 1:
-                time.sleep(0.4 * PAUSE_S)
-            if kind == "stalls" and rank == 1 and step % 40 == 0:
+            if kind == "stalls" and is_sick and step % 40 == 0:
                 time.sleep(1.5)
         epoch += 1
 
@@ -76,12 +117,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train with one mistake.")
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--sick-rank", type=int, default=1)
     options = parser.parse_args()
     on_gpus = torch.cuda.is_available()
     dist.init_process_group("nccl" if on_gpus else "gloo")
     rank = dist.get_rank()
     device = torch.device("cuda", rank % torch.cuda.device_count()) if on_gpus else "cpu"
-    train(options.kind, options.seconds, rank, torch.device(device))
+    is_sick = rank == options.sick_rank
+    train(options.kind, options.seconds, torch.device(device), is_sick=is_sick)
     dist.destroy_process_group()
 
 

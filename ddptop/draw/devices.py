@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from ddptop.charts.braille import spark
@@ -27,7 +28,8 @@ _TROUBLE_CELLS = 200
 _HOLDER_CELLS = 100
 
 
-def small_curve(values: Sequence[float | None], cells: int) -> str:
+@functools.lru_cache(256)  # a point is added every few seconds, but rows are drawn every second
+def small_curve(values: tuple[float | None, ...], cells: int) -> str:
     """Percentages as a sparkline of up to `cells`; each dot is the mean of its buckets."""
     dots = min(len(values), 2 * cells)
     shares: list[float | None] = []

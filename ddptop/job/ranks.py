@@ -70,6 +70,17 @@ def busy_share(rank: RankSample) -> float | None:
     return _share(rank, busy_s(rank))
 
 
+def step_parts(rank: RankSample | None) -> str:
+    """`step time: forward 3 ms, backward 8 ms, optimizer 1 ms`, without what is unknown."""
+    parts = (
+        {}
+        if rank is None
+        else {"forward": rank.forward_s, "backward": rank.backward_s, "optimizer": rank.optimizer_s}
+    )
+    known = [f"{name} {units.step_time(s)}" for name, s in parts.items() if s is not None]
+    return f"step time: {', '.join(known)}" if known else "step time"
+
+
 def memory_share(rank: RankSample, gpu: GpuSample | None) -> float | None:
     """Fraction of its device's memory that the rank uses; None if unknown."""
     if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from tests.support import system_tools
+from tests.support.programs import captured
 
 from ddptop_runner.host import procs
 
@@ -84,11 +85,8 @@ class Account:
 def _make(purpose: str, useradd: str) -> Account:
     name = f"ddptop-{purpose[:3]}-{uuid.uuid4().hex[:6]}"
     home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/tmp"))
-    made = subprocess.run(
-        [useradd, "--no-create-home", "--home-dir", str(home), "--shell", "/bin/sh", name],
-        capture_output=True,
-        text=True,
-        check=False,
+    made = captured(
+        useradd, "--no-create-home", "--home-dir", str(home), "--shell", "/bin/sh", name
     )
     if made.returncode != 0:
         shutil.rmtree(home)

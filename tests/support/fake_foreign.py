@@ -205,7 +205,7 @@ def healthy() -> ForeignView:
     """Four ranks started by torchrun, whose log is a file with losses."""
     job = foreign_job("train.py", 4)
     ranks, gpus = ranks_of(job)
-    ranks[0] = replace_struct(ranks[0], step=1841, loss=2.1843, loss_state="ok", loss_source="log")
+    ranks[0] = replace(ranks[0], step=1841, loss=2.1843, loss_state="ok", loss_source="log")
     view = view_of(job, ranks, gpus, output="/home/root/run.log", step=1841)
     FakeWorld.losses[view.job] = falling_losses()
     FakeWorld.lines[view.job] = [f"step {i} loss {2.2 - i / 1e4:.4f}" for i in range(1742, 1842)]
@@ -274,12 +274,12 @@ def with_findings() -> ForeignView:
 def gone() -> ForeignView:
     """The healthy job a minute after its processes exited."""
     view = healthy()
-    snapshot = replace_struct(
+    snapshot = replace(
         view.snapshot,
         state="lost",
         ended_at=ago(62),
         ranks=[
-            replace_struct(rank, state="unknown", state_reason="exited; exit status unknown")
+            replace(rank, state="unknown", state_reason="exited; exit status unknown")
             for rank in view.snapshot.ranks
         ],
     )
@@ -307,12 +307,6 @@ def event(seconds_ago: float, kind: str, message: str, **more: Any) -> Event:
     return Event(ts=ago(seconds_ago), type=kind, message=message, **{"seq": 1, **more})
 
 
-def replace_struct(struct: Any, **fields: Any) -> Any:
-    import msgspec
-
-    return msgspec.structs.replace(struct, **fields)
-
-
 class HeldFeed:
     """Replaces the sampler: eight devices used by the ranks of the views."""
 
@@ -336,8 +330,8 @@ class HeldFeed:
 
 def strangers(of: GpuSample) -> GpuSample:
     """As a sampler reports it, without jobs."""
-    processes = [replace_struct(p, job=None, rank=None) for p in of.processes or []]
-    return replace_struct(of, processes=processes)
+    processes = [replace(p, job=None, rank=None) for p in of.processes or []]
+    return replace(of, processes=processes)
 
 
 class IllFeed(HeldFeed):
@@ -391,4 +385,4 @@ class IllFeed(HeldFeed):
             gpu(7, temperature_c=61.0),
         ]
         note = "the driver took 3 s to answer: figures come late"
-        self.latest = replace_struct(self.latest, gpus=ill, note=note)
+        self.latest = replace(self.latest, gpus=ill, note=note)

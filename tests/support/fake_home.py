@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from tests.support.builders import with_run_step
+from tests.support.builders import make_snapshot, make_spec, with_run_step
 from tests.support.rows import row
 
 from ddptop_runner.base.paths import RunFolder
@@ -49,36 +49,30 @@ def make_folder(home: Path, spec: JobSpec) -> RunFolder:
 
 
 def spec_of(job: str, nproc: int, created_s: float, **more: object) -> JobSpec:
-    values: dict[str, object] = {
-        "job": job,
-        "job_id": f"{job}@00c0ffee",
-        "host": HOST,
-        "created_at": ago(created_s),
-        "kind": "script",
-        "target": "train.py",
-        "python": "/opt/train/bin/python",
-        "cwd": "/home/ada/code",
-        "nproc": nproc,
-    }
-    return JobSpec(**{**values, **more})
+    return make_spec(
+        job,
+        **{
+            "job_id": f"{job}@00c0ffee",
+            "host": HOST,
+            "created_at": ago(created_s),
+            "target": "train.py",
+            "python": "/opt/train/bin/python",
+            "cwd": "/home/ada/code",
+            "nproc": nproc,
+            **more,
+        },
+    )
 
 
 def snapshot_of(spec: JobSpec, **more: object) -> NodeSnapshot:
-    values: dict[str, object] = {
-        "job": spec.job,
-        "job_id": spec.job_id,
-        "host": spec.host,
+    values = {
         "seq": 4000,
         "ts": ago(0.4),
-        "state": "running",
-        "attempt": 0,
-        "restarts_left": 3,
         "world_size": spec.nproc,
-        "started_at": spec.created_at,
         "attempt_started_at": spec.created_at,
         "guardian": procs.identify(os.getpid()),
     }
-    return with_run_step(NodeSnapshot(**{**values, **more}), more)
+    return make_snapshot(spec, **{**values, **more})
 
 
 def write_snapshot(folder: RunFolder, snapshot: NodeSnapshot) -> None:

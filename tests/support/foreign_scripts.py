@@ -40,21 +40,17 @@ if __name__ == "__main__":
 SPAWN = (
     COMMON
     + """
-def train(index, port, context, name_it):
-    if name_it:
-        os.environ.update(RANK=str(index), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=port)
+def train(index, port, context):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2)
     tell(index, context if index == 1 else None)
 
 if __name__ == "__main__":
     import torch.multiprocessing as mp
     manager = mp.get_context("spawn").Manager()  # spawned before the ranks, and none of them
-    mp.start_processes(train, (sys.argv[2], sys.argv[3], "name" in sys.argv), nprocs=2,
-                       start_method=sys.argv[1])
+    mp.start_processes(train, (sys.argv[2], sys.argv[3]), nprocs=2, start_method=sys.argv[1])
 """
 )
-"""Arguments: start method of the ranks, port, start method of data loader workers, `name`."""
+"""Arguments: start method of the ranks, port, start method of data loader workers."""
 
 MPI = (
     COMMON

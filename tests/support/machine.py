@@ -25,7 +25,8 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Event, NodeSnapshot
-from ddptop_runner.model.spec import Device, JobSpec
+from ddptop_runner.model.spec import Device, JobSpec, Rendezvous
+from ddptop_runner.model.words import HERE
 from ddptop_runner.node.engine import evidence_kept
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -96,12 +97,15 @@ class Agent:
 
     pid: int
     attempt: int
+    meeting: Rendezvous | None = None
+    since_s: float = 0.0
+    """Since when it waits for the agents of other nodes."""
     listens: bool = False
     question: pt.AgentAsked | None = None
     answer: pt.AnswerAgent | None = None
     orders: list[str] = field(default_factory=list)
     stage: str = "starting"
-    """`starting`, `watching`, `failing`, `torn_down`, `group_stopped`, `ending`."""
+    """`starting`, `joining`, `watching`, `failing`, `torn_down`, `group_stopped`."""
     restarts: bool = False
     """Whether another attempt follows."""
     workers: list[pt.Worker] = field(default_factory=list)
@@ -112,6 +116,160 @@ class Agent:
             self.orders.append(order.order)
         elif self.question is not None and self.question.question == order.question:
             self.answer = order
+
+
+class Host:
+    """Ranks and torch's agent on one host, and what is reported of them.
+
+    A subclass has `tell` and `report_exits`, `may_connect`, and `begin` and `begin_next`: what an
+    agent does before its ranks start, at first and in the next attempt.
+    """
+
+    is_command = False
+    is_up = True
+    """Whether its reports arrive."""
+
+    def __init__(self, world: Any, host: str) -> None:
+        self.world, self.host = world, host
+        self.alive: dict[int, tuple[int, int]] = {}
+        """(attempt, rank) by pid."""
+        self.exits: dict[int, pt.ProcessExited] = {}
+        """By pid."""
+        self.untold: list[pt.ProcessExited] = []
+        self.agent: Agent | None = None
+        self.agent_exit: pt.AgentExited | None = None
+        """Of an agent that exited, before anybody saw it."""
+        self.last_exit: pt.AgentExited | None = None
+        self.group: pt.GroupStarted | None = None
+        """The last that its agent has reported."""
+
+    def dies(self, pid: int, status: int) -> None:
+        attempt, rank = self.alive.pop(pid)
+        exited = pt.ProcessExited(
+            node=self.host,
+            attempt=attempt,
+            rank=None if rank == LAUNCHER else rank,
+            pid=pid,
+            status=status,
+            at_s=self.world.now_s,
+        )
+        self.exits[pid] = exited
+        self.untold.append(exited)
+
+    def ends(self, pids: list[int]) -> None:
+        for pid in pids:
+            self.dies(pid, -15)
+
+    def agent_ends(self, status: int) -> None:
+        assert self.agent is not None
+        agent, self.agent = self.agent, None
+        self.agent_exit = pt.AgentExited(
+            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt
+        )
+
+    def ends_all(self) -> None:
+        self.ends(list(self.alive))
+        if self.agent is not None:
+            self.agent_ends(-9)
+
+    def see_agent_exit(self) -> None:
+        if self.agent_exit is not None and self.is_up:
+            self.report_exits()
+            exited, self.agent_exit = self.agent_exit, None
+            self.last_exit = exited
+            self.tell(exited)
+
+    def ask(self, kind: Any, ranks: list[int] | None = None) -> None:
+        agent = self.agent
+        assert agent is not None
+        agent.question = pt.AgentAsked(
+            node=self.host,
+            question=self.world.pid(),
+            kind=kind,
+            attempt=agent.attempt,
+            ranks=ranks or [],
+        )
+        agent.answer, agent.stage = None, kind
+        if agent.listens:
+            self.report_exits()
+            self.tell(agent.question)
+
+    def report_group(self, agent: Agent) -> None:
+        if agent.workers:
+            self.group = pt.GroupStarted(
+                node=self.host, attempt=agent.attempt, workers=agent.workers
+            )
+            self.tell(self.group)
+
+    def agent_connects(self) -> None:
+        agent = self.agent
+        if agent is None or agent.listens or not self.may_connect():
+            return
+        wanted = self.world.state.node(self.host).wanted_agent
+        if self.is_up and wanted is not None and wanted.replaces == agent.pid:
+            return
+        agent.listens = True
+        self.agent_exit = None  # as in the driver, it was another's
+        self.tell(pt.AgentConnected(node=self.host, pid=agent.pid))
+        wanted = self.world.state.node(self.host).wanted_agent
+        assert not self.is_up or wanted is None or wanted.connected
+        self.report_group(agent)
+        self.report_exits()
+        self.tell(pt.AgentListens(node=self.host))
+        if agent.question is not None and agent.answer is None:
+            self.tell(agent.question)
+
+    def agent_acts(self) -> None:
+        """The next step of torch's agent."""
+        agent = self.agent
+        if agent is None:
+            self.see_agent_exit()
+        elif agent.stage in ("starting", "joining"):
+            self.begin(agent)
+        elif agent.stage == "watching":
+            self._watch(agent)
+        elif agent.answer is not None:
+            self._go_on(agent, agent.answer)
+
+    def _main(self, agent: Agent) -> list[int]:
+        """The processes that the agent has started."""
+        return [
+            pid
+            for pid, (attempt, rank) in self.alive.items()
+            if attempt == agent.attempt and (rank == LAUNCHER) == self.is_command
+        ]
+
+    def _watch(self, agent: Agent) -> None:
+        main = self._main(agent)
+        own = {worker.pid for worker in agent.workers}
+        failed = [one for pid, one in self.exits.items() if pid in own and one.status != 0]
+        if "stopping" in agent.orders:
+            if not main:
+                self.agent_ends(0)
+        elif "restart_group" in agent.orders:
+            agent.orders.clear()
+            agent.restarts = True
+            self.ends(main)
+            self.ask("group_stopped")
+        elif failed:
+            self.ask("failing", [one.rank for one in failed if one.rank is not None])
+        elif not main:
+            self.agent_ends(0)
+
+    def _go_on(self, agent: Agent, answer: pt.AnswerAgent) -> None:
+        stage, agent.question = agent.stage, None
+        if stage == "failing":
+            self.ends(self._main(agent))
+            self.ask("torn_down")
+        elif stage == "torn_down":
+            agent.restarts = bool(answer.restart)
+            self.ask("group_stopped")
+        elif agent.restarts and "stopping" not in agent.orders:
+            agent.attempt, agent.restarts = agent.attempt + 1, False
+            agent.orders.clear()
+            self.begin_next(agent, answer)
+        else:
+            self.agent_ends(1)
 
 
 class Simulation:
@@ -128,6 +286,7 @@ class Simulation:
         """Orders, with their attempts."""
         self.stale = Memory(state=self.log.state)
         self.has_stopped = self.lost_log = False
+        self.pids = 100
 
     def _new_log(self) -> EventLog:
         history: Any = self.rows
@@ -136,6 +295,10 @@ class Simulation:
     @property
     def state(self) -> JobState:
         return self.log.state
+
+    def pid(self) -> int:
+        self.pids += 1
+        return self.pids
 
     def _record(self, event: ev.JobEvent) -> None:
         raise NotImplementedError
@@ -163,6 +326,28 @@ class Simulation:
             else (one, *rest)
             for one, *rest in self.todo
         ]
+
+    leads_to = LEADS_TO
+
+    def _check_event(self, before: JobState, event: ev.JobEvent) -> None:
+        """What an event must do to the state, stated independently of `apply`."""
+        state = self.state
+        if type(event) in self.leads_to:
+            assert state.phase in self.leads_to[type(event)], f"{event} leads to {state.phase}"
+        if isinstance(event, ev.RestartSent):
+            assert state.restart is not None and state.node(event.node).sent
+        elif isinstance(event, ev.RestartPrepared):
+            assert state.restart is not None
+            assert state.node(event.node).begun == state.restart.next_attempt
+        elif isinstance(event, ev.AgentRequested):
+            wanted = state.node(event.node).wanted_agent
+            assert wanted is not None and not wanted.connected
+            assert wanted.attempt == event.next_attempt
+        elif isinstance(event, ev.AgentConnected):
+            wanted = state.node(event.node).wanted_agent
+            assert wanted is None or wanted.connected
+        elif isinstance(event, ev.FailureJudged | ev.HangJudged):
+            assert state.cause == event.cause
 
     def snapshot_is_published(self) -> None:
         self.stale = self.log.memory()
@@ -221,11 +406,12 @@ class Simulation:
         return AttemptOutcome(attempt, 90.0, 5, None, "SIGKILL", None, global_step=step)
 
 
-class Machine(Simulation):
+class Machine(Simulation, Host):
     """One job on one host, step by step."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, now_s=100.0)
+        Host.__init__(self, self, HERE)
+        Simulation.__init__(self, seed, now_s=100.0)
         self.limit = self.random.randint(0, MOST_RESTARTS)
         self.is_command = self.random.random() < 0.2
         self.spec = make_spec(
@@ -236,16 +422,8 @@ class Machine(Simulation):
             on_nan=self.random.choice(["restart", "stop"]),
             allow_shrink=True,
         )
-        self.alive: dict[int, tuple[int, int]] = {}
-        """(attempt, rank) by pid."""
         self.told: list[pt.ProcessExited] = []
         """Exits that may be reported again at any time."""
-        self.untold: list[pt.ProcessExited] = []
-        self.agent: Agent | None = None
-        self.agent_exit: pt.AgentExited | None = None
-        """Of an agent that exited, before anybody saw it."""
-        self.pids = 10
-        self.questions = 0
         if self.random.random() < 0.2:
             first = self.random.choice([ev.QueueEntered(), ev.Queued(waits_for="GPU 0")])
             self._record(msgspec.structs.replace(first, attempt=0))
@@ -286,10 +464,8 @@ class Machine(Simulation):
         assert 0 <= self.state.budget.used <= self.limit, "the budget is overspent"
 
     def _check_event(self, before: JobState, event: ev.JobEvent) -> None:
-        """What each event must do to the state, stated independently of `apply`."""
+        super()._check_event(before, event)
         state = self.state
-        if type(event) in LEADS_TO:
-            assert state.phase in LEADS_TO[type(event)], f"{event} leads to {state.phase}"
         if isinstance(event, ev.AttemptStarted | ev.Launched | ev.AttemptOpened):
             assert state.attempt == event.attempt and not state.ranks
             life = state.node()
@@ -327,19 +503,8 @@ class Machine(Simulation):
             assert text(event) in [one.alert.message for one in state.alerts.values()]
         elif isinstance(event, ev.RunningAssumed):
             assert state.phase != "starting"
-        elif isinstance(event, ev.RestartSent):
-            assert state.restart is not None and state.node().sent
         elif isinstance(event, ev.RestartPrepared):
-            assert state.restart is not None
-            assert state.node().begun == state.restart.next_attempt
             assert state.set_aside == [*before.set_aside, *event.aside]
-        elif isinstance(event, ev.AgentRequested):
-            wanted = state.node().wanted_agent
-            assert wanted is not None and not wanted.connected
-            assert wanted.attempt == event.next_attempt
-        elif isinstance(event, ev.AgentConnected):
-            wanted = state.node().wanted_agent
-            assert wanted is None or wanted.connected
         elif isinstance(event, ev.TrainingStarted):
             assert state.first_step_after_s == event.after_s
         elif isinstance(event, ev.TroubleFound):
@@ -350,7 +515,6 @@ class Machine(Simulation):
             assert life.ending_ranks_at_s <= event.at_s
             assert not event.failed or life.failed_before == event.failed
         elif isinstance(event, ev.FailureJudged | ev.HangJudged):
-            assert state.cause == event.cause
             if event.outcome is not None:
                 assert state.history.failed[-1].outcome.attempt == event.attempt
         elif isinstance(event, ev.RestartDecided):
@@ -385,13 +549,24 @@ class Machine(Simulation):
 
     # -- the host --------------------------------------------------------------------------------
 
-    def _pid(self) -> int:
-        self.pids += 1
-        return self.pids
+    def tell(self, fact: pt.Fact) -> None:
+        self.take(fact)
+
+    def may_connect(self) -> bool:
+        return not self.state.is_over
+
+    def begin(self, agent: Agent) -> None:
+        if "stopping" in agent.orders:
+            self.agent_ends(0)
+        elif agent.listens:
+            self._start_group(agent)
+
+    def begin_next(self, agent: Agent, answer: pt.AnswerAgent) -> None:
+        self._start_group(agent)
 
     def _start_agent(self, attempt: int) -> None:
         assert self.agent is None, "two agents"
-        self.agent = Agent(pid=self._pid(), attempt=attempt)
+        self.agent = Agent(pid=self.pid(), attempt=attempt)
 
     def _agent_state(self) -> pt.AgentState:
         agent = self.agent
@@ -411,29 +586,14 @@ class Machine(Simulation):
         assert not self.alive, "two attempts are alive"
         agent.workers = []
         for rank in [LAUNCHER] if self.is_command else range(RANKS):
-            pid = self._pid()
+            pid = self.pid()
             self.alive[pid] = (agent.attempt, rank)
             agent.workers.append(pt.Worker(rank=None if rank == LAUNCHER else rank, pid=pid))
         agent.stage = "watching"
         if agent.listens:
-            self._report_group(agent)
+            self.report_group(agent)
 
-    def _report_group(self, agent: Agent) -> None:
-        if agent.workers:
-            self.take(pt.GroupStarted(attempt=agent.attempt, workers=agent.workers))
-
-    def _dies(self, pid: int, status: int) -> None:
-        attempt, rank = self.alive.pop(pid)
-        exited = pt.ProcessExited(
-            attempt=attempt,
-            rank=None if rank == LAUNCHER else rank,
-            pid=pid,
-            status=status,
-            at_s=self.now_s,
-        )
-        self.untold.append(exited)
-
-    def _report_exits(self) -> None:
+    def report_exits(self) -> None:
         """Everything known on the host is reported to the job."""
         while self.untold:
             exited = self.untold.pop(0)
@@ -447,32 +607,6 @@ class Machine(Simulation):
                 assert life.status == exited.status, "how a rank exited is lost"
             if self.agent is None and self.agent_exit is None:
                 self.take(pt.OrphanExited())
-
-    def _end_all(self, status: int = -15) -> None:
-        for pid in list(self.alive):
-            self._dies(pid, status)
-
-    def _agent_ends(self, status: int) -> None:
-        assert self.agent is not None
-        agent = self.agent
-        self.agent_exit = pt.AgentExited(pid=agent.pid, status=status, attempt=agent.attempt)
-        self.agent = None
-
-    def _see_agent_exit(self) -> None:
-        if self.agent_exit is not None:
-            self._report_exits()
-            exited, self.agent_exit = self.agent_exit, None
-            self.take(exited)
-
-    def _ask(self, agent: Agent, kind: Any, ranks: list[int] | None = None) -> None:
-        self.questions += 1
-        agent.question = pt.AgentAsked(
-            question=self.questions, kind=kind, attempt=agent.attempt, ranks=ranks or []
-        )
-        agent.answer, agent.stage = None, kind
-        if agent.listens:
-            self._report_exits()
-            self.take(agent.question)
 
     # -- what can happen -------------------------------------------------------------------------
 
@@ -494,7 +628,7 @@ class Machine(Simulation):
 
     def rank_dies(self) -> None:
         if self.alive:
-            self._dies(self.random.choice(list(self.alive)), self.random.choice((-9, 1, 0)))
+            self.dies(self.random.choice(list(self.alive)), self.random.choice((-9, 1, 0)))
 
     def rank_appears(self) -> None:
         """A command starts a rank."""
@@ -502,10 +636,10 @@ class Machine(Simulation):
         if agent is None or agent.attempt != state.attempt or state.is_over:
             return
         if self.is_command and (agent.attempt, LAUNCHER) in self.alive.values():
-            pid, rank = self._pid(), self.random.randrange(RANKS)
+            pid, rank = self.pid(), self.random.randrange(RANKS)
             if (agent.attempt, rank) not in self.alive.values() and state.launcher is not None:
                 self.alive[pid] = (agent.attempt, rank)
-                self._report_exits()
+                self.report_exits()
                 self._record(ev.RankStarted(attempt=agent.attempt, rank=rank, pid=pid))
 
     def late_exit(self) -> None:
@@ -515,82 +649,7 @@ class Machine(Simulation):
 
     def exits_are_reported(self) -> None:
         if self.agent is None or self.agent.listens:
-            self._report_exits()
-
-    def agent_connects(self) -> None:
-        agent = self.agent
-        if agent is None or agent.listens or self.state.is_over:
-            return
-        wanted = self.state.node().wanted_agent
-        if wanted is not None and wanted.replaces == agent.pid:
-            return
-        agent.listens = True
-        self.agent_exit = None  # as in the driver, it was another's
-        self.take(pt.AgentConnected(pid=agent.pid))
-        wanted = self.state.node().wanted_agent
-        assert wanted is None or wanted.connected
-        self._report_group(agent)
-        self._report_exits()
-        self.take(pt.AgentListens())
-        if agent.question is not None and agent.answer is None:
-            self.take(agent.question)
-
-    def agent_acts(self) -> None:
-        """The next step of torch's agent."""
-        agent = self.agent
-        if agent is None:
-            self._see_agent_exit()
-            return
-        mine = [pid for pid, (attempt, _) in self.alive.items() if attempt == agent.attempt]
-        main = [pid for pid in mine if (self.alive[pid][1] == LAUNCHER) == self.is_command]
-        if agent.stage == "starting":
-            if "stopping" in agent.orders:
-                self._agent_ends(0)
-            elif agent.listens:
-                self._start_group(agent)
-        elif agent.stage == "watching":
-            self._agent_watches(agent, main)
-        elif agent.answer is not None:
-            self._agent_goes_on(agent, agent.answer, main)
-
-    def _agent_watches(self, agent: Agent, main: list[int]) -> None:
-        if "stopping" in agent.orders:
-            if not main:
-                self._agent_ends(0)
-        elif "restart_group" in agent.orders:
-            agent.orders.clear()
-            agent.restarts = True
-            self._end_main(main)
-            self._ask(agent, "group_stopped")
-        else:
-            ended = [one for one in [*self.told, *self.untold] if self._is_of(one, agent)]
-            if failed := [one for one in ended if one.status != 0]:
-                ranks = [one.rank for one in failed if one.rank is not None]
-                self._ask(agent, "failing", ranks)
-            elif not main:
-                self._agent_ends(0)
-
-    def _is_of(self, one: pt.ProcessExited, agent: Agent) -> bool:
-        return one.pid in [worker.pid for worker in agent.workers]
-
-    def _end_main(self, main: list[int]) -> None:
-        for pid in main:
-            self._dies(pid, -15)
-
-    def _agent_goes_on(self, agent: Agent, answer: pt.AnswerAgent, main: list[int]) -> None:
-        stage, agent.question = agent.stage, None
-        if stage == "failing":
-            self._end_main(main)
-            self._ask(agent, "torn_down")
-        elif stage == "torn_down":
-            agent.restarts = bool(answer.restart)
-            self._ask(agent, "group_stopped")
-        elif agent.restarts and "stopping" not in agent.orders:
-            agent.attempt, agent.restarts = agent.attempt + 1, False
-            agent.orders.clear()
-            self._start_group(agent)
-        else:
-            self._agent_ends(1)
+            self.report_exits()
 
     def trouble_is_found(self) -> None:
         if self.alive and self.state.world is not None:
@@ -642,10 +701,10 @@ class Machine(Simulation):
 
     def agent_dies(self) -> None:
         if self.agent is not None:
-            self._agent_ends(-9)
+            self.agent_ends(-9)
 
     def agent_exit_is_seen(self) -> None:
-        self._see_agent_exit()
+        self.see_agent_exit()
 
     def disk_is_full(self) -> None:
         self.rows.is_full = True
@@ -661,9 +720,9 @@ class Machine(Simulation):
             if self.random.random() < 0.5:
                 self.agent.orders.clear()  # they were not read yet
         is_seen = self.agent_exit is not None
-        self._see_agent_exit()
+        self.see_agent_exit()
         if self.agent is None:
-            self._report_exits()
+            self.report_exits()
         self.take(pt.SupervisorStarted(agent=self._agent_state(), agent_end_seen=is_seen))
 
     def machine_reboots(self) -> None:
@@ -692,7 +751,7 @@ class Machine(Simulation):
 
     STEPS = (
         *(time_passes, first_step, rank_dies, exits_are_reported, late_exit) * 2,
-        *(order_is_done, agent_acts, agent_connects) * 8,
+        *(order_is_done, Host.agent_acts, Host.agent_connects) * 8,
         *(trouble_is_found, someone_restarts, agent_dies, agent_exit_is_seen) * 2,
         *(rank_appears, rank_appears, disk_is_full, disk_has_room, something_is_noted),
         *(supervisor_dies, Simulation.snapshot_is_published, disk_has_room) * 2,
@@ -729,20 +788,18 @@ class Machine(Simulation):
             return self._made_room(chance)
         self._end_everything()
         if isinstance(order, pt.EndRanks):
-            self._see_agent_exit()
+            self.see_agent_exit()
             return pt.RanksEnded()
         return pt.NothingLeft()
 
     def _end_orphans(self) -> None:
         """Processes that the agent does not watch."""
-        self._end_all()
-        self._report_exits()
+        self.ends(list(self.alive))
+        self.report_exits()
 
     def _end_everything(self) -> None:
-        self._end_all()
-        if self.agent is not None:
-            self._agent_ends(-9)
-        self._report_exits()
+        self.ends_all()
+        self.report_exits()
 
     def _waited(self, question: int | None, chance: float) -> pt.LeftoversEnded:
         found = "GPU 0 still has memory in use" if chance < 0.1 else None
@@ -797,7 +854,7 @@ class Machine(Simulation):
             self.order_is_done()
             self.exits_are_reported()
             if self.agent is None:
-                self._see_agent_exit()
+                self.see_agent_exit()
         state = self.state
         if self.has_stopped:
             assert state.is_over, "a stop did not end the job"

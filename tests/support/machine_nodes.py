@@ -8,12 +8,11 @@ it reports all that it knows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from tests.support.builders import make_spec
-from tests.support.machine import CAUSE, EPOCH, LEADS_TO, MOST_RESTARTS, Simulation
+from tests.support.machine import CAUSE, EPOCH, LEADS_TO, MOST_RESTARTS, Agent, Host, Simulation
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import begin_job
@@ -38,29 +37,12 @@ ON_NODE = (
 """Orders that travel over a link."""
 
 
-@dataclass
-class Agent:
-    """torch's agent on a node."""
-
-    pid: int
-    attempt: int
-    meeting: Rendezvous
-    stage: str = "starting"
-    """`starting`, `joining`, `watching`, `failing`, `torn_down`, `group_stopped`."""
-    since_s: float = 0.0
-    listens: bool = False
-    question: pt.AgentAsked | None = None
-    answer: pt.AnswerAgent | None = None
-    orders: list[str] = field(default_factory=list)
-    restarts: bool = False
-    workers: list[pt.Worker] = field(default_factory=list)
-
-
-class Node:
+class Node(Host):
     """What runs on a node, and the part of ddptop that carries out the head's orders there."""
 
     def __init__(self, world: World, spec: NodeSpec) -> None:
-        self.world, self.spec, self.host = world, spec, spec.host
+        super().__init__(world, spec.host)
+        self.spec = spec
         self.is_up = False
         """Whether its link is."""
         self.is_cut = False
@@ -71,13 +53,6 @@ class Node:
         self.is_reported = True
         """Whether the head knows that its link is broken."""
         self.lost_s = world.now_s
-        self.agent: Agent | None = None
-        self.agent_exit: pt.AgentExited | None = None
-        self.alive: dict[int, tuple[int, int]] = {}
-        """(attempt, rank) by pid."""
-        self.exits: dict[int, pt.ProcessExited] = {}
-        """By pid, of the ranks of its agent's attempt."""
-        self.untold: list[pt.ProcessExited] = []
         self.finished: set[int] = set()
         """Attempts whose ranks have all exited with 0 here."""
 
@@ -92,17 +67,6 @@ class Node:
             self.tell(exited)
             if self.agent is None and self.agent_exit is None:
                 self.tell(pt.OrphanExited(node=self.host))
-
-    def see_agent_exit(self) -> None:
-        if self.agent_exit is not None and self.is_up:
-            self.report_exits()
-            exited, self.agent_exit = self.agent_exit, None
-            self.last_exit = exited
-            self.tell(exited)
-
-    last_exit: pt.AgentExited | None = None
-    group: pt.GroupStarted | None = None
-    """The last that its agent has reported."""
 
     def state_of_agent(self) -> pt.AgentState:
         agent = self.agent
@@ -138,38 +102,14 @@ class Node:
         assert self.agent is None, "two agents"
         self.is_there, self.exits, self.agent_exit, self.last_exit = True, {}, None, None
         self.group = None
-        self.agent = Agent(
-            self.world.pid(), attempt, meeting, since_s=self.world.now_s, stage="starting"
-        )
+        self.agent = Agent(self.world.pid(), attempt, meeting, since_s=self.world.now_s)
 
     def dies(self, pid: int, status: int) -> None:
-        attempt, rank = self.alive.pop(pid)
-        exited = pt.ProcessExited(
-            node=self.host,
-            attempt=attempt,
-            rank=rank,
-            pid=pid,
-            status=status,
-            at_s=self.world.now_s,
-        )
-        self.exits[pid] = exited
+        attempt, _ = self.alive[pid]
+        super().dies(pid, status)
         mine = [one for one in self.exits.values() if one.attempt == attempt]
         if len(mine) == self.spec.nproc and all(one.status == 0 for one in mine):
             self.finished.add(attempt)
-        self.untold.append(exited)
-
-    def agent_ends(self, status: int) -> None:
-        assert self.agent is not None
-        agent, self.agent = self.agent, None
-        self.agent_exit = pt.AgentExited(
-            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt
-        )
-
-    def ends_all(self) -> None:
-        for pid in list(self.alive):
-            self.dies(pid, -15)
-        if self.agent is not None:
-            self.agent_ends(-9)
 
     def part_ends(self) -> None:
         """Nothing of the job is left here."""
@@ -178,21 +118,6 @@ class Node:
         self.see_agent_exit()
         self.agent_exit, self.is_there = None, False
 
-    def ask(self, kind: Any, ranks: list[int] | None = None) -> None:
-        agent = self.agent
-        assert agent is not None
-        agent.question = pt.AgentAsked(
-            node=self.host,
-            question=self.world.pid(),
-            kind=kind,
-            attempt=agent.attempt,
-            ranks=ranks or [],
-        )
-        agent.answer, agent.stage = None, kind
-        if agent.listens:
-            self.report_exits()
-            self.tell(agent.question)
-
     def carry_out(self, order: Any) -> None:
         """Orders without a result."""
         agent = self.agent
@@ -200,48 +125,30 @@ class Node:
             assert order.rendezvous is not None
             assert self.agent is None, "two agents"
             self.start(order.attempt, order.rendezvous)
-        elif agent is None or not agent.listens:
-            return
-        elif isinstance(order, pt.TellAgent):
-            agent.orders.append(order.order)
-        elif agent.question is not None and agent.question.question == order.question:
-            agent.answer = order
+        elif agent is not None and agent.listens:
+            agent.receive(order)
 
     # -- what torch does -------------------------------------------------------------------------
 
-    def agent_connects(self) -> None:
-        agent = self.agent
-        if agent is None or agent.listens or not self.is_there:
-            return
-        wanted = self.world.state.node(self.host).wanted_agent
-        if self.is_up and wanted is not None and wanted.replaces == agent.pid:
-            return
-        agent.listens = True
-        self.tell(pt.AgentConnected(node=self.host, pid=agent.pid))
-        self._report_group(agent)
-        self.report_exits()
-        self.tell(pt.AgentListens(node=self.host))
-        if agent.question is not None and agent.answer is None:
-            self.tell(agent.question)
+    def may_connect(self) -> bool:
+        return self.is_there
 
-    def agent_acts(self) -> None:
-        agent = self.agent
-        if agent is None:
-            self.see_agent_exit()
-        elif agent.stage == "starting":
-            if agent.listens:
-                agent.stage, agent.since_s = "joining", self.world.now_s
-        elif agent.stage == "joining":
+    def begin(self, agent: Agent) -> None:
+        if agent.stage == "joining":
             self._joins(agent)
-        elif agent.stage == "watching":
-            self._watches(agent)
-        elif agent.answer is not None:
-            self._goes_on(agent, agent.answer)
+        elif agent.listens:
+            agent.stage, agent.since_s = "joining", self.world.now_s
+
+    def begin_next(self, agent: Agent, answer: pt.AnswerAgent) -> None:
+        assert answer.rendezvous is not None, "it restarts, and nobody says where"
+        agent.meeting, agent.workers, self.exits = answer.rendezvous, [], {}
+        agent.stage, agent.since_s = "joining", self.world.now_s
 
     def _joins(self, agent: Agent) -> None:
         if "stopping" in agent.orders:
             self.agent_ends(0)
             return
+        assert agent.meeting is not None
         there = [one for one in self.world.nodes.values() if one.has_joined(agent.meeting.run_id)]
         if len(there) == agent.meeting.nodes:
             for node in there:
@@ -251,11 +158,13 @@ class Node:
 
     def has_joined(self, run_id: str) -> bool:
         agent = self.agent
-        return agent is not None and agent.stage == "joining" and agent.meeting.run_id == run_id
+        if agent is None or agent.meeting is None or agent.stage != "joining":
+            return False
+        return agent.meeting.run_id == run_id
 
     def group_starts(self) -> None:
         agent = self.agent
-        assert agent is not None
+        assert agent is not None and agent.meeting is not None
         assert not self.alive, "two attempts are alive on a node"
         assert str(agent.attempt) == agent.meeting.run_id.partition("@")[0], "another attempt"
         agent.workers, self.exits, agent.stage = [], {}, "watching"
@@ -266,51 +175,7 @@ class Node:
             agent.workers.append(pt.Worker(rank=rank, pid=pid, local_rank=local))
         self.world.started.setdefault(agent.attempt, set()).add(self.host)
         if agent.listens:
-            self._report_group(agent)
-
-    def _report_group(self, agent: Agent) -> None:
-        if agent.workers:
-            self.group = pt.GroupStarted(
-                node=self.host, attempt=agent.attempt, workers=agent.workers
-            )
-            self.tell(self.group)
-
-    def _watches(self, agent: Agent) -> None:
-        mine = [pid for pid, (attempt, _) in self.alive.items() if attempt == agent.attempt]
-        failed = [one.rank for one in self.exits.values() if one.status != 0]
-        if "stopping" in agent.orders:
-            if not mine:
-                self.agent_ends(0)
-        elif "restart_group" in agent.orders:
-            agent.orders.clear()
-            agent.restarts = True
-            self._end(mine)
-            self.ask("group_stopped")
-        elif failed:
-            self.ask("failing", [one for one in failed if one is not None])
-        elif not mine:
-            self.agent_ends(0)
-
-    def _end(self, pids: list[int]) -> None:
-        for pid in pids:
-            self.dies(pid, -15)
-
-    def _goes_on(self, agent: Agent, answer: pt.AnswerAgent) -> None:
-        stage, agent.question = agent.stage, None
-        if stage == "failing":
-            self._end([pid for pid, (one, _) in self.alive.items() if one == agent.attempt])
-            self.ask("torn_down")
-        elif stage == "torn_down":
-            agent.restarts = bool(answer.restart)
-            self.ask("group_stopped")
-        elif agent.restarts and "stopping" not in agent.orders:
-            assert answer.rendezvous is not None, "it restarts, and nobody says where"
-            agent.attempt, agent.restarts = agent.attempt + 1, False
-            agent.meeting, agent.workers, self.exits = answer.rendezvous, [], {}
-            agent.orders.clear()
-            agent.stage, agent.since_s = "joining", self.world.now_s
-        else:
-            self.agent_ends(1)
+            self.report_group(agent)
 
 
 class World(Simulation):
@@ -318,6 +183,9 @@ class World(Simulation):
 
     todo: list[tuple[Any, int, float]]
     """Orders, with their attempts and when they were given."""
+    leads_to: ClassVar = LEADS_TO | {
+        ev.TrainingStarted: (*LEADS_TO[ev.TrainingStarted], "starting")
+    }
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, now_s=1000.0)
@@ -347,7 +215,6 @@ class World(Simulation):
             placement=self.placement,
             on_nan=self.random.choice(["restart", "stop"]),
         )
-        self._pids = 100
         self.started: dict[int, set[str]] = {}
         """By attempt, the nodes on which its ranks were started."""
         self.nodes = {one.host: Node(self, one) for one in specs}
@@ -363,10 +230,6 @@ class World(Simulation):
             node.is_up = True
         self._record(ev.Launched(attempt=0, target="train.py", nproc=2, at_s=self.now_s))
         self._carry(begin_job(0, self.now_s, self.spec))
-
-    def pid(self) -> int:
-        self._pids += 1
-        return self._pids
 
     # -- the head --------------------------------------------------------------------------------
 
@@ -399,10 +262,8 @@ class World(Simulation):
         assert 0 <= self.state.budget.used <= self.limit, "the budget is overspent"
 
     def _check_event(self, before: JobState, event: ev.JobEvent) -> None:
+        super()._check_event(before, event)
         state = self.state
-        leads_to = {**LEADS_TO, ev.TrainingStarted: (*LEADS_TO[ev.TrainingStarted], "starting")}
-        if type(event) in LEADS_TO:
-            assert state.phase in leads_to[type(event)], f"{event} leads to {state.phase}"
         if isinstance(event, ev.RankExited):
             known = before.ranks.get(event.rank)
             again = known is not None and known.exited and known.status is not None
@@ -441,20 +302,8 @@ class World(Simulation):
         elif isinstance(event, ev.RanksEnding):
             names = [event.node] if event.node is not None else list(self.nodes)
             assert all(state.nodes[name].ending_ranks_at_s is not None for name in names)
-        elif isinstance(event, ev.RestartSent):
-            assert state.nodes[event.node].sent
-        elif isinstance(event, ev.RestartPrepared):
-            assert state.nodes[event.node].begun == state.restart.next_attempt
-        elif isinstance(event, ev.AgentRequested):
-            wanted = state.nodes[event.node].wanted_agent
-            assert wanted is not None and wanted.attempt == event.next_attempt
-        elif isinstance(event, ev.AgentConnected):
-            wanted = state.nodes[event.node].wanted_agent
-            assert wanted is None or wanted.connected
         elif isinstance(event, ev.RestartRequested):
             self._check_request(before, event)
-        elif isinstance(event, ev.FailureJudged | ev.HangJudged):
-            assert state.cause == event.cause
         elif isinstance(event, ev.EndDecided) and event.state == "finished":
             members = [host for host, life in before.nodes.items() if life.takes_part]
             done = [state.attempt in self.nodes[host].finished for host in members]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.support.programs import piped
 
 from ddptop_runner import probe
 from ddptop_runner.model.probe_message import MAX_BYTES, ProbeMessage, decode_message
@@ -94,15 +95,7 @@ class Rank:
             env["PYTHONPATH"] = os.pathsep.join(env["PYTHONPATH"].split(os.pathsep)[1:])
             env = {k: v for k, v in env.items() if v}
         pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            [python, *argv],
-            env=env,
-            cwd=self.folder,
-            text=True,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-        )
+        process = piped(python, *argv, env=env, cwd=self.folder, stderr=pipe)
         self.processes.append(process)
         return process
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ddptop_runner.base.errors import DamagedFileError
-from ddptop_runner.base.paths import RunFolder, run_folder
+from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import encode
@@ -75,7 +75,7 @@ class Job:
     def status(self) -> dict[str, Any]:
         """The output of `status --json`, read in this process so that polling does not starve the
         ranks."""
-        view = read_job(run_folder(self.name))
+        view = read_job(RunFolder(self.folder()))
         status: dict[str, Any] = json.loads(encode(job_status(view)))
         return status
 

@@ -201,11 +201,6 @@ class Node:
             if attempt is None or one.attempt == attempt
         ]
 
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """The data of events of one type."""
-        found = [one.data or {} for one in list(self.events)]
-        return [data for data in found if data["kind"] == kind]
-
     def close(self) -> None:
         """End all of its remaining processes."""
         self.cut()

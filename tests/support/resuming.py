@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -15,8 +15,6 @@ from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog, read_memory
-from ddptop_runner.job.state import JobState
-from ddptop_runner.job.transition import fold
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
@@ -163,9 +161,9 @@ def fail(
 
 
 async def finish(around: Around) -> None:
-    """Wait until everything that was started is done."""
+    """Wait until everything that was started is done, for half a minute at most."""
     while waiting := [task for task in around.tasks if not task.done()]:
-        await asyncio.gather(*waiting)
+        await asyncio.wait_for(asyncio.gather(*waiting), 30.0)
 
 
 def told(type_: str) -> list[Event]:
@@ -174,20 +172,9 @@ def told(type_: str) -> list[Event]:
     return [event for event in events if event.type == type_]
 
 
-def state_of_the_log() -> JobState:
-    """The state that the whole log folds to."""
-    rows = HistoryReader(run_folder("train").path / "history.db").events(silent=True)
-    return fold((row.ts, ev.of_row(row)) for row in rows)
-
-
 def put_state(around: Around, **changes: Any) -> None:
     """The state after events that do not matter here."""
     around.log.state = msgspec.structs.replace(around.log.state, **changes)
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the scenario, for half a minute at most."""
-    asyncio.run(asyncio.wait_for(scenario(), 30.0))
 
 
 def exited(rank: int, returncode: int, at_s: float) -> pt.RankEnded:

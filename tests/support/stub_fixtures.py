@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, build_library
+from tests.support.programs import piped
 
 READER = """
 import os, sys
@@ -37,13 +37,7 @@ class Reader:
     """
 
     def __init__(self, env: dict[str, str], *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", READER, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
+        self.process = piped(sys.executable, "-c", READER, *arguments, env=env)
 
     def report(self, at_s: float) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout

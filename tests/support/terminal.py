@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def _own(ignore_hangup: bool) -> None:
@@ -22,11 +22,12 @@ def _own(ignore_hangup: bool) -> None:
 
 
 class Terminal:
-    """ddptop in a pty."""
+    """ddptop, or another program, in a pty."""
 
     def __init__(
         self,
         *arguments: str,
+        program: Sequence[str] = (sys.executable, "-m", "ddptop"),
         ignore_hangup: bool = False,
         size: tuple[int, int] = (120, 40),
         env: Mapping[str, str] | None = None,
@@ -36,7 +37,7 @@ class Terminal:
         self.resize(*size)
         self.drawn = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ddptop", *arguments],
+            [*program, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,

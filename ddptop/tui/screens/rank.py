@@ -12,7 +12,7 @@ from ddptop.charts.plots import figures_of
 from ddptop.draw.ranks import fact_lines
 from ddptop.job.help import explain_rank, glossary, guilty
 from ddptop.job.keys import SCREENS, key
-from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence
+from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence, step_parts
 from ddptop.job.record import Job
 from ddptop.job.series import whose_loss
 from ddptop.job.status import alerts_of
@@ -177,7 +177,7 @@ class RankScreen(JobBound[RankAnswer]):
         self._chart.show_job(answer.chart, whose_loss(view.snapshot), self.rank)
         history = answer.history
         if history is not None and history.rank == self.rank:
-            self._split.show(history.steps)
+            self._split.show(history.steps, step_parts(find_rank(view.snapshot, self.rank)))
             self._load.show(history.load)
         elif view.is_foreign:
             device, seen = device_of(view.snapshot, self.rank), answer.device_history

@@ -275,6 +275,11 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
         return self.path / "handover.json"
 
     @property
+    def notify_file(self) -> Path:
+        """URLs that get the job's notices, one per line: mode 0600. Without it, nothing is sent."""
+        return self.path / "notify-urls"
+
+    @property
     def guardian_lock(self) -> Path:
         """Locked (flock) by the guardian while it runs."""
         return self.path / "guardian.lock"

@@ -326,7 +326,8 @@ READ_BYTES = 1 << 20
 """How much of the end of a job's output is read, at first and in each scan."""
 MAX_SOURCES = 256
 PANE_EVERY_S = 2.0
-FIND_EVERY_S = 10.0
+FIND_EVERY_S, FIND_EVERY_MOST_S = 10.0, 60.0
+"""Outputs are searched for again after such a pause, twice as long each time."""
 
 
 class Source:
@@ -405,7 +406,7 @@ class JobOutput:
         """By (rank, descriptor); rank None stands for the launcher."""
         self._pids: dict[int | None, int] = {}
         """By rank, the pid whose descriptors these are."""
-        self._find_at_s = 0.0
+        self._find_at_s = self._pause_s = 0.0
 
     def find(self, job: ForeignJob, now_s: float) -> None:
         """Find the destinations of all outputs if it is time; those already open are read on."""
@@ -413,7 +414,9 @@ class JobOutput:
         pids = dict(_writers(job))
         if now_s < self._find_at_s and pids == pids_before:
             return
-        self._find_at_s = now_s + FIND_EVERY_S
+        is_same = pids == pids_before
+        self._pause_s = min(2 * self._pause_s, FIND_EVERY_MOST_S) if is_same else FIND_EVERY_S
+        self._find_at_s = now_s + self._pause_s
         finder = Finder(job, self._captures)
         self._of, self._pids = {}, pids
         for rank, pid in pids.items():

@@ -181,6 +181,8 @@ _ENGINE = Path(__file__).resolve().parents[1]
 AGENT_MAIN = _ENGINE / "agent" / "__main__.py"
 PUMP_MAIN = _ENGINE / "agent" / "pump.py"
 PROBE_DIR = _ENGINE / "probe" / "inject"
+NOTIFIER_MODULE = "ddptop.export.notifier"
+"""What the guardian runs to send messages about its job."""
 
 
 def agent_command(spec: JobSpec) -> list[str]:

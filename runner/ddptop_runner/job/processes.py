@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs, stopping, tree
-from ddptop_runner.host.handover import AGENT_MAIN, PUMP_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN, NOTIFIER_MODULE, PUMP_MAIN
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import ProcessId
 
 SAMPLER_MODULE = "ddptop_runner.devices.sampler"
-_OWN = frozenset({str(AGENT_MAIN), str(PUMP_MAIN), SAMPLER_MODULE})
+_OWN = frozenset({str(AGENT_MAIN), str(PUMP_MAIN), SAMPLER_MODULE, NOTIFIER_MODULE})
 LEFTOVER_GRACE_S = 2.0
 """For processes that a rank left behind when it ended, such as data loaders and shells."""
 

@@ -179,6 +179,7 @@ def plan_of(
         name_is_derived=request.name is None,
         choice=choice,
         work_in_run_folder=request.work_in_run_folder,
+        notify=request.notify,
     )
 
 
@@ -214,6 +215,8 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
         with nullcontext() if plan.choice.remake is None else usage.taking():
             plan, moved = _settle_devices(plan)
             write_spec(folder, plan.spec)
+        if plan.notify is not None:
+            write_atomic(folder.notify_file, "".join(f"{url}\n" for url in plan.notify).encode())
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0, waits=waits)
     except BaseException as error:
         _remove_unstarted(folder)

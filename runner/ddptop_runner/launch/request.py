@@ -75,6 +75,8 @@ class LaunchRequest:
     """Measure each GPU and the network between the hosts first."""
     node_timeout_s: float | None = None
     orphan_timeout_s: float | None = None
+    notify: tuple[str, ...] | None = None
+    """URLs that get messages about the job; None: nothing is sent, and no hook runs."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class LaunchPlan:
     """The devices that the job gets or waits for."""
     work_in_run_folder: bool = False
     """Whether the job gets its own working folder, which is deleted with it."""
+    notify: tuple[str, ...] | None = None
+    """As in the request."""
 
 
 def require_text(words: Iterable[str]) -> None:

@@ -11,8 +11,22 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ddptop_runner.model.snapshot import BatchHash
-from ddptop_runner.model.words import Base, LossIs, LossSource, LossState, Phase, ProgressSource
+from ddptop_runner.model.snapshot import (
+    MAX_WEIGHT_GROUPS,
+    BatchHash,
+    DdpUse,
+    Resources,
+    WeightHashes,
+)
+from ddptop_runner.model.words import (
+    Base,
+    LossIs,
+    LossSource,
+    LossState,
+    NotLearning,
+    Phase,
+    ProgressSource,
+)
 
 VERSION = 1
 MAX_BYTES = 2048
@@ -100,6 +114,10 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     compute."""
     compute_s: Seconds | None = None
     """The rest of a mean step; None unless both waits are known."""
+    forward_s: Seconds | None = None
+    """As in RankSample."""
+    backward_s: Seconds | None = None
+    optimizer_s: Seconds | None = None
     until_backward_total_s: Seconds | None = None
     """Time from the end of each step to the next backward pass so far."""
     cpu_wait_total_s: Seconds | None = None
@@ -114,6 +132,24 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Worker processes of the DataLoader."""
     ddp_world_size: RankNumber | None = None
     """Ranks whose gradients DistributedDataParallel averages."""
+    batches_skipped: Whole | None = None
+    """Batches of the first pass over the data that were taken and not trained on before the first
+    step, as by a script that resumes."""
+    weight_hashes: WeightHashes | None = None
+    """The last hashes of the weights that DistributedDataParallel keeps equal on all ranks."""
+    weight_groups: Annotated[list[Name], Meta(max_length=MAX_WEIGHT_GROUPS)] = []
+    """By group of `weight_hashes`, what its parameters have in common in their names; of rank 0."""
+    optimizer_steps: Whole | None = None
+    """Steps that the state of the optimizer counts."""
+    learning_rate: float | None = None
+    """That of its first group of parameters."""
+    python_blocks: Whole | None = None
+    """Blocks of memory that Python objects have; counted every five seconds."""
+    ddp: DdpUse | None = None
+    not_learning: NotLearning | None = None
+    """Why no step had anything to learn from so far; None once one had."""
+    resources: Resources | None = None
+    """What the process has used since it started."""
     global_step: Whole | None = None
     total_steps: Whole | None = None
     metrics: dict[Name, float | None] = {}

@@ -18,6 +18,7 @@ from ddptop_runner.model.words import (
     LossSource,
     LossState,
     NodePart,
+    NotLearning,
     PauseState,
     Phase,
     ProgressSource,
@@ -141,6 +142,69 @@ class BatchHash(msgspec.Struct, frozen=True, array_like=True):
     """Of 512 bytes of each of its first two tensors."""
 
 
+MAX_WEIGHT_GROUPS = 32
+
+
+class WeightHashes(msgspec.Struct, frozen=True, array_like=True):
+    """Hashes of a rank's weights: `[step, layout, groups]`."""
+
+    step: _Count
+    """Of this attempt, after which they were taken."""
+    layout: _Count
+    """Hash of the parameters' names and shapes, and of how often the models were called; only
+    where it is equal can weights be compared."""
+    groups: Annotated[list[_Count], msgspec.Meta(max_length=MAX_WEIGHT_GROUPS)]
+    """Hash by group of parameters, in the order of the model."""
+
+
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
+
+
+class DdpUse(Base, frozen=True, kw_only=True):
+    """How a rank uses its only DistributedDataParallel module, from the module's own figures."""
+
+    iteration: _Count
+    """The iteration at which they were taken: one of the first ten, or every hundredth."""
+    syncs_per_step: float | None = None
+    """Backward passes with an all-reduce per step of this attempt."""
+    comm_s: _Amount
+    """How long the all-reduces of an iteration take, from the first one's start."""
+    hidden_s: _Amount
+    """The part of `comm_s` in which the backward pass still computes."""
+    parameter_bytes: _Count
+    buckets: _Count
+    """Number of all-reduces in an iteration."""
+    finds_unused: bool
+    """Whether `find_unused_parameters` is set."""
+    unused_bytes: _Count | None = None
+    """Parameters that got no gradient in the iteration; None if it does not look for them."""
+    is_static: bool
+    """Whether the unused parameters were the same in every iteration."""
+    could_use_tf32: bool | None = None
+    """Whether the device multiplies float32 without its tensor cores; None without CUDA."""
+
+
+class Resources(Base, frozen=True, kw_only=True):
+    """What a rank's own process has used since it started, and what it may use."""
+
+    data_wait_total_s: _Amount | None = None
+    """Time that the training thread waited for its data loader, up to its last step."""
+    cpu_total_s: _Amount | None = None
+    """CPU time of the training thread."""
+    other_threads_total_s: _Amount | None = None
+    """CPU time of all other threads."""
+    gc_total_s: _Amount | None = None
+    """Time that Python's garbage collector ran."""
+    read_total_bytes: _Count | None = None
+    """What the training thread read from disks; what was in memory already does not count."""
+    batch_elements_total: _Count | None = None
+    """Elements of the first tensor of each batch, of those taken for training."""
+    threads: _Count | None = None
+    """Threads that torch computes with on the CPU (`torch.get_num_threads()`)."""
+    cpus: _Count | None = None
+    """CPUs on which the training thread may run."""
+
+
 class RankSample(Base, frozen=True, kw_only=True):
     """One rank at one moment."""
 
@@ -182,6 +246,15 @@ class RankSample(Base, frozen=True, kw_only=True):
     compute; None if torch does not report it. A long wait means that other ranks are slower."""
     compute_s: float | None = None
     """Rest of the mean step time; None unless both waits are known."""
+    forward_s: float | None = None
+    """Mean time per step in forward passes: from the batch, or else from the end of the previous
+    step, to the backward pass, including all that the script does there. Like `backward_s` and
+    `optimizer_s`, it includes waits for other ranks. On a CUDA device, all three are measured by
+    events on the device, in 1 of 50 steps."""
+    backward_s: float | None = None
+    """Mean time per step in backward passes; several in a step are summed."""
+    optimizer_s: float | None = None
+    """Mean time per step in optimizers; None if they are compiled, which hides their steps."""
     cpu_percent: float | None = None
     """CPU usage of the rank and its descendants; 100 is one core."""
     rss_bytes: int | None = None
@@ -271,6 +344,26 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Worker processes of its DataLoader (`num_workers`); None without a loader."""
     ddp_world_size: int | None = None
     """Number of ranks whose gradients DistributedDataParallel averages; None without it."""
+    batches_skipped: int | None = None
+    """Batches of the first pass over the data that this attempt took without training on them
+    before its first step, as a script does that resumes in the middle of an epoch."""
+    weight_hashes: WeightHashes | None = None
+    """The last hashes of the weights that DistributedDataParallel keeps equal on all ranks."""
+    weight_groups: list[str] = []
+    """By group of `weight_hashes`, what its parameters have in common in their names; of rank 0."""
+    optimizer_steps: int | None = None
+    """Steps that the state of the optimizer counts, over all attempts if it was restored."""
+    learning_rate: float | None = None
+    """That of its first group of parameters."""
+    python_blocks: int | None = None
+    """Blocks of memory that Python objects have, of up to 512 bytes each."""
+    ddp: DdpUse | None = None
+    """How it uses DistributedDataParallel; None without it, with several such modules, or
+    before DDP has measured some iterations."""
+    not_learning: NotLearning | None = None
+    """Why no step of this attempt had anything to learn from; None once one had."""
+    resources: Resources | None = None
+    """What its own process has used; None unless its main thread trains, or if unknown."""
 
 
 class Imbalance(Base, frozen=True, kw_only=True):

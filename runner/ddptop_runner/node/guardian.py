@@ -37,7 +37,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import PRIVATE, own_command, own_words
 from ddptop_runner.host import handover as handover_file
 from ddptop_runner.host import procs
-from ddptop_runner.host.handover import agent_command, agent_plan
+from ddptop_runner.host.handover import NOTIFIER_MODULE, agent_command, agent_plan
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.spec import JobSpec, read_spec
 
@@ -49,6 +49,8 @@ SHUTDOWN_S = 5.0
 """SIGTERMs within this time belong together."""
 RELIEF_S = 5.0
 """A supervisor that SIGKILL does not end within this time keeps its lock for now."""
+NOTIFIER_PAUSE_S = 10.0
+"""Wait before the notifier's next start after it died."""
 EXITS_KEPT = 512
 """Exits sent to a restarted supervisor; they fit into one packet."""
 STDOUT = 1
@@ -92,6 +94,8 @@ class Guardian:
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._supervisor_starts: list[float] = []
         self._restart_at_s: float | None = None
+        self._notifier_pid: int | None = None
+        self._notify_at_s: float | None = None
         self._agent_pid: int | None = given.agent_pid
         self._terminated_at_s: dict[str, float] = {}
         self._exits: list[pt.Exited] = []
@@ -112,14 +116,14 @@ class Guardian:
         if not (self._spec.is_queued or self._given.adopts or is_head):
             self._start_agent(self._first_plan())
         self._start_supervisor()
+        self._start_notifier()
         while self._exit_code is None:
             if self._all_is_ended():
                 if self._supervisor is not None and self._supervisor.returncode is None:
                     self._supervisor.terminate()  # started in between
                 return 128 + signal.SIGTERM
-            timeout_s = None
-            if self._restart_at_s is not None:
-                timeout_s = max(0.0, self._restart_at_s - time.monotonic())
+            due = [at for at in (self._restart_at_s, self._notify_at_s) if at is not None]
+            timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout_s):
                 if key.data is None:
                     os.read(wake_read, 4096)
@@ -130,6 +134,8 @@ class Guardian:
             if is_due and not self._all_is_ended():
                 self._restart_at_s = None
                 self._start_supervisor()
+            if self._notify_at_s is not None and time.monotonic() >= self._notify_at_s:
+                self._start_notifier()
         return self._exit_code
 
     def _on_terminate(self, *_: object) -> None:
@@ -214,6 +220,29 @@ class Guardian:
             )
         )
 
+    def _start_notifier(self) -> None:
+        """Start what sends messages about the job, if anyone wants them."""
+        self._notify_at_s = None
+        if not self._folder.notify_file.exists():
+            return
+        env = {name: self._given.env[name] for name in self._given.env if name != "DDPTOP_JOB_ID"}
+        try:
+            notifier = subprocess.Popen(
+                own_command(NOTIFIER_MODULE, str(self._folder.path)),
+                env=env,  # without the job's id: it outlives the job
+                cwd=self._folder.path,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._note(f"the notifier cannot start: {error}")
+            self._notify_at_s = time.monotonic() + NOTIFIER_PAUSE_S
+            return
+        notifier.returncode = 0  # reaped by pid in _reap, never by this handle
+        self._notifier_pid = notifier.pid
+
     def _spawn_supervisor(self) -> socket.socket:
         """Start the supervisor's process; returns the guardian's end of the channel."""
         self._supervisor = None
@@ -286,6 +315,9 @@ class Guardian:
             if self._supervisor is not None and pid == self._supervisor.pid:
                 self._supervisor.returncode = returncode
                 self._supervisor_ended(returncode)
+                continue
+            if pid == self._notifier_pid:
+                self._notify_at_s = time.monotonic() + NOTIFIER_PAUSE_S if returncode else None
                 continue
             exited = pt.Exited(pid=pid, returncode=returncode, at_boottime_s=boottime_s())
             self._exits = [*self._exits[1 - EXITS_KEPT :], exited]

@@ -17,10 +17,11 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import identity, ledger, losses, recorder, saves, time_parts
+from . import advice, identity, ledger, losses, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
+from .time_parts import BACKWARD, FORWARD, NONE, OPTIMIZER
 
-BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
 
 
@@ -40,16 +41,27 @@ class Hooks:
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
-        self.parts = time_parts.TimeParts(torch, record)
+        self.ddp_use = advice.DdpUse(torch, record)
+        self.gradients = advice.Gradients(torch)
+        self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
+        self.borders = time_parts.Borders(torch, record, is_own)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
+        self.replicas = replicas.Replicas(torch, record, self.parts)
+        record.on_look = self.replicas.after_step
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
-        self.step_handle = None
+        self.step_handles = []
+
+    def begin(self):
+        """Reset, as at the start of a process."""
+        parts = (self.parts, self.borders, self.ledger, self.replicas, self.ddp_use, self.gradients)
+        for part in parts:
+            part.begin()
 
     def arm(self):
         """Patch torch; each patch is separate, so a missing name affects only its own metric."""
-        torch = self.torch
+        torch, record = self.torch, self.record
         for patch in (
             lambda: self._patch(torch.autograd, "backward", self._wrap_backward),
             lambda: self.arm_scaler(torch.amp.GradScaler),
@@ -60,13 +72,17 @@ class Hooks:
             lambda: self._patch(
                 torch.nn.parallel.DistributedDataParallel, "__init__", self._average
             ),
+            lambda: self._patch(
+                torch.amp.autocast_mode.autocast, "__enter__", self.ddp_use.enter_autocast
+            ),
             lambda: self.parts.arm(self._patch),
+            record.watch_gc,
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (ledger, losses, recorder, saves, time_parts)]
-                + [__name__],
+                [part.__name__ for part in (advice, ledger, losses, recorder, replicas, saves)]
+                + [time_parts.__name__, __name__],
             ),
         ):
             try:
@@ -118,12 +134,12 @@ class Hooks:
 
     def _wrap_backward(self, original):
         code = getattr(original, "__code__", None)
-        if code is not None and code.co_varnames[: code.co_argcount] == BACKWARD:
+        if code is not None and code.co_varnames[: code.co_argcount] == ARGUMENTS:
             return self._backward(original)
         look = self._backward(lambda *arguments: None)
 
         def backward(*args, **kwargs):  # of an unknown version of torch
-            look(*args[:2], **{name: kwargs[name] for name in BACKWARD[:2] if name in kwargs})
+            look(*args[:2], **{name: kwargs[name] for name in ARGUMENTS[:2] if name in kwargs})
             return original(*args, **kwargs)
 
         return backward
@@ -133,6 +149,7 @@ class Hooks:
         is_traced, tensor_type, handed_over = _is_traced(torch), torch.Tensor, scalers.handed_over
         function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
         saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
+        borders = self.borders
 
         def backward(
             tensors,
@@ -144,6 +161,8 @@ class Hooks:
         ):
             if not is_traced():
                 try:
+                    if borders.marks is not None:
+                        borders.mark(FORWARD)
                     if function_modes() or type(tensors) is not tensor_type:
                         with unseen():  # by the script's subclasses and modes
                             saw(tensors, grad_tensors)
@@ -168,9 +187,9 @@ class Hooks:
                 except Exception as error:
                     if not is_own(error):
                         raise
-            return original(
-                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
-            )
+            original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            if not is_traced() and borders.marks is not None:
+                borders.mark(BACKWARD)
 
         return backward
 
@@ -190,6 +209,8 @@ class Hooks:
             if record.passes >= record.usual_backwards:
                 self.find_unseen_steps()
         record.passed(self._loss_of(tensor, gradient) if is_tensor else None)
+        if self.replicas.is_due:
+            self.replicas.look()
 
     def _loss_of(self, tensor, gradient):
         """The loss of a backward pass; None if none can be read."""
@@ -250,9 +271,11 @@ class Hooks:
 
     def _register(self, original):
         register, record = self._watch.register, self.record
+        number_of_threads = self.torch.get_num_threads
 
         def _patch_step_function(optimizer):
             register(optimizer)
+            record.threads = number_of_threads()
             if record.is_silent and identity.has_joined():
                 record.announce()  # a member of a group is a rank, whatever started it
             return original(optimizer)
@@ -260,20 +283,36 @@ class Hooks:
         return _patch_step_function
 
     def arm_step(self):
-        """Count the steps of all optimizers."""
-        is_traced, stepped = _is_traced(self.torch), self.record.stepped
+        """Count and time the steps of all optimizers."""
+        is_traced, stepped, borders = _is_traced(self.torch), self.record.stepped, self.borders
+        record, gradients = self.record, self.gradients
+
+        def before_step(optimizer, args, kwargs):
+            if not is_traced() and borders.marks is not None:
+                borders.mark(NONE)
 
         def after_step(optimizer, args, kwargs):
             if not is_traced():
                 try:
+                    if borders.marks is not None:
+                        borders.mark(OPTIMIZER)
                     stepped(optimizer)
+                    if borders.is_due:
+                        borders.sample(optimizer)
+                    if not gradients.is_found:
+                        steps = record.steps
+                        if steps and not steps & (steps - 1):
+                            gradients.look(optimizer)
                 except Exception as error:
                     if not is_own(error):
                         raise
 
         # torch.optim deletes the attributes that its submodules leave on it
         optimizers = sys.modules["torch.optim.optimizer"]
-        self.step_handle = optimizers.register_optimizer_step_post_hook(after_step)
+        self.step_handles = [
+            optimizers.register_optimizer_step_pre_hook(before_step),
+            optimizers.register_optimizer_step_post_hook(after_step),
+        ]
 
     def _arm_data_loader(self):
         # below __next__, whose warning about a dataset's length names its caller's line
@@ -303,8 +342,10 @@ class Hooks:
         return __init__
 
     def _note_group(self, parallel):
+        self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
+        self.replicas.note(parallel)
 
     def _arm_save(self, owners, name, target_of, loads=False):
         """Replace a function that several modules have with one wrapper."""
@@ -315,6 +356,8 @@ class Hooks:
     def _next_data(self, original):
         record, thread = self.record, self._training_thread
         took, finished = self._guarded(self.ledger.took), self._guarded(self.ledger.finished)
+        borders = self.borders
+        count = self._guarded(self.ledger.count)
         clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
 
         def next_data(loader):
@@ -331,7 +374,10 @@ class Hooks:
                     raise
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
+                if borders.marks is not None:
+                    borders.mark(NONE)
                 record.is_batch_without_gradient = False
+                count(batch)
                 position = loader._num_yielded
                 if position < ledger.FIRST_POSITIONS or not position & (position - 1):
                     took(loader, batch)

@@ -83,6 +83,14 @@ class Ledger:
             self.repeated_epoch = before if before == self._sampler_epoch else None
         self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
 
+    def count(self, batch):
+        """Add the elements of a batch's first tensor, which tell how long the batch is."""
+        for _ in range(MAX_DEPTH + 1):
+            if type(batch) is self._torch.Tensor:
+                self._record.batch_elements += batch.numel()
+                return
+            batch = next(_values(batch), None)
+
     def finished(self, iterator):
         """Note that a pass over the data has ended."""
         if self._iterator() is iterator:
@@ -129,18 +137,19 @@ class Ledger:
             ):
                 tensors.append(batch)
             return
-        # a batch's own methods are not called: they are the script's
-        if isinstance(batch, UserDict):
-            batch = vars(batch).get("data")
-        values: Any = ()
-        if isinstance(batch, dict):
-            values = dict.values(batch)
-        elif isinstance(batch, tuple):
-            values = tuple.__iter__(batch)
-        elif isinstance(batch, list):
-            values = list.__iter__(batch)
-        for value in itertools.islice(values, MAX_VALUES):
+        for value in itertools.islice(_values(batch), MAX_VALUES):
             self._collect(value, tensors, depth + 1)
+
+
+def _values(batch):
+    """Those of a container; its own methods are not called, since they are the script's."""
+    if isinstance(batch, list):
+        return list.__iter__(batch)
+    if isinstance(batch, tuple):
+        return tuple.__iter__(batch)
+    if isinstance(batch, UserDict):
+        batch = vars(batch).get("data")
+    return iter(dict.values(batch) if isinstance(batch, dict) else ())
 
 
 def _holds_all(tensor):

@@ -7,6 +7,7 @@ so that a reader never sees half of a change.
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import os
 import time
@@ -104,6 +105,7 @@ class Recorder:
     """
 
     def __init__(self, on_first_news=None):
+        self.on_look = _nobody
         self.begin(on_first_news)
 
     def begin(self, on_first_news):
@@ -122,6 +124,10 @@ class Recorder:
         """(iterations, CLOCK_BOOTTIME, `data_wait_s`) at the last; None before the first."""
         self.first_progress = None
         """The same at the first: where mean times start."""
+        self.batches_skipped = None
+        """Batches of the first pass over the data that no backward pass followed before that."""
+        self.look_after_step = float("inf")
+        """The step after which to call `on_look`."""
         self.latest_loss = None
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
         made of or None, "sum" | "mean" of them or None with one)."""
@@ -143,7 +149,14 @@ class Recorder:
         self.data_position = _nobody
         """Called without arguments, gives where the process is in its data; see ledger.py."""
         self.until_backward_s = 0.0
-        """From the end of each step to the next backward pass, in all."""
+        """From the end of each step to the next backward pass, in all, without timed waits."""
+        self.batch_elements = 0
+        """Of the first tensors of the batches taken for training."""
+        self.threads = None
+        """Those that torch computes with on the CPU."""
+        self.gc_s = 0.0
+        """How long the garbage collector has run."""
+        self._gc_since_s = 0.0
         self.batches = None
         """Batches taken from data loaders, None where no loader was seen."""
         self.batches_at_step = None
@@ -185,6 +198,16 @@ class Recorder:
         """How many more backward passes and steps of optimizers there were than iterations."""
         self._reported_steps = 0
 
+    def watch_gc(self):
+        """Measure garbage collections, during which no Python code runs."""
+        gc.callbacks.append(self._collected)
+
+    def _collected(self, phase, info):
+        if phase == "start":
+            self._gc_since_s = time.monotonic()
+        else:
+            self.gc_s += time.monotonic() - self._gc_since_s
+
     def passed(self, loss):
         """A backward pass starts.
 
@@ -216,6 +239,8 @@ class Recorder:
             self._losses.append((loss, steps, PLAIN))
             if not self.dirty:
                 self._note_news()
+            if steps >= self.look_after_step:
+                self.on_look()
         elif loss is not AWAITED or self._alone() is not optimizer:
             self._stepped(optimizer)
 
@@ -260,6 +285,8 @@ class Recorder:
             and sum(one.ref() is not None for one in self._optimizers.values()) == 1
         ):
             self._alone, self.plain_loss = seen.ref, AWAITED
+        if steps >= self.look_after_step:
+            self.on_look()
 
     def end_run(self):
         """The following steps are not plain: count them individually."""
@@ -276,7 +303,12 @@ class Recorder:
         self.step_thread = get_ident()
         if self.first_progress is None:
             self.first_progress = self.progress
+            self.batches_skipped = self._skipped()
         self.announce()
+
+    def _skipped(self):
+        passes, taken = self.data_position() or (None, 0)
+        return max(0, taken - self.backwards) if passes == 0 else None
 
     def _add_iterations(self, count):
         """Count iterations without steps of known optimizers."""
@@ -484,6 +516,11 @@ class Recorder:
             seen.name: [seen.steps, None if seen.loss is None else finite(seen.loss)]
             for seen in found[:MAX_OPTIMIZERS]
         }
+
+    @property
+    def leader(self):
+        """The optimizer whose loss is shown; None before its first step, and once it is gone."""
+        return None if self._leader is None else self._leader.ref()
 
     @property
     def steps(self):

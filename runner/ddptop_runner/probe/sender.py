@@ -15,8 +15,9 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
-from . import ending, evidence, identity, time_parts, trainers
+from . import ending, evidence, identity, optimizers, time_parts, trainers
 from .evidence import Flight
 from .phases import QUIET_S, Phases
 from .recorder import boottime_s, finite
@@ -29,8 +30,9 @@ LAST_DATAGRAM_LIMIT_S = 0.25
 LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
+DETAILS = ("weight_groups", "weight_hashes", "batch_hashes")
 EXPENDABLE = (
-    *("stands_at", "collectives", "optimizers", "frameworks", "saved"),
+    *("ddp", "stands_at", "resources", "collectives", "optimizers", "frameworks", "saved"),
     *("loaded", "raised_at", "raised"),
 )
 """Fields that are left out of a datagram that is too long, in this order."""
@@ -45,8 +47,15 @@ class Sender:
         self.device_scalars = []
         self.parts = None
         """Measures how long the process waits for other ranks; None without torch."""
+        self.borders = None
+        """Measures forward and backward passes and optimizers; None without torch."""
         self.ledger = None
         """What the batches are; None without torch."""
+        self.replicas: Any = None
+        """What the parameters are; None without torch."""
+        self._memory_at_s = float("-inf")
+        self._python_blocks = None
+        self._ddp_use = self._gradients = None
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -69,6 +78,12 @@ class Sender:
         """Whether only the last datagram is still to be sent."""
         self._found_no_room = False
         """Whether the last attempt to send found the queue full."""
+
+    def use(self, hooks):
+        """Read what the patches of torch know."""
+        self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
+        self.replicas = hooks.replicas
+        self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
 
     @property
     def is_running(self):
@@ -127,6 +142,7 @@ class Sender:
         if progress is not None and boottime_s() - progress[1] < QUIET_S:
             self._look(self._look_at_phase)
         self._look(self._look_at_collectives)
+        self._look(self._look_at_replicas)
         self._send_last_datagram()
 
     def send_failure(self):
@@ -153,6 +169,7 @@ class Sender:
             self._look_at_phase,
             self.flight.write_if_requested,
             self._look_at_counters,
+            self._look_at_replicas,
         ):
             self._look(look)
         is_due = self._sent_at_s is None or time.monotonic() - self._sent_at_s >= KEEP_ALIVE_S
@@ -174,6 +191,9 @@ class Sender:
 
     def _look_at_phase(self):
         return self.phases.look(boottime_s(), self.flight.collectives)
+
+    def _look_at_replicas(self):
+        return self.replicas is not None and self.replicas.harvest()
 
     def _look_at_end(self):
         self._raised = ending.ending_exception()
@@ -206,19 +226,20 @@ class Sender:
         """Everything known, as the datagram's fields; `seq` counts the calls."""
         record = self.record
         self._seq += 1
-        progress = record.progress
+        progress, rank = record.progress, identity.rank()
         self._update_means(progress)
         value, state, step, source, parts, kind = record.latest_loss or (None,) * 6
         metrics = dict(record.metrics)
         trainer = self._trainers_progress()
         total = trainer.total_steps if record.total_steps is None else record.total_steps
         by_script = record.global_step
+        cpu_wait_s, resources = self._used(progress)
         low, high = loss_range or (None, None)
         return {
             "v": 1,
             "job": self._job,
             "pid": self._pid,
-            "rank": identity.rank(),
+            "rank": rank,
             "local_rank": identity.local_rank(),
             "world_size": identity.world_size(),
             "attempt": identity.env_int("DDPTOP_ATTEMPT"),
@@ -238,10 +259,19 @@ class Sender:
             "data_wait_s": self._data_wait_s,
             "sync_s": self._sync_s,
             "compute_s": self._compute_s,
+            **self._parts(),
             "until_backward_total_s": record.until_backward_s or None,
-            "cpu_wait_total_s": self._cpu_wait_total_s(progress),
+            "cpu_wait_total_s": cpu_wait_s,
+            "resources": resources,
             "data_position": record.data_position(),
             **self._batches(),
+            "batches_skipped": record.batches_skipped,
+            "weight_hashes": getattr(self.replicas, "hashes", None),
+            "weight_groups": getattr(self.replicas, "groups", []) if rank == 0 else [],
+            **self._optimizer(),
+            "python_blocks": self._count_blocks(),
+            "ddp": getattr(self._ddp_use, "latest", None),
+            "not_learning": getattr(self._gradients, "idle", None),
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
             "metrics": {name: known for name, (known, _) in metrics.items()},
@@ -293,23 +323,69 @@ class Sender:
         )
         self._means_from = progress
 
-    def _cpu_wait_total_s(self, progress):
-        """How long the training thread waited for a CPU; None unless it is the main thread."""
-        thread = self.record.step_thread
-        if progress is None or thread != _thread_of_main():
-            return None
+    def _parts(self):
+        """What a step is spent on; the next sample begins."""
+        parts_s = [None] * 3
+        if self.borders is not None:
+            self.borders.is_due = True
+            parts_s = self.borders.parts_of(self._step_time_s)
+        return dict(zip(("forward_s", "backward_s", "optimizer_s"), parts_s))
+
+    def _used(self, progress):
+        """(how long the training thread waited for a CPU, what else it and the process have used).
+
+        Both are None unless the training thread is the main thread.
+        """
+        record = self.record
+        if progress is None or record.step_thread != _thread_of_main():
+            return None, None
         try:
-            with open("/proc/self/task/{}/schedstat".format(self._pid), "rb") as file:
-                waited_ns = file.read().split()[1]
-                return int(waited_ns) / 1e9
+            cpu_s, wait_s = (int(word) / 1e9 for word in self._thread_file("schedstat")[:2])
+            known = {
+                "data_wait_total_s": progress[2],
+                "cpu_total_s": cpu_s,
+                "other_threads_total_s": max(0.0, time.process_time() - cpu_s),
+                "gc_total_s": record.gc_s,
+                "batch_elements_total": record.batch_elements or None,
+                "threads": record.threads,
+                "cpus": len(os.sched_getaffinity(self._pid)),
+                "read_total_bytes": self._read_bytes(),
+            }
+            return wait_s, {name: value for name, value in known.items() if value is not None}
+        except (OSError, ValueError):
+            return None, None
+
+    def _read_bytes(self):
+        """What the main thread has read from disks; None where the system does not count it."""
+        try:
+            words = self._thread_file("io")
+            return int(words[words.index(b"read_bytes:") + 1])
         except (OSError, ValueError, IndexError):
             return None
+
+    def _thread_file(self, name):
+        """The words of a file of the main thread in /proc."""
+        with open("/proc/self/task/{}/{}".format(self._pid, name), "rb") as file:
+            return file.read().split()
 
     def _batches(self):
         ledger = self.ledger
         names = ("repeated_epoch", "loader_workers", "ddp_world_size")
         known = {name: getattr(ledger, name, None) for name in names}
         return {"batch_hashes": getattr(ledger, "hashes", []), **known}
+
+    def _optimizer(self):
+        try:
+            steps, rate = optimizers.steps_and_rate(self.record.leader)
+        except Exception:  # an optimizer of another kind, or one that changes now
+            steps = rate = None
+        return {"optimizer_steps": steps, "learning_rate": rate}
+
+    def _count_blocks(self):
+        """Blocks of memory for Python objects; counting those of many gigabytes takes a moment."""
+        if time.monotonic() - self._memory_at_s >= KEEP_ALIVE_S:
+            self._memory_at_s, self._python_blocks = time.monotonic(), sys.getallocatedblocks()
+        return self._python_blocks
 
     def _wait_for_ranks_s(self, steps, progress):
         try:
@@ -355,8 +431,8 @@ def _release(lock):
 def encode(message):
     """The datagram: JSON of at most MAX_BYTES, without what is not known.
 
-    Where it is too long, it goes without `metric_reports`, then without hashes of batches, then
-    without metrics from the end, and then without what costs least to miss.
+    Where it is too long, it goes without `metric_reports`, then without what describes weights and
+    batches, then without metrics from the end, and then without what costs least to miss.
     """
     optional = iter(EXPENDABLE)
     while True:
@@ -368,8 +444,8 @@ def encode(message):
             return data
         if message["metric_reports"]:
             message["metric_reports"] = None
-        elif message.get("batch_hashes"):
-            message["batch_hashes"] = None
+        elif name := next((name for name in DETAILS if message.get(name)), None):
+            message[name] = None
         elif message["metrics"]:
             message["metrics"].popitem()
         else:

@@ -47,10 +47,9 @@ class Session:
         self.sender = Sender(self.record)
         self.record.on_save = self.sender.hurry
         if self.hooks is not None:
-            self.hooks.parts.begin()
-            self.hooks.ledger.begin()
+            self.hooks.begin()
             self.record.data_position = self.hooks.ledger.position
-            self.sender.parts, self.sender.ledger = self.hooks.parts, self.hooks.ledger
+            self.sender.use(self.hooks)
 
     def torch_imported(self, torch):
         """Patch torch; a rank reports from now on."""
@@ -62,7 +61,7 @@ class Session:
         try:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
-            self.sender.parts, self.sender.ledger = self.hooks.parts, self.hooks.ledger
+            self.sender.use(self.hooks)
         except Exception:  # an unknown version of torch: the rank reports anyway
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss

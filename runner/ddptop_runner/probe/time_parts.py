@@ -1,5 +1,10 @@
 """What a step's time is made of: waiting for data, waiting for other ranks, and all else.
 
+The same time is also divided into forward, backward, and optimizer, in a sample of the steps, by
+the borders that the hooks see. Each border gives the time since the one before to one part, or to
+none, so that nothing counts twice, whatever is nested or repeated. Where the model is on a CUDA
+device, the CPU only enqueues the work: there, events on the device's stream are the borders.
+
 How long a rank waits for others is known from two sources. DistributedDataParallel measures its
 first ten iterations and then every hundredth itself: how long its collectives went on after the
 backward pass had computed its last gradient; on devices it asks their own clocks. And a collective
@@ -16,16 +21,115 @@ from _thread import get_ident
 from collections import deque
 from typing import Any
 
-from . import identity
+from . import identity, losses
+from .recorder import boottime_s
 
-MEASURED = 3
-"""The wait of a DDP module is the median over this many of its latest measured iterations."""
+MEASURED = 10
+"""The wait of a DDP module is the lower quartile of so many of its latest measured iterations: of
+ranks whose steps differ by chance, each waits in some of them."""
 FIRST_CALLS = 12
 """This many of its forward passes are checked, so that none of those measured first is missed."""
 MAX_MODULES = 16
 MESSAGES = 40
 """How often a module waits in a step is the mean over so many messages: within one a forward pass
 may belong to the step before or after."""
+
+NONE, FORWARD, BACKWARD, OPTIMIZER = range(4)
+"""What the time before a border was spent on."""
+SAMPLES = 8
+"""The parts are means over this many samples. A sample begins at most once per datagram."""
+DEVICE_STEPS = 50
+"""On a device, where a border costs more, at most one step in so many is a sample."""
+MAX_BORDERS = 200
+"""A step with more borders is no sample."""
+
+
+class Borders:
+    """How long forward and backward passes and the optimizers took.
+
+    The thread that trains writes. It also reads the events itself, when the next sample begins: in
+    another thread, that could invalidate a CUDA graph that is being captured.
+    """
+
+    def __init__(self, torch, record, is_own):
+        self._torch = torch
+        self._record = record
+        self._is_own = is_own
+        self.begin()
+
+    def begin(self):
+        """Reset, as at the start of a process."""
+        self.is_due = True
+        """Whether a sample begins or ends soon; set by the sender."""
+        self.marks: Any = None
+        """[(part, time or event)] of the step that is the sample."""
+        self._at = None
+        """The step at the last call of `sample`."""
+        self._is_on_device = False
+        self._next_step = 0
+        """The first step that can be a sample again, on a device."""
+        self._ended: Any = None
+        """The marks of a sample that the device has not reached."""
+        self._spent_s: Any = deque(maxlen=SAMPLES)
+        """By sample: [forward, backward, optimizer]."""
+
+    def mark(self, part):
+        """What ends here is `part` of a step that is a sample."""
+        try:
+            border: Any = boottime_s()
+            if self._is_on_device:
+                if losses.is_capturing(self._torch) or len(self.marks) > MAX_BORDERS:
+                    self.marks = None
+                    return
+                border = self._torch.cuda.Event(enable_timing=True)
+                border.record()
+            self.marks.append((part, border))
+        except Exception as error:
+            self.marks = None
+            if not self._is_own(error):
+                raise
+
+    def sample(self, optimizer):
+        """After a step: begin or end a sample, if this step is not of the same iteration."""
+        before, self._at = self._at, self._record.steps
+        if before is None or before == self._at:
+            return
+        if self.marks is not None:
+            self._ended, self.marks = self.marks, None
+            self.is_due, self._at = False, None
+            self._read()
+            return
+        self._is_on_device = optimizer.param_groups[0]["params"][0].is_cuda
+        self._read()
+        if self._is_on_device and self._at < self._next_step:
+            self.is_due, self._at = False, None
+            return
+        self._next_step = self._at + DEVICE_STEPS
+        self.marks = []
+        self.mark(NONE)
+
+    def _read(self):
+        """Take the last sample, if the device has reached its end."""
+        marks = self._ended
+        if not marks:
+            return
+        on_device = type(marks[0][1]) is not float
+        if on_device and (losses.is_capturing(self._torch) or not marks[-1][1].query()):
+            return
+        self._ended, spent_s = None, [0.0] * 4
+        for (_, start), (part, end) in zip(marks, marks[1:]):
+            spent_s[part] += start.elapsed_time(end) / 1e3 if on_device else end - start
+        self._spent_s.append(spent_s[FORWARD:])
+
+    def parts_of(self, step_s):
+        """[forward, backward, optimizer] of a mean step; None for what was not seen."""
+        samples = list(self._spent_s)
+        total_s = sum(sum(times_s) for times_s in samples)
+        if not total_s or step_s is None:
+            return [None] * 3
+        # the samples may have been longer than the mean step
+        scale = min(1.0 / len(samples), step_s / total_s)
+        return [sum(times_s) * scale or None for times_s in zip(*samples)]
 
 
 class _Module:
@@ -51,14 +155,15 @@ class _Module:
         return min(1.0, waited / sum(steps for _, steps in self.used))
 
     def measured(self, figures):
-        """Take DDP's own values, in ns, if they belong to an iteration not seen yet."""
+        """Take DDP's own values, in ns; returns whether they are of an iteration not seen yet."""
         iteration = figures.get("iteration") or 0
         whole_ns = figures.get("backward_comm_time") or 0
         hidden_ns = figures.get("backward_compute_comm_overlap_time") or 0
         if iteration == self.iteration or whole_ns <= 0:
-            return
+            return False
         self.iteration = iteration
         self.waits_s.append(max(0, whole_ns - hidden_ns) / 1e9)
+        return True
 
 
 class TimeParts:
@@ -68,9 +173,10 @@ class TimeParts:
     other moment its lock may be held by a backward pass that waits for another rank.
     """
 
-    def __init__(self, torch, record):
+    def __init__(self, torch, record, ddp_use):
         self._torch = torch
         self._record = record
+        self._ddp_use = ddp_use
         self._training_thread = get_ident()
         self._work: Any = None
         """The class of collectives, and its `wait` before and while it is timed."""
@@ -109,11 +215,19 @@ class TimeParts:
                 module.calls += 1
                 if self._is_wanted or module.calls <= FIRST_CALLS:
                     self._is_wanted = False
-                    module.measured(logger._get_ddp_logging_data().ints_map)
+                    data = logger._get_ddp_logging_data()
+                    figures = data.ints_map
+                    if module.measured(figures):
+                        self._ddp_use.measured(data.strs_map, figures, module.calls)
             except Exception:  # an unknown version of torch
                 pass
 
         return set_runtime_stats_and_log
+
+    def passes_of(self, logger):
+        """How many forward passes that all ranks take were seen of a DDP module, by its logger."""
+        module = self._modules.get(id(logger))
+        return 0 if module is None else module.calls
 
     def _timed(self, original):
         record, thread, clock = self._record, self._training_thread, time.monotonic
@@ -129,7 +243,10 @@ class TimeParts:
             try:
                 return original(*args, **kwargs)
             finally:
-                self.waited_s = (self.waited_s or 0.0) + clock() - start_s
+                wait_s = clock() - start_s
+                self.waited_s = (self.waited_s or 0.0) + wait_s
+                if not record.has_passed:
+                    record.until_backward_s -= wait_s
 
         return wait
 
@@ -168,7 +285,7 @@ class TimeParts:
                 return None
             if frequency:
                 waits_s = sorted(module.waits_s)
-                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * frequency
+                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 4] * frequency
         if wait_s is None and identity.world_size() == 1:
             return 0.0
         return wait_s

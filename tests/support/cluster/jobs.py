@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support import real_jobs
 from tests.support.cluster.machines import Head, Host
 from tests.support.cluster.training import Trainer
 
-from ddptop_runner.base.errors import DamagedFileError
-from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.registry import read_job
-from ddptop_runner.jobs.contract import job_status
-from ddptop_runner.model.snapshot import encode
-from ddptop_runner.store.history_reader import HistoryReader
 
-
-class Job:
-    """A launched job; its state comes from the head's files, read in this process."""
+class Job(real_jobs.Job):
+    """A job that a head has launched."""
 
     def __init__(self, head: Head, name: str, trainer: Trainer) -> None:
+        super().__init__(name, head.cli)
         self.head = head
-        self.name = name
         self.trainer = trainer
 
-    @property
     def folder(self) -> Path:
         """Its run folder on the head."""
         return self.head.home / "runs" / self.name
-
-    def status(self) -> dict[str, Any]:
-        """The output of `status --json`."""
-        status: dict[str, Any] = json.loads(encode(job_status(read_job(RunFolder(self.folder)))))
-        return status
-
-    def events(self, type_: str | None = None) -> list[dict[str, Any]]:
-        """The output of `events --json`."""
-        try:
-            events = HistoryReader(self.folder / "history.db").events()
-        except DamagedFileError:
-            return []
-        told: list[dict[str, Any]] = [json.loads(encode(event)) for event in events]
-        return [event for event in told if type_ in (None, event["type"])]
 
     def last(self, type_: str) -> str:
         """The message of the last event of this type; empty if there is none."""
@@ -60,7 +38,9 @@ class Job:
         """The number of the current attempt."""
         return int(self.status()["attempt"])
 
-    def trains(self, hosts: Sequence[str], since: float | None = None, attempt: int = -1) -> bool:
+    def trains(  # type: ignore[override]
+        self, hosts: Sequence[str], since: float | None = None, attempt: int = -1
+    ) -> bool:
         """Whether one rank on each of `hosts` has taken a step since then, in the latest attempt.
 
         Args:

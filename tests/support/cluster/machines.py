@@ -29,6 +29,7 @@ from typing import Any
 
 import pytest
 from tests.support import system_tools
+from tests.support.programs import captured
 
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
@@ -90,13 +91,8 @@ def missing() -> str | None:
 
 
 def _quiet(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [system_tools.find(argv[0]) or argv[0], *argv[1:]],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
+    return captured(
+        system_tools.find(argv[0]) or argv[0], *argv[1:], stdin=subprocess.DEVNULL, timeout=60
     )
 
 
@@ -508,13 +504,11 @@ class Head(Processes):
         self, *args: str, timeout_s: float = 120.0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run `ddptop ARGS` without a terminal."""
-        return subprocess.run(
-            [sys.executable, "-m", "ddptop", *args],
-            capture_output=True,
-            text=True,
+        return captured(
+            *[sys.executable, "-m", "ddptop"],
+            *args,
             stdin=subprocess.DEVNULL,
             timeout=timeout_s,
-            check=False,
             env=self.environment | environment,
             cwd=self.folder,
         )

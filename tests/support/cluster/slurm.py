@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.support import system_tools
 from tests.support.cluster import machines
 from tests.support.cluster.machines import Host, Network
+from tests.support.programs import captured
 
 GPUS_PER_NODE = 4
 START_TIMEOUT_S = 30.0
@@ -139,13 +140,8 @@ class Slurm:
         )
 
     def _start(self, name: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [system_tools.find(name) or name, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        done = captured(
+            system_tools.find(name) or name, *arguments, stdin=subprocess.DEVNULL, timeout=60
         )
         if done.returncode:
             raise RuntimeError(f"{name}: {done.stderr.strip()}")
@@ -158,13 +154,10 @@ class Slurm:
 
     def run(self, *argv: str, timeout_s: float = 60.0, **environment: str) -> str:
         """The output of a Slurm command on this machine; fails if the command does."""
-        done = subprocess.run(
-            argv,
+        done = captured(
+            *argv,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             timeout=timeout_s,
-            check=False,
             env=os.environ | self.environment | environment,
         )
         assert done.returncode == 0, f"{shlex.join(argv)}: {done.stderr.strip()}"

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
@@ -18,13 +17,9 @@ class NoCompilerError(Exception):
     """This machine has no working C compiler."""
 
 
-def build_library(missing: Sequence[str] = ()) -> Path:
-    """The compiled library; its folder goes into LD_LIBRARY_PATH.
-
-    It lacks the functions in `missing`, as an older driver does.
-    """
-    versions = f"{{ local: {'; '.join(sorted(missing))}; }};" if missing else ""
-    digest = hashlib.sha256(SOURCE.read_bytes() + versions.encode()).hexdigest()[:16]
+def build_library() -> Path:
+    """The compiled library; its folder goes into LD_LIBRARY_PATH."""
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"ddptop-nvml-stub-{os.getuid()}" / digest
     library = folder / LIBRARY
     if library.exists():
@@ -36,10 +31,6 @@ def build_library(missing: Sequence[str] = ()) -> Path:
     fd, temporary = tempfile.mkstemp(dir=folder)
     os.close(fd)
     command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", f"-Wl,-soname,{LIBRARY}"]
-    if versions:
-        script = Path(f"{temporary}.versions")  # another process may be building the same
-        script.write_text(versions, encoding="ascii")
-        command.append(f"-Wl,--version-script={script}")
     done = subprocess.run(
         [*command, "-o", temporary, str(SOURCE)], capture_output=True, text=True, check=False
     )

@@ -172,10 +172,8 @@ class StubDriver:
         gpus: int | Iterable[StubGpu] = 2,
         *,
         driver: str = "570.124.06",
-        missing: Sequence[str] = (),
     ) -> None:
-        """`missing` lists functions that the driver's library does not have."""
-        self.library = build_library(missing)
+        self.library = build_library()
         self.folder = folder
         self.state_file = folder / "nvml-state"
         self.log_file = folder / "nvml-calls"

@@ -29,8 +29,9 @@ from tests.support.cluster.jobs import Job, launch
 from tests.support.cluster.machines import Head, Network, running_network
 from tests.support.cluster.slurm import Slurm, running_slurm
 from tests.support.cluster.training import Trainer
+from tests.support.real_jobs import wait_until
 
-JOB_TIMEOUT_S = 120.0
+__all__ = ["wait_until"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -86,16 +87,6 @@ def trainer(tmp_path: Path) -> Trainer:
 
 
 @pytest.fixture
-def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
-    """The usual fixture, with a timeout that suits real jobs."""
-
-    def wait(condition: Callable[[], Any], timeout_s: float = JOB_TIMEOUT_S, **options: Any) -> Any:
-        return wait_until(condition, timeout_s, **options)
-
-    return wait
-
-
-@pytest.fixture
 def run(hosts: Network, head: Head, trainer: Trainer) -> Iterator[Callable[..., Job]]:
     """`run(*options)`: a job on h1 and h2, stopped after the test."""
     started: list[Job] = []
@@ -112,9 +103,7 @@ def run(hosts: Network, head: Head, trainer: Trainer) -> Iterator[Callable[..., 
 
 
 @pytest.fixture
-def submit(
-    head: Head, slurm: Slurm, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Job, str]]:
+def submit(head, slurm, trainer, monkeypatch) -> Callable[..., tuple[Job, str]]:
     """`submit("--nodes", "2")`: the job and its Slurm ID."""
     for name, value in slurm.environment.items():
         monkeypatch.setitem(head.environment, name, value)

@@ -74,16 +74,6 @@ def test_one_job_shows_the_ranks_of_both_nodes(hosts, job, wait_until):
         assert len(hosts.hosts[name].of("rank", job.name)) == 1
 
 
-def test_a_rank_of_the_other_node_is_killed(hosts, job, wait_until):
-    attempt = job.attempt()
-    hosts.hosts["h2"].kill("rank", job.name)
-    wait_until(lambda: job.trains(BOTH, attempt=attempt + 1), 40)
-    said = job.events("failure")[-1]
-    assert "On h2: Rank 1 " in said["message"]
-    assert "SIGKILL" in said["message"]
-    assert "restarting all ranks as attempt" in job.last("group_restart")
-
-
 @pytest.mark.parametrize("role", ["node", "supervisor", "guardian", "agent"])
 def test_a_process_of_a_node_is_killed(role, hosts, job, continues, wait_until):
     h2 = hosts.hosts["h2"]
@@ -112,16 +102,6 @@ def test_link_to_the_head_breaks_and_recovers(hosts, job, continues, wait_until)
     wait_until(lambda: job.node("h2").get("unknown_since") is None, 40)
     wait_until(lambda: knows_all(job), 20)
     continues()
-
-
-def test_a_rank_of_the_other_node_hangs_in_a_collective(job, wait_until):
-    attempt, failures = job.attempt(), len(job.events("hang"))
-    job.trainer.do(1, "hang")
-    wait_until(lambda: job.trains(BOTH, attempt=attempt + 1), 60)
-    (said,) = job.events("hang")[failures:]
-    assert "rank 1" in said["message"].lower()
-    assert "h2" in said["message"]
-    assert "steps.py:" in said["message"]
 
 
 def test_node_dies_and_returns(hosts, job, wait_until):

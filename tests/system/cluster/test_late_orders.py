@@ -102,7 +102,7 @@ def test_a_job_whose_run_folder_was_deleted_ends_on_its_hosts(
     wait_until(lambda: job.trains(("h1", "h2")))
     if is_paused:
         head.kill("supervisor", job.name, signal.SIGSTOP)
-    delete(job.folder)
+    delete(job.folder())
     said = head.cli("stop", job.name, "--grace", "1")
     left = [pid for host in hosts.hosts.values() for pid in part_of(job, host)]
     if is_paused:

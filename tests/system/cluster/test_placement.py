@@ -7,12 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.support.cluster.jobs import Job
-from tests.support.nvml_stub import StubDriver
 
 RUNNER = Path(__file__).parents[3] / "runner"
 SAY = """\
@@ -265,63 +263,3 @@ def test_the_check_measures_every_rank_and_names_the_broken_machine(
         "ddptop: h2: rank 1 failed on its own: RuntimeError: CUDA error: uncorrectable ECC error;"
         " leave it out of --hosts until it is repaired"
     )
-
-
-@pytest.fixture
-def contest(head, hosts, tmp_path):
-    """`contest({"one": "h1:0,h2:0", ...}, slow)`: which job won, and why the others lost.
-
-    The links of a job to the host that `slow` names take some seconds longer.
-    """
-    (head.folder / "wait.py").write_text("import time; time.sleep(600)")
-
-    def run(asked, slow):
-        def launch(name):
-            late = tmp_path / name
-            case = f'case "$*" in *" -- {slow.get(name)} "*) sleep 5;; esac'
-            late.write_text(f'#!/bin/sh\n{case}\nexec ssh "$@"\n')
-            late.chmod(0o755)
-            words = ["--hosts", asked[name], "--name", name, "wait.py"]
-            return head.cli(*LAUNCH, *words, DDPTOP_SSH=str(late))
-
-        with ThreadPoolExecutor() as pool:
-            done = dict(zip(asked, pool.map(launch, asked), strict=True))
-        won = [name for name, one in done.items() if not one.returncode]
-        refused = {
-            name: one.stderr.splitlines()[-1] for name, one in done.items() if one.returncode
-        }
-        return won, refused
-
-    with StubDriver(tmp_path, 2) as driver:
-        for index in range(2):
-            driver.set(index, mem_used=0)
-        with_gpus = driver.env({}, log=False)
-        for name in ("h1", "h2"):
-            hosts.hosts[name].die()
-            hosts.hosts[name].start(**with_gpus)
-        try:
-            yield run
-        finally:
-            for name in ("h1", "h2"):
-                hosts.hosts[name].die()
-                for variable in with_gpus:
-                    hosts.hosts[name].environment.pop(variable)
-
-
-@pytest.mark.parametrize(
-    ("asked", "slow"),
-    [
-        ({"one": "h2:0,h1:0", "two": "h2:1,h1:0"}, {}),
-        ({"one": "h1:0,h2:0", "two": "h1:0,h2:0"}, {"one": "h2", "two": "h1"}),
-    ],
-    ids=["one in common", "each gets one"],
-)
-def test_two_launches_at_once_do_not_share_a_device(head, hosts, contest, asked, slow):
-    [won], refused = contest(asked, slow)
-    try:
-        [(lost, said)] = refused.items()
-        assert f"reserved by job {won}" in said
-        for host in ("h1", "h2"):
-            assert not hosts.hosts[host].of("agent", lost)
-    finally:
-        head.cli("kill", won)

@@ -78,32 +78,6 @@ def test_remote_exception_is_reported_with_its_line(hosts, ddp, wait_until):
     assert "Rank 1 " in ddp.last("failure")
 
 
-def test_training_survives_ddptops_own_processes(hosts, head, ddp, wait_until):
-    attempt = ddp.attempt()
-    for role in ("supervisor", "guardian", "agent"):
-        hosts.hosts["h1"].kill(role, ddp.name)
-    head.kill("supervisor", ddp.name)
-    since = now() + 1
-    wait_until(lambda: ddp.trains(BOTH, since, attempt), 30)
-
-
-def test_node_dies_and_returns(hosts, ddp, wait_until):
-    attempt = ddp.attempt()
-    hosts.hosts["h2"].die()
-    hosts.hosts["h2"].start()
-    wait_until(lambda: ddp.trains(BOTH, attempt=attempt + 1))
-
-
-def test_it_exits_with_status_0(hosts, head, ddp, trainer):
-    ddp.stop()  # two trainings at once take twice as long
-    job = launch(head, trainer, "--name", "ends", "--", "30", "0", script="ddp.py")
-    try:
-        assert head.cli("wait", job.name, "--timeout", "100").returncode == 0
-        assert len(trainer.steps(0, 1)) == 30
-    finally:
-        job.stop()
-
-
 def test_work_is_lost_since_the_last_checkpoint_and_progress_refills_the_budget(
     hosts, head, tmp_path, wait_until
 ):
@@ -116,7 +90,7 @@ def test_work_is_lost_since_the_last_checkpoint_and_progress_refills_the_budget(
         wait_until(lambda attempt=attempt: len(trainer.steps(attempt, 1)) > 150)
         hosts.hosts["h2"].kill("rank", job.name)
         wait_until(lambda attempt=attempt: job.trains(BOTH, attempt=attempt + 1))
-        snapshot = read_job(RunFolder(job.folder)).snapshot
+        snapshot = read_job(RunFolder(job.folder())).snapshot
         assert snapshot.previous_cause.work_lost_steps < 60, snapshot.previous_cause.summary
         assert snapshot.restarts_used == 1
     wait_until(lambda: 0 <= _apart(job) < 100, what="both ranks show the step of the run")
@@ -125,5 +99,5 @@ def test_work_is_lost_since_the_last_checkpoint_and_progress_refills_the_budget(
 
 def _apart(job) -> int:
     """How far the ranks' steps of the run are apart; negative if one is unknown."""
-    steps = [rank.run_step for rank in read_job(RunFolder(job.folder)).snapshot.ranks]
+    steps = [rank.run_step for rank in read_job(RunFolder(job.folder())).snapshot.ranks]
     return -1 if None in steps or len(steps) < 2 else max(steps) - min(steps)

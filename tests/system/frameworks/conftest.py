@@ -98,11 +98,7 @@ def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path,
-    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
-    wait_until: Callable[..., Any],
-) -> Iterator[Callable[..., Run]]:
+def start(tmp_path, ddptop_cli, wait_until) -> Iterator[Callable[..., Run]]:
     """`start(script, *options_and_launcher, steps=, pause_s=)` launches a script of `scripts`.
 
     The words end with the script's place: `["--nproc", "2"]`, or `["--", "deepspeed", ...]`.

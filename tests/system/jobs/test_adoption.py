@@ -19,7 +19,6 @@ from ddptop_runner.base.start import own_command, own_words
 from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "guards_killed.py"
 TAKEN_UP = "which had lost its guardian"
 
 
@@ -169,24 +168,6 @@ def test_a_supervisor_that_a_killed_guardian_had_just_started_gives_way(launch, 
     job.kill_rank(1)
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
     assert job.cli("stop", job.name).returncode == 0
-
-
-def test_nothing_is_lost_when_guardians_are_killed_repeatedly():
-    answer = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--supervisors", "3", "--agents", "1", "--json"],
-        cwd=BENCHMARK.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    found = json.loads(answer.stdout)
-    assert (found["state"], found["lost_steps"], found["unknown_exits"]) == ("finished", 0, 0)
-    assert found["own_steps"] > 0
-    assert found["exits"]["0/1"] == 7
-    assert (found["exits"]["1/0"], found["exits"]["1/1"]) == (0, 0)
-    assert (found["attempts"], found["failures_reported"], found["restarts_reported"]) == (2, 1, 1)
-    assert found["supervisors_reported"] == 3
 
 
 def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(

@@ -45,9 +45,7 @@ if rank == 0:
 """
 
 
-def test_each_failure_names_its_rank_and_success_names_none(
-    launch_script,
-):
+def test_each_failure_names_its_rank_and_success_names_none(launch_script):
     job = launch_script(SCRIPT, "--max-restarts", "9")
     assert job.wait() == 0
     status = job.status()

@@ -7,11 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.programs import captured
 
 pytestmark = pytest.mark.torch
 
@@ -27,9 +27,7 @@ def losses(log: str, rank: int = 0) -> list[tuple[int, float]]:
     return [(int(step), float(loss)) for step, loss in found]
 
 
-def test_it_resumes_after_everything_was_killed(
-    tmp_path: Path, wait_until: Callable[..., object]
-) -> None:
+def test_it_resumes_after_everything_was_killed(tmp_path, wait_until):
     checkpoint, log = tmp_path / "out" / "checkpoint.pt", tmp_path / "log"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += ["--nproc-per-node", "2"]
@@ -55,14 +53,7 @@ def test_it_resumes_after_everything_was_killed(
 
     # the second run is a single process without torchrun: the world size may change
     last_step = first[-1][0] + 100
-    again = subprocess.run(
-        [sys.executable, *common, "--steps", str(last_step)],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    again = captured(sys.executable, *common, "--steps", str(last_step), env=ENV, timeout=200)
     assert again.returncode == 0, again.stderr
     assert again.stderr == ""
     resumed = re.search(r"resumed from .* at step (\d+)$", again.stdout, re.MULTILINE)
@@ -76,13 +67,13 @@ def test_it_resumes_after_everything_was_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["healthy", "same-batches"])
-def test_a_sick_demo_is_named_and_its_healthy_twin_is_not(ddptop_cli, kind: str) -> None:
+def test_a_sick_demo_is_named_and_its_healthy_twin_is_not(ddptop_cli, kind):
     answer = ddptop_cli("demo", "--sick", kind, "--", "--seconds", "25", timeout_s=180)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert answer.stdout.endswith(f"{kind}: OK\n")
 
 
-def test_an_unknown_kind_of_sick_demo_is_refused(ddptop_cli) -> None:
+def test_an_unknown_kind_of_sick_demo_is_refused(ddptop_cli):
     answer = ddptop_cli("demo", "--sick", "flu")
     assert answer.returncode == 2
     assert answer.stderr.startswith("ddptop: --sick flu is not a known kind")

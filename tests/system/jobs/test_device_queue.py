@@ -6,11 +6,10 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.support.nvml_stub import StubDriver, StubProcess
 from tests.support.nvml_stub.driver import GIB
 from tests.support.real_jobs import Job
 
@@ -27,27 +26,18 @@ COMMAND = ["--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; exec sleep 600"]
 """Serves as a script here, and needs no torch."""
 
 
+def occupy(stub: StubDriver, index: int) -> None:
+    gib = 30 + index
+    stub.set(index, mem_used=gib * GIB, processes=[StubProcess(os.getpid(), gib * GIB)])
+
+
 @pytest.fixture
-def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
-    """Four devices; this test's own process uses GPU 0 and GPU 1."""
-    gpus = [StubGpu(index=index, mem_used=0, util=0) for index in range(4)]
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    try:
-        stub = StubDriver(folder, gpus)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    for name, value in stub.env(log=False).items():
-        monkeypatch.setenv(name, value)
+def stub(stub: StubDriver) -> StubDriver:
+    """Of the four devices, this test's own process uses GPU 0 and GPU 1."""
     with stub.together():
         occupy(stub, 0)
         occupy(stub, 1)
     return stub
-
-
-def occupy(stub: StubDriver, index: int) -> None:
-    gib = 30 + index
-    stub.set(index, mem_used=gib * GIB, processes=[StubProcess(os.getpid(), gib * GIB)])
 
 
 def free(stub: StubDriver, index: int) -> None:
@@ -134,32 +124,6 @@ def test_queued_job_starts_when_its_devices_are_free_despite_killed_processes(
     assert job.events("launched")[0]["message"].endswith("with 2 ranks on GPUs 0, 1")
     assert node_of(job)["guardian"]["pid"] == before["guardian"]
     assert job.cli("kill", job.name).returncode == 0
-
-
-def test_queue_is_first_come_first_served_without_sharing_devices(stub, queue, wait_until):
-    with stub.together():
-        occupy(stub, 2)
-        occupy(stub, 3)
-    first = queue("first", "--gpus", "auto:2")
-    second = queue("second", "--gpus", "auto:1")
-    wait_until(lambda: "behind job first" in waits_for(second), what="the order")
-    free(stub, 2)
-    wait_until(lambda: "GPU 2: " not in waits_for(second), what="a free device")
-    ticks = node_of(second)["seq"]
-    wait_until(lambda: node_of(second)["seq"] > ticks + LOOK_S + 2, what="another look")
-    assert second.status()["state"] == "queued"  # enough for the second, but not for the first
-    with stub.together():
-        free(stub, 3)
-        free(stub, 1)
-    for job in (first, second):
-        wait_until(lambda job=job: job.status()["state"] != "queued", what=f"{job.name} to start")
-    taken = [
-        json.loads((job.folder() / "job.json").read_text())["devices"] for job in (first, second)
-    ]
-    indices = sorted(device["index"] for devices in taken for device in devices)
-    assert indices == [1, 2, 3]
-    for job in (first, second):
-        job.cli("kill", job.name)
 
 
 def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):

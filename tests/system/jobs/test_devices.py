@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.support.nvml_stub import StubProcess
 from tests.support.nvml_stub.driver import GIB
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
-
-
-@pytest.fixture
-def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
-    """Four idle devices."""
-    gpus = [StubGpu(index=index, mem_used=0) for index in range(4)]
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    try:
-        stub = StubDriver(folder, gpus)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    for name, value in stub.env().items():
-        monkeypatch.setenv(name, value)
-    return stub
 
 
 def test_status_shows_ranks_devices_and_imbalance(stub, launch_script, wait_until, ddptop_cli):

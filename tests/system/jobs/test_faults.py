@@ -69,7 +69,7 @@ def quick(fault: Fault) -> Fault:
     return fault
 
 
-def test_every_fault_is_injected() -> None:
+def test_every_fault_is_injected():
     tried = [name for names in JOBS.values() for name in names]
     assert sorted([*tried, *IN_A_PLACE]) == sorted(BY_NAME)
 
@@ -81,11 +81,7 @@ def test_every_fault_is_injected() -> None:
         for what in JOBS
     ],
 )
-def test_job_continues_and_its_events_are_correct(
-    what: str,
-    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
-    tmp_path: Path,
-) -> None:
+def test_job_continues_and_its_events_are_correct(what, ddptop_cli, tmp_path):
     faults = [quick(BY_NAME[name]) for name in JOBS[what]]
     script = LEAN if what in OF_TORCH else MEETING
     flags = [flag for fault in faults for flag in fault.flags()]
@@ -104,11 +100,7 @@ def test_job_continues_and_its_events_are_correct(
     assert trial.end(30, outcomes, wanted="stopped", gap_s=GAP_S) == []
 
 
-def test_a_lost_gpu_is_set_aside(
-    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lost_gpu_is_set_aside(ddptop_cli, tmp_path, monkeypatch):
     try:
         driver = places.stand_in_driver(tmp_path / "driver", 2)
     except NoCompilerError as error:
@@ -118,12 +110,7 @@ def test_a_lost_gpu_is_set_aside(
     one_fault(ddptop_cli, tmp_path, BY_NAME["gpu-lost"], "--gpus", "0,1")
 
 
-def test_a_full_disk_is_a_gap_in_the_history(
-    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
-    ddptop_home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_full_disk_is_a_gap_in_the_history(ddptop_cli, ddptop_home, tmp_path, monkeypatch):
     disk = tmp_path / "disk"
     try:
         with places.small_disk(disk):
@@ -156,9 +143,7 @@ DEMO = [*TINY, "--steps", "150", "--fault-step", "40"]
 
 
 @pytest.mark.gloo_records
-def test_demo_prints_the_outcome_of_a_fault(
-    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_demo_prints_the_outcome_of_a_fault(ddptop_cli):
     answer = ddptop_cli("demo", "--fault", "hang", "--rank", "0", *DEMO, timeout_s=200)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     lines = answer.stdout.splitlines()
@@ -167,13 +152,12 @@ def test_demo_prints_the_outcome_of_a_fault(
     assert lines[-1].startswith("hang: OK (the group restarts once")
 
 
-def test_unknown_fault_gets_one_line(
-    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]], ddptop_home: Path
-) -> None:
+def test_unknown_fault_gets_one_line(ddptop_cli, ddptop_home):
     for arguments, words in (
         (["--fault", "nosuch"], "--fault nosuch is not a known fault; choose from kill, hang, "),
         (["--fault", "kill", "--sick", "list"], "--fault and --sick cannot be used together"),
         (["--fault", "kill", "--rank", "7"], "--rank 7 is out of range; ranks are 0 to 1"),
+        (["--sick", "stalls", "--rank", "7"], "--rank 7 is out of range; ranks are 0 to 1"),
     ):
         answer = ddptop_cli("demo", *arguments)
         assert (answer.returncode, answer.stdout) == (2, "")

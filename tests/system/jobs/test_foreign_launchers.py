@@ -107,10 +107,8 @@ class Training:
 
 TRAININGS = {
     "torchrun": (2, TORCHRUN),
-    "spawned loaders": (2, TORCHRUN),
     "mp.spawn": (2, SPAWN),
     "mp.fork": (2, SPAWN),
-    "named": (2, SPAWN),
     "mpirun": (2, MPI),
     "single": (1, SINGLE),
 }
@@ -129,11 +127,8 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tr
     python, run = sys.executable, [sys.executable, "-m", "torch.distributed.run"]
     try:
         found["torchrun"].start(*run, "--standalone", "--nproc-per-node=2", "train.py", "fork")
-        two = [*run, "--standalone", "--nproc-per-node=2", "train.py", "spawn"]
-        found["spawned loaders"].start(*two)
         found["mp.spawn"].start(python, "train.py", "spawn", free_port(), "fork")
-        found["mp.fork"].start(python, "train.py", "fork", free_port(), "fork")
-        found["named"].start(python, "train.py", "fork", free_port(), "spawn", "name")
+        found["mp.fork"].start(python, "train.py", "fork", free_port(), "spawn")
         if "mpirun" in found:
             mpirun = ["mpirun", "--oversubscribe", "-np", "2"]
             found["mpirun"].start(*mpirun, python, "train.py", free_port())
@@ -191,13 +186,6 @@ def test_forked_data_loader_workers_are_no_ranks(trainings, census):
     assert helpers_by_rank(job_of(census, training)) == training.workers
 
 
-def test_spawned_data_loader_workers_are_no_ranks(trainings, census):
-    training = trainings["spawned loaders"]
-    helpers = helpers_by_rank(job_of(census, training))
-    for rank, workers in training.workers.items():
-        assert len(workers) == 1 and set(workers) < set(helpers[rank])  # and a resource tracker
-
-
 @pytest.mark.parametrize("name", ["mp.spawn", "mp.fork"])
 def test_ranks_without_any_variable(trainings, census, name):
     training = trainings[name]
@@ -209,14 +197,6 @@ def test_ranks_without_any_variable(trainings, census, name):
     assert set(training.workers[1]) <= set(helpers_by_rank(job)[1])
     manager = set(tree.descendants_of(root)) - set(job.pids)
     assert manager == set()  # all of its child processes belong to it
-
-
-def test_workers_with_the_variables_that_a_rank_set_are_no_ranks(trainings, census):
-    training = trainings["named"]
-    job = job_of(census, training)
-    assert pid_by_rank(job) == training.pids
-    assert set(training.workers[1]) <= set(helpers_by_rank(job)[1])
-    assert job.world_size == 2
 
 
 def test_mpirun(trainings, census):

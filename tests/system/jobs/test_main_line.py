@@ -13,7 +13,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.support.real_jobs import Job
 
 from ddptop_runner.host import procs
 
@@ -167,27 +166,6 @@ def test_an_interpreter_with_torch_but_without_ddptop_runs_the_job(
     assert f"python {venv}" in job.cli("logs", job.name).stdout
     assert job.rank(0)["step"] == 5
     assert job.rank(1)["loss_source"] == "api"
-
-
-def test_without_tmux_the_job_runs_as_a_daemon(
-    trainer, ddptop_home, monkeypatch, wait_until, ddptop_cli, tmp_path
-):
-    bin_dir = tmp_path / "bin"
-    bin_dir.mkdir()
-    for tool in ("sh", "env", "uname"):
-        (bin_dir / tool).symlink_to(f"/bin/{tool}")
-    monkeypatch.setenv("PATH", str(bin_dir))
-    answer = ddptop_cli(
-        *["launch", "-d", "--nproc", "2", str(trainer / "train.py"), "8", "0.02", str(trainer)]
-    )
-    assert answer.returncode == 0
-    assert answer.stderr.count("\n") == 1
-    assert "tmux is not installed" in answer.stderr
-    assert "daemon" in answer.stderr
-    assert Job(answer.stdout.strip(), ddptop_cli).wait() == 0
-    status = json.loads(ddptop_cli("status", answer.stdout.strip(), "--json").stdout)
-    assert status["state"] == "finished"
-    assert [rank["step"] for rank in status["ranks"]] == [8, 8]
 
 
 def test_two_jobs_of_one_script_get_names_and_stop_leaves_no_process(

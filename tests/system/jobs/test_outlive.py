@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.support.pty_terminal import Terminal
+from tests.support.programs import captured
 from tests.support.real_jobs import Job
+from tests.support.terminal import Terminal
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
@@ -25,12 +25,12 @@ def test_hangup_and_killed_tmux_leave_the_job_in_attempt_0(
 ):
     # the TUI opens on the new job, in a terminal that is then closed like a lost connection
     script = [str(trainer / "train.py"), "1000", "0.05", str(trainer)]
-    terminal = Terminal.of_ddptop("launch", "--nproc", "2", "--name", "outlive", *script)
+    terminal = Terminal("launch", "--nproc", "2", "--name", "outlive", *script)
     job = Job("outlive", ddptop_cli)
     wait_until(lambda: job.folder().exists() and job.cli("status", "outlive").returncode == 0)
     wait_until(job.trains, what="training")
     terminal.hang_up()
-    terminal.exit_status(60)
+    terminal.process.wait(60)
     for pid in job.processes().values():
         os.kill(pid, signal.SIGHUP)
     socket_name = os.environ["DDPTOP_TMUX_SOCKET"]
@@ -78,65 +78,6 @@ def test_killed_supervisor_or_agent_does_not_affect_ranks(launch, wait_until):
     assert job.cli("stop", job.name).returncode == 0
 
 
-def test_every_killed_rank_is_restarted_on_the_first_try(launch, wait_until):
-    job = launch(10_000, 0.02, "--max-restarts", "2")
-    for attempt in range(2):
-        wait_until(lambda attempt=attempt: job.trains(attempt), what=f"attempt {attempt}")
-        job.kill_rank(attempt % 2)
-    wait_until(lambda: job.trains(2), what="attempt 2")
-    failures = job.events("failure")
-    assert [event["attempt"] for event in failures] == [0, 1]
-    assert [event["rank"] for event in failures] == [0, 1]
-    assert {event["signal"] for event in failures} == {"SIGKILL"}
-    for event in failures:
-        evidence = Path(event["evidence"])
-        # the other rank may already be exiting, as the first death broke its connection
-        assert json.loads((evidence / "snapshot.json").read_text())["attempt"] == event["attempt"]
-        assert "step 2" in (evidence / f"tail-rank-{event['rank']}.txt").read_text()
-    # the restart limit is reached: the next death ends the job, with its cause
-    job.kill_rank(1)
-    assert job.wait() == 1
-    status = job.status()
-    assert (status["state"], status["restarts_left"]) == ("failed", 0)
-    assert (status["cause"]["rank"], status["cause"]["signal"]) == (1, "SIGKILL")
-
-
-def test_a_paused_rank_is_not_a_hang(launch_script, wait_until):
-    job = launch_script(
-        "import time, ddptop\n"
-        "from meeting import Meeting\n"
-        "meeting = Meeting()\n"
-        "while True:\n"
-        "    meeting.meet()\n"
-        "    ddptop.report(loss=0.5)\n"
-        "    time.sleep(0.05)\n",
-        *["--hang-timeout", "2"],
-    )
-    wait_until(job.trains, what="training")
-    pid = job.rank(1)["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: job.rank(1)["state"] == "paused", what="the pause to be seen")
-        stamp = job.rank(0)["last_progress_at"]
-        wait_until(lambda: job.status()["snapshot_age_s"] < 2 and _age_s(stamp) > 4)
-        assert job.events("hang") == []
-        assert "paused" in {alert["id"] for alert in job.status()["alerts"]}
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    step = job.status()["step"]
-    wait_until(lambda: job.status()["step"] > step + 5, what="progress after SIGCONT")
-    assert job.status()["attempt"] == 0
-    job.cli("kill", job.name)
-
-
-def _age_s(stamp: str) -> float:
-    import datetime as dt
-
-    return (
-        dt.datetime.now(dt.timezone.utc) - dt.datetime.fromisoformat(stamp.replace("Z", "+00:00"))
-    ).total_seconds()
-
-
 def test_ctrl_c_in_the_pane_does_nothing_and_attach_works_inside_other_multiplexers(
     launch, wait_until, tmp_path
 ):
@@ -147,12 +88,7 @@ def test_ctrl_c_in_the_pane_does_nothing_and_attach_works_inside_other_multiplex
         subprocess.run([*tmux, "send-keys", "-t", job.name, "C-c"], check=True)
 
     def pane() -> str:
-        return subprocess.run(
-            [*tmux, "capture-pane", "-p", "-t", job.name],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        return captured(*tmux, "capture-pane", "-p", "-t", job.name, check=True).stdout
 
     wait_until(lambda: f"ddptop stop {job.name}" in pane(), what="the advice in the pane")
     assert "attempt 0: 2 ranks started" in pane()
@@ -180,12 +116,7 @@ def attach_inside(inside: str, job: Job, tmp_path: Path, wait_until: Callable[..
 
     def screen() -> str:
         if inside == "tmux":
-            shown = subprocess.run(
-                ["tmux", "-L", outer, "capture-pane", "-p"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            shown = captured("tmux", "-L", outer, "capture-pane", "-p")
             return shown.stdout
         copy = tmp_path / "hardcopy"
         subprocess.run(["screen", "-S", outer, "-X", "hardcopy", str(copy)], check=False)

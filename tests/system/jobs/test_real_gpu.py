@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.programs import captured
 
 from ddptop_runner.devices.nvml_device import METRICS
 from ddptop_runner.devices.report import decode_report, sample_once
@@ -15,11 +16,8 @@ from ddptop_runner.devices.report import decode_report, sample_once
 def test_one_reading_agrees_with_nvidia_smi():
     report = sample_once(timeout_s=20)
     fields = "index,uuid,name,memory.total,pci.bus_id,clocks.max.sm"
-    said = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=True,
+    said = captured(
+        "nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", check=True
     ).stdout.splitlines()
     assert len(report.gpus) == len(said)
     for gpu, line in zip(report.gpus, said, strict=True):

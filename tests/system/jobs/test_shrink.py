@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from tests.support.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.support.nvml_stub import StubProcess
 from tests.support.nvml_stub.driver import GIB
 from tests.support.real_jobs import Job
 
@@ -26,20 +26,6 @@ while True:
     ddptop.report(loss=0.5)
     time.sleep(0.05)
 """
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch, ddptop_home):
-    """Three idle devices."""
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    try:
-        stub = StubDriver(folder, [StubGpu(index=index, mem_used=0) for index in range(3)])
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    for name, value in stub.env().items():
-        monkeypatch.setenv(name, value)
-    return stub
 
 
 def age_s(job: Job, since: dt.datetime) -> float:

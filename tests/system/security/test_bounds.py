@@ -54,11 +54,11 @@ MIB = 1 << 20
         ("", None),
     ],
 )
-def test_number_from_another_user(text: str, value: int | None) -> None:
+def test_number_from_another_user(text, value):
     assert whole_number(text) == value
 
 
-def test_endless_values_are_not_kept() -> None:
+def test_endless_values_are_not_kept():
     assert kept_of(b"RANK=1\0MASTER_ADDR=" + b"a" * 10**6) == {"RANK": "1"}
 
 
@@ -84,7 +84,7 @@ def read_bytes() -> int:
     return int(counts[counts.index("rchar:") + 1])
 
 
-def test_endless_words_variables_and_mappings_are_read_up_to_a_bound(tmp_path: Path) -> None:
+def test_endless_words_variables_and_mappings_are_read_up_to_a_bound(tmp_path):
     put_many(tmp_path, 1)
     table = ProcessTable(tmp_path)
     before = read_bytes()
@@ -93,9 +93,7 @@ def test_endless_words_variables_and_mappings_are_read_up_to_a_bound(tmp_path: P
     assert read_bytes() - before < 18 * MIB
 
 
-def test_one_users_processes_cost_no_more_than_a_share_of_a_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_users_processes_cost_no_more_than_a_share_of_a_look(tmp_path, monkeypatch):
     pids = put_many(tmp_path, 12)
     for name in ("ENVIRON_BYTES", "ARGV_BYTES", "MAPS_BYTES"):
         monkeypatch.setattr(process_table, name, 1 << 14)
@@ -106,9 +104,7 @@ def test_one_users_processes_cost_no_more_than_a_share_of_a_look(
     assert 0 < counts[0] < 6 and counts == sorted(counts) and counts[-1] == len(pids)
 
 
-def test_ones_own_are_read_whatever_they_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ones_own_are_read_whatever_they_cost(tmp_path, monkeypatch):
     pids = put_many(tmp_path, 4)
     monkeypatch.setattr(process_table, "LOOK_BYTES", 0)
     for name in ("ENVIRON_BYTES", "MAPS_BYTES"):
@@ -119,16 +115,14 @@ def test_ones_own_are_read_whatever_they_cost(
 # --- who gets a signal -----------------------------------------------------------------------
 
 
-def test_all_four_users_of_a_process_count() -> None:
+def test_all_four_users_of_a_process_count():
     status = "Name:\tUid:\nUid:\t{}\nGid:\t0\t0\t0\t0\n"
     assert procs.uid_in_status(status.format("5\t5\t5\t5").encode()) == 5
     for users in ("5\t0\t5\t5", "5\t5\t0\t5", "5\t5\t5\t0", "0\t5\t5\t5"):
         assert procs.uid_in_status(status.format(users).encode()) is None
 
 
-def test_a_process_that_is_another_users_by_now_gets_no_signal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_is_another_users_by_now_gets_no_signal(monkeypatch):
     """Nothing that a person confirmed reaches it: here the plan is for another user's process."""
     with running(*SLEEP) as sleeper:
         confirmed = actions.plan(view_of(job_of(sleeper.pid)), "kill")
@@ -139,7 +133,7 @@ def test_a_process_that_is_another_users_by_now_gets_no_signal(
         assert actions.send(confirmed).ended_by == "SIGKILL"
 
 
-def test_a_job_has_no_process_of_another_user_in_any_place() -> None:
+def test_a_job_has_no_process_of_another_user_in_any_place():
     """A service of root's is parent of a rank, and so is a rank of a third user's process."""
     elastic = rank_environ(0, 1)
     lightning = {"LOCAL_RANK": "1", "NODE_RANK": "0", "MASTER_ADDR": "l", "MASTER_PORT": "1"}
@@ -163,9 +157,7 @@ def two_users() -> list[ProcessFacts]:
     return [*mine, torch_process(10, 1, "python a.py", **other)]
 
 
-def test_unreadable_user_hides_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unreadable_user_hides_no_other(monkeypatch):
     real = recognize.claim_of
 
     def fails(process: ProcessFacts) -> Any:
@@ -182,9 +174,7 @@ def test_unreadable_user_hides_no_other(
     assert told.command is not None and told.command.isprintable()
 
 
-def test_a_process_that_cannot_be_read_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
     pids = put_many(tmp_path, 2)
     for name in ("ENVIRON_BYTES", "MAPS_BYTES"):
         monkeypatch.setattr(process_table, name, 1 << 14)
@@ -206,9 +196,7 @@ def book() -> Iterator[ForeignBook]:
     opened.close()
 
 
-def test_a_job_that_nothing_can_be_made_of_hides_no_other(
-    book: ForeignBook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_nothing_can_be_made_of_hides_no_other(book, monkeypatch):
     real = watch.JobRecord._alive
 
     def fails(self: watch.JobRecord, *what: Any) -> Any:
@@ -242,7 +230,7 @@ def jobs_of(*facts: ProcessFacts) -> tuple[ForeignJob, ...]:
     return tuple(find(facts)[0])
 
 
-def test_so_many_processes_of_another_user_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_processes_of_another_user_are_looked_at(monkeypatch):
     monkeypatch.setattr(census, "MAX_OF_USER", 3)
     mine, many = flood(5, os.geteuid(), 10), flood(5)
     facts, (told,) = census._within_bounds([*mine, *many], held={1004})
@@ -288,15 +276,13 @@ def chain(count: int) -> list[ProcessFacts]:
 
 
 @pytest.mark.parametrize(("shape", "times"), [(copies, 20), (chain, 20)])
-def test_ten_times_the_processes_cost_about_ten_times_as_much(
-    shape: Any, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ten_times_the_processes_cost_about_ten_times_as_much(shape, times, monkeypatch):
     monkeypatch.setattr(recognize, "MAX_ANCESTORS", 4)
     few, many = (calls_of(partial(find, shape(count))) for count in (20, 200))
     assert many < times * few
 
 
-def test_ten_times_the_jobs_cost_about_ten_times_as_much() -> None:
+def test_ten_times_the_jobs_cost_about_ten_times_as_much():
     def cost(count: int) -> int:
         book, found = ForeignBook(), Census(jobs=jobs_of(*flood(count)))
         book.update(found, [], utc_now())
@@ -305,7 +291,7 @@ def test_ten_times_the_jobs_cost_about_ten_times_as_much() -> None:
     assert cost(200) < 20 * cost(20)
 
 
-def test_spawned_workers_of_another_user_are_not_the_parents() -> None:
+def test_spawned_workers_of_another_user_are_not_the_parents():
     service = process(10, 1, "python service.py", uid=0)
     workers = [spawned(11 + i, 10, uid=MALLORY, threads={"pt_gloo"}) for i in range(2)]
     jobs, _ = find([service, *workers])

@@ -36,8 +36,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_slow_rank_outlives_a_flood_that_takes_every_second_block_given_up(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small_disk, tmp_path, monkeypatch
+):
     folder = RunFolder(small_disk)
     folder.log_file(0, 0).parent.mkdir(parents=True)
     folder.supervisor_log.touch()

@@ -11,6 +11,7 @@ import pytest
 from tests.support.accounts import Account
 from tests.support.foreign_toys import running
 from tests.support.foreign_trees import find, rank_environ, torch_process
+from tests.support.programs import captured
 
 from ddptop_runner.foreign.process_table import ARGV_WORDS, ProcessTable
 from ddptop_runner.host import procs
@@ -56,12 +57,7 @@ def test_root_lists_a_process_that_says_anything(attacker: Account, words: tuple
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        listed = subprocess.run(
-            [sys.executable, "-m", "ddptop", "ps", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        listed = captured(sys.executable, "-m", "ddptop", "ps", *words)
     finally:
         process.communicate()
     assert listed.returncode == 0, listed.stderr

@@ -60,14 +60,14 @@ def folder_of(owner: Account, path: Path, mode: int) -> Path:
     return path
 
 
-def test_the_trap_catches_whoever_asks_it(attacker: Account) -> None:
+def test_the_trap_catches_whoever_asks_it(attacker):
     folder = folder_of(attacker, attacker.home / "open", 0o755)
     with trap(attacker, folder) as found:
         subprocess.run(["tmux", "-S", folder / "s", "list-panes"], capture_output=True, check=False)
         assert found.caught() == ("0\n", "0\n")
 
 
-def test_root_does_not_ask_the_server_that_a_variable_names(attacker: Account) -> None:
+def test_root_does_not_ask_the_server_that_a_variable_names(attacker):
     folder = folder_of(attacker, attacker.home / "named", 0o755)
     with trap(attacker, folder) as found:
         words = subprocess.run(
@@ -77,7 +77,7 @@ def test_root_does_not_ask_the_server_that_a_variable_names(attacker: Account) -
     assert "not readable" in words
 
 
-def test_root_does_not_ask_the_server_in_another_users_folder(attacker: Account) -> None:
+def test_root_does_not_ask_the_server_in_another_users_folder(attacker):
     folder = folder_of(attacker, Path(f"/tmp/tmux-{attacker.uid}"), 0o700)
     with trap(attacker, folder) as found:
         subprocess.run([sys.executable, LOOK, str(found.pid)], capture_output=True, check=True)
@@ -85,9 +85,7 @@ def test_root_does_not_ask_the_server_in_another_users_folder(attacker: Account)
 
 
 @pytest.mark.parametrize("kind", ["squatted", "linked"])
-def test_a_user_does_not_ask_a_server_that_somebody_else_put_in_place(
-    attacker: Account, victim: Account, kind: str
-) -> None:
+def test_a_user_does_not_ask_a_server_that_somebody_else_put_in_place(attacker, victim, kind):
     place = Path(f"/tmp/tmux-{victim.uid}")
     folder = attacker.home / kind if kind == "linked" else place
     folder_of(attacker, folder, 0o777)
@@ -103,9 +101,7 @@ def test_a_user_does_not_ask_a_server_that_somebody_else_put_in_place(
         place.unlink() if place.is_symlink() else shutil.rmtree(place)
 
 
-def test_no_job_is_held_by_a_server_that_somebody_else_put_in_place(
-    attacker: Account, victim: Account
-) -> None:
+def test_no_job_is_held_by_a_server_that_somebody_else_put_in_place(attacker, victim):
     place = folder_of(attacker, Path(f"/tmp/tmux-{victim.uid}"), 0o777)
     try:
         with trap(attacker, place, DEFAULT_SOCKET) as found:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from tests.support.programs import captured
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,8 @@ import pytest
 def test_a_folder_that_is_no_utf8_is_refused_or_of_no_matter(ddptop_home, tmp_path, words) -> None:
     odd = os.fsencode(tmp_path) + b"/w\xff"
     os.mkdir(odd)  # noqa: PTH102 - bytes
-    answer = subprocess.run(
-        [sys.executable, "-m", "ddptop", *words],
-        cwd=odd,
-        env=os.environb | {b"ODD\xfe": b"\xfd"},
-        capture_output=True,
-        text=True,
-        check=False,
+    answer = captured(
+        sys.executable, "-m", "ddptop", *words, cwd=odd, env=os.environb | {b"ODD\xfe": b"\xfd"}
     )
     assert "Traceback" not in answer.stderr
     if words[0] == "launch":

@@ -56,9 +56,7 @@ def pretender(attacker: Account, how: str = "plain") -> Iterator[int]:
 
 
 @pytest.mark.parametrize("how", ["plain", "setuid"])
-def test_a_pretender_is_no_process_of_the_job(
-    ddptop_home: Path, attacker: Account, how: str
-) -> None:
+def test_a_pretender_is_no_process_of_the_job(ddptop_home, attacker, how):
     folder = put_job("train", {"state": "running", "guardian": gone(), "agent": gone()})
     with pretender(attacker, how) as pid:
         assert procs.environ_value(pid, "DDPTOP_JOB_ID") == JOB_ID  # root may read it
@@ -68,9 +66,7 @@ def test_a_pretender_is_no_process_of_the_job(
         assert not adoption.living_processes(view)
 
 
-def test_root_sees_the_processes_of_a_users_own_job(
-    ddptop_home: Path, attacker: Account, victim: Account
-) -> None:
+def test_root_sees_the_processes_of_a_users_own_job(ddptop_home, attacker, victim):
     folder = put_job("train", {"state": "running", "guardian": gone(), "agent": gone()})
     os.chown(folder.path, victim.uid, victim.gid)
     with pretender(attacker):
@@ -81,9 +77,7 @@ def test_root_sees_the_processes_of_a_users_own_job(
 
 
 @pytest.mark.parametrize("how", ["plain", "setuid"])
-def test_a_pretender_is_not_hidden_as_one_of_our_own(
-    ddptop_home: Path, attacker: Account, how: str
-) -> None:
+def test_a_pretender_is_not_hidden_as_one_of_our_own(ddptop_home, attacker, how):
     put_job("train")
     with pretender(attacker, how) as pid:
         (facts,) = (one for one in ProcessTable().scan() if one.pid == pid)
@@ -92,7 +86,7 @@ def test_a_pretender_is_not_hidden_as_one_of_our_own(
         assert not is_own_job(JOB_ID, facts.uid)
 
 
-def test_no_signal_goes_to_another_user_than_the_jobs(attacker: Account) -> None:
+def test_no_signal_goes_to_another_user_than_the_jobs(attacker):
     with running(*SLEEP, **QUIET) as ours, pretender(attacker) as theirs:
         job = job_of(ours.pid, root_pid=theirs, launcher_pids=(theirs,))
         plan = actions.plan(view_of(job), "kill")
@@ -100,7 +94,7 @@ def test_no_signal_goes_to_another_user_than_the_jobs(attacker: Account) -> None
         assert os.geteuid() == job.uid and "job of" not in plan.sentence
 
 
-def test_root_is_told_whose_job_it_signals(attacker: Account) -> None:
+def test_root_is_told_whose_job_it_signals(attacker):
     with pretender(attacker) as pid:
         job = job_of(pid, uid=attacker.uid, user=attacker.name)
         plan = actions.plan(view_of(job), "kill")

@@ -21,9 +21,7 @@ def sockets(victim: Account) -> Iterator[Path]:
 
 @pytest.mark.tmux
 @pytest.mark.parametrize("squat", ["folder", "link", "open", "group"])
-def test_job_is_launched_despite_a_squatted_folder(
-    attacker: Account, victim: Account, sockets: Path, squat: str
-) -> None:
+def test_job_is_launched_despite_a_squatted_folder(attacker, victim, sockets, squat):
     if squat == "folder":
         attacker.run(["mkdir", "-m", "777", str(sockets)])
         told = f"{sockets} is owned by {attacker.name} (mode 0777)"

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.tui import settings
-from tests.support.accounts import Account
 from tests.support.builders import put_job
 from tests.system.security.test_run_folders import in_time
 
@@ -61,9 +60,7 @@ def open_to_others(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("umask", "held"), [("0000", "tmux"), ("0777", "tmux"), ("0777", "daemon")]
 )
-def test_all_files_of_a_job_are_private_regardless_of_umask(
-    victim: Account, wait_until, umask, held
-) -> None:
+def test_all_files_of_a_job_are_private_regardless_of_umask(victim, wait_until, umask, held):
     home = victim.home / f"state-{umask}-{held}" / "deep"
     base = victim.home / f"state-{umask}-{held}"
     victim.run(["mkdir", "-m", "755", str(base)])
@@ -78,6 +75,7 @@ def test_all_files_of_a_job_are_private_regardless_of_umask(
         ["/bin/sh", "-c", script, "sh", umask, victim.python, "-m", "ddptop", *launch], env=env
     )
     assert launched.returncode == 0, launched.stderr
+    assert ("tmux is not installed" in launched.stderr) == (held == "daemon")
     try:
         wait_until(lambda: (base / "seen").exists() and (base / "seen").stat().st_size)
         assert (base / "seen").read_text().strip() == umask  # the job's own is as it was
@@ -101,7 +99,7 @@ print(json.dumps(found))
 """
 
 
-def test_another_users_state_folder_names_its_owner(attacker: Account, victim: Account) -> None:
+def test_another_users_state_folder_names_its_owner(attacker, victim):
     theirs = attacker.home / "state"
     attacker.run(["mkdir", "-p", "-m", "700", str(theirs)])
     answer = victim.run(
@@ -117,9 +115,7 @@ def test_another_users_state_folder_names_its_owner(attacker: Account, victim: A
         assert len(said.splitlines()) == 1, verb
 
 
-def test_nothing_is_started_out_of_a_folder_that_another_user_owns(
-    attacker: Account, victim: Account
-) -> None:
+def test_nothing_is_started_out_of_a_folder_that_another_user_owns(attacker, victim):
     shared = attacker.home / "shared"
     attacker.run(["mkdir", "-m", "1777", str(shared)])
     shared.chmod(0o1777)
@@ -133,7 +129,7 @@ def test_nothing_is_started_out_of_a_folder_that_another_user_owns(
     assert list(shared.iterdir()) == []
 
 
-def test_a_state_folder_that_others_may_write_is_closed_to_them(victim: Account) -> None:
+def test_a_state_folder_that_others_may_write_is_closed_to_them(victim):
     home = victim.home / "open"
     victim.run(["mkdir", "-p", str(home / "runs")])
     for folder in (home, home / "runs"):
@@ -170,7 +166,7 @@ NOT_OWN = {
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("how", NOT_OWN)
-def test_run_folder_is_own_only_if_no_other_user_controls_its_content(ddptop_home, how) -> None:
+def test_run_folder_is_own_only_if_no_other_user_controls_its_content(ddptop_home, how):
     folder = owned_run(ddptop_home)
     assert why_not_own(folder) is None
     NOT_OWN[how](folder)
@@ -181,7 +177,7 @@ def test_run_folder_is_own_only_if_no_other_user_controls_its_content(ddptop_hom
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("how", NOT_OWN)
-def test_no_such_job_is_adopted(ddptop_home, how) -> None:
+def test_no_such_job_is_adopted(ddptop_home, how):
     gone = msgspec.structs.replace(procs.identify(os.getpid()), start_ticks=1)
     me = procs.identify(os.getpid())
     folder = put_job("train", {"state": "running", "guardian": gone, "agent": me})
@@ -193,7 +189,7 @@ def test_no_such_job_is_adopted(ddptop_home, how) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_another_users_run_folder_is_listed_and_not_deleted(ddptop_home) -> None:
+def test_another_users_run_folder_is_listed_and_not_deleted(ddptop_home):
     folder = put_job("train", {"state": "finished"})
     os.chown(folder.path, 65534, 65534)
     (view,) = read_all()[0]
@@ -202,7 +198,7 @@ def test_another_users_run_folder_is_listed_and_not_deleted(ddptop_home) -> None
     assert folder.spec_file.exists()
 
 
-def test_tmux_reads_its_configuration_from_the_package(ddptop_home) -> None:
+def test_tmux_reads_its_configuration_from_the_package(ddptop_home):
     assert tmux_server.CONFIG.parent == Path(tmux_server.__file__).parent
     assert "default-shell" in tmux_server.CONFIG.read_text()
 
@@ -215,7 +211,7 @@ LOCKS = {
 
 @pytest.mark.parametrize("which", LOCKS)
 @pytest.mark.parametrize("place", ["link", "pipe", "another's"])
-def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which, place) -> None:
+def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which, place):
     folder = owned_run(ddptop_home)
     path = folder.guardian_lock if which == "guardian" else runs_dir() / usage.LOCK_NAME
     target = tmp_path / "made"
@@ -246,7 +242,7 @@ READERS = {
 @pytest.mark.parametrize("place", ["pipe", "device", "nested"])
 def test_settings_and_what_was_remembered_hold_nobody_up(
     ddptop_home, tmp_path, monkeypatch, what, place
-) -> None:
+):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ddptop").mkdir(exist_ok=True)
     path = (ddptop_home if what == "interface.json" else tmp_path / "ddptop") / what
@@ -261,7 +257,7 @@ def test_settings_and_what_was_remembered_hold_nobody_up(
         in_time(READERS[what])
 
 
-def test_a_linked_config_is_read(tmp_path, monkeypatch) -> None:
+def test_a_linked_config_is_read(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ddptop").mkdir()
     (tmp_path / "dotfile").write_text('[interface]\nfirst = "devices"\n')
@@ -270,7 +266,7 @@ def test_a_linked_config_is_read(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_nothing_is_remembered_in_another_users_folder(ddptop_home) -> None:
+def test_nothing_is_remembered_in_another_users_folder(ddptop_home):
     ddptop_home.mkdir(exist_ok=True)
     settings.remember(settings.Memory(theme="nord"))
     assert settings.recall().theme == "nord"
@@ -279,7 +275,7 @@ def test_nothing_is_remembered_in_another_users_folder(ddptop_home) -> None:
     assert settings.recall().theme == "nord"
 
 
-def test_a_directory_shared_on_purpose_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_directory_shared_on_purpose_is_refused_and_left_as_it_is(tmp_path):
     tmp_path.chmod(0o1777)
     with pytest.raises(UsageError, match="is shared with other users; set DDPTOP_HOME"):
         close_to_others(tmp_path)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
-from tests.support.pty_terminal import Terminal
+from tests.support.terminal import Terminal
 
 TRAPS = [name for name in sys.stdlib_module_names if name not in sys.builtin_module_names]
 OTHERS = ["attr", "click", "ddptop", "ddptop_runner", "msgspec", "rich", "textual", "torch"]
@@ -66,11 +64,8 @@ time.sleep(3600)
 
 @pytest.mark.tmux
 def test_nothing_is_imported_from_the_working_folder(
-    tmp_path: Path,
-    ddptop_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    wait_until: Callable[..., object],
-) -> None:
+    tmp_path, ddptop_home, monkeypatch, wait_until
+):
     traps, project = tmp_path / "traps", tmp_path / "project"
     traps.mkdir()
     project.mkdir()
@@ -89,14 +84,14 @@ def test_nothing_is_imported_from_the_working_folder(
     monkeypatch.chdir(traps)
 
     launch = ["launch", "--gpus", "none", "--", sys.executable, str(project / "train.py")]
-    screen = Terminal([sys.executable, str(console), *launch])
+    screen = Terminal(*launch, program=[sys.executable, str(console)])
     log = ddptop_home / "runs" / "train" / "logs" / "attempt-0" / "launcher.log"
     wait_until(lambda: log.exists() and log.read_text(), 120, "the command's line")
-    screen.read_until(b"elapsed")
-    screen.type(b"q")
-    with pytest.raises(OSError):  # the other end is closed
-        screen.read_until(b"what is never drawn")
-    assert screen.exit_status() == 0
+    wait_until(lambda: screen.draws(b"elapsed"), what="the job's screen")
+    screen.type("q")
+    wait_until(screen.ended, what="its end")
+    assert screen.process.returncode == 0
+    screen.close()
     said = log.read_text()
     ended = subprocess.run(
         [sys.executable, str(verbs)], capture_output=True, text=True, timeout=300, check=False

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.programs import piped
+
 AGENT = """
 import sys
 from ddptop_runner.agent.link import SupervisorLink
@@ -27,13 +29,7 @@ def test_question_survives_a_supervisor_that_died_mid_line(tmp_path: Path):
         server.bind(path)
         server.listen()
         server.settimeout(60)
-        agent = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", AGENT, path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        agent = piped(sys.executable, "-W", "error", "-c", AGENT, path, stderr=subprocess.PIPE)
         heard = []
         for reply in (b'{"type": "te', ANSWERS):
             connection, _ = server.accept()
@@ -64,12 +60,7 @@ def test_a_question_is_sent_before_what_is_done_meanwhile(tmp_path: Path):
         server.bind(path)
         server.listen()
         server.settimeout(60)
-        agent = subprocess.Popen(
-            [sys.executable, "-c", WORKS, path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        agent = piped(sys.executable, "-c", WORKS, path)
         try:
             connection, _ = server.accept()
             connection.settimeout(60)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.programs import captured
 
 pytestmark = pytest.mark.torch
 
@@ -46,18 +47,13 @@ def test_each_attempt_has_its_own_store_that_survives_a_killed_agent():
         assert address == "127.0.0.1"
         agent.send_signal(signal.SIGKILL)
         agent.wait()
-        answer = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from torch.distributed import TCPStore;"
-                "store = TCPStore('127.0.0.1', int(sys.argv[1]), is_master=False);"
-                "store.set('a', 'b'); print(store.get('a').decode())",
-                port,
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
+        answer = captured(
+            sys.executable,
+            "-c",
+            "import sys; from torch.distributed import TCPStore;"
+            "store = TCPStore('127.0.0.1', int(sys.argv[1]), is_master=False);"
+            "store.set('a', 'b'); print(store.get('a').decode())",
+            port,
         )
         assert answer.stdout.strip() == "b", answer.stderr
     finally:

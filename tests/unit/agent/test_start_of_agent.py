@@ -8,19 +8,14 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from tests.support.programs import captured
+
 from ddptop_runner.host.handover import AGENT_MAIN
 
 
 def run(*words: str, cwd: Path, said: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words],
-        input=said,
-        cwd=cwd,
-        env={"PYTHONPATH": "."},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    return captured(
+        sys.executable, *words, input=said, cwd=cwd, env={"PYTHONPATH": "."}, timeout=60
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.programs import captured, piped
 
 from ddptop_runner.agent.zygote import is_standard_only
 from ddptop_runner.host import procs
@@ -94,16 +95,11 @@ class Agent:
     """A process that starts and forks ranks of one script."""
 
     def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-u", str(Path(__file__).with_name("fork_ranks.py"))),
-                *(str(AGENT_MAIN.parent), json.dumps([sys.executable, "-u", *argv])),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        self.process = piped(
+            *(sys.executable, "-u", str(Path(__file__).with_name("fork_ranks.py"))),
+            *(str(AGENT_MAIN.parent), json.dumps([sys.executable, "-u", *argv])),
             cwd=cwd,
             env=env,
-            text=True,
         )
         self.env = env
         self.started = self._read()
@@ -170,7 +166,7 @@ def portrait(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_forked_rank_behaves_like_a_started_one(agent: Agent, tmp_path: Path, how: str) -> None:
+def test_forked_rank_behaves_like_a_started_one(agent, tmp_path, how):
     of_order = {"signal": int(signal.SIGINT)} if how == "interrupt" else {}
     usual, forked = agent.both(tmp_path, how, **of_order)
     assert portrait(forked) == portrait(usual)
@@ -178,14 +174,14 @@ def test_forked_rank_behaves_like_a_started_one(agent: Agent, tmp_path: Path, ho
     assert portrait(usual)["probe"] and portrait(usual)["ppid"] and not portrait(usual)["hidden"]
 
 
-def test_module_is_forked_too(package: Path, tmp_path: Path) -> None:
+def test_module_is_forked_too(package, tmp_path):
     with agent_for(["-m", "pkg.shown"], package) as agent:
         usual, forked = agent.both(tmp_path, "plain")
     assert portrait(forked) == portrait(usual)
     assert forked == usual
 
 
-def test_ranks_are_not_forked_if_python_always_opens_a_file() -> None:
+def test_ranks_are_not_forked_if_python_always_opens_a_file():
     """Each rank would close it again, whatever has its number by then."""
     code = """
 import os, sys
@@ -199,7 +195,7 @@ print(zygote.start([sys.executable, "-u", "-m", "torch"], set(), []))
     assert answer.stdout == "(None, 'files are opened whenever Python starts')\n"
 
 
-def test_variables_that_torch_reads_at_import_take_effect(package: Path, tmp_path: Path) -> None:
+def test_variables_that_torch_reads_at_import_take_effect(package, tmp_path):
     (package / "threads.py").write_text(
         "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\n"
         "print(torch.get_num_threads(), os.getpid())"
@@ -239,17 +235,13 @@ def results_agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
     indirect=["results_agent"],
     ids=lambda value: value if isinstance(value, str) else value[-1],
 )
-def test_a_forked_rank_computes_the_same_bits(
-    results_agent: Agent, tmp_path: Path, recipes: list[str]
-) -> None:
+def test_a_forked_rank_computes_the_same_bits(results_agent, tmp_path, recipes):
     usual, forked = results_agent.both(tmp_path, *recipes)
     assert forked == usual
     assert len(usual.split()) > 4 * len(recipes) - 1 and "Traceback" not in usual
 
 
-def test_a_process_that_the_script_forks_never_restarts_as_the_rank(
-    package: Path, tmp_path: Path
-) -> None:
+def test_a_process_that_the_script_forks_never_restarts_as_the_rank(package, tmp_path):
     (package / "forks.py").write_text(
         "import os\nprint('once', flush=True)\nif os.fork() == 0:\n"
         "    os.environ['OMP_NUM_THREADS'] = '7'\n    import torch\n    os._exit(0)\n"
@@ -260,7 +252,7 @@ def test_a_process_that_the_script_forks_never_restarts_as_the_rank(
     assert (tmp_path / "log").read_text() == "from before\nonce\n0\n"
 
 
-def test_ranks_are_not_forked_if_python_always_imports_torch(package: Path, tmp_path: Path) -> None:
+def test_ranks_are_not_forked_if_python_always_imports_torch(package, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "sitecustomize.py").write_text("import torch")
@@ -279,8 +271,8 @@ LIBRARIES_SET = {  # before they import numpy and torch, as of Lightning 2.6 and
 
 
 def test_a_variable_that_lightning_or_scikit_learn_sets_does_not_restart_the_rank(
-    package: Path, tmp_path: Path
-) -> None:
+    package, tmp_path
+):
     (package / "sets.py").write_text(
         f"import os; os.environ.update({LIBRARIES_SET}); print('once'); import torch"
     )
@@ -306,9 +298,7 @@ STANDARD_ONLY = {
 
 
 @pytest.mark.parametrize("text", STANDARD_ONLY)
-def test_a_script_that_imports_only_the_standard_library_needs_no_zygote(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_script_that_imports_only_the_standard_library_needs_no_zygote(tmp_path, text):
     script = tmp_path / "train.py"
     script.write_text(text)
     assert is_standard_only([str(script), "--lr", "1"]) is STANDARD_ONLY[text]
@@ -318,9 +308,7 @@ def test_a_script_that_imports_only_the_standard_library_needs_no_zygote(
     assert is_standard_only([str(script)]) is (text == "")
 
 
-def test_torchs_compiler_is_preloaded_for_a_script_whose_training_is_elsewhere(
-    package: Path, tmp_path: Path
-) -> None:
+def test_torchs_compiler_is_preloaded_for_a_script_whose_training_is_elsewhere(package, tmp_path):
     (package / "engine.py").write_text(PRINT_COMPILER)
     (package / "main.py").write_text("import engine")
     (package / "alone.py").write_text(PRINT_COMPILER)
@@ -332,14 +320,14 @@ def test_torchs_compiler_is_preloaded_for_a_script_whose_training_is_elsewhere(
     assert printed == {"main.py": "from before\nTrue\n", "alone.py": "from before\nFalse\n"}
 
 
-def test_without_a_need_for_torch_no_zygote_is_started(package: Path) -> None:
+def test_without_a_need_for_torch_no_zygote_is_started(package):
     (package / "bare.py").write_text("import os")
     for argv in (["bare.py"], ["-m", "bare"]):
         with agent_for(argv, package) as agent:
             assert agent.started == {"why_not": None, "zygote": None}
 
 
-def test_random_numbers_differ_between_ranks(package: Path, tmp_path: Path) -> None:
+def test_random_numbers_differ_between_ranks(package, tmp_path):
     (package / "dice.py").write_text(
         "import numpy, random, torch, uuid\n"
         "print(numpy.random.rand(), random.random(), uuid.uuid4(), torch.rand(1).item())"
@@ -351,7 +339,7 @@ def test_random_numbers_differ_between_ranks(package: Path, tmp_path: Path) -> N
     assert len(mine) == 4 and not set(mine) & set(theirs)
 
 
-def test_module_next_to_the_script_shadows_torchs_import(package: Path, tmp_path: Path) -> None:
+def test_module_next_to_the_script_shadows_torchs_import(package, tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "queue.py").write_text("mine = True")
@@ -362,8 +350,8 @@ def test_module_next_to_the_script_shadows_torchs_import(package: Path, tmp_path
 
 
 def test_ranks_start_without_forking_if_the_zygote_died_and_it_exits_with_its_agent(
-    package: Path, tmp_path: Path, wait_until: Any
-) -> None:
+    package, tmp_path, wait_until
+):
     with agent_for(["pkg/shown.py"], package) as agent:
         assert agent.rank(tmp_path / "log", "plain")["code"] == 0
         zygote = procs.identify(agent.started["zygote"])
@@ -404,9 +392,7 @@ os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize(("how", "status", "ran"), [("wanted", "0 0 0", 3), ("late", "1 1 1", 0)])
-def test_ranks_that_the_agent_stopped_waiting_for_never_run_the_script(
-    tmp_path: Path, how: str, status: str, ran: int
-) -> None:
+def test_ranks_that_the_agent_stopped_waiting_for_never_run_the_script(tmp_path, how, status, ran):
     env = dict(os.environ, PYTHONPATH=str(PROBE_DIR.parents[2]))
     ended = subprocess.run(
         [sys.executable, "-c", LATE, how],
@@ -488,15 +474,12 @@ GAVE_UP = {
 
 
 @pytest.mark.parametrize("when", GAVE_UP)
-def test_zygote_that_fails_while_forking_leaves_no_rank(tmp_path: Path, when: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", GONE, when],
+def test_zygote_that_fails_while_forking_leaves_no_rank(tmp_path, when):
+    ended = captured(
+        *[sys.executable, "-c", GONE, when],
         cwd=tmp_path,
         env=dict(os.environ, PYTHONPATH=str(PROBE_DIR.parents[2])),
-        capture_output=True,
         timeout=60,
-        check=False,
-        text=True,
     )
     assert ended.stderr == ""  # it would appear in the log of the rank that is started instead
     assert set(ended.stdout.splitlines()) == {
@@ -506,7 +489,7 @@ def test_zygote_that_fails_while_forking_leaves_no_rank(tmp_path: Path, when: st
     }
 
 
-def test_ranks_are_forked_together(package: Path, tmp_path: Path) -> None:
+def test_ranks_are_forked_together(package, tmp_path):
     (package / "number.py").write_text(
         "import os, torch\nos.write(1, f\"{os.environ['RANK']} {os.getppid()}\\n\".encode())"
     )

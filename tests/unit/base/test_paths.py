@@ -8,6 +8,7 @@ import pwd
 from pathlib import Path
 
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.base import paths
 from ddptop_runner.base.errors import UsageError
@@ -16,16 +17,7 @@ from ddptop_runner.base.paths import RunFolder, create_local_dir, local_dir_reas
 NAMES = ("DDPTOP_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 
 
-@pytest.mark.parametrize(
-    ("variables", "home"),
-    [
-        ({"DDPTOP_HOME": "/a", "XDG_STATE_HOME": "/b"}, "/a"),
-        ({"XDG_STATE_HOME": "/b"}, "/b/ddptop"),
-        ({}, "/home/ann/.local/state/ddptop"),
-        ({"DDPTOP_HOME": "", "XDG_STATE_HOME": ""}, "/home/ann/.local/state/ddptop"),
-        ({"DDPTOP_HOME": "rel"}, "/rel"),
-    ],
-)
+@pytest.mark.parametrize(("variables", "home"), table(__file__, "state_home"))
 def test_state_home(monkeypatch, variables, home):
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.support.programs import captured
 
 from ddptop_runner.base import start
 
@@ -73,14 +73,8 @@ def test_no_process_imports_from_the_current_folder_or_instead_of_python(
 ):
     (traps / "queue.py").write_text("raise SystemExit('the wrong queue')\n")
     named = os.pathsep.join([str(folder_named(traps)), "", "."])
-    ended = subprocess.run(
-        start.own_command(*words),
-        cwd=traps,
-        env={**os.environ, "PYTHONPATH": named},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    ended = captured(
+        *start.own_command(*words), cwd=traps, env={**os.environ, "PYTHONPATH": named}, timeout=60
     )
     assert sprung(traps) == ""
     assert said in ended.stdout + ended.stderr
@@ -96,14 +90,11 @@ def test_the_command_line_itself_takes_python_first(traps, ddptop_home):
     (traps / "ddptop_runner.py").unlink()
     script = traps.with_name("ddptop")  # as pip writes it
     script.write_text("import sys\nfrom ddptop.__main__ import main\nsys.exit(main())\n")
-    ended = subprocess.run(
-        [sys.executable, str(script), "ls", "--json"],
+    ended = captured(
+        *[sys.executable, str(script), "ls", "--json"],
         cwd=traps,
         env={**os.environ, "PYTHONPATH": os.pathsep},
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert sprung(traps) == ""

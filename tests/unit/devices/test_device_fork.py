@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.nvml_stub import StubDriver
+from tests.support.programs import captured
 
 SCRIPT = """
 import os, sys, time
@@ -30,11 +31,10 @@ print(encode([report, time.monotonic() - started, len(os.listdir("/proc/self/fd"
 
 
 def read(env: dict[str, str], *arguments: str) -> tuple[dict, float]:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT, *arguments],
+    done = captured(
+        *[sys.executable, "-W", "error", "-c", SCRIPT],
+        *arguments,
         env={**env, "PYTHONUNBUFFERED": ""},
-        capture_output=True,
-        text=True,
         timeout=120,
         check=True,
     )

@@ -279,25 +279,3 @@ def test_devices_that_the_driver_does_not_list_are_not_called_absent(make_stub, 
     report = make_reader(stub).report(0)
     assert (report["source"], report["gpus"]) == (None, [])
     assert "cannot list its devices (unreadable: NVML error 999)" in report["note"]
-
-
-OLD = (
-    "nvmlDeviceGetMemoryInfo_v2",
-    "nvmlDeviceGetComputeRunningProcesses_v3",
-    "nvmlDeviceGetGraphicsRunningProcesses_v3",
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetRemappedRows",
-)
-"""Functions that drivers before 510 lack."""
-
-
-def test_the_back_end_runs_on_an_old_driver(make_stub, make_reader):
-    stub = make_stub(1, driver="470.57.02", missing=OLD)
-    stub.set_processes(0, [StubProcess(os.getpid(), GIB)])
-    stub.set(0, reasons=0x4)
-    gpu = make_reader(stub).sample(0)[0]
-    assert (gpu["mem_used_bytes"], gpu["mem_reserved_bytes"]) == (41 * GIB, None)
-    assert "used memory" in gpu["unknown"]["mem_reserved_bytes"]
-    assert gpu["processes"][0]["pid"] == os.getpid()
-    assert gpu["throttle_reasons"] == ["power cap"]
-    assert gpu["unknown"]["remapped_rows"] == "not supported by this driver"

@@ -33,9 +33,11 @@ def test_lost_device_is_reported_and_its_handle_not_used_again(make_stub, make_r
     assert healthy["util_percent"] == 97 and not healthy["lost"]
     assert lost["lost"] and lost["xid"] == [79]
     assert all(lost[name] is None for name in FIGURES)
-    for kept in ("index", "uuid", "name", "mem_total_bytes"):
-        assert lost[kept] == before[kept]
-    assert "lost: it fell off the bus" in lost["note"] and report["note"] is None
+    fixed = ("index", "uuid", "name", "mem_total_bytes", "pci_bus_id", "temperature_slowdown_c")
+    for kept in (*fixed, "sm_clock_max_mhz"):
+        assert lost[kept] == before[kept] is not None
+    assert "lost: it fell off the bus" in lost["note"] and "--gpu-reset -i 1" in lost["note"]
+    assert report["note"] is None and lost["unknown"]["energy_j"] == "the device is lost"
     assert calls_after_loss(stub, 1) == {}
     assert 2 <= stub.counts()["nvmlDeviceGetHandleByUUID"] <= 3  # looked up again every 10 s
 

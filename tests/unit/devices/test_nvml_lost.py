@@ -35,18 +35,6 @@ def test_each_null_has_its_reason_and_nothing_else_has(make_stub, make_reader, s
     assert (gpu["note"] is not None) == gpu["lost"] == state.startswith("lost")
 
 
-def test_lost_device_has_a_remedy_and_keeps_fixed_values(make_stub, make_reader):
-    stub = make_stub(2)
-    reader = make_reader(stub)
-    before = reader.sample(0)[1]
-    stub.lose(1)
-    gpu = reader.sample(1)[1]
-    assert "fell off the bus" in gpu["note"] and "--gpu-reset -i 1" in gpu["note"]
-    for name in ("pci_bus_id", "temperature_slowdown_c", "sm_clock_max_mhz"):
-        assert gpu[name] == before[name] is not None
-    assert gpu["unknown"]["energy_j"] == "the device is lost"
-
-
 def test_of_a_device_that_is_back_everything_is_read_again(make_stub, make_reader):
     stub = make_stub(1)
     reader = make_reader(stub)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from tests.support.nvml_stub import GIB, StubGpu, StubProcess
+from tests.support.programs import piped
 
 READER = """
 import sys
@@ -31,13 +32,8 @@ def test_memory_stays_flat_while_devices_and_processes_come_and_go(make_stub):
     stub = make_stub([*devices, instance])
     dice = random.Random(1)
     resident, losses = [], 0
-    with subprocess.Popen(
-        [sys.executable, "-c", READER],
-        env=stub.env(log=False),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with piped(
+        sys.executable, "-c", READER, env=stub.env(log=False), stderr=subprocess.PIPE
     ) as reader:
         for tick in range(7200):
             if tick % 7 == 0:

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from tests.support.programs import piped
 
 from ddptop_runner.devices.report import decode_report
 from ddptop_runner.devices.sampler import Cost, Options, parse_arguments
@@ -62,12 +63,7 @@ def test_arguments():
 
 def test_a_request_is_answered_between_ticks_with_what_changes_every_second(make_stub):
     stub = make_stub(1)
-    with subprocess.Popen(
-        [*SAMPLER, "--interval", "600", "--on-request"],
-        env=stub.env(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as child:
+    with piped(*SAMPLER, "--interval", "600", "--on-request", env=stub.env(), text=False) as child:
         first = decode_report(child.stdout.readline())
         for used in (3 << 30, 2 << 30):  # the second request comes before anything is due
             stub.set(0, mem_used=used)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from tests.support.nvml_stub import build_library
+from tests.support.tables import table
 
 from ddptop_runner.devices import codes
 from ddptop_runner.devices.owners import (
@@ -37,33 +38,12 @@ def test_throttle_reasons_in_words(mask, words):
     assert codes.throttle_names(mask) == words
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (31, "address"),
-        (48, "uncorrectable"),
-        (74, "NVLink"),
-        (79, "fell off the bus"),
-        (94, "contained"),
-        (119, "system processor"),
-        (777, "XID 777"),
-    ],
-)
+@pytest.mark.parametrize(("code", "words"), table(__file__, "xids"))
 def test_xids_in_words(code, words):
     assert words in codes.xid(code).meaning
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (3, "not supported"),
-        (4, "no permission"),
-        (13, "not supported by this driver"),
-        (25, "not supported by this driver"),
-        (10, "timed out"),
-        (999, "unreadable: NVML error 999"),
-    ],
-)
+@pytest.mark.parametrize(("status", "words"), table(__file__, "unknown"))
 def test_why_a_figure_is_unknown(status, words):
     assert words in why_not(status)
 

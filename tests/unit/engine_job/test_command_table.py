@@ -87,15 +87,6 @@ def test_what_a_launcher_has_restarted_has_trained_all_the_same(table, pids):
     assert after.most_steps() == 900
 
 
-def test_one_that_is_only_seen_dead_makes_room(table, pids):
-    gone = subprocess.Popen(["true"])
-    receive(table, gone.pid, 0)
-    gone.wait()
-    assert table[0].exit is None  # nothing was reported yet
-    assert receive(table, pids[0], 0) == 0
-    assert table[0].pid == pids[0]
-
-
 def test_processes_without_a_rank_are_numbered_as_they_report(table, pids):
     for pid in pids:
         receive(table, pid, None, steps=1, last_step_t=1.0)

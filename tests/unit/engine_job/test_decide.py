@@ -99,11 +99,6 @@ def test_ranks_that_an_earlier_supervisor_did_not_record_are_recorded():
     assert events(state, pt.GroupStarted(attempt=0, workers=workers)) == [started]
 
 
-def test_requested_restart_continues_after_the_supervisor_died():
-    state = after(ev.RestartRequested(attempt=0, used=0, limit=3))
-    assert orders(state, pt.SupervisorStarted(agent=AGENT)) == [pt.WaitForRestart(at_s=None)]
-
-
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_device_that_comes_back_takes_a_new_agent(comes_back):
     lost = ev.SetAside(device=Device(index=1, uuid="GPU-1"), reason="lost")

@@ -8,7 +8,7 @@ import typing
 import msgspec
 import pytest
 from tests.support.builders import make_spec
-from tests.support.resuming import CAUSE, begin, fail, run, start, state_of_the_log
+from tests.support.resuming import CAUSE, begin, fail, start
 from tests.support.tables import table
 
 from ddptop_runner.base.clock import boottime_s
@@ -62,35 +62,10 @@ def test_events_without_a_sentence_leave_no_gap_in_the_numbers(tmp_path):
     assert [row.seq for row in reader.events(silent=True)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"kind": "of a newer version"},
-        {"kind": "rank_exited", "rank": "one"},
-        {},
-        {"kind": "lost", "last_seen": "0001-01-01T00:00:00Z"},
-        {"kind": "restart_decided", "used": 1, "limit": 3, "delay_s": 1e300},
-    ],
-)
+@pytest.mark.parametrize("data", table(__file__, "not_understood"))
 def test_data_that_is_not_understood_leaves_the_sentence(data):
     row = Event(ts=NOW, type="rank_exited", message="as written", attempt=0, rank=1, data=data)
     assert ev.of_row(row) == ev.Untyped(attempt=0, text="as written")
-
-
-def test_a_restart_that_is_hurried_is_given_back_in_the_log_as_well(monkeypatch):
-    monkeypatch.setattr(policy, "BACKOFF_BASE_S", 60.0)
-
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        fail(driver)
-        assert driver.job.budget.used == state_of_the_log().budget.used == 1
-        driver.restart()
-        assert driver.job.budget.used == state_of_the_log().budget.used == 0
-        assert state_of_the_log() == around.log.state
-        around.die()
-
-    run(scenario)
 
 
 def test_the_cause_of_a_failure_is_read_whole_from_its_event():
@@ -115,21 +90,18 @@ def test_the_loss_of_the_agent_is_recorded_beside_another_alert(tmp_path):
     history.close()
 
 
-def test_a_supervisor_that_finds_its_snapshot_damaged_counts_no_restart_twice(monkeypatch):
+async def test_a_supervisor_that_finds_its_snapshot_damaged_counts_no_restart_twice(monkeypatch):
     monkeypatch.setattr(policy, "BACKOFF_BASE_S", 0.1)
 
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        fail(driver)
-        pending = driver.job.restart
-        around.die()
-        driver, around = begin(rebuild(run_folder("train"), make_spec(), "damaged"))
-        assert (driver.job.phase, driver.job.budget.used) == ("restarting", 1)
-        assert driver.job.restart == pending
-        assert driver.attempt.started_s <= boottime_s()
-        fail(driver, question=2)  # the agent asks again
-        assert driver.job.budget.used == 1
-        around.history.close()
-
-    run(scenario)
+    driver, around = begin()
+    start(driver)
+    fail(driver)
+    pending = driver.job.restart
+    around.die()
+    driver, around = begin(rebuild(run_folder("train"), make_spec(), "damaged"))
+    assert (driver.job.phase, driver.job.budget.used) == ("restarting", 1)
+    assert driver.job.restart == pending
+    assert driver.attempt.started_s <= boottime_s()
+    fail(driver, question=2)  # the agent asks again
+    assert driver.job.budget.used == 1
+    around.history.close()

@@ -7,6 +7,7 @@ import os
 import msgspec
 import pytest
 from tests.support.builders import make_snapshot, make_spec, put_exit, put_job
+from tests.support.tables import table
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import MemoryGroup, OomWatch
@@ -149,23 +150,7 @@ def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
     assert cause.summary.endswith("The job hung.")
 
 
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (
-            "python: can't open file '/w/train.py': [Errno 2] No such file or directory\n",
-            "the script does not exist: /w/train.py",
-        ),
-        (
-            "python: can't open file \"/w/ann's.py\": [Errno 13] Permission denied\n",
-            "cannot read the script /w/ann's.py: Permission denied",
-        ),
-        (
-            "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lr\n",
-            "the script rejected its arguments (exit status 2)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("said", "reason"), table(__file__, "hopeless"))
 def test_missing_script_is_distinguished_from_bad_arguments(quiet, said, reason):
     folder = put_job()
     put_log(folder, 0, said)

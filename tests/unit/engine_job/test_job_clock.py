@@ -61,13 +61,6 @@ def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_sinc
     assert clock.lived_s(boottime_s()) == pytest.approx(lived_s, abs=5.0)
 
 
-def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock(ddptop_home):
-    snapshot = make_snapshot(make_spec(), started_at=NOW - HOUR, ts=NOW)
-    view = registry.JobView(put_job(), make_spec(), snapshot, read_at=NOW)
-    assert elapsed_s(view, NOW) == 3600.0
-    assert view.snapshot_age_s == 0.0
-
-
 HELLO = {"attempt": 0, "agent_pid": None, "guardian_pid": 1}
 PASTS = {
     # previous snapshot, hello -> (continues, type of the event, words in it)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 from tests.support.emitted import EmittedLog
+from tests.support.programs import piped
 
 from ddptop_runner.host import procs, stopping, tree
 from ddptop_runner.host.handover import AGENT_MAIN
@@ -52,13 +53,7 @@ def start(job_id) -> Iterator[Start]:
             env["DDPTOP_ATTEMPT"] = "0"
         if "print" not in code:
             code = f"print(2, flush=True)\n{code}"
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-c", code, *argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
+        process = piped(sys.executable, "-S", "-c", code, *argv, env=env)
         started.append(process)
         assert process.stdout is not None
         process.stdout.readline()

@@ -54,7 +54,7 @@ def put_events(tmp_path: Path, *steps: tuple[int, dict[str, float]]) -> None:
     (folder / "events.out.tfevents.1795264528.host").write_bytes(data)
 
 
-def test_the_command_tells_how_many_epochs_there_are(table, tmp_path) -> None:
+def test_the_command_tells_how_many_epochs_there_are(table, tmp_path):
     (tmp_path / "logs" / "attempt-0").mkdir(parents=True)
     folder = RunFolder(tmp_path)
     bars = (f"\r{n:3d}%|##| {n}/100 [00:10<00:10, 1.00it/s]" for n in range(51))
@@ -66,7 +66,7 @@ def test_the_command_tells_how_many_epochs_there_are(table, tmp_path) -> None:
     assert (done.fraction, done.estimated, done.epoch_fraction) == (0.5 / 4, True, 0.5)
 
 
-def test_files_are_read_if_nothing_else_has_a_loss(progress, table, tmp_path, wait_until) -> None:
+def test_files_are_read_if_nothing_else_has_a_loss(progress, table, tmp_path, wait_until):
     put_events(tmp_path, (9, {"train_loss": 2.5}), (19, {"train_loss": 2.25}))
     progress.look(table, 0, boottime_s() - 20)
     assert progress._files is None  # not yet: output or probe may follow
@@ -93,7 +93,7 @@ def test_files_are_read_if_nothing_else_has_a_loss(progress, table, tmp_path, wa
     assert (done.step, done.total, done.fraction) == (30, 100, 0.3)
 
 
-def test_on_a_node_without_rank_0_files_are_read_only_where_a_loss_is_missing(progress) -> None:
+def test_on_a_node_without_rank_0_files_are_read_only_where_a_loss_is_missing(progress):
     table = OwnRanks(2, boottime_s(), first_rank=2)
     for record in table:
         table.started(record.rank, record.local_rank, os.getpid())
@@ -105,7 +105,7 @@ def test_on_a_node_without_rank_0_files_are_read_only_where_a_loss_is_missing(pr
     assert progress._files is None
 
 
-def test_whose_a_file_is() -> None:
+def test_whose_a_file_is():
     def writer(pid: int | None, host: str | None = procs.host_name()) -> int | None:
         file = EventFile("x", 0.0, host=host, pid=pid)
         return rank_of(file, {0: (7, 8), 1: {9}}, others=(88,))
@@ -116,7 +116,7 @@ def test_whose_a_file_is() -> None:
     assert writer(9, "elsewhere") is None
 
 
-def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
+def test_an_attempt_begins_with_nothing(progress, table, tmp_path):
     with RunFolder(tmp_path / "run").log_file(0, 1).open("w") as log:
         log.write("step 30/100 loss 9.5\n")
     progress.look(table, 0, boottime_s())
@@ -132,9 +132,7 @@ def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
     assert progress.of_job(table, 1, {}) is None
 
 
-def test_what_the_output_counts_is_told_beside_the_ranks_own_steps(
-    progress, table, tmp_path
-) -> None:
+def test_what_the_output_counts_is_told_beside_the_ranks_own_steps(progress, table, tmp_path):
     log = RunFolder(tmp_path / "run").log_file(0, 0)
     log.write_text("step 390/900 loss 2.5\nstep 400/900 loss 2.4\n")
     progress.look(table, 0, boottime_s())

@@ -13,7 +13,6 @@ from tests.support.resuming import (
     begin,
     connect,
     finish,
-    run,
     start,
     told,
 )
@@ -22,7 +21,6 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job import failure
 from ddptop_runner.judge.hangs.verdict import HangVerdict
 from ddptop_runner.judge.losses import BadLoss
-from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.node import driver as driver_module
@@ -35,7 +33,7 @@ def broken(*args: object, **more: object) -> object:
     raise TypeError("never thought of")
 
 
-def test_a_defect_is_reported_once_for_each_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_is_reported_once_for_each_place(capsys):
     log: Any = EmittedLog()
     defects = LastResort(log)
     assert [defects.call(broken, 3) for _ in range(3)] == [3, 3, 3]
@@ -47,26 +45,21 @@ def test_a_defect_is_reported_once_for_each_place(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("budget", "restarted"), [(2, True), (0, False)])
-def test_a_failure_that_cannot_be_judged_is_still_answered(
-    monkeypatch: pytest.MonkeyPatch, budget: int, restarted: bool
-) -> None:
+async def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, budget, restarted):
     monkeypatch.setattr(failure, "judge", broken)
 
-    async def scenario() -> None:
-        driver, around = begin(max_restarts=budget)
-        start(driver)
-        sent = connect(driver)
-        for pid in PIDS:
-            driver.attempt.exited(pid, 1, boottime_s())
-        ask(driver, "torn_down", 7)
-        await finish(around)
-        left = budget - restarted
-        assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
-        assert len(told("alert")) == 1
-        assert driver.job.phase == ("restarting" if restarted else "failed")
-        assert (driver.job.ending is None) is restarted
-
-    run(scenario)
+    driver, around = begin(max_restarts=budget)
+    start(driver)
+    sent = connect(driver)
+    for pid in PIDS:
+        driver.attempt.exited(pid, 1, boottime_s())
+    ask(driver, "torn_down", 7)
+    await finish(around)
+    left = budget - restarted
+    assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
+    assert len(told("alert")) == 1
+    assert driver.job.phase == ("restarting" if restarted else "failed")
+    assert (driver.job.ending is None) is restarted
 
 
 HANG = HangVerdict((1,), "no step for 60 s")
@@ -83,67 +76,39 @@ BAD = BadLoss(rank=1, step=7, what="NaN")
         ("_with_achievements", BAD, {"max_restarts": 2, "on_nan": "stop"}, False),
     ],
 )
-def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
-    monkeypatch: pytest.MonkeyPatch,
-    broken_is: str,
-    found: HangVerdict | BadLoss,
-    spec: dict[str, object],
-    restarted: bool,
-) -> None:
-    async def scenario() -> None:
-        driver, around = begin(**spec)
-        driver.processes = Mock(end_leftovers=AsyncMock(), everything_started=Mock(return_value=[]))
-        start(driver)
-        sent = connect(driver)
-        around.log.emit(ev.RunningAssumed(attempt=0))
-        where = driver_module if broken_is == "cause_of" else driver
-        monkeypatch.setattr(where, broken_is, broken)
-        ended = AsyncMock(return_value=None)
-        monkeypatch.setattr(driver, "_end_ranks", ended)
-        driver.attempt.trouble.found = found
-        driver.take(pt.TroubleFound(reason="hang" if found is HANG else "nan"))
-        await finish(around)
-        assert len([one for one in told("alert") if "internal error" in one.message]) == 1
-        assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
-        if restarted:
-            assert sent == [pt.TellAgent(order="restart_group", restarts_left=1)]
-            assert not ended.called and driver.job.phase == "restarting"
-            assert driver.job.restart is not None
-        else:
-            assert sent == [] and ended.call_count == 1
-            assert driver.job.ending is not None
-            assert driver.job.ending.cause == driver.job.cause
-
-    run(scenario)
+async def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
+    monkeypatch, broken_is, found, spec, restarted
+):
+    driver, around = begin(**spec)
+    driver.processes = Mock(end_leftovers=AsyncMock(), everything_started=Mock(return_value=[]))
+    start(driver)
+    sent = connect(driver)
+    around.log.emit(ev.RunningAssumed(attempt=0))
+    where = driver_module if broken_is == "cause_of" else driver
+    monkeypatch.setattr(where, broken_is, broken)
+    ended = AsyncMock(return_value=None)
+    monkeypatch.setattr(driver, "_end_ranks", ended)
+    driver.attempt.trouble.found = found
+    driver.take(pt.TroubleFound(reason="hang" if found is HANG else "nan"))
+    await finish(around)
+    assert len([one for one in told("alert") if "internal error" in one.message]) == 1
+    assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
+    if restarted:
+        assert sent == [pt.TellAgent(order="restart_group", restarts_left=1)]
+        assert not ended.called and driver.job.phase == "restarting"
+        assert driver.job.restart is not None
+    else:
+        assert sent == [] and ended.call_count == 1
+        assert driver.job.ending is not None
+        assert driver.job.ending.cause == driver.job.cause
 
 
-def test_a_defect_of_the_restart_policy_leaves_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        sent = connect(driver)
-        for pid in PIDS:
-            driver.attempt.exited(pid, -9, boottime_s())
-        monkeypatch.setattr(policy, "decide", broken)
-        ask(driver, "torn_down", 7)
-        await finish(around)
-        assert sent == [pt.AnswerAgent(question=7, restart=True, restarts_left=2)]
-        assert len(told("alert")) == 1
-
-    run(scenario)
-
-
-def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scenario() -> None:
-        driver, around = begin()
-        start(driver)
-        sent = connect(driver)
-        monkeypatch.setattr(driver, "_keep_evidence", broken)
-        ask(driver, "failing", 3, ranks=[1])
-        await finish(around)
-        assert [one.question for one in sent] == [3]
-        assert len(told("alert")) == 1
-
-    run(scenario)
+async def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(monkeypatch):
+    driver, around = begin()
+    start(driver)
+    sent = connect(driver)
+    monkeypatch.setattr(driver, "_keep_evidence", broken)
+    ask(driver, "failing", 3, ranks=[1])
+    await finish(around)
+    assert [one.question for one in sent] == [3]
+    assert len(told("alert")) == 1

@@ -11,10 +11,13 @@ def test_probe_values_persist_unless_listed_as_exceptions() -> None:
     others = {*rank_view.OF_MOMENT, *rank_view.OF_STEPS, *rank_view.OF_LOSS, *rank_view.RANGE}
     assert others <= {*ProbeMessage.__struct_fields__}
     assert {*rank_view.SHOWN} == {
-        *("batches", "compute_s", "data_wait_s", "frameworks", "global_step", "metrics"),
+        *("batches", "data_wait_s", "frameworks", "global_step", "metrics"),
         *("metric_reports", "batch_hashes", "repeated_epoch", "data_position", "loader_workers"),
-        *("ddp_world_size", "cpu_wait_total_s", "until_backward_total_s"),
-        *("replicas", "step_time_s", "sync_s", *rank_view.OF_LOSS, *rank_view.RANGE),
+        *("batches_skipped", "learning_rate", "optimizer_steps", "python_blocks"),
+        *("weight_groups", "weight_hashes"),
+        *("ddp_world_size", "cpu_wait_total_s", "until_backward_total_s", "resources"),
+        *("ddp", "not_learning"),
+        *("replicas", "step_time_s", *rank_view.OF_STEPS, *rank_view.OF_LOSS, *rank_view.RANGE),
     }
 
 

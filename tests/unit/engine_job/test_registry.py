@@ -127,12 +127,6 @@ def test_state(case):
     assert view.is_live == (state in LIVE_STATES)
 
 
-@pytest.mark.parametrize("state", sorted(LIVE_STATES))
-def test_every_live_state_can_be_lost(state):
-    view = read_job(put_job("train", {"state": state, "guardian": gone()}))
-    assert view.state == "lost"
-
-
 @pytest.mark.parametrize("snapshot", [LOST, None, "damaged"])
 def test_a_job_lives_as_long_as_any_process_carries_its_id(ddptop_home, snapshot):
     folder = put_job("train", None if snapshot == "damaged" else snapshot)

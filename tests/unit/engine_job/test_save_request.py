@@ -129,13 +129,6 @@ def test_a_rank_that_would_not_handle_it_gets_none_and_lives(tmp_path, child, se
     assert request.is_taken(asked.flag_file, asked.flag_stamp) is False
 
 
-def test_another_process_of_the_same_pid_is_not_signalled(tmp_path, child):
-    process = child(BOTH)
-    rank = record(process)
-    rank.process = msgspec.structs.replace(rank.process, start_ticks=1)
-    assert request.ask(RunFolder(tmp_path), [rank]).signalled == {}
-
-
 def test_a_script_that_takes_the_flag_file_at_once_is_seen_to(tmp_path, monkeypatch):
     flag = RunFolder(tmp_path).save_flag
     replace = Path.replace

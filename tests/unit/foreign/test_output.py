@@ -7,9 +7,6 @@ import pty
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.foreign_toys import job_of, lines_in, printer, running
@@ -30,7 +27,7 @@ def read(output: Output) -> bytes:
         return log.read(1 << 20)
 
 
-def test_a_file(tmp_path: Path, wait_until) -> None:
+def test_a_file(tmp_path, wait_until):
     path = tmp_path / "train.log"
     with path.open("wb") as file, running(*printer(), stdout=file) as process:
         wait_until(lambda: lines_in(path) > 2)
@@ -41,7 +38,7 @@ def test_a_file(tmp_path: Path, wait_until) -> None:
         assert find(process.pid, 2).words != found.words
 
 
-def test_a_file_that_was_deleted_is_still_read(tmp_path: Path, wait_until) -> None:
+def test_a_file_that_was_deleted_is_still_read(tmp_path, wait_until):
     path = tmp_path / "train.log"
     with path.open("wb") as file, running(*printer(), stdout=file) as process:
         wait_until(lambda: lines_in(path) > 2)
@@ -51,7 +48,7 @@ def test_a_file_that_was_deleted_is_still_read(tmp_path: Path, wait_until) -> No
         assert b"step 1/1000" in read(found)
 
 
-def test_a_pipe_to_tee_is_read_in_the_file_of_tee(tmp_path: Path, wait_until) -> None:
+def test_a_pipe_to_tee_is_read_in_the_file_of_tee(tmp_path, wait_until):
     path = tmp_path / "out.log"
     with (
         running(*printer(), stdout=subprocess.PIPE) as process,
@@ -63,7 +60,7 @@ def test_a_pipe_to_tee_is_read_in_the_file_of_tee(tmp_path: Path, wait_until) ->
         assert b"step 1/1000" in read(found)
 
 
-def test_a_pipe_to_another_program_cannot_be_read(tmp_path: Path) -> None:
+def test_a_pipe_to_another_program_cannot_be_read(tmp_path):
     with (
         (tmp_path / "its-own.txt").open("wb") as file,
         running(*SLEEP, stdout=subprocess.PIPE) as process,
@@ -75,7 +72,7 @@ def test_a_pipe_to_another_program_cannot_be_read(tmp_path: Path) -> None:
         tee.stdin.close()
 
 
-def test_pipes_that_lead_to_each_other_are_not_followed(tmp_path: Path, wait_until) -> None:
+def test_pipes_that_lead_to_each_other_are_not_followed(tmp_path, wait_until):
     circle, path = tmp_path / "circle", tmp_path / "out.log"
     os.mkfifo(circle)
     with (
@@ -90,7 +87,7 @@ def test_pipes_that_lead_to_each_other_are_not_followed(tmp_path: Path, wait_unt
         assert find(first.pid, 3).words == f"file {path}"
 
 
-def test_a_terminal_is_read_through_tmux_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_read_through_tmux_or_not_at_all(monkeypatch):
     master, slave = pty.openpty()
     try:
         with running(*SLEEP, stdout=slave) as process:
@@ -107,13 +104,13 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all(monkeypatch: pytest.Monke
         os.close(slave)
 
 
-def test_closed_or_unowned_descriptors() -> None:
+def test_closed_or_unowned_descriptors():
     with running(*SLEEP) as process:
         found = find(process.pid, 77)
         assert (found.words, found.key) == (f"closed by pid {process.pid}", None)
 
 
-def test_a_file_that_is_cut_short_is_read_from_its_start(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_is_read_from_its_start(tmp_path):
     path = tmp_path / "log"
     with path.open("wb", buffering=0) as file:
         source = Source(find(os.getpid(), file.fileno()))
@@ -128,7 +125,7 @@ def test_a_file_that_is_cut_short_is_read_from_its_start(tmp_path: Path) -> None
         source.close()
 
 
-def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
+def test_a_pid_used_again_is_not_read(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     with first.open("wb") as file:
         found = find(os.getpid(), file.fileno())
@@ -138,9 +135,7 @@ def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
                 open_log(found)
 
 
-def test_what_was_put_in_a_files_place_is_not_even_opened(
-    tmp_path: Path, wait_until: Callable[..., Any]
-) -> None:
+def test_what_was_put_in_a_files_place_is_not_even_opened(tmp_path, wait_until):
     """A writer that waits for a reader of a named pipe would continue."""
     os.mkfifo(tmp_path / "pipe")
     with (
@@ -158,7 +153,7 @@ def test_what_was_put_in_a_files_place_is_not_even_opened(
             writer.wait(0.5)
 
 
-def test_a_named_pipe_is_never_opened(tmp_path: Path) -> None:
+def test_a_named_pipe_is_never_opened(tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
     fd = os.open(path, os.O_RDWR)

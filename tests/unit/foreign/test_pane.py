@@ -7,11 +7,13 @@ import shlex
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.foreign_toys import job_of, printer, running
+from tests.support.programs import captured
+from tests.support.tables import table
 
 from ddptop_runner.base import programs
 from ddptop_runner.foreign import output as panes
@@ -32,20 +34,8 @@ def new_lines(before: list[str], after: list[str]) -> list[str]:
     return after[shared(before, after)[0] :]
 
 
-@pytest.mark.parametrize(
-    ("after", "new"),
-    [
-        (["a", "b", "c", "bar 1"], []),
-        (["a", "b", "c", "bar 1", "d"], ["d"]),
-        (["b", "c", "bar 1", "d", "e"], ["d", "e"]),
-        (["a", "b", "c", "bar 2"], ["bar 2"]),
-        (["c", "bar 2", "d"], ["bar 2", "d"]),
-        (["x", "y"], ["x", "y"]),
-        ([], []),
-        (["a", "b"], []),
-    ],
-)
-def test_the_difference_between_two_captures(after: list[str], new: list[str]) -> None:
+@pytest.mark.parametrize(("after", "new"), table(__file__, "captures"))
+def test_the_difference_between_two_captures(after, new):
     assert new_lines(BEFORE, after) == new
 
 
@@ -53,7 +43,7 @@ def reader() -> PaneReader:
     return PaneReader(Pane("/none", "%0", "none:0.0", "/dev/pts/0"))
 
 
-def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
+def test_the_last_line_is_handed_out_when_it_is_followed_or_rests():
     one = reader()
     assert one.add(["a", "b"]) == ["a"]
     assert one.last == "b"
@@ -76,10 +66,9 @@ class Server:
         self.path = os.fspath(path)
 
     def run(self, *command: str) -> str:
-        return subprocess.run(
-            ["tmux", "-u", "-S", self.path, "-f", "/dev/null", *command],
-            capture_output=True,
-            text=True,
+        return captured(
+            *["tmux", "-u", "-S", self.path, "-f", "/dev/null"],
+            *command,
             timeout=60,
             check=True,
             env={**os.environ, "TMUX": ""},
@@ -113,9 +102,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.mark.tmux
-def test_a_pane_is_read_and_left_as_it_was(
-    server: Server, tmp_path: Path, wait_until: Callable[..., None]
-) -> None:
+def test_a_pane_is_read_and_left_as_it_was(server, tmp_path, wait_until):
     script = tmp_path / "toy.py"
     script.write_text(
         "import sys, time\n"
@@ -149,7 +136,7 @@ def test_a_pane_is_read_and_left_as_it_was(
 
 
 @pytest.mark.tmux
-def test_a_pane_is_found_by_its_terminal(server: Server) -> None:
+def test_a_pane_is_found_by_its_terminal(server):
     pane = server.start("sleep 1000")
     assert list_panes(server.path)[pane.tty].name == "work:0.0"
     assert is_own_server(server.path)
@@ -160,9 +147,7 @@ def test_a_pane_is_found_by_its_terminal(server: Server) -> None:
     assert capture(pane) is None
 
 
-def test_only_a_socket_in_a_private_folder_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_socket_in_a_private_folder_is_asked(tmp_path, monkeypatch):
     folder = tmp_path / "tmux"
     folder.mkdir(mode=0o700)
     (folder / "no-socket").write_text("")
@@ -177,9 +162,7 @@ def test_only_a_socket_in_a_private_folder_is_asked(
         assert not is_own_server(f"{folder}/default")
 
 
-def test_only_the_server_of_ones_own_job_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
-) -> None:
+def test_only_the_server_of_ones_own_job_is_asked(tmp_path, monkeypatch, wait_until):
     folder = tmp_path / "tmux"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
@@ -201,9 +184,7 @@ def test_only_the_server_of_ones_own_job_is_asked(
         assert len(asked) == 1, "another user's job"
 
 
-def test_unresponsive_server_is_not_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_server_is_not_touched(tmp_path, monkeypatch):
     monkeypatch.setattr(panes, "TIMEOUT_S", 0.2)
     asked, run = [], programs.run
     monkeypatch.setattr(

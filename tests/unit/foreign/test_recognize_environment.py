@@ -14,6 +14,7 @@ from tests.support.foreign_trees import (
     torch_process,
     torchrun,
 )
+from tests.support.tables import table
 
 
 def test_each_agent_has_a_job_of_its_own():
@@ -103,17 +104,7 @@ def test_a_zombie_that_was_known_before_stays_a_rank():
     assert pid_by_rank(job) == {0: 101, 1: 102}
 
 
-@pytest.mark.parametrize(
-    ("command", "launcher", "name"),
-    [
-        ("python /venv/bin/torchrun --nproc-per-node 2 train.py --lr 1", "torchrun", "train:100"),
-        ("python /venv/bin/torchrun -m pkg.fit", "torchrun", "fit:100"),
-        ("python -m torch.distributed.run -m pkg.fit", "torchrun", "fit:100"),
-        ("python -m torch.distributed.run --no-python ./run", "torchrun", "torchrun:100"),
-        ("python /venv/bin/accelerate launch a/b.py", "accelerate", "b:100"),
-        ("mpirun -np 2 python x.py", "mpirun", "x:100"),
-    ],
-)
+@pytest.mark.parametrize(("command", "launcher", "name"), table(__file__, "launchers"))
 def test_a_launcher_between_two_attempts_stays_a_job(command, launcher, name):
     processes = [process(99, 1, "uv run it"), torch_process(100, 99, command)]
     job = find_one(processes)

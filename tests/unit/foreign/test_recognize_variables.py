@@ -12,6 +12,7 @@ from tests.support.foreign_trees import (
     torch_process,
     torchrun,
 )
+from tests.support.tables import table
 
 SLURM = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}
 
@@ -98,15 +99,7 @@ def test_mpirun_in_an_allocation_of_slurm():
     assert (job.launcher, job.world_size, pid_by_rank(job)) == ("mpirun", 2, {0: 81, 1: 82})
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"RANK": "0", "WORLD_SIZE": "", "MASTER_ADDR": "a"},
-        {"RANK": "-1", "WORLD_SIZE": "2"},
-        {"RANK": "²", "WORLD_SIZE": "2"},
-        {"LOCAL_RANK": "1"},
-    ],
-)
+@pytest.mark.parametrize("environ", table(__file__, "say_nothing"))
 def test_variables_that_say_nothing(environ):
     """In that case, a single process."""
     job = find_one([torch_process(60, 1, "python train.py", environ=environ)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.support.foreign_trees import find, find_one, pid_by_rank, process, spawned, torch_process
+from tests.support.tables import table
 
 from ddptop_runner.foreign.types import ProcessFacts
 
@@ -110,50 +111,18 @@ def test_two_scripts_are_two_jobs():
 # --- single processes ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "stem"),
-    [
-        ("python3 /home/a/train.py --lr 1", "train"),
-        ("python -m pkg.models.fit", "fit"),
-        ("python -u -X dev -W error train.py", "train"),
-        ("python -c print", "python"),
-        ("python", "python"),
-        ("/opt/conda/bin/python3.12 -m pkg", "pkg"),
-        ("python we;ird.py", "we-ird"),
-        ("./frozen_trainer --x", "frozen_trainer"),
-    ],
-)
+@pytest.mark.parametrize(("command", "stem"), table(__file__, "names"))
 def test_the_name_of_a_single_process(command, stem):
     job = find_one([torch_process(40, 1, command)])
     assert (job.name, job.launcher, job.world_size) == (f"{stem}:40", "python", 1)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python -m http.server",
-        "python /venv/bin/jupyter-lab",
-        "python -m ipykernel_launcher -f k.json",
-        "python -m pylsp",
-        "node server.js",
-    ],
-)
+@pytest.mark.parametrize("command", table(__file__, "servers"))
 def test_servers_are_no_training(command):
     assert find([process(40, 1, command, libraries=())]) == ([], [])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python /venv/bin/pytest tests",
-        "python -m pytest",
-        "python /venv/bin/tensorboard --logdir .",
-        "python /venv/bin/ddptop",
-        "python -m ddptop_runner.devices.sampler",
-        "/venv/bin/py-spy dump",
-        "python -m ipykernel_launcher -f k.json",
-    ],
-)
+@pytest.mark.parametrize("command", table(__file__, "tools"))
 def test_tools_that_load_a_framework_are_no_training(command):
     assert find([torch_process(40, 1, command)]) == ([], [])
 

@@ -8,9 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -51,7 +48,7 @@ def reaped(process: subprocess.Popen[bytes]) -> int:
     return process.wait(timeout=60)
 
 
-def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
+def test_stopping_one_process_begins_as_ctrl_c_does():
     with running(*SLEEP, **QUIET) as process:
         up(process)
         confirmed = actions.plan(view_of(job_of(process.pid, launcher="python")), "stop")
@@ -66,7 +63,7 @@ def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
         assert outcome.ended_by == "SIGINT"
 
 
-def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_in_groups_of_their_own_are_reached(monkeypatch):
     """A launcher that does not forward the signal, as some do."""
     monkeypatch.setattr(actions, "TERM_GRACE_S", 5.0)
     with (
@@ -87,7 +84,7 @@ def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatc
         assert outcome.left == ()
 
 
-def test_ranks_without_a_launcher_are_each_reported() -> None:
+def test_ranks_without_a_launcher_are_each_reported():
     with (
         running(*SLEEP, **QUIET, start_new_session=True) as first,
         running(*SLEEP, **QUIET, start_new_session=True) as second,
@@ -101,7 +98,7 @@ def test_ranks_without_a_launcher_are_each_reported() -> None:
         assert "SIGINT was enough" in outcome.sentence
 
 
-def test_the_group_hears_it_but_nobody_else_in_it(tmp_path: Path) -> None:
+def test_the_group_hears_it_but_nobody_else_in_it(tmp_path):
     with (
         running(*SLEEP, **QUIET) as launcher,
         running(*SLEEP, **QUIET) as rank,
@@ -126,7 +123,7 @@ time.sleep(1000)
 """
 
 
-def test_killing_takes_descendants_that_no_census_has_seen(wait_until: Callable[..., Any]) -> None:
+def test_killing_takes_descendants_that_no_census_has_seen(wait_until):
     with running(sys.executable, "-c", FORKS, **QUIET) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
@@ -144,7 +141,7 @@ def test_killing_takes_descendants_that_no_census_has_seen(wait_until: Callable[
             procs.signal_process(identity, signal.SIGKILL)
 
 
-def test_a_process_that_took_the_pid_is_never_signalled() -> None:
+def test_a_process_that_took_the_pid_is_never_signalled():
     with running(*SLEEP, **QUIET) as process:
         up(process)
         confirmed = actions.plan(view_of(job_of(process.pid)), "kill")
@@ -157,14 +154,14 @@ def test_a_process_that_took_the_pid_is_never_signalled() -> None:
         assert process.poll() is None
 
 
-def test_this_process_its_ancestors_and_their_other_children_are_spared() -> None:
+def test_this_process_its_ancestors_and_their_other_children_are_spared():
     job = job_of(os.getpid(), root_pid=os.getppid(), launcher_pids=(os.getppid(),))
     with running(*SLEEP, **QUIET) as child, pytest.raises(UsageError, match="no processes left"):
         up(child)
         actions.plan(view_of(job), "kill")
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     with running(*SLEEP, **QUIET) as process:
         up(process)
         job = job_of(process.pid)
@@ -181,7 +178,7 @@ def test_what_is_refused() -> None:
         assert process.poll() is None
 
 
-def test_another_users_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_job_is_refused(monkeypatch):
     with running(*SLEEP, **QUIET) as process:
         up(process)
         job = msgspec.structs.replace(job_of(process.pid), uid=4242, user="ada")
@@ -203,9 +200,7 @@ while True:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_real_torchrun_is_stopped_as_planned(
-    tmp_path: Path, wait_until: Callable[..., Any]
-) -> None:
+def test_real_torchrun_is_stopped_as_planned(tmp_path, wait_until):
     script = tmp_path / "train.py"
     script.write_text(RANK)
     log = tmp_path / "log"

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.support.foreign_toys import rank_of, running, wait_for_state
+from tests.support.tables import table
 
 from ddptop_runner.foreign import actions
 from ddptop_runner.host import procs
@@ -23,7 +24,7 @@ all_reduce()
 """
 
 
-def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until) -> None:
+def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until):
     with running(sys.executable, "-c", WAITS, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -41,7 +42,7 @@ def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until) ->
         assert "TracerPid:\t0" in status
 
 
-def test_process_without_python_is_reported(wait_until) -> None:
+def test_process_without_python_is_reported(wait_until):
     with running("sleep", "1000") as process:
         wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
         (one,) = actions.read_stacks([rank_of(process.pid)], timeout_s=60.0)
@@ -50,22 +51,20 @@ def test_process_without_python_is_reported(wait_until) -> None:
         assert one.note.startswith("py-spy failed: ")
 
 
-def test_a_process_that_is_gone_or_another_now() -> None:
+def test_a_process_that_is_gone_or_another_now():
     rank = rank_of(os.getpid())
     (one,) = actions.read_stacks([msgspec.structs.replace(rank, start_ticks=rank.start_ticks - 1)])
     assert one.note == f"pid {os.getpid()} has exited"
 
 
-def test_without_py_spy_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_py_spy_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(actions, "find_py_spy", lambda: None)
     (one,) = actions.read_stacks([rank_of(os.getpid())])
     assert one.note is not None
     assert "pip install" in one.note
 
 
-def test_it_is_searched_next_to_python_and_then_on_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_searched_next_to_python_and_then_on_path(tmp_path, monkeypatch):
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
@@ -75,7 +74,7 @@ def test_it_is_searched_next_to_python_and_then_on_path(
     assert actions.find_py_spy() == os.fspath(tool)
 
 
-def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_hangs_is_given_up(tmp_path, monkeypatch):
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\nexec sleep 30\n")
     tool.chmod(0o755)
@@ -84,18 +83,8 @@ def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [one.note for one in found] == ["py-spy timed out; try a single rank"] * 2
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        ("Permission Denied: Try running again with elevated", "ptrace_scope=0"),
-        ("Error: Operation not permitted (os error 1)", "SYS_PTRACE"),
-        ("Error: Failed to copy PyCodeObject", "py-spy failed: Failed to copy"),
-        ("", "no error message"),
-    ],
-)
-def test_what_it_complains_of(
-    error: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("error", "words"), table(__file__, "complaints"))
+def test_what_it_complains_of(error, words, tmp_path, monkeypatch):
     tool = tmp_path / "py-spy"
     tool.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 1\n")
     tool.chmod(0o755)
@@ -106,7 +95,7 @@ def test_what_it_complains_of(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_without_permission_the_remedy_is_named(tmp_path: Path, monkeypatch) -> None:
+def test_without_permission_the_remedy_is_named(tmp_path, monkeypatch):
     """As `nobody`, through setpriv; py-spy must be readable there."""
     tool = tmp_path / "py-spy"
     real = actions.find_py_spy()

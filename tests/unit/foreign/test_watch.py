@@ -5,9 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -24,14 +21,13 @@ from tests.support.foreign_watching import FAR, SLEEP, first_rank, look, memory_
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import watch
 from ddptop_runner.foreign.types import Census, ForeignRank
-from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 # -- what becomes of it ----------------------------------------------------------------------------
 
 
-def test_states_reach_the_ranks(book: ForeignBook, wait_until: Callable[..., Any]) -> None:
+def test_states_reach_the_ranks(book, wait_until):
     with running(*SLEEP) as one, running(*SLEEP) as two:
         job = job_of(one.pid, two.pid)
         for process in (one, two):  # past fork and exec
@@ -52,13 +48,13 @@ def test_states_reach_the_ranks(book: ForeignBook, wait_until: Callable[..., Any
         *(("D", 4, "running"), ("D", 6, "blocked")),
     ],
 )
-def test_the_state_of_a_process(letter: str, blocked_s: float, state: str) -> None:
+def test_the_state_of_a_process(letter, blocked_s, state):
     found, reason = watch.state_of(letter, blocked_s)
     assert found == state
     assert (reason is None) == (state == "running")
 
 
-def test_uninterruptible_sleep_counts_only_if_it_lasts() -> None:
+def test_uninterruptible_sleep_counts_only_if_it_lasts():
     rank = ForeignRank(rank=0, local_rank=0, pid=7, start_ticks=55)
     now = utc_now()
     record = watch.JobRecord(job_of(os.getpid(), ranks=(rank,)), now)
@@ -72,7 +68,7 @@ def test_uninterruptible_sleep_counts_only_if_it_lasts() -> None:
     assert [state("D", now_s) for now_s in (10.0, 15.0)] == ["running", "blocked"]
 
 
-def test_a_process_of_that_pid_that_started_later_is_another(book: ForeignBook) -> None:
+def test_a_process_of_that_pid_that_started_later_is_another(book):
     with running(*SLEEP) as process:
         rank = rank_of(process.pid)
         later = msgspec.structs.replace(rank, start_ticks=rank.start_ticks + 1)
@@ -80,7 +76,7 @@ def test_a_process_of_that_pid_that_started_later_is_another(book: ForeignBook) 
         assert (first_rank(view).state, first_rank(view).rss_bytes) == ("unknown", None)
 
 
-def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
+def test_a_followed_job_that_is_gone_stays_as_lost(book):
     with running(*SLEEP) as process, running(*SLEEP) as other:
         job, stranger = job_of(process.pid), job_of(other.pid, started_at=long_ago())
         census = census_of(stranger, job)
@@ -101,7 +97,7 @@ def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
         assert book.events(job.name) == []
 
 
-def test_what_the_next_run_writes_is_not_the_lost_jobs(book: ForeignBook, tmp_path: Path) -> None:
+def test_what_the_next_run_writes_is_not_the_lost_jobs(book, tmp_path):
     with (tmp_path / "log").open("wb", buffering=0) as file:
         with running(*SLEEP, stdout=file) as process:
             job = job_of(process.pid)
@@ -118,7 +114,7 @@ def test_what_the_next_run_writes_is_not_the_lost_jobs(book: ForeignBook, tmp_pa
         assert book.chart(job.name, 0, FAR, 10)[0][0].last == [2.5]
 
 
-def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:
+def test_restarted_ranks_are_told(book, tmp_path):
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP) as launcher,
@@ -140,7 +136,7 @@ def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:
         assert first_rank(look(book, census_of(after), before.name)).step == 1
 
 
-def test_a_job_keeps_its_name_when_its_launcher_is_gone(book: ForeignBook) -> None:
+def test_a_job_keeps_its_name_when_its_launcher_is_gone(book):
     with running(*SLEEP) as launcher, running(*SLEEP) as rank:
         job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
         look(book, census_of(job), job.name)
@@ -166,7 +162,7 @@ def gpu(index: int, *pids: int, name: str = "H100") -> GpuSample:
     )
 
 
-def test_ranks_on_their_devices(book: ForeignBook) -> None:
+def test_ranks_on_their_devices(book):
     with running(*SLEEP) as one, running(*SLEEP) as two:
         job = job_of(one.pid, two.pid)
         gpus = [gpu(0, 4242), gpu(1), gpu(2, one.pid), gpu(3, two.pid)]
@@ -189,26 +185,14 @@ def test_ranks_on_their_devices(book: ForeignBook) -> None:
         assert [r.gpu_util_percent for r in gone.snapshot.ranks] == [92.0, 93.0]
 
 
-def test_a_job_without_a_device_has_none(book: ForeignBook) -> None:
+def test_a_job_without_a_device_has_none(book):
     with running(*SLEEP) as process:
         job = job_of(process.pid)
         view = look(book, census_of(job), gpus=[gpu(0, 4242)])
         assert (first_rank(view).gpu, view.snapshot.gpus) == (None, [])
 
 
-def spinning(index: int, pid: int, power_w: float) -> GpuSample:
-    return msgspec.structs.replace(
-        gpu(index, pid),
-        util_percent=100.0,
-        mem_util_percent=0.0 if power_w < 200 else 40.0,
-        power_w=power_w,
-        power_limit_w=700.0,
-    )
-
-
-def test_jobs_that_come_and_go_leave_nothing(
-    book: ForeignBook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_that_come_and_go_leave_nothing(book, monkeypatch):
     monkeypatch.setattr(watch, "KEPT_EVENTS", 20)
     open_before = len(os.listdir("/proc/self/fd"))
     with running(*SLEEP) as process:
@@ -227,7 +211,7 @@ def test_jobs_that_come_and_go_leave_nothing(
     assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
-def test_a_signal_ends_nothing_here(book: ForeignBook) -> None:
+def test_a_signal_ends_nothing_here(book):
     """Watching changes nothing in the processes."""
     with running(*SLEEP) as process:
         job = job_of(process.pid)

@@ -11,9 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.foreign_toys import (
@@ -34,7 +32,7 @@ from ddptop_runner.reading.text.parser import Reading
 # -- what it prints --------------------------------------------------------------------------------
 
 
-def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until) -> None:
+def test_losses_of_a_growing_file(book, tmp_path, wait_until):
     path = tmp_path / "train.log"
     with path.open("wb") as file, running(*printer(), stdout=file, stderr=file) as process:
         wait_until(lambda: lines_in(path) > 5)
@@ -82,7 +80,7 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
         "[{epoch}, {step}] loss: 2.5",
     ],
 )
-def test_the_step_time_of_lines_that_come_seldom(tmp_path: Path, line: str) -> None:
+def test_the_step_time_of_lines_that_come_seldom(tmp_path, line):
     """Every 20 steps of 250 ms, across two epoch boundaries, in simulated time."""
     path, start = tmp_path / "train.log", utc_now()
     after_s = 0.0
@@ -107,9 +105,7 @@ def test_the_step_time_of_lines_that_come_seldom(tmp_path: Path, line: str) -> N
     assert max(known) == pytest.approx(0.25, rel=0.1)
 
 
-def test_what_an_earlier_run_appended_is_not_this_runs_loss(
-    book: ForeignBook, tmp_path: Path
-) -> None:
+def test_what_an_earlier_run_appended_is_not_this_runs_loss(book, tmp_path):
     path = tmp_path / "nohup.out"
     path.write_text("step 900/1000 loss 0.1\n")
     with path.open("ab") as file, running(*SLEEP, stdout=file) as process:
@@ -124,7 +120,7 @@ def test_what_an_earlier_run_appended_is_not_this_runs_loss(
         assert (rank.loss, rank.step, rank.global_step) == (3.5, 1, 1)
 
 
-def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> None:
+def test_ranks_with_files_of_their_own(book, tmp_path):
     with (
         (tmp_path / "rank0.log").open("wb", buffering=0) as first,
         (tmp_path / "rank1.log").open("wb", buffering=0) as second,
@@ -159,8 +155,8 @@ def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> Non
 
 
 def test_last_words_are_read_of_a_process_that_ends_while_its_output_is_looked_for(
-    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    book, tmp_path, monkeypatch
+):
     monkeypatch.setattr(output, "FIND_EVERY_S", 0.0)
     path = tmp_path / "train.log"
     with path.open("wb", buffering=0) as file, running(*SLEEP, stdout=file, stderr=file) as process:
@@ -175,9 +171,7 @@ def test_last_words_are_read_of_a_process_that_ends_while_its_output_is_looked_f
         assert view.output == f"file {path}"
 
 
-def test_lines_of_one_output_go_to_the_rank_that_they_name(
-    book: ForeignBook, tmp_path: Path
-) -> None:
+def test_lines_of_one_output_go_to_the_rank_that_they_name(book, tmp_path):
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP, stdout=file) as one,
@@ -195,9 +189,7 @@ def test_lines_of_one_output_go_to_the_rank_that_they_name(
         assert [r.loss for r in view.snapshot.ranks] == [3.5, 1.5]
 
 
-def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
-    book: ForeignBook, tmp_path: Path
-) -> None:
+def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(book, tmp_path):
     with (
         (tmp_path / "all").open("wb", buffering=0) as all_,
         (tmp_path / "rank0").open("wb", buffering=0) as own,
@@ -216,7 +208,7 @@ def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
         assert book.lines(job.name, 0).lines == ("step 3/9 loss 2.5",)
 
 
-def test_validations_and_epochs_are_told_apart(book: ForeignBook, tmp_path: Path) -> None:
+def test_validations_and_epochs_are_told_apart(book, tmp_path):
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP, stdout=file) as process,
@@ -233,7 +225,7 @@ def test_validations_and_epochs_are_told_apart(book: ForeignBook, tmp_path: Path
         assert view.snapshot.eta_s is None
 
 
-def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
+def test_why_an_output_cannot_be_read_is_said(book):
     with running(*SLEEP, stderr=subprocess.DEVNULL) as process:
         job = job_of(process.pid)
         view = look(book, census_of(job), job.name)
@@ -246,7 +238,7 @@ def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
 
 
 @pytest.mark.tmux
-def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]) -> None:
+def test_losses_in_a_tmux_pane(book, wait_until):
     folder = tempfile.mkdtemp(prefix="ddptop-", dir="/tmp")
     socket = f"{folder}/socket"
     tmux = ["tmux", "-S", socket, "-f", "/dev/null"]
@@ -282,7 +274,7 @@ def bytes_read() -> int:
     return int(told[told.index("rchar:") + 1])
 
 
-def test_a_large_log_is_read_from_its_end(book: ForeignBook, tmp_path: Path) -> None:
+def test_a_large_log_is_read_from_its_end(book, tmp_path):
     path = tmp_path / "log"
     with path.open("wb") as file:
         file.truncate(1 << 30)
@@ -309,7 +301,7 @@ def training(*steps: int, epochs: int = 1, begin: int = 1) -> bytes:
     )
 
 
-def test_losses_printed_before_are_known_by_step(book: ForeignBook, tmp_path: Path) -> None:
+def test_losses_printed_before_are_known_by_step(book, tmp_path):
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP, stdout=file) as process,
@@ -328,9 +320,7 @@ def test_losses_printed_before_are_known_by_step(book: ForeignBook, tmp_path: Pa
         assert len(by_time.t) <= 2, "the times of the others are unknown"
 
 
-def test_a_log_beyond_the_limit_is_read_from_its_end(
-    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_beyond_the_limit_is_read_from_its_end(book, tmp_path, monkeypatch):
     monkeypatch.setattr(output, "READ_BYTES", 2000)
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,
@@ -346,9 +336,7 @@ def test_a_log_beyond_the_limit_is_read_from_its_end(
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-def test_a_scan_that_takes_long_reads_the_watched_job_and_the_others_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_that_takes_long_reads_the_watched_job_and_the_others_later(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "READ_S", 1.5)
     ticks = itertools.count()
     book = ForeignBook(clock=lambda: float(next(ticks)))  # each job takes 1 s
@@ -373,7 +361,7 @@ def test_a_scan_that_takes_long_reads_the_watched_job_and_the_others_later(
         assert losses() == [2.5, 2.5]
 
 
-def test_the_oldest_values_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_values_are_dropped(monkeypatch):
     monkeypatch.setattr(watch, "MAX_POINTS", 400)
     curves = Curves()
     start = 1_000_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 import sys
 
 import pytest
+from tests.support.programs import captured
 
 from ddptop_runner.host import handover
 
@@ -16,18 +16,18 @@ ODD = b"\xff\n=\x01".decode("utf-8", "surrogateescape")
 
 
 @pytest.fixture
-def captured(monkeypatch) -> handover.Handover:
+def given(monkeypatch) -> handover.Handover:
     monkeypatch.setenv("SECRET", "s3cret")
     monkeypatch.setenv("ODD", ODD)
     return handover.capture({"CUDA_VISIBLE_DEVICES": "1"}, attempt=4)
 
 
-def test_what_was_captured_arrives_and_the_file_is_gone(tmp_path, captured):
+def test_what_was_captured_arrives_and_the_file_is_gone(tmp_path, given):
     file = tmp_path / "handover.json"
-    handover.write(file, captured)
+    handover.write(file, given)
     assert file.stat().st_mode & 0o777 == 0o600
     taken = handover.take(file)
-    assert taken == captured
+    assert taken == given
     assert (taken.env["SECRET"], taken.env["ODD"]) == ("s3cret", ODD)
     assert taken.job_env == {"CUDA_VISIBLE_DEVICES": "1"}
     assert taken.attempt == 4
@@ -36,24 +36,24 @@ def test_what_was_captured_arrives_and_the_file_is_gone(tmp_path, captured):
         handover.take(file)
 
 
-def test_no_umask_opens_the_file(tmp_path, captured):
+def test_no_umask_opens_the_file(tmp_path, given):
     before = os.umask(0)
     try:
-        handover.write(tmp_path / "h", captured)
+        handover.write(tmp_path / "h", given)
     finally:
         os.umask(before)
     assert (tmp_path / "h").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_or_link_laid_there_before_is_not_written_through(tmp_path, captured):
+def test_a_file_or_link_laid_there_before_is_not_written_through(tmp_path, given):
     trap = tmp_path / "h"
     trap.symlink_to(tmp_path / "theirs")
     with pytest.raises(OSError):
-        handover.write(trap, captured)
+        handover.write(trap, given)
     assert not (tmp_path / "theirs").exists()
     (tmp_path / "old").write_text("")
     with pytest.raises(FileExistsError):
-        handover.write(tmp_path / "old", captured)
+        handover.write(tmp_path / "old", given)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
@@ -94,12 +94,7 @@ print(json.dumps([resource.getrlimit(getattr(resource, name))[0] for name in sys
 
 def applied(limits: dict[str, int]) -> list[int]:
     """The environment of a new process after it applied them."""
-    answer = subprocess.run(
-        [sys.executable, "-c", LIMITS, json.dumps(limits), *limits],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    answer = captured(sys.executable, "-c", LIMITS, json.dumps(limits), *limits, check=True)
     return list(json.loads(answer.stdout))
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.programs import piped
 
 from ddptop_runner.host import exits, procs
 from ddptop_runner.host.exits import OrphanWatch, ProcessWatch
@@ -28,12 +29,7 @@ input()
 @pytest.fixture
 def parent():
     """A process with a child that exits with 0 when the parent receives a line."""
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", GRANDCHILD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = piped(sys.executable, "-S", "-c", GRANDCHILD)
     yield process
     process.communicate()
 

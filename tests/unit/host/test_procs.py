@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.programs import piped
 
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.host import procs, tree
@@ -26,11 +27,9 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def run(code: str, *argv: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-c", f"print(1, flush=True)\n{code}", *argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        process = piped(
+            *[sys.executable, "-S", "-c", f"print(1, flush=True)\n{code}"],
+            *argv,
             env={**os.environ, **(env or {})},
         )
         started.append(process)

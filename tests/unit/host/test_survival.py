@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.host import survival
 from ddptop_runner.host.survival import SurvivalFacts, gather, placement, plan, scope_command
@@ -56,7 +57,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("facts", "wrap", "warning"), CASES.values(), ids=CASES.keys())
-def test_plan(facts: SurvivalFacts, wrap: list[str], warning: str | None) -> None:
+def test_plan(facts, wrap, warning):
     decided = plan(facts)
     assert decided.wrap == wrap
     if warning is None:
@@ -67,30 +68,18 @@ def test_plan(facts: SurvivalFacts, wrap: list[str], warning: str | None) -> Non
         assert "\n" not in decided.warning
 
 
-def test_root_is_not_killed_by_default() -> None:
+def test_root_is_not_killed_by_default():
     assert plan(ann(uid=0, user="root")).wrap == []
 
 
-def test_a_scope_outlives_the_oom_kill_of_one_rank_where_systemd_knows_the_setting() -> None:
+def test_a_scope_outlives_the_oom_kill_of_one_rank_where_systemd_knows_the_setting():
     assert "--property=OOMPolicy=continue" in scope_command(ann(systemd_version=253))
     assert "--property=OOMPolicy=continue" not in scope_command(ann(systemd_version=252))
     assert "--property=OOMPolicy=continue" not in scope_command(ann(systemd_version=None))
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "where"),
-    [
-        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session"),
-        ("0::/user.slice/user-1000.slice/session-c12.scope\n", "session"),
-        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope\n", "manager"),
-        ("9:name=systemd:/user.slice/user-7.slice/session-1.scope\n0::/\n", "session"),
-        ("4:memory:/user.slice/user-7.slice/session-1.scope\n0::/\n", "elsewhere"),
-        ("0::/system.slice/slurmstepd.scope/job_1/step_0/user/task_0\n", "elsewhere"),
-        ("0::/\n", "elsewhere"),
-        ("", "elsewhere"),
-    ],
-)
-def test_placement(cgroup: str, where: str) -> None:
+@pytest.mark.parametrize(("cgroup", "where"), table(__file__, "placement"))
+def test_placement(cgroup, where):
     assert placement(cgroup) == where
 
 
@@ -110,14 +99,14 @@ def env_of(root: Path, **more: str) -> dict[str, str]:
     return {"PATH": str(root / "bin"), **more}
 
 
-def test_without_systemd_nothing_is_asked(tmp_path: Path) -> None:
+def test_without_systemd_nothing_is_asked(tmp_path):
     (tmp_path / "bin").mkdir()
     executable(tmp_path / "bin/busctl", f"touch {tmp_path}/asked")
     assert gather(env_of(tmp_path), tmp_path) == SurvivalFacts(systemd=False)
     assert not (tmp_path / "asked").exists()
 
 
-def test_live_settings_come_from_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_settings_come_from_logind(tmp_path, monkeypatch):
     monkeypatch.setattr(survival, "BUSCTL_TIMEOUT_S", 60.0)  # however busy the machine is
     root = fake_root(tmp_path)
     executable(
@@ -133,9 +122,7 @@ def test_live_settings_come_from_logind(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec /bin/sleep 60"])
-def test_what_is_not_answered_is_unknown(
-    tmp_path: Path, script: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_answered_is_unknown(tmp_path, script, monkeypatch):
     monkeypatch.setattr(survival, "BUSCTL_TIMEOUT_S", 0.5)
     root = fake_root(tmp_path)
     if script is not None:
@@ -146,7 +133,7 @@ def test_what_is_not_answered_is_unknown(
     assert facts.systemd_run is False and facts.linger is False
 
 
-def test_linger_version_and_runtime_dir(tmp_path: Path) -> None:
+def test_linger_version_and_runtime_dir(tmp_path):
     root = fake_root(tmp_path)
     user = gather(env_of(root), root).user
     (root / "var/lib/systemd/linger").mkdir(parents=True)

@@ -252,7 +252,7 @@ def test_server_killed_meanwhile_is_restarted(
             start(ddptop_home)
 
 
-def test_unresponsive_tmux_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_tmux_is_not_touched(monkeypatch):
     def stands_still(command: list[str], *_: object, **__: object) -> None:
         raise subprocess.TimeoutExpired(command, 5)
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.support.programs import piped
 
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs, tree
@@ -31,12 +32,7 @@ child.kill()
 
 @pytest.fixture
 def rank() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", TREE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = piped(sys.executable, "-S", "-c", TREE)
     yield process
     process.communicate(timeout=60)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.support.builders import gone, make_snapshot, make_spec, put_job
+from tests.support.programs import piped
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import (
@@ -96,11 +97,8 @@ def processes() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     started = {}
     for name in code:
         attempt = {"DDPTOP_ATTEMPT": "0"} if name == "rank" else {}
-        started[name] = subprocess.Popen(
-            [sys.executable, "-S", "-c", code[name], *words[name]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env | attempt,
+        started[name] = piped(
+            sys.executable, "-S", "-c", code[name], *words[name], env=env | attempt, text=False
         )
     for process in started.values():
         assert process.stdout is not None
@@ -144,10 +142,8 @@ def guard(processes, tmp_path) -> subprocess.Popen[bytes]:
     script = tmp_path / "ddptop_runner" / "base" / "start.py"
     script.parent.mkdir(parents=True)
     script.write_text("print(1, flush=True); input()")
-    process = subprocess.Popen(
-        [sys.executable, str(script), "supervisor", str(run_folder("train").path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+    process = piped(
+        sys.executable, str(script), "supervisor", str(run_folder("train").path), text=False
     )
     processes["guard"] = process
     assert process.stdout is not None
@@ -307,7 +303,7 @@ def test_a_folder_is_removed_while_others_write_and_delete_there(monkeypatch):
 
 def test_two_may_remove_the_same_job_at_once(monkeypatch):
     view = read_job(put_job("train", ENDED))
-    for number in range(3000):
+    for number in range(500):
         (view.folder.path / str(number)).touch()
     failed: list[DdptopError] = []
     both = threading.Barrier(2, timeout=60)

@@ -197,6 +197,7 @@ def test_every_finding_is_explained():
     ids += [
         *("straggler", "stalls", "same-batches", "same-order", "data-replayed", "starved"),
         *("memory-growth", "constant-loss", "exploding-loss"),
+        *("not-learning", "overfitting", "ddp-advice"),
         "node-unreachable",
         "node-lost",
         "disk-full",

@@ -12,12 +12,8 @@ from ddptop.job.help import explain_alert as explain
 from tests.support.rank_lives import Life, Told, burst, healthy, sick
 
 from ddptop_runner.judge.balance.imbalance import STRAGGLER, slow_ranks
-from ddptop_runner.judge.balance.job_watch import (
-    LEAST_SAMPLES,
-    JobWatch,
-    slow,
-    straggler_finding,
-)
+from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.judge.training.slow import LEAST_STRETCHES
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -61,7 +57,7 @@ def test_only_the_faulty_rank_is_marked(name: str) -> None:
     assert {number for _, number in found} == {life.sick}
     delay_s = min(found.values()) - life.since
     assert delay_s <= FOUND_AFTER_S.get(name, 45)
-    assert delay_s >= LEAST_SAMPLES or name == "NaN", "nothing is marked before it has lasted"
+    assert delay_s >= LEAST_STRETCHES or name == "NaN", "nothing is marked before it has lasted"
 
 
 def steady(slow: int | None, second: int, **more: object) -> list[RankSample]:
@@ -76,17 +72,20 @@ def steady(slow: int | None, second: int, **more: object) -> list[RankSample]:
 
 @pytest.mark.parametrize(("ranks", "slow_ranks"), [(2, [1]), (3, [1]), (4, [1, 3])])
 def test_a_slow_rank_is_compared_with_the_others_only(ranks: int, slow_ranks: list[int]) -> None:
-    samples = [
-        RankSample(
-            rank=n, local_rank=n, host="h", pid=100 + n, state="running", steps_per_s=10.0,
-            step_time_s=0.1, sync_s=0.02 if n in slow_ranks else 0.05,
-        )
-        for n in range(ranks)
-    ]  # fmt: skip
-    assert slow(samples) == pytest.approx(dict.fromkeys(slow_ranks, 0.03))
-    message = straggler_finding(samples, slow(samples)).message
-    assert "(median of the others: 50 ms), costing 30% of each step" in message
-    assert (": it is busy" if len(slow_ranks) == 1 else ": rank 1 is busy") in message
+    watch = JobWatch()
+    for second in range(30):
+        samples = [
+            RankSample(
+                rank=n, local_rank=n, host="h", pid=100 + n, state="running", steps_per_s=10.0,
+                step_time_s=0.1, sync_s=0.02 if n in slow_ranks else 0.05, step=10 * second,
+            )
+            for n in range(ranks)
+        ]  # fmt: skip
+        alerts = look(watch, samples, second)
+    (alert,) = alerts
+    assert alert.ranks == slow_ranks
+    assert "(median of the others: 50 ms), costing 30% of each step" in alert.message
+    assert (": it is busy" if len(slow_ranks) == 1 else ": rank 1 is busy") in alert.message
 
 
 def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:

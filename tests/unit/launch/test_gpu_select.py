@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.tables import table
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch.gpus.choice import (
@@ -125,27 +126,7 @@ def test_devices_asked_for_where_there_are_none(request_):
         resolve(request_, [], None)
 
 
-@pytest.mark.parametrize(
-    ("cvd", "expected"),
-    [
-        ("2,0", [2, 0]),
-        (" 1 , 3 ", [1, 3]),
-        ("GPU-bb22,GPU-aa00", [2, 0]),
-        ("GPU-bb", [2]),
-        ("GPU-aa", []),  # two devices start with it
-        ("GPU-", []),
-        ("", []),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("void", []),
-        ("0,-1,1", [0]),
-        ("0,9,1", [0]),
-        ("1,GPU-bb22", [1]),
-        ("GPU-bb22,1", [2]),
-        ("0,1,0", []),
-        ("0,1,", [0, 1]),
-    ],
-)
+@pytest.mark.parametrize(("cvd", "expected"), table(__file__, "inherited"))
 def test_an_inherited_list_is_read_as_cuda_does(cvd, expected):
     assert indices(visible_devices(MACHINE, cvd)) == expected
     assert indices(resolve(None, MACHINE, cvd)) == expected

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from ddptop.commands import unguarded
 from tests.support.builders import gone, make_spec, put_job
+from tests.support.programs import piped
 
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
@@ -62,12 +63,7 @@ def agent(tmp_path) -> Iterator[subprocess.Popen[bytes]]:
     """What is left of the job: a process that runs the agent's program, with its environment."""
     env = {**os.environ, "DDPTOP_JOB_ID": make_spec("train").job_id, "OF_THE_JOB": "yes"}
     code = "import os, resource; os.umask(0o037); print(1, flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", code, str(AGENT_MAIN)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=env,
-    )
+    process = piped(sys.executable, "-S", "-c", code, str(AGENT_MAIN), env=env, text=False)
     assert process.stdout is not None
     process.stdout.readline()
     yield process

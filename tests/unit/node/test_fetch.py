@@ -68,7 +68,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     return Cluster(tmp_path)
 
 
-def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster: Cluster):
+def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster):
     """Also a log whose last megabyte was fetched in part, as for the rank that failed."""
     cluster.write("b", 4, b"a line\n" * 300_000 + b"ValueError: bad batch\n")
     cluster.write("b", 5, b"five\n")
@@ -82,7 +82,7 @@ def test_at_the_end_of_the_job_the_very_end_of_each_log_comes(cluster: Cluster):
     assert cluster.here(5) == b"five\n"
 
 
-def test_the_logs_of_all_ranks_come_from_their_nodes(cluster: Cluster):
+def test_the_logs_of_all_ranks_come_from_their_nodes(cluster):
     cluster.write("a", 0, "zero\n")
     cluster.write("b", 4, "four\n")
     cluster.want()
@@ -90,7 +90,7 @@ def test_the_logs_of_all_ranks_come_from_their_nodes(cluster: Cluster):
     assert logs.ranks(cluster.head, 0) == [0, 4]
 
 
-def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
+def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster):
     text = b"".join(b"line %07d of the log\n" % number for number in range(150_000))
     cluster.write("b", 4, text)
 
@@ -104,7 +104,7 @@ def test_of_a_long_log_the_end_comes_first_then_the_rest(cluster: Cluster):
     assert cluster.here(4) == text
 
 
-def test_of_many_logs_only_the_ends_come(cluster: Cluster):
+def test_of_many_logs_only_the_ends_come(cluster):
     text = b"".join(b"line %07d of the log\n" % number for number in range(50_000))
     for rank in range(4):
         cluster.write("a", rank, text)
@@ -115,7 +115,7 @@ def test_of_many_logs_only_the_ends_come(cluster: Cluster):
         assert path.stat().st_blocks * 512 < 2 * fetch.TAIL_OF_EACH
 
 
-def test_a_head_that_was_dropped_on_the_node_stays_dropped_here(cluster: Cluster):
+def test_a_head_that_was_dropped_on_the_node_stays_dropped_here(cluster):
     path = cluster.write("b", 4, b"")
     with path.open("r+b") as file:
         file.seek(1 << 20)
@@ -126,7 +126,7 @@ def test_a_head_that_was_dropped_on_the_node_stays_dropped_here(cluster: Cluster
     assert logs.last_lines(cluster.head.log_file(0, 4), 5)[-2:] == ["first", "last"]
 
 
-def test_truncated_log_starts_over(cluster: Cluster):
+def test_truncated_log_starts_over(cluster):
     path = cluster.write("b", 4, "long ago\n")
     cluster.want(4)
     path.write_text("new\n")
@@ -134,7 +134,7 @@ def test_truncated_log_starts_over(cluster: Cluster):
     assert cluster.here(4) == b"new\n"
 
 
-def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
+def test_a_node_out_of_reach_is_named_and_the_others_come(cluster):
     cluster.write("a", 0, "zero\n")
     cluster.write("b", 4, "four\n")
     cluster.gone = {"b"}
@@ -147,7 +147,7 @@ def test_a_node_out_of_reach_is_named_and_the_others_come(cluster: Cluster):
     assert cluster.fetcher.silent == {}
 
 
-def test_evidence_of_all_nodes_lies_in_one_folder(cluster: Cluster):
+def test_evidence_of_all_nodes_lies_in_one_folder(cluster):
     for host, rank in (("a", 0), ("b", 4)):
         kept = cluster.nodes[host].evidence_dir / "attempt-1-failure"
         kept.mkdir(parents=True)
@@ -167,12 +167,12 @@ def test_evidence_of_all_nodes_lies_in_one_folder(cluster: Cluster):
 
 
 @pytest.mark.parametrize("where", ["../..", "logs", "logs/attempt-0/..", "job.json", "logs/../x"])
-def test_node_serves_only_logs_and_evidence(cluster: Cluster, where: str):
+def test_node_serves_only_logs_and_evidence(cluster, where):
     with pytest.raises(UsageError):
         read_new(cluster.nodes["a"], pt.ReadFiles(where=where))
 
 
-def test_a_node_follows_no_link_and_no_name_out_of_the_folder(cluster: Cluster, tmp_path: Path):
+def test_a_node_follows_no_link_and_no_name_out_of_the_folder(cluster, tmp_path):
     (tmp_path / "secret").write_text("secret")
     path = cluster.write("a", 0, "zero\n")
     (path.parent / "rank-1.log").symlink_to(tmp_path / "secret")
@@ -181,7 +181,7 @@ def test_a_node_follows_no_link_and_no_name_out_of_the_folder(cluster: Cluster, 
     assert [one.name for one in found.pieces] == ["rank-0.log"]
 
 
-def test_names_that_a_node_makes_up_are_not_written(cluster: Cluster, tmp_path: Path):
+def test_names_that_a_node_makes_up_are_not_written(cluster, tmp_path):
     ask, _ = answering(
         *({"name": name} for name in ("../../job.json", "x.log", ".hidden", "rank-1.log")),
         more=False,
@@ -213,9 +213,7 @@ def answering(*pieces: dict[str, Any], more: bool = True) -> tuple[fetch.Ask, li
 
 
 @pytest.mark.parametrize("rank", [4, 8])
-def test_a_node_cannot_write_logs_and_evidence_of_ranks_that_are_not_its_own(
-    cluster: Cluster, rank: int
-):
+def test_a_node_cannot_write_logs_and_evidence_of_ranks_that_are_not_its_own(cluster, rank):
     cluster.write("b", 4, "four\n")
     cluster.want()
     ask, _ = answering({"name": f"rank-{rank}.log"}, {"name": f"stacks-rank-{rank}.txt"})
@@ -232,7 +230,7 @@ def test_a_node_cannot_write_logs_and_evidence_of_ranks_that_are_not_its_own(
     assert not (kept / f"stacks-rank-{rank}.txt").exists()
 
 
-def test_a_node_that_sends_more_than_was_asked_for_is_not_heard(cluster: Cluster):
+def test_a_node_that_sends_more_than_was_asked_for_is_not_heard(cluster):
     ask, _ = answering({"name": "rank-0.log", "data": b"x" * (2 * fetch.MOST_BYTES + 1)})
     cluster.fetcher = Fetcher(cluster.head, ask, lambda: {"a": 0.0}, cluster.hosts)
     cluster.want()
@@ -240,7 +238,7 @@ def test_a_node_that_sends_more_than_was_asked_for_is_not_heard(cluster: Cluster
     assert "more than was asked for" in cluster.fetcher.silent["a"]
 
 
-def test_a_link_on_the_head_is_not_written_through(cluster: Cluster, tmp_path: Path):
+def test_a_link_on_the_head_is_not_written_through(cluster, tmp_path):
     (tmp_path / "other").write_text("mine")
     log = cluster.head.log_file(0, 4)
     log.parent.mkdir(parents=True)

@@ -25,7 +25,7 @@ from ddptop_runner.base.paths import RunFolder, create_local_dir, run_folder
 from ddptop_runner.host import addresses, procs
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.spec import Device, Membership, Rendezvous, write_spec
+from ddptop_runner.model.spec import Device, JobSpec, Membership, Rendezvous, write_spec
 from ddptop_runner.node import remote
 from ddptop_runner.node.links import PING_S
 
@@ -38,9 +38,7 @@ MET = Rendezvous(
     ("address", "interface"),
     [("127.0.0.1", "lo"), ("own-name", "eth7"), ("nowhere", None)],
 )
-def test_gloo_gets_an_interface_that_others_reach(
-    monkeypatch: pytest.MonkeyPatch, address: str, interface: str | None
-) -> None:
+def test_gloo_gets_an_interface_that_others_reach(monkeypatch, address, interface):
     asked = socket.getaddrinfo
 
     def as_debian(name: str, *rest: Any, **more: Any) -> Any:
@@ -56,7 +54,7 @@ def test_gloo_gets_an_interface_that_others_reach(
     assert remote.gloo_interface(met, {}) == interface
 
 
-def test_without_a_pipe_to_a_head_it_says_so_and_ends() -> None:
+def test_without_a_pipe_to_a_head_it_says_so_and_ends():
     argv = [sys.executable, "-c", "from ddptop_runner.node import remote; exit(remote.main())"]
     ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
     assert ended.returncode == 2
@@ -64,53 +62,69 @@ def test_without_a_pipe_to_a_head_it_says_so_and_ends() -> None:
     assert b"no pipe to a head" in ended.stderr
 
 
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The attempts for which a guardian was started."""
+    attempts: list[int] = []
+    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: attempts.append(attempt))
+    return attempts
+
+
+def spec_of(cwd: Path, job: str = "train", *, force: bool = False, **fields: Any) -> JobSpec:
+    """The spec of a part of a job on several nodes."""
+    membership = Membership(job=job, node="b", index=1, orphan_timeout_s=60.0, force=force)
+    spec = make_spec(job=job, job_id=f"{job}@1.1", membership=membership, cwd=str(cwd))
+    return msgspec.structs.replace(spec, **fields)
+
+
+def start(spec: JobSpec) -> None:
+    remote.start(pt.Start(spec=spec, env={}, attempt=3, rendezvous=MET))
+
+
+def put_snapshot(spec: JobSpec, **fields: Any) -> None:
+    folder = remote.member_folder(spec.job_id)
+    folder.nodes_dir.mkdir(parents=True, exist_ok=True)
+    last = msgspec.json.encode(make_snapshot(spec, **fields))
+    folder.node_file(procs.host_name()).write_bytes(last)
+
+
 @pytest.mark.parametrize("state", ["running", "finished"])
 def test_a_part_that_has_ended_makes_room_although_its_guardian_has_not_exited(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Any
-) -> None:
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
-    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
-    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path))
-    folder = remote.member_folder(spec.job_id)
-    folder.nodes_dir.mkdir(parents=True)
-    last = msgspec.json.encode(make_snapshot(spec, state=state))
-    folder.node_file(procs.host_name()).write_bytes(last)
-    started: list[int] = []
+    monkeypatch, tmp_path, started, state
+):
+    spec = spec_of(tmp_path)
+    put_snapshot(spec, state=state)
     monkeypatch.setattr(remote, "is_locked", lambda _: True)
     monkeypatch.setattr(remote, "SUPERVISOR_S", 0.1)
-    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    order = pt.Start(spec=spec, env={}, attempt=3, rendezvous=MET)
     if state == "running":
         with pytest.raises(ControlError, match="already running"):
-            remote.start(order)
+            start(spec)
     else:
-        remote.start(order)
+        start(spec)
     assert started == ([] if state == "running" else [3])
 
 
 def test_a_part_that_has_just_ended_is_started_once_its_last_snapshot_is_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path, started
+):
     """The head receives the event of its end before that, and may ask at once."""
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
-    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
-    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path))
-    folder = remote.member_folder(spec.job_id)
-    folder.nodes_dir.mkdir(parents=True)
-    file = folder.node_file(procs.host_name())
-    file.write_bytes(msgspec.json.encode(make_snapshot(spec, state="running")))
+    spec = spec_of(tmp_path)
+    put_snapshot(spec, state="running")
     looks: list[int] = []
 
     def is_locked(_: RunFolder) -> bool:
         looks.append(0)
         if len(looks) == 3:
-            file.write_bytes(msgspec.json.encode(make_snapshot(spec, state="stopped")))
+            put_snapshot(spec, state="stopped")
         return True
 
-    started: list[int] = []
     monkeypatch.setattr(remote, "is_locked", is_locked)
-    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    remote.start(pt.Start(spec=spec, env={}, attempt=3, rendezvous=MET))
+    start(spec)
     assert started == [3]
 
 
@@ -124,32 +138,19 @@ def test_a_part_that_has_just_ended_is_started_once_its_last_snapshot_is_written
     ],
 )
 def test_a_part_does_not_take_the_devices_of_another_job(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    gpu: int,
-    force: bool,
-    is_part: bool,
-    starts: bool,
-) -> None:
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
-    other = make_spec(job="other", job_id="other@1.0", devices=[Device(index=1)])
-    other = msgspec.structs.replace(other, host=procs.host_name(), created_at=utc_now())
+    tmp_path, started, gpu, force, is_part, starts
+):
+    new = {"host": procs.host_name(), "created_at": utc_now()}
+    other = spec_of(tmp_path, "other", devices=[Device(index=1)], **new)
     folder = remote.member_folder(other.job_id) if is_part else run_folder("other")
     folder.path.mkdir(parents=True)
     write_spec(folder, other)
-    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0, force=force)
-    spec = make_spec(
-        job_id="train@1.1", membership=membership, cwd=str(tmp_path), devices=[Device(index=gpu)]
-    )
-    spec = msgspec.structs.replace(spec, created_at=utc_now())
-    started: list[int] = []
-    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    order = pt.Start(spec=spec, env={}, attempt=3, rendezvous=MET)
+    spec = spec_of(tmp_path, force=force, devices=[Device(index=gpu)], **new)
     if starts:
-        remote.start(order)
+        start(spec)
     else:
         with pytest.raises(ControlError, match="GPU 1 is reserved by job other"):
-            remote.start(order)
+            start(spec)
     assert started == [3] * starts
     assert remote.member_folder(spec.job_id).path.exists() == starts
 
@@ -160,50 +161,36 @@ def test_a_part_does_not_take_the_devices_of_another_job(
     ids=["later, gives up", "later, stays", "earlier"],
 )
 def test_a_part_waits_for_a_later_launch_to_give_up_its_devices(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, later_s: float, ends: bool, starts: bool
-) -> None:
+    monkeypatch, tmp_path, started, later_s, ends, starts
+):
     """If two launches each got one of two machines, exactly one continues."""
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote, "YIELD_S", 5.0 if ends else 0.1)
-    specs = []
-    for name, ago_s in (("other", 5.0 - later_s), ("train", 5.0)):
-        membership = Membership(job=name, node="b", index=1, orphan_timeout_s=60.0)
-        spec = make_spec(job=name, job_id=f"{name}@1.1", devices=[Device(index=0)])
-        spec = msgspec.structs.replace(
-            spec,
-            membership=membership,
-            cwd=str(tmp_path),
-            host=procs.host_name(),
-            created_at=utc_now() - dt.timedelta(seconds=ago_s),
-        )
-        specs.append(spec)
-    other, mine = specs
+    now, same = utc_now(), {"host": procs.host_name(), "devices": [Device(index=0)]}
+    other, mine = (
+        spec_of(tmp_path, name, created_at=now - dt.timedelta(seconds=ago_s), **same)
+        for name, ago_s in (("other", 5.0 - later_s), ("train", 5.0))
+    )
     theirs = remote.member_folder(other.job_id)
-    theirs.nodes_dir.mkdir(parents=True)
+    theirs.path.mkdir(parents=True)
     write_spec(theirs, other)
 
     def will_yield(*seen: Any) -> bool:
         if ends:
-            last = make_snapshot(other, state="failed")
-            theirs.node_file(procs.host_name()).write_bytes(msgspec.json.encode(last))
+            put_snapshot(other, state="failed")
         return yields(*seen)
 
     yields = usage.will_yield
     monkeypatch.setattr(usage, "will_yield", will_yield)
-    started: list[int] = []
-    monkeypatch.setattr(remote, "start_guardian", lambda *_, attempt: started.append(attempt))
-    order = pt.Start(spec=mine, env={}, attempt=0, rendezvous=MET)
     if starts:
-        remote.start(order)
+        start(mine)
     else:
         with pytest.raises(ControlError, match="GPU 0 is reserved by job other"):
-            remote.start(order)
-    assert started == [0] * starts
+            start(mine)
+    assert started == [3] * starts
 
 
 def part(job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFolder:
     """The folder of an ended part, with sockets and history elsewhere."""
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(paths, "LOCAL_DISK", tmp_path)
     folder = remote.member_folder(job_id)
     folder.path.mkdir(parents=True)
@@ -228,14 +215,8 @@ OLD, LATELY = remote.KEPT_S + 60, 60.0
     ids=["old", "it wrote lately", "started lately", "it runs", "it is being started"],
 )
 def test_what_an_old_part_left_is_deleted_wherever_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    started_s: float,
-    written_s: float,
-    locked: bool,
-    is_new: bool,
-    stays: bool,
-) -> None:
+    monkeypatch, tmp_path, started_s, written_s, locked, is_new, stays
+):
     folder = part("old@1.0", monkeypatch, tmp_path)
     local, now_s = folder.live_dir, time.time()
     assert local != folder.path
@@ -248,9 +229,7 @@ def test_what_an_old_part_left_is_deleted_wherever_it_is(
         os.close(held)
 
 
-def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(monkeypatch, tmp_path):
     folder = part("train@1.0", monkeypatch, tmp_path)
     held = lock(folder.guardian_lock)
     assert held is not None
@@ -267,9 +246,7 @@ def test_a_part_that_runs_or_is_not_ones_own_is_not_forgotten(
     remote.forget("train@1.0")
 
 
-async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(monkeypatch):
     assert 4 * PING_S <= remote.HEAD_SILENT_S <= 30.0  # --orphan-timeout counts from then on
     monkeypatch.setattr(remote, "HEAD_SILENT_S", 0.01)
     reader: Any = asyncio.StreamReader()
@@ -280,17 +257,14 @@ async def test_a_link_ends_once_a_head_that_follows_is_silent_for_several_pings(
         await asyncio.wait_for(remote._line(reader, preflight), 0.05)
 
 
-async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guardian(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guardian(monkeypatch):
     """On a busy machine, a guardian takes longer to start than a part may be missing."""
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote, "ABSENT_AFTER_S", 0.0)
     monkeypatch.setattr(remote, "RECONNECT_S", 0.01)
     monkeypatch.setattr(remote, "GUARD_EVERY_S", 100.0)
     spec = make_spec(job_id="train@1.1")
     folder = remote.member_folder(spec.job_id)
-    folder.nodes_dir.mkdir(parents=True)
+    folder.path.mkdir(parents=True)
     write_spec(folder, spec)
     gone = subprocess.Popen(["true"])
     was = procs.identify(gone.pid)
@@ -305,8 +279,7 @@ async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guard
         return looked(folder)
 
     try:
-        seen = make_snapshot(spec, guardian=was, supervisor=None, agent=None)
-        folder.node_file(procs.host_name()).write_bytes(msgspec.json.encode(seen))
+        put_snapshot(spec, guardian=was, supervisor=None, agent=None)
         monkeypatch.setattr(remote, "is_locked", is_locked)
         link = remote.Remote(said.append)
         link.take(pt.Follow(job_id=spec.job_id))
@@ -321,10 +294,7 @@ async def test_a_part_whose_ranks_live_is_not_absent_while_it_gets_another_guard
     assert b"absent" in said[0]
 
 
-async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
+async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason():
     folder = remote.member_folder("train@1.1")
     folder.path.mkdir(parents=True)
     folder.history_db.write_bytes(b"no database" * 1000)
@@ -333,15 +303,10 @@ async def test_a_history_that_cannot_be_read_ends_the_link_with_a_reason(
     assert "file is not a database" in await asyncio.wait_for(why, 10)
 
 
-def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "home"))
-    membership = Membership(job="train", node="b", index=1, orphan_timeout_s=60.0)
-    spec = make_spec(job_id="train@1.1", membership=membership, cwd=str(tmp_path / "nowhere"))
-    order = pt.Start(spec=spec, env={}, attempt=0, rendezvous=MET)
+def test_a_part_is_not_started_without_its_directory_or_in_a_foreign_folder(monkeypatch, tmp_path):
+    spec = spec_of(tmp_path / "nowhere")
     with pytest.raises(ControlError, match="nowhere does not exist on this host"):
-        remote.start(order)
+        start(spec)
     assert not remote.member_folder(spec.job_id).path.exists()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(ControlError, match="refusing to start"):

@@ -8,7 +8,6 @@ import json
 import os
 import stat
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -218,7 +217,7 @@ async def test_silent_client_is_disconnected(server, folder, monkeypatch):
     writer.close()
 
 
-def test_a_head_gets_what_a_full_disk_has_not_taken(tmp_path: Path) -> None:
+def test_a_head_gets_what_a_full_disk_has_not_taken(tmp_path):
     history = HistoryWriter(tmp_path / "history.db")
     row = as_row(ev.Noticed(text="before"))
     history.event(row)

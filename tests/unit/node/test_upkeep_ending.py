@@ -6,7 +6,6 @@ import asyncio
 import socket
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from tests.support.builders import make_snapshot, make_spec
@@ -24,7 +23,7 @@ from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_history_on_a_local_disk_is_moved_back_completely_despite_readers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read: bool
+    tmp_path, monkeypatch, is_read
 ):
     folder = RunFolder(tmp_path / "runs" / "train")
     local = tmp_path / "local"
@@ -48,7 +47,7 @@ def test_history_on_a_local_disk_is_moved_back_completely_despite_readers(
     assert home.read_bytes()[18:20] == b"\1\1"  # opens although nothing may be written
 
 
-def test_the_last_evaluation_is_recorded_although_a_rank_lacks_it(tmp_path: Path):
+def test_the_last_evaluation_is_recorded_although_a_rank_lacks_it(tmp_path):
     folder = RunFolder(tmp_path)
     folder.nodes_dir.mkdir()
 
@@ -68,7 +67,7 @@ def test_the_last_evaluation_is_recorded_although_a_rank_lacks_it(tmp_path: Path
     assert found["val_loss"].last[-1] == 2.0
 
 
-def test_messages_of_a_guardian_that_dies_are_read_although_one_to_it_was_not(tmp_path: Path):
+def test_messages_of_a_guardian_that_dies_are_read_although_one_to_it_was_not(tmp_path):
     folder = RunFolder(tmp_path)
     folder.nodes_dir.mkdir()
     taken: list[pt.ToSupervisor] = []

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 
 class Record:
-    backwards = 0
+    backwards = batch_elements = 0
 
 
 def ledger_of(torch: Any) -> Ledger:
@@ -151,3 +151,18 @@ def test_batches_of_many_kinds(batch: Any, is_known: bool) -> None:
     ledger.took(batches, None)
     assert bool(ledger.hashes) == is_known
     assert ledger.position() is not None
+
+
+@pytest.mark.parametrize("shape", ["tuple", "dict", "UserDict", "nested", "none"])
+def test_the_elements_of_the_first_tensor_are_counted(shape: str) -> None:
+    torch = pytest.importorskip("torch")
+    first, second = torch.zeros(4, 6), torch.zeros(4)
+    batch = {
+        "tuple": (first, second), "dict": {"ids": first, "labels": second},
+        "UserDict": UserDict(ids=first), "nested": [{"x": (first,)}, second], "none": ("text", 3),
+    }[shape]  # fmt: skip
+    ledger = ledger_of(torch)
+    ledger._record = Record()
+    ledger.count(batch)
+    ledger.count(batch)
+    assert ledger._record.batch_elements == (0 if shape == "none" else 48)

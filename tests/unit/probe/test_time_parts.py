@@ -11,10 +11,18 @@ from tests.support.probe_ranks import Rank
 
 from ddptop_runner.probe import identity, time_parts
 from ddptop_runner.probe.recorder import Recorder
-from ddptop_runner.probe.time_parts import TimeParts, split
+from ddptop_runner.probe.time_parts import (
+    BACKWARD,
+    FORWARD,
+    NONE,
+    OPTIMIZER,
+    Borders,
+    TimeParts,
+    split,
+)
 
 SCRIPTS = Path(__file__).parent / "scripts"
-SLOW_S, DATA_S = 0.08, 0.02
+SLOW_S, DATA_S, SAMPLES = 0.08, 0.02, 24
 
 
 class Logger:
@@ -29,7 +37,7 @@ class Logger:
 
     def _get_ddp_logging_data(self) -> SimpleNamespace:
         self.reads += 1
-        return SimpleNamespace(ints_map=dict(self.figures))
+        return SimpleNamespace(ints_map=dict(self.figures), strs_map={})
 
 
 class Work:
@@ -49,7 +57,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> TimeParts:
         _C=SimpleNamespace(_distributed_c10d=SimpleNamespace(Logger=Logger, Work=Work)),
         nn=SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=nothing)),
     )
-    found = TimeParts(torch, Recorder())
+    found = TimeParts(torch, Recorder(), SimpleNamespace(measured=lambda *figures: None))
     found.arm(lambda owner, name, make: setattr(owner, name, make(getattr(owner, name))))
     return found
 
@@ -124,6 +132,7 @@ def test_collectives_count_that_hold_the_thread_of_training(parts):
     assert parts.wait_per_step_s(1, first, True) is None, "it waited after that step"
     parts._record.progress = (3, 0.0)
     assert waited(parts, 2, holds_thread=True) >= 0.01
+    assert parts._record.until_backward_s <= -0.02, "it is no time of its own"
     assert waited(parts, 1, holds_thread=True) == 0.0
     parts._record.step_thread = -1
     Work().wait(0.01)
@@ -157,3 +166,53 @@ def test_the_fast_rank_waits_for_the_slow_one(rank: Rank, how: str) -> None:
     for message in (fast, slow):
         parts = (message.data_wait_s, message.sync_s, message.compute_s)
         assert sum(part for part in parts if part is not None) == pytest.approx(message.step_time_s)
+    assert slow.forward_s is not None and slow.forward_s >= 0.7 * SLOW_S
+    used = slow.resources
+    assert (used.batch_elements_total, used.threads) == (SAMPLES * 4, 1)
+    assert used.cpu_total_s > 0 and used.gc_total_s > 0 and used.cpus >= 1
+
+
+class Stream:
+    """Stands in for torch: a device's stream that reaches events when the test says so."""
+
+    def __init__(self) -> None:
+        self.cuda, self.now_ms, self.is_idle, self.captures = self, 0.0, False, False
+
+    def Event(self, enable_timing: bool) -> SimpleNamespace:
+        event = SimpleNamespace(query=lambda: self.is_idle)
+
+        def record() -> None:
+            assert not self.captures, "it would become part of the graph"
+            event.at_ms = self.now_ms
+
+        event.record, event.elapsed_time = record, lambda end: end.at_ms - event.at_ms
+        return event
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.captures
+
+
+def on_device(borders: Borders, stream: Stream, steps: int) -> None:
+    optimizer = SimpleNamespace(param_groups=[{"params": [SimpleNamespace(is_cuda=True)]}])
+    for step in range(borders._record.steps + 1, borders._record.steps + 1 + steps):
+        for part, ms in ((NONE, 1), (FORWARD, 2), (BACKWARD, 4), (NONE, 2), (OPTIMIZER, 1)):
+            stream.now_ms += ms
+            if borders.marks is not None:
+                borders.mark(part)
+        borders._record.progress = (step, 0.0, None)
+        if borders.is_due:
+            borders.sample(optimizer)
+
+
+def test_on_a_device_its_own_clock_counts_once_it_has_got_there() -> None:
+    stream = Stream()
+    borders = Borders(stream, Recorder(), lambda error: True)
+    on_device(borders, stream, 10)
+    assert borders.parts_of(0.01) == [None] * 3, "nothing waits for the device"
+    stream.is_idle = borders.is_due = True
+    on_device(borders, stream, 3)
+    assert borders.parts_of(0.01) == pytest.approx([0.002, 0.004, 0.001])
+    assert borders.parts_of(0.0035) == pytest.approx([0.001, 0.002, 0.0005])
+    stream.captures, borders.is_due = True, True
+    on_device(borders, stream, 2 * time_parts.DEVICE_STEPS)
+    assert borders.marks is None and len(borders._spent_s) == 1

@@ -29,7 +29,7 @@ NAMES = [
     *("_next_data", "_worker_info", "_get_ddp_logging_data", "_world", "_dump_fr_trace_json"),
     *("_dump_nccl_trace_json", "_pcontext", "_remaining_restarts", "_monitor_workers"),
     *("_start_workers", "_stop_workers", "_exit_barrier", "_popen", "skip_code"),
-    *("_index_sampler", "_num_workers"),
+    *("_index_sampler", "_num_workers", "_ddp_graph_static", "_comm_hooks"),
     *("_FrameExecStrategy", "set_runtime_stats_and_log", "master_listen_fd", "use_libuv"),
 ]
 
@@ -57,9 +57,10 @@ def test_every_patch_of_torch_is_applied() -> None:
     finally:
         for owner, name, original, _ in reversed(hooks.patched):
             setattr(owner, name, original)
-        hooks.step_handle.remove()
+        for handle in hooks.step_handles:
+            handle.remove()
     assert patched == {
-        ("DistributedDataParallel", "__init__"),
+        *(("DistributedDataParallel", "__init__"), ("autocast", "__enter__")),
         *(("torch.autograd", "backward"), ("GradScaler", "scale"), ("GradScaler", "update")),
         *(("Optimizer", "_patch_step_function"), ("DataParallel", "__init__")),
         *(("_SingleProcessDataLoaderIter", "_next_data"), ("Logger", "set_runtime_stats_and_log")),
@@ -157,7 +158,8 @@ def test_the_time_until_the_backward_pass_is_summed(is_plain: bool) -> None:
     finally:
         for owner, name, original, _ in reversed(hooks.patched):
             setattr(owner, name, original)
-        hooks.step_handle.remove()
+        for handle in hooks.step_handles:
+            handle.remove()
     assert 0.09 <= record.until_backward_s < 3.0
 
 

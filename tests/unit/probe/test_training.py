@@ -12,7 +12,7 @@ import pytest
 from tests.support.probe_ranks import Rank, lines
 
 from ddptop_runner.model.probe_message import ProbeMessage
-from ddptop_runner.probe.hooks import BACKWARD, Hooks
+from ddptop_runner.probe.hooks import ARGUMENTS, Hooks
 from ddptop_runner.probe.recorder import Recorder
 
 pytestmark = pytest.mark.torch
@@ -159,6 +159,16 @@ def test_waiting_for_data_is_measured_without_evaluation(cases: Any) -> None:
     assert last.data_wait_s <= last.step_time_s
 
 
+@pytest.mark.parametrize(
+    "name", ["plain", "accumulate_mean", "scaler", "gan", "lbfgs", "checkpointing", "data_loader"]
+)
+def test_passes_and_optimizers_are_parts_of_the_step(cases: Any, name: str) -> None:
+    last = last_of(cases, name)[1]
+    parts = (last.forward_s, last.backward_s, last.optimizer_s)
+    assert all(part is not None and part > 0 for part in parts), parts
+    assert sum(part or 0 for part in parts) <= (last.step_time_s or 0) * 1.001
+
+
 def test_group_member_reports_before_its_first_step(cases: Any) -> None:
     assert last_of(cases, "joined")[1].steps is None
 
@@ -226,7 +236,7 @@ def test_news_come_while_the_next_step_is_slow(
 
 def test_a_backward_pass_of_another_torch_is_seen_as_well() -> None:
     torch = pytest.importorskip("torch")
-    assert tuple(inspect.signature(torch.autograd.backward).parameters) == BACKWARD
+    assert tuple(inspect.signature(torch.autograd.backward).parameters) == ARGUMENTS
     record, given = Recorder(), []
 
     def original(*args: Any, **kwargs: Any) -> str:

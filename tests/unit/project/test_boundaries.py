@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.support.programs import captured
 
 ROOT = Path(__file__).parents[3]
 RUNNER = ROOT / "runner" / "ddptop_runner"
@@ -47,14 +47,7 @@ print(json.dumps(sorted(late & set(sys.modules))))
 
 
 def ask(script: str, *args: str) -> object:
-    answer = subprocess.run(
-        [sys.executable, "-c", script, *args],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        check=False,
-        timeout=60,
-    )
+    answer = captured(sys.executable, "-c", script, *args, cwd="/", timeout=60)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 

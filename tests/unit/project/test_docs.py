@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from ddptop.cli import SECTIONS, cli
 from tests.support.builders import put_job
+from tests.support.programs import captured
 from tools import strings
 
 ROOT = Path(__file__).parents[3]
@@ -78,13 +79,7 @@ def complete(shell_words: str, number: int) -> list[str]:
         "COMP_CWORD": str(number),
         "_DDPTOP_COMPLETE": "bash_complete",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "ddptop"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = captured(sys.executable, "-m", "ddptop", env=environment)
     assert done.stderr == ""
     return done.stdout.split()
 

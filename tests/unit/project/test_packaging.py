@@ -7,12 +7,12 @@ import email.message
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from tests.support.programs import captured
 
 from ddptop_runner.version import __version__
 
@@ -23,12 +23,9 @@ DIST_INFO = f"ddptop-{__version__}.dist-info"
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     folder = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+    built = captured(
+        *[sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
     assert built.returncode == 0, built.stderr
@@ -41,7 +38,7 @@ def metadata(wheel: zipfile.ZipFile) -> email.message.Message:
     return email.message_from_bytes(wheel.read(f"{DIST_INFO}/METADATA"))
 
 
-def test_the_wheel_holds_two_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_two_packages_and_nothing_else(wheel):
     assert {name.split("/")[0] for name in wheel.namelist()} == {
         "ddptop",
         "ddptop_runner",
@@ -62,11 +59,11 @@ def test_the_wheel_holds_two_packages_and_nothing_else(wheel: zipfile.ZipFile) -
         "ddptop_runner/probe/probe.py",
     ],
 )
-def test_the_wheel_holds_what_is_loaded_by_path(wheel: zipfile.ZipFile, name: str) -> None:
+def test_the_wheel_holds_what_is_loaded_by_path(wheel, name):
     assert name in wheel.namelist()
 
 
-def test_the_wheel_holds_every_file_of_agent_and_probe(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_every_file_of_agent_and_probe(wheel):
     names = set(wheel.namelist())
     runner = ROOT / "runner" / "ddptop_runner"
     files = [file for part in ("agent", "probe") for file in (runner / part).rglob("*.py")]
@@ -75,7 +72,7 @@ def test_the_wheel_holds_every_file_of_agent_and_probe(wheel: zipfile.ZipFile) -
     assert missing == []
 
 
-def test_installing_ddptop_never_brings_torch(metadata: email.message.Message) -> None:
+def test_installing_ddptop_never_brings_torch(metadata):
     requirements = metadata.get_all("Requires-Dist")
     assert requirements
     plain = [line for line in requirements if "extra ==" not in line]
@@ -85,12 +82,12 @@ def test_installing_ddptop_never_brings_torch(metadata: email.message.Message) -
     assert torch and all("extra == 'torch'" in line.replace('"', "'") for line in torch)
 
 
-def test_the_command_is_installed(wheel: zipfile.ZipFile) -> None:
+def test_the_command_is_installed(wheel):
     entry_points = wheel.read(f"{DIST_INFO}/entry_points.txt").decode()
     assert "ddptop = ddptop.__main__:main" in entry_points
 
 
-def test_everything_that_is_installed_is_pinned() -> None:
+def test_everything_that_is_installed_is_pinned():
     pinned = {}
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if line and not line.startswith("#"):
@@ -107,7 +104,7 @@ def test_everything_that_is_installed_is_pinned() -> None:
     assert names - set(pinned) == set()
 
 
-def test_every_pip_line_of_the_set_up_is_constrained() -> None:
+def test_every_pip_line_of_the_set_up_is_constrained():
     lines = [
         line
         for line in (ROOT / "Makefile").read_text().splitlines()
@@ -135,9 +132,7 @@ def canonical(name: str) -> str:
     ],
     ids=["no python", "old python", "no ensurepip"],
 )
-def test_set_up_says_in_one_line_what_is_missing(
-    tmp_path: Path, script: str | None, line: str
-) -> None:
+def test_set_up_says_in_one_line_what_is_missing(tmp_path, script, line):
     python = tmp_path / "python3"
     if script is not None:
         python.write_text(f"#!/bin/sh\n{script}\n")
@@ -145,14 +140,8 @@ def test_set_up_says_in_one_line_what_is_missing(
     env = {
         key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))
     }
-    made = subprocess.run(
-        ["make", f"VENV={tmp_path}/venv", f"PYTHON={python}", "demo"],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+    made = captured(
+        "make", f"VENV={tmp_path}/venv", f"PYTHON={python}", "demo", cwd=ROOT, env=env, timeout=60
     )
     assert made.returncode == 2
     said = [text for text in made.stderr.splitlines() if not text.startswith("make: ***")]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.programs import captured, piped
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.model.snapshot import Event, RankSample
@@ -45,12 +46,7 @@ writer.close(final=True)
 
 
 def start_writer(path: Path, count: int, ending: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), str(START), str(count), ending],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return piped(sys.executable, "-c", WRITER, str(path), str(START), str(count), ending)
 
 
 @pytest.fixture
@@ -154,12 +150,7 @@ writer.close(final=True)
 
 def test_a_full_disk_stops_nothing_and_what_waited_is_written_once_there_is_room(path):
     """A file size limit takes the place of a full disk."""
-    asked = subprocess.run(
-        [sys.executable, "-c", DISK_FULL, str(path), str(START)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    asked = captured(sys.executable, "-c", DISK_FULL, str(path), str(START), check=True)
     full, afterwards = json.loads(asked.stdout)
     assert "history.db cannot be written" in full[0]
     assert full[1:] == [1]
@@ -198,12 +189,7 @@ def read_in(folder: Path) -> list[object]:
     for file in folder.iterdir():
         file.chmod(0o444)
     folder.chmod(0o555)
-    asked = subprocess.run(
-        [sys.executable, "-c", READ, str(folder / "history.db")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    asked = captured(sys.executable, "-c", READ, str(folder / "history.db"))
     assert asked.returncode == 0, asked.stderr
     return json.loads(asked.stdout)
 

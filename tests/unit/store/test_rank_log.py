@@ -63,7 +63,7 @@ def allocated(log: Path) -> int:
     return log.stat().st_blocks * 512
 
 
-def test_log_beyond_its_limit_keeps_its_end_with_a_note(log: Path) -> None:
+def test_log_beyond_its_limit_keeps_its_end_with_a_note(log):
     write_lines(log, 0, 100_000)
     size = log.stat().st_size
     dropped = RankLog(log, LIMIT).look(1.0)
@@ -81,7 +81,7 @@ def test_log_beyond_its_limit_keeps_its_end_with_a_note(log: Path) -> None:
     assert b"\0" not in tail_bytes(log, size)
 
 
-def test_reader_in_the_dropped_start_continues_after_it(log: Path) -> None:
+def test_reader_in_the_dropped_start_continues_after_it(log):
     write_lines(log, 0, 60_000)
     with LogFile(log) as reader:
         before = reader.read(1000).decode()
@@ -104,7 +104,7 @@ for start in range(0, int(sys.argv[2]), 200):
 """
 
 
-def test_no_new_line_is_lost_or_doubled_under_a_writer_at_full_speed(log: Path) -> None:
+def test_no_new_line_is_lost_or_doubled_under_a_writer_at_full_speed(log):
     count = 200_000  # 10 MB
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(log), str(count)])
     follower = ByteFollower(RunFolder(log.parents[2]), [0], 0, tail=10**9)
@@ -133,7 +133,7 @@ def test_no_new_line_is_lost_or_doubled_under_a_writer_at_full_speed(log: Path) 
         assert seen == list(range(count))
 
 
-def test_a_log_that_was_cut_short_from_outside_is_limited_as_before(log: Path) -> None:
+def test_a_log_that_was_cut_short_from_outside_is_limited_as_before(log):
     write_lines(log, 0, 50_000)
     rank_log = RankLog(log, LIMIT)
     assert rank_log.look(1.0)
@@ -158,9 +158,7 @@ def fails_with(number: int) -> Callable[..., Any]:
     return call
 
 
-def test_where_holes_cannot_be_punched_the_log_stays_whole(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_holes_cannot_be_punched_the_log_stays_whole(log, monkeypatch):
     monkeypatch.setattr(disk, "punch", fails_with(errno.EOPNOTSUPP))
     write_lines(log, 0, 100_000)
     rank_log = RankLog(log, LIMIT)
@@ -169,7 +167,7 @@ def test_where_holes_cannot_be_punched_the_log_stays_whole(
     assert numbers(whole(log)) == list(range(100_000))
 
 
-def test_blocks_are_held_beyond_the_end_and_given_back(log: Path) -> None:
+def test_blocks_are_held_beyond_the_end_and_given_back(log):
     write_lines(log, 0, 10)
     size = log.stat().st_size
     rank_log = RankLog(log, LIMIT)
@@ -182,9 +180,7 @@ def test_blocks_are_held_beyond_the_end_and_given_back(log: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_on_a_full_disk_a_log_gives_its_head_to_the_one_in_need(
-    log: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_on_a_full_disk_a_log_gives_its_head_to_the_one_in_need(log, monkeypatch, number):
     short = log.with_name("rank-1.log")
     short.write_text("line 0\n")
     write_lines(log, 0, 100_000)
@@ -204,7 +200,7 @@ def test_on_a_full_disk_a_log_gives_its_head_to_the_one_in_need(
     assert giver.live_bytes >= disk.LEAST_LEFT_BYTES
 
 
-def test_a_snapshot_creates_its_deleted_folder_but_not_the_run_folder(tmp_path: Path) -> None:
+def test_a_snapshot_creates_its_deleted_folder_but_not_the_run_folder(tmp_path):
     run = tmp_path / "run"
     file = SteadyFile(run / "nodes" / "node.json")
     assert not file.write(b"{}") and not run.exists()
@@ -212,9 +208,7 @@ def test_a_snapshot_creates_its_deleted_folder_but_not_the_run_folder(tmp_path: 
     assert file.write(b"{}") and (run / "nodes").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_snapshot_is_replaced_in_place_on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_is_replaced_in_place_on_a_full_disk(tmp_path, monkeypatch):
     path = tmp_path / "node.json"
     file = SteadyFile(path)
     assert file.write(b"x" * 5000)

@@ -7,11 +7,10 @@ values lead to no findings.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.base.median import median as middle_of
 from ddptop_runner.base.units import is_or_are, name_gpus, name_ranks, size
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.alerts import Finding
@@ -204,12 +203,6 @@ def _device(gpu: GpuSample, job: str) -> Device:
         memory[process.rank] = None if before is None or used is None else before + used
     others = tuple(process for process in processes if process.job != job)
     return Device(gpu, memory, others, tuple(of_job))
-
-
-def median(values: Iterable[float | None]) -> float | None:
-    """The median of the known values; None without any."""
-    known = [value for value in values if value is not None]
-    return middle_of(known) if known else None
 
 
 OTHERS_BYTES = 256 * 1024**2

@@ -7,18 +7,16 @@ condition does.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.training.window import (
-    FIRST_LOSSES,
-    Stretch,
-    Window,
-    common,
-)
+from ddptop_runner.judge.training import slow
+from ddptop_runner.judge.training.ddp import ddp_advice
+from ddptop_runner.judge.training.learning import not_learning, overfitting
+from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common
 from ddptop_runner.model.snapshot import Checkpoint
 from ddptop_runner.model.words import Severity
 
@@ -95,7 +93,7 @@ def replayed(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
 
 STARVED_SHARE, STARVED_LEAST_S = 1 / 3, 0.005
 """Part of each step that all ranks wait for data, and at least in seconds."""
-STARVED_SAMPLES = 15
+STARVED_STRETCHES = 15
 BUSY_PERCENT = 80.0
 """A device with this utilization has enough to do, whatever the process waits for meanwhile."""
 
@@ -106,9 +104,9 @@ def starved(window: Window) -> list[Finding]:
     if any((rank.gpu_util_percent or 0.0) >= BUSY_PERCENT for rank in window.ranks):
         return []
     for rank in window.ranks:
-        samples = [one for one in window.samples[rank.rank] if not one.is_aside][-30:]
-        known = [one for one in samples if one.step_time_s and one.data_wait_s is not None]
-        if len(known) < STARVED_SAMPLES:
+        parts = [one for one in window.stretches[rank.rank] if not one.is_pause][-30:]
+        known = [one for one in parts if one.step_time_s and one.data_wait_s is not None]
+        if len(known) < STARVED_STRETCHES:
             return []
         step_s = _mean(one.step_time_s or 0.0 for one in known)
         wait_s = _mean(one.data_wait_s or 0.0 for one in known)
@@ -131,57 +129,6 @@ def starved(window: Window) -> list[Finding]:
         "loader_workers": next(iter(workers)) if len(workers) == 1 else None,
     }
     return [_finding("starved", message, window, evidence, hold_s=5.0)]
-
-
-STALL_LEAST_S, STALLS = 0.5, 3
-"""How much longer than usual a rank's steps take in a stall, and how many make a finding."""
-STALL_SHARE = 0.1
-"""Part of the time that stalls cost."""
-
-
-def stalls(window: Window) -> list[Finding]:
-    """A rank that stops again and again for a moment, while the others wait for it."""
-    parts_of = window.stretches
-    if len(parts_of) < 2 or any(len(parts) < 10 for parts in parts_of.values()):
-        return []
-    excess_s = {number: _excess_s(parts) for number, parts in parts_of.items()}
-    lost = {number: sum(excess) for number, excess in excess_s.items()}
-    worst, second = sorted(lost, key=lost.__getitem__, reverse=True)[:2]
-    found = []
-    for number, parts in parts_of.items():
-        stops = [
-            (excess, part)
-            for excess, part in zip(excess_s[number], parts, strict=True)
-            if excess >= STALL_LEAST_S
-        ]
-        of_others_s = lost[second if number == worst else worst]
-        lost_s = sum(excess for excess, _ in stops) - of_others_s
-        all_s = parts[-1].ends_s - parts[0].ends_s
-        if len(stops) >= STALLS and all_s and lost_s / all_s >= STALL_SHARE:
-            found.append((lost_s / all_s, number, lost_s / len(stops), all_s / len(stops), stops))
-    if not found:
-        return []
-    share, number, stall_s, every_s, stops = max(found)
-    waited_s = sum(part.cpu_wait_s for _, part in stops)
-    is_preempted = waited_s >= stall_s * len(stops) / 2
-    why = "; other processes had its CPU meanwhile" if is_preempted else ""
-    message = (
-        f"rank {number} stops for {units.duration_in_words(stall_s)} about every "
-        f"{units.duration_in_words(every_s)}, and the others wait for it: it costs "
-        f"{100 * share:.0f}% of the run{why}"
-    )
-    evidence = {
-        "stall_s": round(stall_s, 2),
-        "every_s": round(every_s, 1),
-        "share_percent": round(100 * share, 1),
-    }
-    return [Finding("stalls", "warning", message, (number,), hold_s=5.0, evidence=evidence)]
-
-
-def _excess_s(parts: Collection[Stretch]) -> list[float]:
-    """How much longer than usual each part of a rank's steps took; 0 if it was shorter."""
-    usual_s = median(part.own_s / part.steps for part in parts)
-    return [max(0.0, part.own_s - usual_s * part.steps) for part in parts]
 
 
 GROWTH_PARTS = 6
@@ -293,13 +240,15 @@ def find(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
     """
     return [
         *exploding_loss(window),
-        *constant_loss(window),
+        *(constant_loss(window) or not_learning(window)),
         *memory_growth(window),
         *same_batches(window),
         *same_order(window),
-        *stalls(window),
+        *(slow.straggler(window) or slow.stalls(window)),
         *starved(window),
         *replayed(window, checkpoint),
+        *overfitting(window),
+        *ddp_advice(window),
     ]
 
 

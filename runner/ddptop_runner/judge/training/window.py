@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
+from ddptop_runner.base.median import median
+from ddptop_runner.judge.balance.imbalance import busy_s
+from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample, Resources
 from ddptop_runner.model.words import ENDED
 
 SPAN_S = 90.0
 """How far back samples are kept; one is taken a second."""
+STRETCHES = 90
 MEMORY_EVERY_S, MEMORY_POINTS = 4.0, 450
 """Memory is kept for longer: half an hour."""
 FIRST_LOSSES = 3
@@ -23,41 +28,59 @@ Batch = tuple[int, int]
 """(pass over the data, position in it)."""
 
 
-class Totals(NamedTuple):
-    """What the steps of a rank have taken since its attempt began."""
-
-    step: int
-    own_s: float
-    """Their time up to the backward pass, which waits for the other ranks."""
-    cpu_wait_s: float
-    """How long the training thread waited for a CPU; 0 if unknown."""
-
-
 class Sample(NamedTuple):
-    """The figures of one rank at one time."""
+    """The loss of one rank at one time."""
 
     now_s: float
-    step_time_s: float | None
-    data_wait_s: float | None
     loss: float | None
     """The mean of the smallest and the largest loss since the previous sample, or the last."""
     loss_range: tuple[float, float] | None
-    is_aside: bool
-    """Whether the rank is in one of the phases ASIDE."""
 
 
 class Stretch(NamedTuple):
-    """The steps that one rank took between two samples, without a pause."""
+    """The steps that a rank took until all ranks had taken some; figures are per step.
 
-    steps: int
-    own_s: float
-    """Their time up to the backward pass, which waits for the other ranks."""
-    cpu_wait_s: float
+    What is unknown is None.
+    """
+
     ends_s: float
+    steps: int
+    is_pause: bool
+    """Whether it includes something else, such as an evaluation."""
+    step_time_s: float | None
+    busy_s: float | None
+    """Without the wait for other ranks."""
+    data_wait_s: float | None
+    cpus: float | None
+    threads: float | None
+    sm_clock_mhz: float | None
+    until_backward_s: float | None = None
+    """Its time up to the backward pass, where it first waits for the other ranks."""
+    cpu_s: float | None = None
+    cpu_wait_s: float | None = None
+    other_threads_s: float | None = None
+    gc_s: float | None = None
+    read_bytes: float | None = None
+    batch_elements: float | None = None
 
 
-MAX_PAUSE_S = 5.0
-"""Without a step for so long, ranks do something else."""
+def _totals(rank: RankSample) -> dict[str, float | None]:
+    """What a rank has used up to now, by the name of the figure per step."""
+    used = rank.resources or Resources()
+    return {
+        "data_wait_s": used.data_wait_total_s,
+        "until_backward_s": rank.until_backward_total_s,
+        "cpu_s": used.cpu_total_s,
+        "cpu_wait_s": rank.cpu_wait_total_s,
+        "other_threads_s": used.other_threads_total_s,
+        "gc_s": used.gc_total_s,
+        "read_bytes": used.read_total_bytes,
+        "batch_elements": used.batch_elements_total,
+    }
+
+
+MAX_PAUSE_S, MAX_PAUSE_STEPS = 5.0, 3
+"""Without a step for so long, and so many times the usual, ranks do something else."""
 
 
 class Memory(NamedTuple):
@@ -68,6 +91,26 @@ class Memory(NamedTuple):
     """Resident memory of the ranks and their loader workers."""
     available_bytes: int
     """What the machine has left."""
+
+
+class Evaluation(NamedTuple):
+    """A validation loss, and the training loss about then."""
+
+    step: int
+    loss: float
+    training_loss: float | None
+
+
+VALIDATION = frozenset({"val", "valid", "validation", "eval", "evaluation"})
+EVALUATION_STEPS = 10
+"""Values with fewer steps between them are of one evaluation: the last one counts."""
+MAX_EVALUATIONS = 200
+
+
+def is_validation_loss(name: str) -> bool:
+    """Whether a metric is one by its name, such as `val_loss`, but not `value_loss`."""
+    words = set(re.findall("[a-z]+", name.lower()))
+    return "loss" in words and not VALIDATION.isdisjoint(words)
 
 
 class Window:
@@ -88,13 +131,21 @@ class Window:
         self.samples: dict[int, deque[Sample]] = {}
         """By rank, oldest first."""
         self.stretches: dict[int, deque[Stretch]] = {}
-        """By rank, oldest first: the steps from sample to sample, without those after a pause."""
-        self._counted: dict[int, tuple[Totals | None, float, bool]] = {}
-        """By rank, up to where its steps are in `stretches`: totals, time, whether aside since."""
+        """By rank, oldest first, as many of each."""
+        self.gpus: dict[int, GpuSample] = {}
+        """By rank, its own device."""
+        self._counted: dict[int, tuple[int | None, dict[str, float | None]]] = {}
+        """By rank, its step at the end of its last stretch, and its totals."""
+        self._counted_s, self._is_aside = 0.0, False
+        """When that was, and whether any rank has done something else since."""
         self.first_losses: dict[int, list[float]] = {}
         """By rank, the largest losses of the first samples of the attempt."""
         self.has_changed_loss: set[int] = set()
         """Ranks whose loss was ever another than at first."""
+        self.evaluations: dict[str, list[Evaluation]] = {}
+        """Of this attempt, by the name of the validation loss on the first rank that has it."""
+        self._reports: dict[str, tuple[int, int]] = {}
+        """By that name: the rank, and how often it has reported it."""
         self.memory: deque[Memory] = deque(maxlen=MEMORY_POINTS)
         """Oldest first; empty for ranks on several hosts."""
         self.batches: dict[int, dict[Batch, int]] = {}
@@ -110,16 +161,19 @@ class Window:
             self.attempt = snapshot.attempt
             self.earlier, self.batches = self.batches, {}
             self.first_losses, self.has_changed_loss = {}, set()
+            self.evaluations, self._reports = {}, {}
         ids = tuple((rank.rank, rank.pid) for rank in living)
         if ids != self._ids:
             self._ids = ids
             self.samples = {rank.rank: deque() for rank in living}
-            self.stretches = {rank.rank: deque() for rank in living}
-            self._counted.clear()
+            self.stretches = {rank.rank: deque(maxlen=STRETCHES) for rank in living}
+            self._counted = {}
             self.memory.clear()
-        self.ranks = living
+        self.ranks, self.gpus = living, own_devices(living, snapshot.gpus)
+        self._add_steps(now_s)
         for rank in living:
             self._add(rank, now_s)
+            self._add_evaluations(rank)
             batches = self.batches.setdefault(rank.rank, {})
             for one in rank.batch_hashes:
                 batches[one.epoch, one.position] = one.crc32
@@ -137,37 +191,56 @@ class Window:
                 first.append(rank.loss_max)
             if known != (first[0], first[0]):
                 self.has_changed_loss.add(rank.rank)
-        totals = None
-        if rank.step is not None and rank.until_backward_total_s is not None:
-            totals = Totals(rank.step, rank.until_backward_total_s, rank.cpu_wait_total_s or 0.0)
-        self._add_steps(rank, totals, now_s)
-        samples.append(
-            Sample(
-                now_s=now_s,
-                step_time_s=rank.step_time_s,
-                data_wait_s=rank.data_wait_s,
-                loss=rank.loss if known is None else sum(known) / 2,
-                loss_range=known,
-                is_aside=rank.phase in ASIDE,
-            )
-        )
+        loss = rank.loss if known is None else sum(known) / 2
+        samples.append(Sample(now_s, loss, known))
         while now_s - samples[0].now_s > SPAN_S:
             samples.popleft()
 
-    def _add_steps(self, rank: RankSample, now: Totals | None, now_s: float) -> None:
-        before, before_s, is_aside = self._counted.get(rank.rank, (None, 0.0, False))
-        is_aside = is_aside or rank.phase in ASIDE
-        if now is not None and before is not None and now.step == before.step:
-            self._counted[rank.rank] = before, before_s, is_aside
+    def _add_evaluations(self, rank: RankSample) -> None:
+        for name, loss in rank.metrics.items():
+            number, before = self._reports.get(name, (rank.rank, 0))
+            reports = rank.metric_reports.get(name, 0)
+            if loss is None or number != rank.rank or reports == before:
+                continue
+            if not is_validation_loss(name):
+                continue
+            self._reports[name] = rank.rank, reports
+            losses = [one.loss for one in self.samples[rank.rank] if one.loss is not None]
+            now = Evaluation(rank.step or 0, loss, median(losses) if losses else None)
+            known = self.evaluations.setdefault(name, [])
+            if known and now.step - known[-1].step < EVALUATION_STEPS:
+                known.pop()
+            known.append(now)
+            del known[:-MAX_EVALUATIONS]
+
+    def _add_steps(self, now_s: float) -> None:
+        """Add a stretch of each rank once all have taken steps since the last."""
+        is_aside = any(rank.phase in ASIDE for rank in self.ranks)
+        self._is_aside = self._is_aside or is_aside
+        before, passed_s = self._counted, now_s - self._counted_s
+        if before and any(rank.step == before[rank.rank][0] is not None for rank in self.ranks):
             return
-        parts = self.stretches[rank.rank]
-        is_pause = is_aside or now_s - before_s > MAX_PAUSE_S
-        if now is not None and before is not None and now.step > before.step and not is_pause:
-            own_s, cpu_wait_s = now.own_s - before.own_s, now.cpu_wait_s - before.cpu_wait_s
-            parts.append(Stretch(now.step - before.step, own_s, cpu_wait_s, now_s))
-        self._counted[rank.rank] = now, now_s, rank.phase in ASIDE
-        while parts and now_s - parts[0].ends_s > SPAN_S:
-            parts.popleft()
+        now = {rank.rank: (rank.step, _totals(rank)) for rank in self.ranks}
+        for rank in self.ranks if before else ():
+            (first, totals), (last, totals_now) = before[rank.rank], now[rank.rank]
+            steps = 0 if first is None or last is None else max(0, last - first)
+            usual_s = MAX_PAUSE_STEPS * (rank.step_time_s or 0.0)
+            is_pause = self._is_aside or passed_s > max(MAX_PAUSE_S, usual_s)
+            gpu, used = self.gpus.get(rank.rank), rank.resources or Resources()
+            figures: dict[str, float | None] = {
+                "step_time_s": rank.step_time_s,
+                "busy_s": busy_s(rank),
+                "data_wait_s": rank.data_wait_s,
+                "cpus": used.cpus,
+                "threads": used.threads,
+                "sm_clock_mhz": None if gpu is None else gpu.sm_clock_mhz,
+            }
+            for name, total in totals.items():
+                total_now = totals_now[name]
+                if total is not None and total_now is not None and steps:
+                    figures[name] = (total_now - total) / steps
+            self.stretches[rank.rank].append(Stretch(now_s, steps, is_pause, **figures))
+        self._counted, self._counted_s, self._is_aside = now, now_s, is_aside
 
     def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
         known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]

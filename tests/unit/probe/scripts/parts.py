@@ -3,6 +3,7 @@
 With "plain" each rank averages its gradients itself, without DDP.
 """
 
+import gc
 import os
 import sys
 import time
@@ -40,5 +41,6 @@ for batch in torch.utils.data.DataLoader(Slowly(), batch_size=2):
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
     optimizer.step()
+gc.collect()
 time.sleep(0.2)  # torch 2.6 deadlocks if gloo's thread frees a gradient during the next call
 dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Carries a job's news and figures out of ddptop: notifications, hooks, and files."""

@@ -1,0 +1,139 @@
+"""Writes a message: what happened to which job, how far it is, and what to do. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+from ddptop.draw.story import what_now
+from ddptop.export.incidents import Kind, Notice
+from ddptop.job.attempts import Attempt
+from ddptop.job.progress import eta, median_loss, progress_of, step_text
+from ddptop.job.record import Job
+from ddptop_runner.base import units
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.store.log_clean import sanitize
+
+_TITLES: dict[Kind, str] = {
+    "failed": "failed",
+    "lost": "is lost",
+    "hung": "hangs",
+    "restarted": "restarted",
+    "finished": "finished",
+    "preempted": "was preempted",
+    "disk": "has no disk space",
+    "nan": "has a loss that is not finite",
+    "finding": "needs attention",
+}
+_OVER: dict[Kind, str] = {
+    "hung": "trains again",
+    "restarted": "trains again",
+    "disk": "has disk space again",
+    "nan": "has a finite loss again",
+    "finding": "no longer needs attention",
+}
+_BARS = "▁▂▃▄▅▆▇█"
+SPARK_CELLS = 32
+MOST_TEXT = 500
+"""Characters of one notice."""
+
+
+def title(job: Job, notices: Sequence[Notice]) -> str:
+    """The subject: `bert failed on gpu-box`; the end of the job, or the latest notice."""
+    last = next((one for one in notices if one.is_end), notices[-1])
+    words = _OVER.get(last.kind) if last.is_over else None
+    more = f" ({len(notices) - 1} more)" if len(notices) > 1 else ""
+    return f"{job.name} {words or _TITLES[last.kind]} on {job.host}{more}"
+
+
+def body(
+    job: Job,
+    notices: Sequence[Notice],
+    attempts: Sequence[Attempt],
+    losses: Sequence[float | None],
+    *,
+    dropped: int = 0,
+) -> str:
+    """The text.
+
+    Args:
+        job: the job now.
+        notices: what happened, oldest first.
+        attempts: latest first; what to do depends on how the latest ended.
+        losses: the job's loss in the last hours, at equal intervals.
+        dropped: older notices that could not be sent in time.
+    """
+    lines = [f"{_local(one.at)}  {_clean(one.text)}" for one in notices]
+    if dropped:
+        lines.insert(0, f"{units.plural(dropped, 'older message')} could not be sent in time")
+    lines += ["", figures(job)]
+    if curve := sparkline(losses):
+        lines.append(f"loss of the last hours: {curve}")
+    last = attempts[0] if attempts else None
+    todo = "" if last is None else what_now(last, job.state, is_last=True, job=job.name)
+    if todo and any(one.is_end for one in notices):
+        lines.append(f"next step: {todo}")
+    lines.append(f"on {job.host}: ddptop attach {job.name}")
+    return "\n".join(lines)
+
+
+def figures(job: Job) -> str:
+    """`step 12,340 / 50,000, loss 2.31, 3h 27m left`, as far as it is known."""
+    progress, run = progress_of(job), run_step.of_snapshot(job.snapshot)
+    loss, state = median_loss(job.snapshot)
+    parts = [f"step {step_text(run, progress, job.is_live)}"]
+    if loss is not None or state is not None:
+        parts.append(f"loss {units.loss(loss, state)}")
+    if job.is_live and progress is not None and progress.eta_s is not None:
+        parts.append(f"{eta(progress)} left")
+    return ", ".join(parts)
+
+
+def data(job: Job, notices: Sequence[Notice]) -> dict[str, Any]:
+    """What webhooks and commands get: the job, and each notice."""
+    progress, run = progress_of(job), run_step.of_snapshot(job.snapshot)
+    return {
+        "schema": SCHEMA,
+        "job": job.name,
+        "job_id": job.job_id,
+        "host": job.host,
+        "state": job.state,
+        "step": None if run is None else run.step,
+        "loss": median_loss(job.snapshot)[0],
+        "eta_s": None if progress is None else progress.eta_s,
+        "command": f"ddptop attach {job.name}",
+        "notices": [
+            {
+                "kind": one.kind,
+                "at": one.at,
+                "text": _clean(one.text),
+                "attempt": one.attempt,
+                "rank": one.rank,
+                "is_over": one.is_over,
+            }
+            for one in notices
+        ],
+    }
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """The values in eighths of their range; empty with fewer than two known ones."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return ""
+    low, span = min(known), max(known) - min(known)
+    return "".join(
+        " " if value is None else _BARS[round((value - low) / span * 7) if span else 3]
+        for value in values
+    )
+
+
+def _local(at: dt.datetime) -> str:
+    return f"{at.astimezone():%H:%M}"
+
+
+def _clean(text: str) -> str:
+    """One line without control characters: an event may quote output of the job."""
+    return " ".join(sanitize(text).split())[:MOST_TEXT]

@@ -1,0 +1,106 @@
+"""What advice on a training rests on, read from a real DDP module and from gradients."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from ddptop_runner.model.snapshot import DdpUse
+from ddptop_runner.probe.advice import Gradients
+from ddptop_runner.probe.hooks import Hooks
+from ddptop_runner.probe.recorder import Recorder
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def hooks() -> Any:
+    torch = pytest.importorskip("torch")
+    hooks = Hooks(torch, Recorder())
+    hooks.arm()
+    yield hooks
+    for owner, name, original, _ in reversed(hooks.patched):
+        setattr(owner, name, original)
+    hooks.step_handle.remove()
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch) -> Any:
+    distributed = pytest.importorskip("torch.distributed")
+    monkeypatch.setitem(os.environ, "GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("finds_unused", [True, False])
+def test_a_ddp_module_is_read(hooks: Any, group: None, finds_unused: bool) -> None:
+    torch = hooks.torch
+
+    class Model(torch.nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.used(x) if finds_unused else self.unused(self.used(x))
+
+    model = torch.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=finds_unused)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(8):
+        for _ in range(2):
+            model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    use = hooks.ddp_use.latest
+    assert use["iteration"] == 10
+    assert use["syncs_per_step"] == pytest.approx(2, abs=0.5)
+    assert (use["finds_unused"], use["unused_bytes"]) == (finds_unused, 80 * finds_unused)
+    assert (use["is_static"], use["buckets"], use["parameter_bytes"]) == (True, 1, 160)
+    assert use["could_use_tf32"] is None
+    assert use["comm_s"] > 0
+    DdpUse(**use)
+
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    del model
+    other = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    for _ in range(12):
+        other(torch.ones(1, 1)).backward()
+    assert hooks.ddp_use.latest["parameter_bytes"] == 8, "of the module that is left"
+
+
+@pytest.mark.parametrize(
+    ("factor", "rate", "is_of_model", "expected"),
+    [
+        (1.0, 0.1, True, None),
+        (1.0, 0.1, False, "no_gradients"),
+        (0.0, 0.1, True, "zero_gradients"),
+        (1.0, 0.0, True, "zero_rate"),
+    ],
+)
+def test_steps_that_change_nothing(
+    hooks: Any, factor: float, rate: float, is_of_model: bool, expected: str | None
+) -> None:
+    torch = hooks.torch
+    model, other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD((model if is_of_model else other).parameters(), rate)
+    found = hooks.gradients
+    for _ in range(4):
+        (factor * model(torch.ones(1, 4))).sum().backward()
+        optimizer.step()
+        assert found.idle == expected
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(8):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    assert found.idle is None and found.is_found, "once is enough"
+
+
+def test_gradients_that_cannot_be_read_count(hooks: Any) -> None:
+    torch = hooks.torch
+    found = Gradients(torch)
+    weight = torch.nn.Parameter(torch.zeros(3))
+    weight.grad = torch.zeros(3).to_sparse()
+    found.look(torch.optim.SGD([weight], 0.1))
+    assert found.idle is None

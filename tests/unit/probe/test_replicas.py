@@ -1,0 +1,61 @@
+"""Weights are hashed at equal steps on all ranks, where replicas are equal."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tests.support.probe_ranks import Rank
+
+from ddptop_runner.probe.replicas import EVERY_S, _common, next_look
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "replicas.py")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["plain", "accumulate", "zero", "diverge", "local", "off"])
+def test_two_ranks_hash_what_must_be_equal(rank: Rank, kind: str) -> None:
+    pytest.importorskip("torch")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        del rank.env[name]
+    if kind == "off":
+        rank.env["DDPTOP_REPLICA_CHECK"] = "off"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    status, _, err = rank.run(*launcher, SCRIPT, kind)
+    assert status == 0, err
+    last = {one.rank: one for one in rank.receiver.messages if one.final and one.steps}
+    found = [last[number].weight_hashes for number in (0, 1)]
+    if kind in ("local", "off"):
+        assert found == [None, None]
+        return
+    first, second = found
+    assert first is not None and second is not None
+    assert first.step == second.step == 16 and first.layout == second.layout
+    names = ["0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"]
+    assert (last[0].weight_groups, last[1].weight_groups) == (names, [])
+    differ = [a != b for a, b in zip(first.groups, second.groups, strict=True)]
+    assert differ == [kind == "diverge" and name == "3.bias" for name in names]
+
+
+def test_a_group_of_parameters_is_named_after_what_they_share() -> None:
+    assert _common(["layer1.0.bn1.weight", "layer1.0.bn1.bias"]) == "layer1.0.bn1"
+    assert _common(["conv1.weight", "bn1.weight"]) == "conv1.weight to bn1.weight"
+
+
+def looks(step_s: float, until: int) -> list[int]:
+    found = [next_look(0, 0.0)]
+    while found[-1] < until:
+        found.append(next_look(found[-1], step_s))
+    return found
+
+
+def test_ranks_look_at_powers_of_two_then_at_most_every_five_minutes() -> None:
+    assert looks(1.0, 1000) == [4, 8, 16, 32, 64, 128, 256, 512, 768, 1024]
+    later = [step for step in looks(0.3, 20_000) if step > 1024]
+    assert all(EVERY_S / 2 <= 0.3 * (b - a) <= EVERY_S for a, b in pairwise(later))
+
+
+def test_ranks_whose_steps_seem_to_differ_still_look_at_the_same_ones() -> None:
+    fast, slow = looks(0.29, 20_000), looks(0.30, 20_000)
+    assert fast != slow and set(slow) | {20480} >= set(fast)

@@ -99,8 +99,8 @@ async def test_a_thousand_ranks_are_a_map(frozen: Path, make_app: MakeApp) -> No
         ranks, heat = app.screen.ranks, app.screen.query_one(HeatMap)
         text = shown(app)
         assert ranks.shape == "heat"
-        assert "1,024 ranks by busy time vs median" in text
-        assert "rank   517  +4" in text and "node-064" in text
+        assert "1,024 ranks by busy time vs others" in text
+        assert "rank   517  +3" in text and "node-064" in text
         assert app.screen.query_one(LossChart).size.height >= 6
         await pilot.press("g", "down", "right", "right")
         assert ranks.rank == heat.per_row + 2

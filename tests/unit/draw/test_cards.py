@@ -126,7 +126,7 @@ class TestCard:
             [plain(line) for line in card_lines(ranks[n], apart[n], others, 40, 8, False)]
             for n in (3, 0)
         )
-        assert any(line.startswith("│ busy   380 ms  ▲+36%") for line in slow), slow
+        assert any(line.startswith("│ busy   380 ms  ▲+25%") for line in slow), slow
         assert any(line.startswith("│ busy   280 ms     0%") for line in usual), usual
 
     def test_the_chosen_one_has_a_heavy_edge_and_a_mark(self) -> None:
@@ -190,7 +190,7 @@ class TestOdd:
         alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=NOW)
         assert oddity(ranks[3], deviations(ranks, [])[3]) is None
         apart = deviations(ranks, [], [alert])
-        assert oddity(ranks[3], apart[3]) == ("▲ slow +36%", "warn")
+        assert oddity(ranks[3], apart[3]) == ("▲ slow +25%", "warn")
         assert severity(ranks[3], apart[3], True) == 1
         assert oddity(ranks[2], apart[2]) is None
 

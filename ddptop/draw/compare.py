@@ -31,8 +31,6 @@ LARGE = 1.5
 """From this ratio on, a ratio is clearer than a percentage."""
 FASTER = 1.1
 """Paces are called the same up to this ratio."""
-HUGE = 1000
-"""From this ratio on, the exact value is meaningless."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,6 @@ def how_much_lower(found: Standing) -> str:
     others = [loss for place, loss in enumerate(found.losses) if place != best and loss is not None]
     if least is not None and least > 0 and others and min(others) / least >= LARGE:
         ratio = min(others) / least
-        if ratio >= HUGE:
-            return f"over {HUGE:,}x lower"
         return f"{ratio:.1f}x lower" if ratio < 10 else f"{ratio:.0f}x lower"
     return f"{100 * by:.0f}% lower" if by >= 0.01 else f"{100 * by:.1f}% lower"
 

@@ -32,7 +32,7 @@ from ddptop.tui import messages, operations
 from ddptop.tui.ascii import filters
 from ddptop.tui.keymap import bindings, for_textual
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.settings import Memory, Settings, recall, remember
+from ddptop.tui.settings import Memory, Settings
 from ddptop.tui.textual_gaps import QuietApp, forget_drawn
 from ddptop.tui.themes import OWN, STRONG
 from ddptop_runner.base.clock import utc_now
@@ -367,35 +367,3 @@ def give_back() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def app_with(
-    settings: Settings,
-    job: str | None = None,
-    *,
-    watched: ForeignJob | None = None,
-    readonly: bool = False,
-    opening: messages.ScreenWanted | None = None,
-    letters: str | None = None,
-) -> DdptopApp:
-    """Create the app with the user's settings, for a terminal or a browser tab.
-
-    Args:
-        settings: the settings file.
-        job: the name of one of ddptop's own jobs to open on.
-        watched: a foreign job to open on instead.
-        readonly: whether to refuse all actions that change a job.
-        opening: the message that opens another screen first, such as a comparison.
-        letters: if set, only ASCII is drawn, and letters that this encoding can write.
-    """
-    return DdptopApp(
-        job,
-        watched=watched,
-        readonly=readonly,
-        opening=opening,
-        tick_s=settings.interface.refresh_s,
-        settings=settings,
-        memory=recall(),
-        remember=remember,
-        letters=letters,
-    )

@@ -304,7 +304,7 @@ class JobScreen(JobBound[JobAnswer]):
     def on_log_read(self, message: LogRead) -> None:
         """Show lines of a foreign job, unless another rank has been selected since."""
         if message.key.viewer == self.viewer and message.key.rank == self.ranks.rank:
-            self.log_view.feed(message)
+            self.log_view.lines.feed(message)
 
     def show_page(self) -> None:
         """Fit the ranks to the page."""

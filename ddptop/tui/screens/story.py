@@ -220,7 +220,6 @@ class StoryScreen(JobBound[StoryAnswer]):
         self._folded = FoldedEventsTable()
         self._filter = FilterBar("words, event:alert, rank:3, !word")
         self._keys = KeyBar(SCREENS[self.KEYS])
-        self._heights: tuple[int, int | None] = (0, None)
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -282,9 +281,6 @@ class StoryScreen(JobBound[StoryAnswer]):
         if not side_by_side:
             most = max(3, int((rest - top) * WHY_SHARE))
             why = len(self._why.lines_of(max(20, self.size.width), most))
-        if (top, why) == self._heights:
-            return
-        self._heights = (top, why)
         self._attempts.styles.height = top
         self._why.styles.height = "100%" if why is None else why
 

@@ -615,10 +615,6 @@ class LogPane(Vertical):
         self.lines.show_text(words)
         self._update_title()
 
-    def feed(self, message: LogRead) -> None:
-        """Add lines of a foreign job's output."""
-        self.lines.feed(message)
-
     @on(LogPager.Moved)
     @on(PlacesRead)
     def _update_title(self) -> None:

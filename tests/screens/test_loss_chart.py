@@ -195,15 +195,6 @@ class TestKeys:
         await pilot.press("0")
         assert both.needs().chart == ChartQuery()
 
-    async def test_both_charts_show_the_same_part_and_cursor(self, pilot: Pilot[None]) -> None:
-        both = both_of(pilot)
-        await pilot.press("plus", "left", "left")
-        assert both.loss.view == both.figures.view
-        assert both.loss.view.cursor is not None
-        both.figures.focus()
-        await pilot.press("left")
-        assert both.loss.view == both.figures.view
-
     async def test_the_cursor_reads_values_and_esc_takes_it_away(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
         asked = both.asked

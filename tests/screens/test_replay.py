@@ -11,10 +11,7 @@ from ddptop.job.keys import SCREENS
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens import replay as replay_screen
-from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.replay import ReplayScreen
-from ddptop.tui.screens.story import StoryScreen
 from ddptop.tui.widgets.charts import LossChart
 from tests.support import fake_home
 from tests.support.driving import keys_shown, look, running, said, shown, until
@@ -250,25 +247,6 @@ async def test_nothing_is_done_to_a_job_here(frozen: Path, make_app: MakeApp) ->
             await pilot.press(key)
         assert app.screen is screen and not app._notifications
         assert "Stop" not in keys_shown(app) and "Play/pause" in keys_shown(app)
-
-
-async def test_help_and_story_are_a_key_away_and_back_leads_back(
-    frozen: Path, make_app: MakeApp
-) -> None:
-    recorded_job(frozen)
-    async with running(make_app()) as (app, pilot):
-        await pilot.press("p")
-        screen = await arrive(pilot)
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        assert "F: a failure" in said(app) + shown(app)
-        await pilot.press("escape")
-        await pilot.press("e")
-        await until(pilot, lambda: isinstance(app.screen, StoryScreen))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is screen)
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
 
 
 async def test_the_cursor_of_a_chart_is_the_moment(frozen: Path, make_app: MakeApp) -> None:

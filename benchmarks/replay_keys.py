@@ -21,8 +21,9 @@ from pathlib import Path
 from common import Screen, cpu_s_of_tree
 from ddptop.job.record import own_job
 from ddptop.job.series import ChartData, Machine
+from ddptop.sources.history import JobHistory
+from ddptop.sources.past import ReplayAnswer, read_replay
 from ddptop.sources.query import Look, Query
-from ddptop.sources.replay import ReplayAnswer, ReplaySource
 from feed import JOB, Feed
 
 from ddptop_runner.base.clock import utc_now
@@ -65,9 +66,10 @@ def keys(home: Path, times: int) -> None:
 def reads(home: Path) -> None:
     """Print the CPU time of reading a moment in the last hour and in the middle."""
     folder = RunFolder(home / "runs" / JOB)
-    view, source, chart = own_job(read_job(folder)), ReplaySource(), ChartData()
+    view, chart = own_job(read_job(folder)), ChartData()
+    history = JobHistory(folder.history_db)
     now = ReplayAnswer(query=Query(), look=Look(utc_now(), Machine("")), view=view)
-    course = source.read(now, view, None, chart).course
+    course = read_replay(now, view, None, chart, history).course
     assert course is not None
     middle = (course.first + course.last) / 2
     places = (("last hour", course.last - READS, 1), ("middle", middle, 10))
@@ -75,7 +77,7 @@ def reads(home: Path) -> None:
         took_ms = []
         for number in range(READS):
             began_s = time.thread_time()
-            source.read(now, view, begin + step_s * number, chart)
+            read_replay(now, view, begin + step_s * number, chart, history)
             took_ms.append(1000 * (time.thread_time() - began_s))
         print(f"{where:10} per read: {statistics.median(took_ms):5.1f} ms of CPU")
 

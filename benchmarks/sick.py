@@ -11,16 +11,17 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent / "healthy")]
 
+from ddptop.commands.demo import NAMED_BY  # noqa: E402
 from ddptop.commands.demo import SICK as KINDS  # noqa: E402
-from record import SICK, Recording, record  # noqa: E402
+from record import SICK, Recording, record, run_together  # noqa: E402
 
-ONE_RANK = frozenset({"straggler", "stalls"})
+ONE_RANK = frozenset({"straggler", "preempted", "stalls"})
 """What rank 1 has by itself; all ranks have the others."""
 LATER_S = 5.0
 """How long after the finding others may show up, which would be wrong."""
@@ -47,7 +48,7 @@ def result_of(recording: Recording) -> Result:
             if id_ not in named:
                 named[id_] = row["at_s"] - stepped[0] if stepped else 0.0
                 expected = [1] if kind in ONE_RANK else [0, 1]
-                is_right = id_ == kind and ranks == expected and has_evidence
+                is_right = id_ == NAMED_BY.get(kind, kind) and ranks == expected and has_evidence
     return Result(named, is_right and len(named) <= 1, len(stepped))
 
 
@@ -55,7 +56,8 @@ def is_settled(recording: Recording) -> bool:
     """Whether its finding has been shown for a while."""
     rows = recording.recorder.rows
     kind = recording.name.removeprefix(SICK)
-    since = [row["at_s"] for row in rows if any(one[0] == kind for one in row.get("told", []))]
+    id_ = NAMED_BY.get(kind, kind)
+    since = [row["at_s"] for row in rows if any(one[0] == id_ for one in row.get("told", []))]
     return bool(since) and rows[-1]["at_s"] - since[0] >= LATER_S
 
 
@@ -74,15 +76,13 @@ def main() -> None:
         results[kind].append(result_of(recording))
         print(f"{kind}: {results[kind][-1]}", file=sys.stderr, flush=True)
 
-    with ThreadPoolExecutor(options.together) as pool:
-        waiting = [kind for _ in range(options.runs) for kind in options.kinds]
-        for future in [pool.submit(run, kind) for kind in waiting]:
-            future.result()
+    waiting = [kind for _ in range(options.runs) for kind in options.kinds]
+    run_together(options.together, [partial(run, kind) for kind in waiting])
     print("| mistake | runs | named right | seconds from the first step, median (most) |")
     print("|---|---|---|---|")
     for kind, found in results.items():
         right = [result for result in found if result.is_right]
-        times_s = [result.named[kind] for result in right if kind in result.named]
+        times_s = [after_s for result in right for after_s in result.named.values()]
         took = f"{statistics.median(times_s):.0f} ({max(times_s):.0f})" if times_s else ""
         print(f"| `{kind}` | {len(found)} | {len(right)} | {took} |")
 

@@ -6,11 +6,12 @@ load neither Textual nor torch.
 
 from __future__ import annotations
 
-import math
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click import argument, option
 
 from ddptop.output import COMPLETE_VARIABLE, is_terminal, put
 from ddptop_runner.base.errors import UsageError
@@ -19,14 +20,15 @@ from ddptop_runner.version import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-READONLY_HELP = "disable all actions that change a job"
-ASCII_HELP = "use only ASCII characters  [default: based on locale and TERM]"
 SCREENS = ("attach", "compare", "replay", "watch")
 """Verbs that open a screen in this terminal."""
 
 
 WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "notify", "ps", "setup-host")
 """Commands that are useful even if the state folder cannot be read."""
+
+CHANGES = ("stop", "kill", "restart", "rm", "checkpoint")
+"""Commands that end or change a job; never suggested for a mistyped one."""
 
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
@@ -52,6 +54,21 @@ def complete_job(
     ]
 
 
+Verb = TypeVar("Verb", bound=Callable[..., int | None])
+
+
+def screen_options(verb: Verb) -> Verb:
+    """Add the options of a screen; the verb passes them on as keyword arguments."""
+    readonly = option("--readonly", is_flag=True, help="disable all actions that change a job")
+    ascii_only = option(
+        "--ascii/--no-ascii",
+        "ascii_only",
+        default=None,
+        help="use only ASCII characters  [default: based on locale and TERM]",
+    )
+    return readonly(ascii_only(verb))
+
+
 MOST_SECONDS = 1e9
 
 
@@ -61,15 +78,9 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
         seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value} is not a number of seconds.", param, ctx)
-        if seconds > MOST_SECONDS:
-            self.fail(f"{value} is more than {MOST_SECONDS:.0f} seconds.", param, ctx)
+        if not seconds <= MOST_SECONDS:
+            self.fail(f"{value} is not a number of seconds up to {MOST_SECONDS:.0f}.", param, ctx)
         return seconds
-
-
-class JobChange(click.Command):
-    """A command that ends or changes a job; never suggested for a mistyped one."""
 
 
 class SectionedGroup(click.Group):
@@ -85,8 +96,7 @@ class SectionedGroup(click.Group):
         from difflib import get_close_matches
 
         nearest = get_close_matches(verb, self.commands, n=1)
-        safe = [name for name in nearest if not isinstance(self.commands[name], JobChange)]
-        hint = f"; did you mean {safe[0]}?" if safe else ""
+        hint = "".join(f"; did you mean {name}?" for name in nearest if name not in CHANGES)
         raise click.UsageError(f"no command {verb!r}{hint}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -109,28 +119,28 @@ class SectionedGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="ddptop")
-@click.option("--readonly", is_flag=True, help=READONLY_HELP)
-@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
+@screen_options
 @click.pass_context
-def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int | None:
+def cli(context: click.Context, /, **screen: Any) -> int | None:
     """Launch, watch, and supervise distributed training on multiple GPUs.
 
     Without a command, open an overview of the jobs and GPUs on this machine.
     """
     if (verb := context.invoked_subcommand) is not None:
-        if readonly:
-            hint = f"use ddptop {verb} --readonly" if verb in SCREENS else "remove it"
-            raise UsageError(f"--readonly before {verb} has no effect", hint)
-        if ascii_only is not None:
-            hint = f"use ddptop {verb} --ascii" if verb in SCREENS else "remove it"
-            raise UsageError(f"--ascii before {verb} has no effect", hint)
+        for name, is_given in (
+            ("--readonly", screen["readonly"]),
+            ("--ascii", screen["ascii_only"] is not None),
+        ):
+            if is_given:
+                hint = f"use ddptop {verb} {name}" if verb in SCREENS else "remove it"
+                raise UsageError(f"{name} before {verb} has no effect", hint)
         if verb not in WITHOUT_JOBS and not {"-h", "--help"} & set(sys.argv):
             _require_readable()
         return None
     _require_readable()
     from ddptop.commands.attach import run_overview
 
-    return run_overview(readonly=readonly, ascii_only=ascii_only)
+    return run_overview(**screen)
 
 
 def _require_readable() -> None:
@@ -160,30 +170,12 @@ class LaunchCommand(click.Command):
         return super().parse_args(ctx, options)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return launchers after `--`, options, or have the shell complete a file."""
+        """Return options, or have the shell complete a file."""
         from click.shell_completion import CompletionItem
 
-        last = ctx.meta["words"][-1:]
-        known = LAUNCHERS if last == ["--"] else ("launch",) if last == ["accelerate"] else ()
-        if found := [word for word in known if incomplete and word.startswith(incomplete)]:
-            return [CompletionItem(word) for word in found]
         if incomplete.startswith("-") and "--" not in ctx.meta["words"]:
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(incomplete, type="file")]
-
-
-LAUNCHERS = ("accelerate", "deepspeed", "horovodrun", "mpirun", "python", "torchrun")
-"""Programs suggested after `launch --`."""
-
-
-def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str | None) -> None:
-    """Refuse `--launcher`, and name the replacement."""
-    if name is not None:
-        raise UsageError(
-            "--launcher is not supported",
-            "put the launcher's own command after --, as in"
-            " `ddptop launch -- accelerate launch train.py`",
-        )
 
 
 @cli.command(
@@ -193,23 +185,18 @@ def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str
     short_help="Start a training script with one rank per GPU.",
     epilog="Example: ddptop launch --gpus 0-3 --name bert train.py --epochs 3",
 )
-@click.option(
-    "--gpus",
-    metavar="LIST",
-    help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]",
-)
-@click.option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
-@click.option("--force", is_flag=True, help="use GPUs even if they are busy")
-@click.option("--launcher", hidden=True, expose_value=False, callback=refuse_launcher)
-@click.option(
+@option("--gpus", metavar="LIST", help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]")
+@option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
+@option("--force", is_flag=True, help="use GPUs even if they are busy")
+@option(
     "--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU, or 2 without]"
 )
-@click.option(
+@option(
     "--name",
     metavar="NAME",
     help="job name; an ended job with that name is renamed  [default: from the script]",
 )
-@click.option(
+@option(
     "--max-restarts",
     type=int,
     default=3,
@@ -217,13 +204,10 @@ def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str
     metavar="N",
     help="maximum restarts without progress",
 )
-@click.option(
-    "--hang-timeout",
-    default="auto",
-    metavar="TIME",
-    help="seconds, auto, or off  [default: auto]",
+@option(
+    "--hang-timeout", default="auto", metavar="TIME", help="seconds, auto, or off  [default: auto]"
 )
-@click.option(
+@option(
     "--on-nan",
     type=click.Choice(["alert", "stop", "restart"]),
     default="alert",
@@ -231,40 +215,32 @@ def refuse_launcher(_context: click.Context, _option: click.Parameter, name: str
     metavar="ACTION",
     help="alert, stop, or restart on NaN",
 )
-@click.option("--allow-shrink", is_flag=True, help="continue with fewer ranks if a GPU fails")
-@click.option(
-    "--no-zygote", is_flag=True, help="do not fork ranks from a process with torch loaded"
-)
-@click.option(
-    "--log-limit", metavar="SIZE", help="drop the start of larger rank logs  [default: 1G]"
-)
-@click.option("--hosts", metavar="LIST", help="machines to train on, with GPUs: a,me@b,c:0-3")
-@click.option("--hostfile", metavar="FILE", help="the same, one per line: HOST[:GPUS] [slots=N]")
-@click.option("--nodes", metavar="MIN:MAX", help="continue with MIN machines if others fail")
-@click.option("--check", is_flag=True, help="first test every GPU and the network of the hosts")
-@click.option(
-    "--node-timeout", type=float, metavar="S", help="wait for a lost machine  [default: 300]"
-)
-@click.option(
+@option("--allow-shrink", is_flag=True, help="continue with fewer ranks if a GPU fails")
+@option("--no-zygote", is_flag=True, help="do not fork ranks from a process with torch loaded")
+@option("--log-limit", metavar="SIZE", help="drop the start of larger rank logs  [default: 1G]")
+@option("--hosts", metavar="LIST", help="machines to train on, with GPUs: a,me@b,c:0-3")
+@option("--hostfile", metavar="FILE", help="the same, one per line: HOST[:GPUS] [slots=N]")
+@option("--nodes", metavar="MIN:MAX", help="continue with MIN machines if others fail")
+@option("--check", is_flag=True, help="first test every GPU and the network of the hosts")
+@option("--node-timeout", type=float, metavar="S", help="wait for a lost machine  [default: 300]")
+@option(
     "--orphan-timeout", type=float, metavar="S", help="end ranks out of contact  [default: 7200]"
 )
-@click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
-@click.option(
-    "--notify", multiple=True, metavar="URL", help="send messages there; see `ddptop notify`"
-)
-@click.option("--cwd", metavar="DIR", help="working directory for the job")
-@click.option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
-@click.option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
-@click.option("--dry-run", is_flag=True, help="show what would run, then exit")
-@click.option("--slurm", is_flag=True, help="submit to Slurm, or use the current allocation")
-@click.option(
+@option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
+@option("--notify", multiple=True, metavar="URL", help="send messages there; see `ddptop notify`")
+@option("--cwd", metavar="DIR", help="working directory for the job")
+@option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
+@option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
+@option("--dry-run", is_flag=True, help="show what would run, then exit")
+@option("--slurm", is_flag=True, help="submit to Slurm, or use the current allocation")
+@option(
     "--max-requeues",
     type=click.IntRange(min=0),
     metavar="N",
     help="maximum number of Slurm requeues  [default: 3 without progress]",
 )
-@click.option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
-@click.option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
+@option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
+@option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:
     """Start SCRIPT in the background with one rank per GPU, then watch it.
@@ -285,8 +261,8 @@ def launch(context: click.Context, /, **options: Any) -> int:
 
 
 @cli.command(epilog="Example: ddptop ls --all")
-@click.option("--all", "show_all", is_flag=True, help="include jobs that ended more than a day ago")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@option("--all", "show_all", is_flag=True, help="include jobs that ended more than a day ago")
+@option("--json", "as_json", is_flag=True, help="print JSON")
 def ls(show_all: bool, as_json: bool) -> int:
     """List live jobs and those that ended in the last day."""
     from ddptop.commands.ls import run
@@ -295,18 +271,16 @@ def ls(show_all: bool, as_json: bool) -> int:
 
 
 @cli.command(epilog="Example: ddptop status bert --watch")
-@click.argument("job", shell_complete=complete_job, required=False)
-@click.option(
-    "--json", "as_json", is_flag=True, help="print JSON; with --watch, one object per line"
-)
-@click.option(
+@argument("job", shell_complete=complete_job, required=False)
+@option("--json", "as_json", is_flag=True, help="print JSON; with --watch, one object per line")
+@option(
     "-w",
     "--watch",
     "watches",
     is_flag=True,
     help="keep updating a short summary until the job ends",
 )
-@click.option(
+@option(
     "--interval",
     type=Seconds(min=0.1),
     metavar="SECONDS",
@@ -330,17 +304,15 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
 
 
 @cli.command(epilog="Example: ddptop logs bert -r all -f")
-@click.argument("job", shell_complete=complete_job, required=False)
-@click.option(
+@argument("job", shell_complete=complete_job, required=False)
+@option(
     "-r",
     "--rank",
     metavar="RANK|all",
     help="rank to print  [default: 0, or all output of a command]",
 )
-@click.option(
-    "-f", "--follow", is_flag=True, help="print new lines as they arrive, across attempts"
-)
-@click.option(
+@option("-f", "--follow", is_flag=True, help="print new lines as they arrive, across attempts")
+@option(
     "-n",
     "--lines",
     type=click.IntRange(min=0),
@@ -349,7 +321,7 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
     metavar="N",
     help="print the last N lines",
 )
-@click.option(
+@option(
     "--attempt",
     type=click.IntRange(min=0),
     metavar="N",
@@ -369,6 +341,7 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     view = adopt_if_unguarded(find(job))
     return run(
         view.folder,
+        view.spec,
         "all" if rank == "all" else number,
         follow,
         lines,
@@ -377,9 +350,9 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     )
 
 
-@cli.command(cls=JobChange, epilog="Example: ddptop stop bert --save")
-@click.argument("job", shell_complete=complete_job)
-@click.option(
+@cli.command(epilog="Example: ddptop stop bert --save")
+@argument("job", shell_complete=complete_job)
+@option(
     "--grace",
     type=Seconds(min=0),
     default=30.0,
@@ -387,8 +360,8 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     metavar="SECONDS",
     help="time between SIGTERM and SIGKILL",
 )
-@click.option("--save", is_flag=True, help="save a checkpoint first; stop only if that succeeds")
-@click.option(
+@option("--save", is_flag=True, help="save a checkpoint first; stop only if that succeeds")
+@option(
     "--timeout",
     type=Seconds(min=0),
     metavar="SECONDS",
@@ -403,9 +376,9 @@ def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
     return run_stop(job, grace, save=save, timeout_s=timeout)
 
 
-@cli.command(cls=JobChange, epilog="Example: ddptop checkpoint bert")
-@click.argument("job", shell_complete=complete_job, required=False)
-@click.option(
+@cli.command(epilog="Example: ddptop checkpoint bert")
+@argument("job", shell_complete=complete_job, required=False)
+@option(
     "--timeout",
     type=Seconds(min=0),
     metavar="SECONDS",
@@ -422,8 +395,8 @@ def checkpoint(job: str | None, timeout: float | None) -> int:
     return run_checkpoint(job, timeout)
 
 
-@cli.command(cls=JobChange, epilog="Example: ddptop kill bert")
-@click.argument("job", shell_complete=complete_job)
+@cli.command(epilog="Example: ddptop kill bert")
+@argument("job", shell_complete=complete_job)
 def kill(job: str) -> int:
     """Kill all processes of a job immediately (SIGKILL)."""
     from ddptop.commands.control import run_stop
@@ -431,10 +404,10 @@ def kill(job: str) -> int:
     return run_stop(job, 0.0)
 
 
-@cli.command(cls=JobChange, epilog="Example: ddptop restart bert --wait-gpus")
-@click.argument("job", shell_complete=complete_job)
-@click.option("--wait-gpus", is_flag=True, help="queue an ended job until its GPUs are free")
-@click.option("--force", is_flag=True, help="relaunch an ended job even if its GPUs are busy")
+@cli.command(epilog="Example: ddptop restart bert --wait-gpus")
+@argument("job", shell_complete=complete_job)
+@option("--wait-gpus", is_flag=True, help="queue an ended job until its GPUs are free")
+@option("--force", is_flag=True, help="relaunch an ended job even if its GPUs are busy")
 def restart(job: str, wait_gpus: bool, force: bool) -> int:
     """Restart all ranks of a live job, or relaunch an ended one."""
     from ddptop.commands.control import run_restart
@@ -443,8 +416,8 @@ def restart(job: str, wait_gpus: bool, force: bool) -> int:
 
 
 @cli.command(epilog="Example: ddptop wait bert && ./evaluate.sh")
-@click.argument("job", shell_complete=complete_job, required=False)
-@click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="maximum time to wait")
+@argument("job", shell_complete=complete_job, required=False)
+@option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="maximum time to wait")
 def wait(job: str | None, timeout: float | None) -> int:
     """Wait for a job to end.
 
@@ -456,9 +429,9 @@ def wait(job: str | None, timeout: float | None) -> int:
     return run_wait(job, timeout)
 
 
-@cli.command(cls=JobChange, epilog="Example: ddptop rm bert-1 bert-2")
-@click.argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB...")
-@click.option(
+@cli.command(epilog="Example: ddptop rm bert-1 bert-2")
+@argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB...")
+@option(
     "--force",
     is_flag=True,
     help="also delete jobs whose host or container is gone, or of another version of ddptop",
@@ -471,10 +444,8 @@ def rm(jobs: tuple[str, ...], force: bool) -> int:
 
 
 @cli.command(short_help="Print the stack of every rank.", epilog="Example: ddptop stacks bert -r 1")
-@click.argument("job", shell_complete=complete_job, required=False)
-@click.option(
-    "-r", "--rank", type=click.IntRange(min=0), metavar="RANK", help="print only this rank"
-)
+@argument("job", shell_complete=complete_job, required=False)
+@option("-r", "--rank", type=click.IntRange(min=0), metavar="RANK", help="print only this rank")
 def stacks(job: str | None, rank: int | None) -> int:
     """Print the stack of every rank, or the saved stacks of an ended job."""
     from ddptop.commands.story import run_stacks
@@ -483,7 +454,7 @@ def stacks(job: str | None, rank: int | None) -> int:
 
 
 @cli.command(epilog="Example: watch ddptop gpus")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@option("--json", "as_json", is_flag=True, help="print JSON")
 def gpus(as_json: bool) -> int:
     """Show the GPUs on this machine and who is using them."""
     from ddptop.commands.gpus import run
@@ -492,8 +463,8 @@ def gpus(as_json: bool) -> int:
 
 
 @cli.command(epilog="Example: ddptop events bert --json")
-@click.argument("job", shell_complete=complete_job, required=False)
-@click.option("--json", "as_json", is_flag=True, help="print JSON, one event per line")
+@argument("job", shell_complete=complete_job, required=False)
+@option("--json", "as_json", is_flag=True, help="print JSON, one event per line")
 def events(job: str | None, as_json: bool) -> int:
     """Print a job's events in order."""
     from ddptop.commands.story import run_events
@@ -504,8 +475,8 @@ def events(job: str | None, as_json: bool) -> int:
 
 
 @cli.command(epilog="Example: ddptop story bert")
-@click.argument("job", shell_complete=complete_job, required=False)
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@argument("job", shell_complete=complete_job, required=False)
+@option("--json", "as_json", is_flag=True, help="print JSON")
 def story(job: str | None, as_json: bool) -> int:
     """Show how each attempt of a job ended, why, and what to do."""
     from ddptop.commands.story import run_story
@@ -514,10 +485,10 @@ def story(job: str | None, as_json: bool) -> int:
 
 
 @cli.command(epilog="Example: ddptop doctor")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
-@click.option("--python", metavar="PATH", help="Python interpreter to check")
-@click.option("--hosts", metavar="LIST", help="check these machines instead, as in a,me@b,c")
-@click.option("--hostfile", metavar="FILE", help="the same, one host per line")
+@option("--json", "as_json", is_flag=True, help="print JSON")
+@option("--python", metavar="PATH", help="Python interpreter to check")
+@option("--hosts", metavar="LIST", help="check these machines instead, as in a,me@b,c")
+@option("--hostfile", metavar="FILE", help="the same, one host per line")
 def doctor(as_json: bool, python: str | None, hosts: str | None, hostfile: str | None) -> int:
     """Check whether this machine is ready for long training runs.
 
@@ -533,8 +504,8 @@ def doctor(as_json: bool, python: str | None, hosts: str | None, hostfile: str |
 @cli.command(
     short_help="Install ddptop on other machines.", epilog="Example: ddptop setup-host a b"
 )
-@click.argument("hosts", nargs=-1, required=True, metavar="HOST...")
-@click.option("--python", metavar="PATH", help="their Python  [default: active environment's path]")
+@argument("hosts", nargs=-1, required=True, metavar="HOST...")
+@option("--python", metavar="PATH", help="their Python  [default: active environment's path]")
 def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     """Install this version of ddptop on other machines, over ssh.
 
@@ -550,21 +521,19 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: ddptop demo --fault kill",
 )
-@click.option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
-@click.option(
+@option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
+@option(
     "--fault",
     metavar="KIND",
     help="inject a fault once training starts; pass `list` to see the kinds",
 )
-@click.option(
-    "--rank", type=int, default=1, show_default=True, help="rank with the fault or the mistake"
-)
-@click.option(
+@option("--rank", type=int, default=1, show_default=True, help="rank with the fault or the mistake")
+@option(
     "--sick",
     metavar="KIND",
     help="train with a common mistake, which ddptop names; pass `list` to see the kinds",
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+@argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(
     detach: bool, fault: str | None, rank: int, sick: str | None, arguments: tuple[str, ...]
 ) -> int:
@@ -582,8 +551,8 @@ def demo(
 
 
 @cli.command(epilog="Example: ddptop ps --ranks")
-@click.option("--ranks", "show_ranks", is_flag=True, help="list each rank with its PID and GPU")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@option("--ranks", "show_ranks", is_flag=True, help="list each rank with its PID and GPU")
+@option("--json", "as_json", is_flag=True, help="print JSON")
 def ps(show_ranks: bool, as_json: bool) -> int:
     """List training jobs that ddptop did not start."""
     from ddptop.commands.ps import run
@@ -605,7 +574,7 @@ def notify() -> None:
 
 
 @notify.command("add", epilog="Example: ddptop notify add ntfys://ntfy.sh/my-secret-topic")
-@click.argument("url", required=False)
+@argument("url", required=False)
 def notify_add(url: str | None) -> int:
     """Send messages about new jobs to URL; without URL, read it from standard input."""
     from ddptop.commands.notify import add
@@ -614,7 +583,7 @@ def notify_add(url: str | None) -> int:
 
 
 @notify.command("list", epilog="Example: ddptop notify list")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@option("--json", "as_json", is_flag=True, help="print JSON")
 def notify_list(as_json: bool) -> int:
     """List the receivers, without their secrets."""
     from ddptop.commands.notify import show
@@ -623,7 +592,7 @@ def notify_list(as_json: bool) -> int:
 
 
 @notify.command("remove", epilog="Example: ddptop notify remove 1")
-@click.argument("number", type=int)
+@argument("number", type=int)
 def notify_remove(number: int) -> int:
     """Remove a receiver by its number in the list."""
     from ddptop.commands.notify import remove
@@ -632,7 +601,7 @@ def notify_remove(number: int) -> int:
 
 
 @notify.command("test", epilog="Example: ddptop notify test")
-@click.argument("url", required=False)
+@argument("url", required=False)
 def notify_test(url: str | None) -> int:
     """Send a test message to URL, or to all receivers."""
     from ddptop.commands.notify import test
@@ -641,7 +610,7 @@ def notify_test(url: str | None) -> int:
 
 
 @cli.command(short_help="List all keyboard shortcuts.", epilog="Example: ddptop keys")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@option("--json", "as_json", is_flag=True, help="print JSON")
 def keys(as_json: bool) -> int:
     """List all keyboard shortcuts and any errors in the [keys] section of config.toml."""
     from ddptop.commands.keys import run_keys
@@ -650,7 +619,7 @@ def keys(as_json: bool) -> int:
 
 
 @cli.command(epilog='Example: eval "$(ddptop completion bash)"')
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """Print a shell completion script.
 
@@ -666,44 +635,37 @@ def completion(shell: str) -> int:
 
 
 @cli.command(epilog="Example: ddptop attach bert")
-@click.argument("job", shell_complete=complete_job, required=False, metavar="[JOB|HOST:JOB]")
-@click.option("--readonly", is_flag=True, help=READONLY_HELP)
-@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
-def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
+@argument("job", shell_complete=complete_job, required=False, metavar="[JOB|HOST:JOB]")
+@screen_options
+def attach(job: str | None, **screen: Any) -> int:
     """Open a live or ended job. Quitting never affects it.
 
     With HOST:JOB, open a job of another machine over ssh.
     """
     from ddptop.commands.attach import run_job
 
-    return run_job(job, readonly=readonly, ascii_only=ascii_only)
+    return run_job(job, **screen)
 
 
 @cli.command(epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3")
-@click.argument(
-    "jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB [JOB]..."
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="print JSON, including losses at common steps"
-)
-@click.option("--readonly", is_flag=True, help=READONLY_HELP)
-@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
-def compare(jobs: tuple[str, ...], as_json: bool, readonly: bool, ascii_only: bool | None) -> int:
+@argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB [JOB]...")
+@option("--json", "as_json", is_flag=True, help="print JSON, including losses at common steps")
+@screen_options
+def compare(jobs: tuple[str, ...], as_json: bool, **screen: Any) -> int:
     """Compare the losses and options of up to four jobs.
 
     With one JOB, pick the others from a list.
     """
     from ddptop.commands.compare import run
 
-    return run(jobs, as_json, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)
+    return run(jobs, as_json, **screen)
 
 
 @cli.command(epilog="Example: ddptop replay bert --at -10m")
-@click.argument("job", shell_complete=complete_job)
-@click.option("--at", metavar="TIME", help="start at this time, such as 14:05 or -10m")
-@click.option("--readonly", is_flag=True, help=READONLY_HELP)
-@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
-def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) -> int:
+@argument("job", shell_complete=complete_job)
+@option("--at", metavar="TIME", help="start at this time, such as 14:05 or -10m")
+@screen_options
+def replay(job: str, at: str | None, **screen: Any) -> int:
     """Show a job as it was at any time in its history.
 
     Opens just before the last failure or hang, or at the end. TIME is 14:05, 14:05:30,
@@ -711,19 +673,18 @@ def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) ->
     """
     from ddptop.commands.replay import run
 
-    terminal = is_terminal()
-    return run(job, at, readonly=readonly, terminal=terminal, ascii_only=ascii_only)
+    return run(job, at, **screen)
 
 
 @cli.command(epilog="Example: ddptop serve --port 8425")
-@click.option(
+@option(
     "--port",
     type=click.IntRange(0, 65535),
     metavar="N",
     help="port to listen on; 0 picks a free one  [default: 8425]",
 )
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1, ::1, or localhost")
-@click.option("--actions", is_flag=True, help="allow launching, stopping, and restarting jobs")
+@option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1, ::1, or localhost")
+@option("--actions", is_flag=True, help="allow launching, stopping, and restarting jobs")
 def serve(port: int | None, host: str, actions: bool) -> int:
     """Serve the interface to a browser on this machine.
 
@@ -737,18 +698,13 @@ def serve(port: int | None, host: str, actions: bool) -> int:
 
 
 @cli.command(epilog="Example: ddptop watch 12345")
-@click.argument("target", metavar="PID|JOB|slurm:ID[@NODE]")
-@click.option("--readonly", is_flag=True, help=READONLY_HELP)
-@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
-def watch(target: str, readonly: bool, ascii_only: bool | None) -> int:
+@argument("target", metavar="PID|JOB|slurm:ID[@NODE]")
+@screen_options
+def watch(target: str, **screen: Any) -> int:
     """Watch a training job that ddptop did not start.
 
     With slurm:ID, show what runs on the first node of that Slurm job, or on NODE.
     """
-    if target.startswith("slurm:"):
-        from ddptop.commands.watch import run_there
+    from ddptop.commands.watch import run, run_there
 
-        return run_there(target, readonly=readonly, ascii_only=ascii_only, terminal=is_terminal())
-    from ddptop.commands.watch import run
-
-    return run(target, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)
+    return run_there(target, **screen) if target.startswith("slurm:") else run(target, **screen)

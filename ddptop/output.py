@@ -90,11 +90,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
     return "\n".join(lines)
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """A number with the given significant digits, or n/a."""
-    return NOT_AVAILABLE if value is None else f"{value:.{digits}g}"
-
-
 def count(value: int | None) -> str:
     """A whole number, or n/a."""
     return NOT_AVAILABLE if value is None else str(value)

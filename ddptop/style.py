@@ -1,12 +1,16 @@
-"""Builds lines of styled spans, measured in terminal cells.
+"""Builds lines of styled spans, and columns of them, measured in terminal cells.
 
 A style is a name in `STYLES`, not a color; the theme maps it to one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ddptop_runner.base.units import NOT_AVAILABLE
 
 Span: TypeAlias = tuple[str, str]
 """Text and the name of its style ("" is plain)."""
@@ -197,3 +201,118 @@ def _filled(share: float | None, cells: int, style: str, glyphs: tuple[str, str,
     filled = whole * full + part * half
     track = empty * (cells - len(filled))
     return tuple(span for span in ((filled, style), (track, "faint")) if span[0])
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+GAP = 1
+"""Cells between two columns."""
+
+Cell: TypeAlias = Span | Line
+"""The content of a cell: one styled text, or several spans."""
+
+Row: TypeAlias = Mapping[str, Cell]
+"""Cells by column."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column. If width is short, columns with the highest `drop` are left out first."""
+
+    key: str
+    title: str
+    width: int
+    align: str = "<"
+    drop: int = 0
+    flex: bool = False
+    """Whether it also takes the width that other columns leave."""
+    most: int = 0
+    """Maximum width of such a column; 0 for no limit."""
+
+
+class Plain(msgspec.Struct, frozen=True):
+    """A column of a plain-text table."""
+
+    place: int
+    """Position from left to right."""
+    header: str
+    text: Callable[[Any], str] | None = None
+    """Formats its cell; None for the figure's own text."""
+    align: str = ">"
+    drop: int = 0
+    """On a terminal that is too narrow, the column with the highest number goes first."""
+
+
+def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns that fit into `width`, with their widths."""
+    chosen = list(columns)
+
+    def needed() -> int:
+        return sum(column.width + GAP for column in chosen)
+
+    while needed() > width and any(column.drop for column in chosen):
+        chosen.remove(max(chosen, key=lambda column: column.drop))
+    rest = max(0, width - needed())
+    more = dict.fromkeys(chosen, 0)
+    flexible = [column for column in chosen if column.flex]
+    for place, column in enumerate(sorted(flexible, key=lambda c: c.most or 1_000_000)):
+        share = rest // (len(flexible) - place)
+        more[column] = min(share, max(0, column.most - column.width)) if column.most else share
+        rest -= more[column]
+    return [(column, column.width + more[column]) for column in chosen]
+
+
+def row_line(row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
+    """A row in exactly `width` cells; columns that it lacks stay empty."""
+    spans: list[Span] = [(" ", "")]
+    for column, cells in layout:
+        spans += [*cell_line(row.get(column.key, ("", "")), cells, column.align), (" " * GAP, "")]
+    return fit(tuple(spans), width)
+
+
+def cell_line(cell: Cell, cells: int, align: str = "<") -> Line:
+    """A cell's content cut or padded to exactly `cells`."""
+    if not cell:
+        return ((" " * cells, ""),)
+    first = cell[0]
+    if isinstance(first, str):  # a single span
+        return ((pad(first, cells, align), str(cell[1])),)
+    spans: Line = tuple(span for span in cell if isinstance(span, tuple))
+    space = cells - width(spans)
+    if align == ">" and space > 0:
+        return ((" " * space, ""), *spans)
+    return fit(spans, cells)
+
+
+def plain_table(
+    columns: Iterable[tuple[Plain, Callable[[Any], str]]],
+    items: Sequence[object],
+    cells: int | None = None,
+) -> tuple[list[str], list[list[str]], list[int]]:
+    """Headers, rows, and right-aligned columns of a plain-text table.
+
+    In a terminal of `cells`, columns that may be dropped make room for the others, except the last.
+    """
+    parts = sorted(columns, key=lambda part: part[0].place)
+    rows = [[text(one) for _, text in parts] for one in items]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while cells is not None and sum(widths[:-1]) + 2 * len(widths) > cells:
+        at = max(range(len(parts)), key=lambda place: parts[place][0].drop)
+        if not parts[at][0].drop:
+            break
+        del parts[at], widths[at]
+        for row in rows:
+            del row[at]
+    right = [at for at, (part, _) in enumerate(parts) if part.align == ">"]
+    return [part.header for part, _ in parts], rows, right
+
+
+def unknown(value: object) -> str:
+    """The style of a value: unknown ones are dim."""
+    return "dim" if value is None or value == NOT_AVAILABLE else ""
+
+
+def plain_cell(cell: Cell) -> str:
+    """The text of a cell, without styles."""
+    if cell and isinstance(cell[0], str):
+        return cell[0]
+    return "".join(span[0] for span in cell if isinstance(span, tuple))

@@ -12,7 +12,6 @@ import itertools
 import math
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -117,11 +116,6 @@ def one_millisecond() -> None:
 
 
 @kind()
-def two_seconds() -> None:
-    plain(2.0)
-
-
-@kind()
 def twenty_seconds() -> None:
     plain(20.0)
 
@@ -178,14 +172,6 @@ def longer_sequences() -> None:
         ddp(model),
         _with_step_s(model, lambda _: 0.05 + 0.15 * (time.monotonic() - began_s) / 300.0),
     )
-
-
-@kind()
-def progressive_resizing() -> None:
-    """Larger pictures from one epoch to the next."""
-    join()
-    model = net()
-    run(ddp(model), _with_step_s(model, lambda n: 0.03 * 2 ** min(n // 600, 3)))
 
 
 @kind(beside_others=True)
@@ -322,40 +308,6 @@ def lbfgs() -> None:
 
 
 @kind()
-def sharpness_aware() -> None:
-    """Two backward passes and one step for each batch."""
-    join()
-    model = ddp(net(0.06))
-    optimizer = adam(model)
-    for x, y in batches(loader()):
-        optimizer.zero_grad()
-        F.mse_loss(model(x), y).backward()
-        ascent = [0.05 * one.grad / (one.grad.norm() + 1e-9) for one in model.parameters()]
-        with torch.no_grad():
-            torch._foreach_add_(list(model.parameters()), ascent)
-        optimizer.zero_grad()
-        F.mse_loss(model(x), y).backward()
-        with torch.no_grad():
-            torch._foreach_sub_(list(model.parameters()), ascent)
-        optimizer.step()
-
-
-@kind()
-def truncated_backpropagation() -> None:
-    """A recurrent net that carries its state from step to step."""
-    join()
-    torch.manual_seed(0)
-    cell, device = ddp(nn.LSTM(FEATURES, 64)), Device(0.1)
-    optimizer, state = adam(cell), None
-    while True:
-        out, state = cell(torch.randn(16, 8, FEATURES), state)
-        state = tuple(one.detach() for one in state)
-        optimizer.zero_grad()
-        device(out).square().mean().backward()
-        optimizer.step()
-
-
-@kind()
 def join_context() -> None:
     """Uneven inputs with `model.join()`, epoch by epoch."""
     join()
@@ -378,21 +330,6 @@ def compiled() -> None:
     torch.manual_seed(0)
     part = torch.compile(nn.Sequential(nn.Linear(FEATURES, 64), nn.GELU(), nn.Linear(64, 64)))
     run(ddp(nn.Sequential(part, Device(0.1), nn.Linear(64, 1))), batches(loader()))
-
-
-@kind()
-def compiled_again() -> None:
-    """Batches of new sizes are compiled anew in the middle of the training."""
-    join()
-    torch.manual_seed(0)
-    part = torch.compile(nn.Sequential(nn.Linear(FEATURES, 64), nn.GELU()), dynamic=False)
-    model = ddp(nn.Sequential(part, Device(0.1), nn.Linear(64, 1)))
-    sizes = (batch[: 32 - min(n // 300, 6)] for n, batch in enumerate(_rows(batches(loader()))))
-    run(model, ((rows[:, :FEATURES], rows[:, FEATURES:]) for rows in sizes))
-
-
-def _rows(pairs: Iterator[Any]) -> Iterator[Tensor]:
-    return (torch.cat(pair, 1) for pair in pairs)
 
 
 @kind()
@@ -477,16 +414,6 @@ def post_local_sgd() -> None:
 
 
 @kind()
-def compressed_gradients() -> None:
-    join()
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-    model: Any = ddp(net())
-    model.register_comm_hook(None, fp16_compress_hook)
-    run(model, batches(loader()))
-
-
-@kind()
 def pipeline() -> None:
     """Two stages; each rank has one, and they work one after the other."""
     join()
@@ -525,12 +452,6 @@ def tensor_parallel() -> None:
         optimizer.zero_grad()
         F.mse_loss(part + (rest - part.detach()), y).backward()
         optimizer.step()
-
-
-@kind()
-def static_graph() -> None:
-    join()
-    run(ddp(net(), static_graph=True, gradient_as_bucket_view=True), batches(loader()))
 
 
 @kind()
@@ -598,37 +519,6 @@ def stochastic_weight_averaging() -> None:
         average.update_parameters(model)
         schedule.step()
         update_bn(batch_source, average)
-
-
-@kind()
-def gradient_checkpoints() -> None:
-    """Forward passes are computed again in the backward pass."""
-
-    class Again(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = net(0.06)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
-            return out
-
-    join()
-    import torch.utils.checkpoint
-
-    run(ddp(Again()), batches(loader()))
-
-
-@kind()
-def distillation() -> None:
-    """A teacher without gradients in each step."""
-    join()
-    teacher, model = net(0.1).requires_grad_(False), ddp(net(0.1))
-    optimizer = adam(model)
-    for x, _ in batches(loader()):
-        with torch.no_grad():
-            aim = teacher(x)
-        step(model, optimizer, x, aim)
 
 
 # -- evaluation, checkpoints, exports ------------------------------------------
@@ -913,14 +803,6 @@ def fixed_order() -> None:
 
 
 @kind()
-def one_batch() -> None:
-    """All of a rank's few samples in each step."""
-    join()
-    rows = TensorDataset(*(one[RANK::2] for one in data(256).tensors))
-    run(ddp(net()), batches(DataLoader(rows, 128, shuffle=True)))
-
-
-@kind()
 def tiny_epochs() -> None:
     """Three batches an epoch."""
     join()
@@ -1149,33 +1031,6 @@ def collected_by_hand() -> None:
 
 
 @kind()
-def evaluated_by_a_child() -> None:
-    """Rank 0 starts a program that evaluates the last checkpoint, beside the training."""
-    join()
-    model = ddp(net())
-    optimizer = adam(model)
-    program = "import time, torch; [torch.randn(200, 200) @ torch.randn(200, 200) or 0 for _ in ()]"
-    children: list[subprocess.Popen[bytes]] = []
-    for number, (x, y) in enumerate(batches(loader())):
-        step(model, optimizer, x, y)
-        if number % 400 == 399 and RANK == 0:
-            children.append(subprocess.Popen([sys.executable, "-c", program]))
-            children = [one for one in children if one.poll() is None]
-
-
-@kind()
-def barrier_in_each_step() -> None:
-    join()
-    model = ddp(net())
-    optimizer = adam(model)
-    for x, y in batches(loader()):
-        loss = step(model, optimizer, x, y)
-        total = loss.detach().clone()
-        dist.all_reduce(total)
-        dist.barrier()
-
-
-@kind()
 def by_hand() -> None:
     """No wrapper: gradients are averaged by hand."""
     join()
@@ -1219,26 +1074,8 @@ def lightning(**options: Any) -> None:
 
 
 @kind(needs="lightning")
-def lightning_plain() -> None:
-    lightning(enable_checkpointing=False, limit_val_batches=0)
-
-
-@kind(needs="lightning")
 def lightning_validating() -> None:
     lightning(default_root_dir="lightning", accumulate_grad_batches=2, gradient_clip_val=1.0)
-
-
-@kind(needs="lightning")
-def fabric() -> None:
-    from lightning.fabric import Fabric
-
-    own = Fabric(accelerator="cpu", devices=2, strategy="ddp")
-    own.launch()
-    model, optimizer = own.setup(inner := net(), adam(inner))
-    for x, y in batches(own.setup_dataloaders(DataLoader(data(), 32, shuffle=True))):
-        optimizer.zero_grad()
-        own.backward(F.mse_loss(model(x), y))
-        optimizer.step()
 
 
 def accelerated(**options: Any) -> None:
@@ -1290,11 +1127,6 @@ def trainer(**options: Any) -> None:
         remove_unused_columns=False, report_to=[], disable_tqdm=True, **options,
     )  # fmt: skip
     Trainer(Slower(config), arguments, train_dataset=Words(), eval_dataset=Words()).train()
-
-
-@kind(needs="transformers")
-def trainer_plain() -> None:
-    trainer(save_strategy="no")
 
 
 @kind(needs="transformers")

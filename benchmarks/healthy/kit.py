@@ -106,10 +106,11 @@ def adam(model: nn.Module, rate: float = 1e-3) -> torch.optim.Optimizer:
 class Slow(TensorDataset):
     """Samples that take a moment to load: `load_s(index)`."""
 
-    load_s: Callable[[int], float] = staticmethod(lambda _: 0.0)
+    load_s: Callable[[int], float] | None = None
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        time.sleep(self.load_s(index))
+        if self.load_s is not None:
+            time.sleep(self.load_s(index))
         return super().__getitem__(index)
 
 

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -35,6 +36,8 @@ TRAIN = Path(__file__).with_name("kinds.py")
 SICK = "sick:"
 ONE_START = threading.Lock()
 """Several at a time would only take longer."""
+IS_OVER = threading.Event()
+"""Set when this program is ended."""
 SPIN = "while True: pass"
 
 
@@ -145,11 +148,24 @@ def record(
     with ONE_START:
         recording = Recording(name, kind, seconds, python)
     try:
-        while recording.look() and not is_enough(recording):
+        while recording.look() and not is_enough(recording) and not IS_OVER.is_set():
             time.sleep(0.1)
     finally:
         recording.end()
     return recording
+
+
+def run_together(together: int, jobs: Sequence[Callable[[], None]]) -> None:
+    """Run jobs in so many threads; SIGTERM ends them all in order."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with ThreadPoolExecutor(together) as pool:
+        try:
+            for future in [pool.submit(job) for job in jobs]:
+                future.result()
+        except BaseException:
+            IS_OVER.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def main() -> None:
@@ -175,10 +191,8 @@ def main() -> None:
             file = options.out / f"{name.replace(':', '-')}{traces.ENDING}"
             file.write_bytes(traces.encode(recording.recorder.rows))
 
-    with ThreadPoolExecutor(options.together) as pool:
-        kinds = chosen(options.names, options.python)
-        for future in [pool.submit(record_to_file, *one) for one in kinds.items()]:
-            future.result()
+    kinds = chosen(options.names, options.python)
+    run_together(options.together, [partial(record_to_file, *one) for one in kinds.items()])
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ _RIGHT = (0x80, 0x20, 0x10, 0x08)
 """Bits of the braille dots of a cell's two columns, from the bottom."""
 
 
-def cells_of(points: Points, since: float, until: float, cells: int) -> list[float | None]:
+def by_cell(points: Points, since: float, until: float, cells: int) -> list[float | None]:
     """The mean within each cell; None in cells without samples."""
     sums, numbers = [0.0] * cells, [0] * cells
     factor = cells / max(1e-9, until - since)

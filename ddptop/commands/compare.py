@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from typing import Any
 
 from ddptop.job.compare import (
     LETTERS,
     Comparison,
+    Difference,
+    LossesAtStep,
     Run,
     companions,
     compare,
     losses_at_common_steps,
 )
 from ddptop.job.record import own_job
-from ddptop.output import put_json
+from ddptop.output import is_terminal, put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
+from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
@@ -39,14 +43,7 @@ def find(names: Sequence[str]) -> list[JobView]:
     return views
 
 
-def run(
-    names: Sequence[str],
-    as_json: bool,
-    *,
-    readonly: bool,
-    terminal: bool,
-    ascii_only: bool | None = None,
-) -> int:
+def run(names: Sequence[str], as_json: bool, **screen: Any) -> int:
     """Show jobs side by side until the user quits, or print the comparison.
 
     Given one job, the screen offers the others; as JSON, it is compared with the newest job of the
@@ -60,7 +57,7 @@ def run(
     views = find(names)
     if as_json:
         return _print(views)
-    if not terminal:
+    if not is_terminal():
         given = " ".join(view.job for view in views)
         raise UsageError(
             "compare needs a terminal", f"use ddptop compare {given} --json in scripts"
@@ -69,7 +66,7 @@ def run(
     from ddptop.tui.messages import ScreenWanted
 
     wanted = ScreenWanted("compare", tuple(view.job for view in views))
-    return attach.run(None, readonly=readonly, opening=wanted, ascii_only=ascii_only)
+    return attach.run(None, opening=wanted, **screen)
 
 
 def _print(views: list[JobView]) -> int:
@@ -139,23 +136,6 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     """Validation loss at the last evaluation that all jobs reached; null unless all have one."""
 
 
-class Given(Base, frozen=True, kw_only=True):
-    """An option or setting that differs between the jobs."""
-
-    what: str
-    """Name of the option or setting."""
-    values: list[str | None]
-    """Values in job order; null for jobs without it."""
-
-
-class LossesAtStep(Base, frozen=True, kw_only=True):
-    """The loss of every job at the same step."""
-
-    step: int
-    values: list[float | None]
-    """Losses in job order."""
-
-
 class ComparisonReport(Base, frozen=True, kw_only=True):
     """What `compare --json` prints."""
 
@@ -173,7 +153,7 @@ class ComparisonReport(Base, frozen=True, kw_only=True):
     """Relative difference that may be noise."""
     compared_by: str
     """`loss`, or the name of a validation loss that all jobs have."""
-    differences: list[Given]
+    differences: tuple[Difference, ...]
     """Options and settings that differ."""
     losses: list[LossesAtStep]
     """Losses at steps that all jobs reached."""
@@ -191,20 +171,16 @@ def report(comparison: Comparison) -> ComparisonReport:
         better_by=by.best_by,
         better_noise=None if by.best is None else by.noise,
         compared_by=by.name,
-        differences=[
-            Given(what=one.what, values=list(one.values)) for one in comparison.differences
-        ],
-        losses=[
-            LossesAtStep(step=step, values=list(values))
-            for step, values in losses_at_common_steps(comparison)
-        ],
+        differences=comparison.differences,
+        losses=losses_at_common_steps(comparison),
     )
 
 
 def _job(
     run: Run, loss_at_common: float | None, validation_loss_at_common: float | None
 ) -> ComparedJob:
-    view, curve = run.view, run.curve
+    view, curve, snapshot = run.view, run.curve, run.view.snapshot
+    step = run_step.of_snapshot(snapshot)
     best, bad = curve.best(), curve.bad_since
     finite, step_time_s = curve.last, curve.step_time_s()
     state: LossState | None = "nan" if bad is not None else "ok" if finite is not None else None
@@ -215,15 +191,15 @@ def _job(
         command=view.command,
         python=view.spec.python,
         cwd=view.spec.cwd,
-        world_size=run.ranks,
+        world_size=snapshot.world_size,
         gpus=[device.index for device in view.spec.devices or ()],
         started_at=view.created_at,
         ended_at=view.ended_at,
         elapsed_s=view.elapsed_s(view.read_at),
-        restarts=run.restarts,
-        step=None if run.step is None else run.step.step,
-        step_counts=None if run.step is None else run.step.counts,
-        total_steps=run.total_steps,
+        restarts=snapshot.attempt,
+        step=None if step is None else step.step,
+        step_counts=None if step is None else step.counts,
+        total_steps=snapshot.total_steps,
         steps_per_s=None if step_time_s is None else 1 / step_time_s,
         step_time_s=step_time_s,
         loss=finite,

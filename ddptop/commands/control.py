@@ -116,8 +116,7 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     if view.is_live:
         if force or wait_gpus:
             raise UsageError(
-                f"{view.job} is {view.state}",
-                "--force and --wait-gpus apply only to ended jobs",
+                f"{view.job} is {view.state}", "--force and --wait-gpus apply only to ended jobs"
             )
         commands.restart_group(view)
         info(f"ddptop: restarting all ranks of {view.job}")

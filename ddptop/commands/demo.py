@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
-from ddptop.job.progress import step_text
-from ddptop.job.ranks import loss_text
-from ddptop.job.status import exit_status
 from ddptop.output import info, put
 from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
@@ -21,7 +18,6 @@ from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
-from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_clean import sanitize
@@ -68,7 +64,7 @@ SICK = {
     "healthy": "no mistake: nothing is named",
     "same-batches": "no DistributedSampler: all ranks train on the same batches",
     "same-order": "no set_epoch: every epoch has the same order",
-    "starved": "slow loading without workers: all ranks wait for data",
+    "starved": "slow loading with too few workers: all ranks wait for data",
     "straggler": "one rank has longer batches than the others",
     "preempted": "other processes take the CPU of one rank",
     "stalls": "one rank stops for 1.5 s every 40 steps",
@@ -93,7 +89,13 @@ ROUTINE = ("rank_started", "rank_exited")
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch the demo; then watch it on a terminal, or print progress until it ends."""
     plan = launch.prepare(request_of(arguments), os.environ)
-    return _start(plan, detach, watch, _report_until_ended)
+    return _start(plan, detach, watch, _report_progress)
+
+
+def _report_progress(view: JobView) -> int:
+    from ddptop.commands import status_watch
+
+    return status_watch.run(view.job, False, PROGRESS_EVERY_S)
 
 
 def _start(plan: LaunchPlan, detach: bool, watch: bool, report: Callable[[JobView], int]) -> int:
@@ -220,28 +222,3 @@ def _events_after(view: JobView, seq: int) -> list[Event]:
     except DamagedFileError:
         return []
     return [event for event in events if event.seq > seq]
-
-
-def _report_until_ended(view: JobView) -> int:
-    last = None
-    while view.is_live:
-        line = _progress(view)
-        if line != last:
-            put(line)
-            last = line
-        time.sleep(PROGRESS_EVERY_S)
-        view = read_job(view.folder)
-    put(f"{view.job}: {view.state}")
-    if view.snapshot is not None and view.snapshot.cause is not None:
-        put(view.snapshot.cause.summary)
-    return exit_status(view)
-
-
-def _progress(view: JobView) -> str:
-    snapshot = view.snapshot
-    if snapshot is None:
-        return f"{view.job}: {view.state}"
-    losses = " ".join(f"rank {rank.rank}: {loss_text(rank)}" for rank in snapshot.ranks)
-    run = run_step.of_snapshot(snapshot)
-    step = "no steps yet" if run is None else f"step {step_text(run, None)}"
-    return f"{view.job}: {view.state}, {step}, loss {losses}, ETA {duration(snapshot.eta_s)}"

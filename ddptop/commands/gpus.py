@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ddptop.job.figures.devices import FIGURES, DeviceFigure, Plain, number
+from ddptop.job.figures.devices import FIGURES, DeviceFigure
 from ddptop.output import table
 from ddptop.style import clip
-from ddptop_runner.base.units import NOT_AVAILABLE, ranks, size
+from ddptop_runner.base.units import NOT_AVAILABLE, percent, ranks, size
 from ddptop_runner.devices import codes
 from ddptop_runner.devices.report import DeviceReport, ForkedReading
 from ddptop_runner.model.snapshot import SCHEMA, GpuSample
@@ -85,12 +85,10 @@ def with_xids(report: DeviceReport, views: Iterable[JobView]) -> DeviceReport:
     return msgspec.structs.replace(report, gpus=gpus)
 
 
-WIDE_COLUMNS = 112
+WIDE_COLUMNS = 120
 """Terminals at least this wide show every column."""
 _LONGEST_COMMAND = 60
 _PIDS_NAMED = 6
-
-_Column = tuple[Plain, DeviceFigure]
 
 
 def tables(gpus: Sequence[GpuSample], cells: int | None = None) -> str:
@@ -102,11 +100,11 @@ def tables(gpus: Sequence[GpuSample], cells: int | None = None) -> str:
     """
     columns = _columns(cells)
     rows = [
-        (name, *(column.text(gpu) for column, _ in columns))
+        (name, *(one.text(gpu) for one in columns))
         for name, gpu in zip(_names(gpus), gpus, strict=True)
     ]
-    right = [place for place, (column, _) in enumerate(columns, 1) if column.align == ">"]
-    parts = [table(("GPU", *(column.header for column, _ in columns)), rows, right)]
+    headers = ("GPU", *(one.header for one in columns))
+    parts = [table(headers, rows, right=range(2, len(headers)))]
     if any(gpu.processes for gpu in gpus):
         parts.append(_processes(gpus))
     return "\n\n".join(parts)
@@ -116,14 +114,13 @@ def notes(report: DeviceReport, cells: int | None = None) -> list[str]:
     """Return what is wrong with the devices, and why values in the tables are n/a."""
     names = _names(report.gpus)
     found = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, _columns(cells))]
-    found += _process_notes(report.gpus, names)
+    found += _pid_notes(report.gpus)
     return [*found, report.note] if report.note else found
 
 
-def _columns(cells: int | None) -> list[_Column]:
+def _columns(cells: int | None) -> list[DeviceFigure]:
     wide = cells is None or cells >= WIDE_COLUMNS
-    known = [(one.plain, one) for one in FIGURES if one.plain is not None]
-    return [(column, one) for column, one in known if wide or not column.wide]
+    return [one for one in FIGURES if one.header and (wide or not one.wide)]
 
 
 def _processes(gpus: Sequence[GpuSample]) -> str:
@@ -135,7 +132,7 @@ def _processes(gpus: Sequence[GpuSample]) -> str:
             process.user or NOT_AVAILABLE,
             process.job or "-",
             "-" if process.rank is None else str(process.rank),
-            number(process.sm_util_percent, "%"),
+            percent(process.sm_util_percent),
             size(process.mem_used_bytes),
             clip(process.command or NOT_AVAILABLE, _LONGEST_COMMAND),
         )
@@ -191,48 +188,38 @@ def _remarks(gpu: GpuSample) -> Iterable[str]:
 
 
 def _unknowns(
-    gpus: Sequence[GpuSample], names: Sequence[str], columns: Sequence[_Column]
+    gpus: Sequence[GpuSample], names: Sequence[str], columns: Sequence[DeviceFigure]
 ) -> list[str]:
     """Return why cells are n/a: one line per reason, with its columns and devices."""
-    where: dict[tuple[str, str], list[str]] = {}
-    for name, gpu in zip(names, gpus, strict=True):
-        if gpu.lost:
-            continue
-        for column, one in columns:
-            for why in dict.fromkeys(gpu.unknown.get(field) for field in one.fields):
-                if why is not None:
-                    where.setdefault((why, column.header), []).append(name)
-    lines: dict[tuple[str, str], list[str]] = {}
-    for (why, header), devices in where.items():
-        lines.setdefault((why, _listed(devices)), []).append(header)
-    return [
-        f"n/a on GPU {devices}: {', '.join(headers)} ({why})"
-        for (why, devices), headers in lines.items()
-    ]
-
-
-def _process_notes(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
-    """Return why processes, their shares, or their owners are unknown."""
+    fields = [(field, one.header) for one in columns for field in one.fields]
+    fields += [("processes.sm_util_percent", "SM"), ("processes.mem_used_bytes", "process MEMORY")]
     where: dict[str, list[str]] = {}
     for name, gpu in zip(names, gpus, strict=True):
         if gpu.lost:
             continue
+        reasons: dict[str, list[str]] = {}
+        for field, header in fields:
+            if (why := gpu.unknown.get(field)) is not None:
+                reasons.setdefault(why, []).append(header)
         if gpu.processes is None:
-            none = gpu.unknown.get("processes", "not reported by the driver")
-            where.setdefault(f"processes: n/a ({none})", []).append(name)
-        for name_of_field, header in (("sm_util_percent", "SM"), ("mem_used_bytes", "MEMORY")):
-            why = gpu.unknown.get(f"processes.{name_of_field}")
-            if why is not None:
-                where.setdefault(f"per-process {header}: n/a ({why})", []).append(name)
-    lines = [f"{what} on GPU {_listed(devices)}" for what, devices in where.items()]
-    pids: dict[str, list[str]] = {}
+            why = gpu.unknown.get("processes", "not reported by the driver")
+            reasons.setdefault(why, []).append("processes")
+        for why, headers in reasons.items():
+            where.setdefault(f"{', '.join(dict.fromkeys(headers))} ({why})", []).append(name)
+    return [f"n/a on GPU {_listed(devices)}: {what}" for what, devices in where.items()]
+
+
+def _pid_notes(gpus: Sequence[GpuSample]) -> list[str]:
+    """Return why owners of processes are unknown."""
+    pids: dict[str, dict[str, None]] = {}
     for gpu in gpus:
         for process in gpu.processes or ():
-            if process.note and str(process.pid) not in pids.setdefault(process.note, []):
-                pids[process.note].append(str(process.pid))
+            if process.note:
+                pids.setdefault(process.note, {})[str(process.pid)] = None
+    lines = []
     for note, known in pids.items():
         more = f" and {len(known) - _PIDS_NAMED} more" if len(known) > _PIDS_NAMED else ""
-        lines.append(f"pid {', '.join(known[:_PIDS_NAMED])}{more}: {note}")
+        lines.append(f"pid {', '.join([*known][:_PIDS_NAMED])}{more}: {note}")
     return lines
 
 

@@ -32,21 +32,6 @@ if TYPE_CHECKING:
     from ddptop_runner.launch.device_check import Findings
     from ddptop_runner.launch.readiness import Judged
 
-RANK_VARIABLES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_*",
-    "DDPTOP_*",
-)
-"""Variables of every rank, as under torchrun; listed by `--dry-run`."""
-
-COMMAND_VARIABLES = ("PYTHONUNBUFFERED", "DDPTOP_*")
-"""Variables of a command; none of torch elastic's, which would mislead another launcher."""
-
 
 @dataclass(frozen=True)
 class Target:
@@ -139,6 +124,13 @@ def size_bytes(text: str | None) -> int | None:
     return size
 
 
+_AS_GIVEN = (
+    *("gpus", "force", "wait_gpus", "nproc", "name", "max_restarts", "on_nan", "allow_shrink"),
+    *("cwd", "python", "pty"),
+)
+"""Options that the request takes as they are."""
+
+
 def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchRequest:
     """Build the request from the command line.
 
@@ -152,24 +144,14 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         kind=target.kind,
         target=target.name,
         args=target.args,
-        gpus=options["gpus"],
-        force=options["force"],
-        wait_gpus=options["wait_gpus"],
+        **{name: options[name] for name in _AS_GIVEN},
         is_dry=options["dry_run"],
-        nproc=options["nproc"],
-        name=options["name"],
-        max_restarts=options["max_restarts"],
         hang_timeout_s=hang_timeout_s,
         hang_auto=hang_auto,
-        on_nan=options["on_nan"],
-        allow_shrink=options["allow_shrink"],
         zygote=not options["no_zygote"],
         log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),
-        cwd=options["cwd"],
-        python=options["python"],
         probe=not options["no_probe"],
-        pty=options["pty"],
         hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
         nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),
         check=bool(options.get("check")),
@@ -314,15 +296,12 @@ def describe(plan: LaunchPlan) -> str:
     if spec.backing == "tmux":
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
     probe = "on" if spec.probe else "off; steps and losses come only from the output"
-    probe_variables = ", PYTHONPATH (probe directory first)" if spec.probe else ""
     if spec.is_command:
         who = "the command" if spec.launcher in (None, "python") else spec.launcher
         how = f"set by {who}"
         program = [f"program:       {spec.python}"]
-        variables = f"each process:  {', '.join(COMMAND_VARIABLES)}{probe_variables}"
     else:
         how, program = str(spec.nproc), []
-        variables = f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}"
     if placement is not None:
         from ddptop_runner.jobs.launch_hosts import in_words, node_in_words
 
@@ -330,11 +309,9 @@ def describe(plan: LaunchPlan) -> str:
         where += [f"node:          {node_in_words(node)}" for node in placement.nodes]
         variables_set = sorted({*spec.env_overrides, "DDPTOP_JOB_ID"})
         inherited = sorted(set(plan.job_env) - set(variables_set))
-        store = "one per attempt, on the first machine, at the address above"
     else:
         where = [f"devices:       {devices}"]
         variables_set, inherited = sorted(plan.job_env), spec.env_names
-        store = "one per attempt, on 127.0.0.1 only"
     lines = [
         f"job:           {spec.job}",
         *where,
@@ -343,7 +320,6 @@ def describe(plan: LaunchPlan) -> str:
         *program,
         f"cwd:           {spec.cwd}",
         f"sets:          {', '.join(variables_set)}",
-        variables,
         f"inherits:      {', '.join(inherited)}",
         f"restarts:      up to {spec.max_restarts} without progress; "
         "failures that would recur are not retried",
@@ -356,8 +332,6 @@ def describe(plan: LaunchPlan) -> str:
     ]
     if spec.is_command:
         lines.append(f"output:        {'a pseudo-terminal' if spec.pty else 'its log'}")
-    else:
-        lines.append(f"store:         {store}")
     if spec.log_limit_bytes is not None:
         limit = spec.log_limit_bytes
         lines.append(f"log limit:     {limit} bytes per rank; the start of longer logs is dropped")

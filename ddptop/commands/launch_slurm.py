@@ -27,13 +27,7 @@ from ddptop_runner.jobs.slurm_holder import (
 )
 from ddptop_runner.jobs.slurm_queue import forget_queue, read_queue
 from ddptop_runner.launch.request import LaunchRequest
-from ddptop_runner.launch.slurm import (
-    Allocation,
-    Batch,
-    allocation,
-    batch_script,
-    check_sbatch,
-)
+from ddptop_runner.launch.slurm import Allocation, Batch, allocation, batch_script, check_sbatch
 
 LEFT_OUT = {"--slurm": 0, "--dry-run": 0, "-d": 0, "--detach": 0, "--name": 1, "--python": 1}
 """Options that the batch step does not get as typed, and how many values follow each."""

@@ -1,7 +1,7 @@
 """`ddptop logs`: the end of the ranks' logs, optionally followed.
 
-A terminal gets sanitized lines, so that no log can clear the screen. A pipe or file gets the
-original bytes, but of a line that was drawn over, such as a progress bar, only its last state.
+Lines are printed without control sequences, and of one that was drawn over, such as a progress bar,
+only its last state. The original bytes are in the log files.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from typing import Literal
 from ddptop.output import info
 from ddptop.style import clip
 from ddptop_runner.base import units
-from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
+from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.model.spec import JobSpec, read_spec
+from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import logs
-from ddptop_runner.store.logs import ByteFollower, LogChunk, LogFollower
-
-MAX_RAW_LINE_BYTES = 1 << 20
-"""A longer line is split if other ranks' lines come in between."""
+from ddptop_runner.store.logs import LogFollower
 
 
 def run(
     folder: RunFolder,
+    spec: JobSpec,
     rank: int | Literal["all"] | None,
     follow: bool,
     lines: int,
@@ -42,6 +40,7 @@ def run(
 
     Args:
         folder: the job's folder.
+        spec: how it was launched.
         rank: one rank, or all, with the rank before each line; None is rank 0, or for a command its
             whole output, like `model.LAUNCHER`.
         follow: continue until the job ends, through later attempts unless one was chosen.
@@ -53,8 +52,7 @@ def run(
         UsageError: there is no such rank or attempt.
         DdptopError: there is no log yet, and `follow` is off.
     """
-    spec = _spec(folder)
-    if _is_command(folder, spec):
+    if spec.is_command:
         if isinstance(rank, int) and rank != LAUNCHER:
             _report_source(folder, rank)
         rank = LAUNCHER
@@ -63,9 +61,9 @@ def run(
     elif rank is None:
         rank = 0
     live = not is_over()
-    if spec is not None and spec.placement is not None and live:
+    if spec.placement is not None and live:
         _fetch(folder, attempt, None if rank == "all" else [rank], keep=follow)
-    elif spec is not None and spec.placement is not None and isinstance(rank, int):
+    elif spec.placement is not None and isinstance(rank, int):
         _report_unfetched(folder, attempt, rank)
     _check(folder, spec, rank, attempt, live=live, wait=follow and live)
     existing = logs.attempts(folder)
@@ -77,12 +75,9 @@ def run(
         parts = [[one] for one in (logs.ranks(folder, chosen) if only is None else only)]
         stay = chosen
     for part in parts:
-        arguments = (folder, part, stay, is_over if follow else lambda: True, lines)
-        if sys.stdout.isatty():
-            follower = LogFollower(*arguments, whole=not follow)
-            _follow_lines(follower, rank == "all", live=follow)
-        else:
-            _follow_bytes(ByteFollower(*arguments), rank == "all")
+        over = is_over if follow else lambda: True
+        follower = LogFollower(folder, part, stay, over, lines, whole=not follow)
+        _print_lines(follower, rank == "all", live=follow)
     if not follow and attempt is None and chosen > existing[0]:
         earlier = _listed(existing[:-1])
         info(f"ddptop: showing attempt {chosen}; --attempt N shows an earlier one ({earlier})")
@@ -129,7 +124,7 @@ def _report_unfetched(folder: RunFolder, attempt: int | None, rank: int) -> None
 
 def _check(
     folder: RunFolder,
-    spec: JobSpec | None,
+    spec: JobSpec,
     rank: int | Literal["all"],
     attempt: int | None,
     *,
@@ -145,7 +140,7 @@ def _check(
         )
     shown = attempt if attempt is not None else existing[-1] if existing else 0
     there = logs.ranks(folder, shown)
-    expected = there if spec is None else sorted({*there, *range(spec.nproc)})
+    expected = sorted({*there, *range(spec.nproc)})
     if rank not in ("all", LAUNCHER) and expected and rank not in expected:
         raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(expected)}")
     if wait or (there if rank == "all" else rank in there):
@@ -155,19 +150,6 @@ def _check(
         raise DdptopError(f"{folder.job} has no log{which}{' yet' if live else ''}", later)
     remedy = f"ranks with one: {_listed(there)}"
     raise DdptopError(f"rank {rank} of {folder.job} has no log for attempt {shown}", remedy)
-
-
-def _spec(folder: RunFolder) -> JobSpec | None:
-    try:
-        return read_spec(folder)
-    except DamagedFileError:
-        return None
-
-
-def _is_command(folder: RunFolder, spec: JobSpec | None) -> bool:
-    if spec is not None:
-        return spec.is_command
-    return any(LAUNCHER in logs.ranks(folder, attempt) for attempt in logs.attempts(folder))
 
 
 def _report_source(folder: RunFolder, rank: int) -> None:
@@ -191,86 +173,17 @@ def _listed(numbers: list[int]) -> str:
     return units.ranks(numbers).replace(",", ", ")
 
 
-def _put(text: str) -> None:
-    """Write text to stdout; replaces characters that its encoding lacks."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-
-
-class _RawLines:
-    """Splits the bytes of ranks into lines.
-
-    Args:
-        with_rank: put the rank before each line.
-    """
-
-    def __init__(self, *, with_rank: bool) -> None:
-        self._with_rank = with_rank
-        self._open: dict[int, bytes] = {}
-
-    def take(self, rank: int, data: bytes) -> bytes:
-        """Add bytes; returns the lines that are complete now."""
-        *ended, rest = (self._open.pop(rank, b"") + data).split(b"\n")
-        rest = _last_state(rest)
-        before = logs.prefix(rank).encode() if self._with_rank else b""
-        found = b"".join(b"%b%b\n" % (before, _last_state(line)) for line in ended)
-        if len(rest) > MAX_RAW_LINE_BYTES:
-            found += before + rest + b"\n" * self._with_rank
-        elif rest:
-            self._open[rank] = rest
-        return found
-
-    def rest(self) -> bytes:
-        """The remaining incomplete lines."""
-        if self._with_rank:
-            return b"".join(self.take(rank, b"\n") for rank in sorted(self._open))
-        open_, self._open = self._open, {}
-        return b"".join(open_.values())
-
-
-def _last_state(line: bytes) -> bytes:
-    """What is left of a line after its carriage returns; one at its end may belong to the end."""
-    drawn = line.rstrip(b"\r")
-    return drawn.rpartition(b"\r")[2] + b"\r" * (drawn != line)
-
-
-def _follow_bytes(follower: ByteFollower, with_rank: bool) -> None:
-    raw = _RawLines(with_rank=with_rank)
-
-    def write(chunk: LogChunk) -> None:
-        if chunk.rank is None:
-            sys.stdout.buffer.write(raw.rest())
-            sys.stdout.buffer.flush()
-            info(f"ddptop: attempt {chunk.attempt}")
-        else:
-            sys.stdout.buffer.write(raw.take(chunk.rank, chunk.data))
-
-    with closing(follower):
-        for chunks in follower.batches():
-            for chunk in chunks:
-                write(chunk)
-            sys.stdout.buffer.flush()
-            _check_reader()
-        sys.stdout.buffer.write(raw.rest())
-        sys.stdout.buffer.flush()
-
-
-def _follow_lines(follower: LogFollower, with_rank: bool, live: bool) -> None:
-    """Print new lines; with `live`, also the incomplete line that a rank is writing."""
-    shown = ""
+def _print_lines(follower: LogFollower, with_rank: bool, live: bool) -> None:
+    """Print new lines; with `live`, on a terminal, also the one being written."""
+    shown, draws = "", live and not with_rank and sys.stdout.isatty()
     with closing(follower.batches()) as batches:
         for lines in batches:
-            partial = (
-                "" if with_rank or not live else _fitting(" ".join(follower.partial().values()))
-            )
+            partial = _fitting(" ".join(follower.partial().values())) if draws else ""
             if lines or partial != shown:
-                if shown:
-                    _put("\r\x1b[K")
-                for line in lines:
-                    _put(f"{line.prefixed() if with_rank else line.text}\n")
-                _put(partial)
-                shown = partial
+                texts = [f"{line.prefixed() if with_rank else line.text}\n" for line in lines]
+                sys.stdout.write("".join(["\r\x1b[K" if shown else "", *texts, partial]))
                 sys.stdout.flush()
+                shown = partial
             _check_reader()
 
 

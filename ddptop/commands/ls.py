@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from ddptop.commands.unguarded import guard
-from ddptop.output import columns, count, info, put_clipped, put_json, table
+from ddptop.output import columns, info, put_clipped, put_json, table
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.units import NOT_AVAILABLE, duration, local_time
 from ddptop_runner.job.registry import is_recent, led_elsewhere, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
 from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
-from ddptop_runner.launch.slurm import SlurmJob
 
 
 def run(show_all: bool, as_json: bool) -> int:
@@ -35,51 +31,21 @@ def run(show_all: bool, as_json: bool) -> int:
         guard(views)
         return 0
     if views:
-        from ddptop.job.figures.jobs import Subject, plain_table  # not needed for JSON
-        from ddptop.job.progress import progress_of
+        from ddptop.job.figures.jobs import Subject, job_table  # not needed for JSON
         from ddptop.job.record import own_job
         from ddptop.job.status import attention
 
         now, jobs = utc_now(), [own_job(view) for view in views]
-        rows = [Subject(attention(job, now), now, progress_of(job)) for job in jobs]
-        put_clipped(table(*plain_table(rows, "ls", columns())))
-    if waiting := _waiting(slurm or []):
-        put_clipped(("\n" if views else "") + waiting)
+        rows = [Subject(attention(job, now), now) for job in jobs]
+        put_clipped(table(*job_table(rows, "ls", columns())))
+    if slurm:
+        from ddptop.job.status import brief, others
+
+        lines = [f"Slurm {brief(one, utc_now())}" for one in others(slurm)]
+        put_clipped("\n".join(["", *lines] if views and lines else lines))
     elif not views:
         info("no jobs yet; start one with ddptop launch train.py")
     if queue is not None and queue.note is not None:
         info(f"ddptop: {queue.note}")
     guard(views)
     return 0
-
-
-def _waiting(slurm: Sequence[SlurmJob]) -> str:
-    """The Slurm jobs that no row shows, as a table; empty if there are none."""
-    if not slurm:
-        return ""
-    from ddptop.job.status import others
-
-    waiting = others(slurm)
-    return queue_table(waiting) if waiting else ""
-
-
-HEADERS = ("SLURM", "NAME", "STATE", "NODES", "PARTITION", "STARTS", "TIME LEFT", "REASON")
-
-
-def queue_table(queue: Sequence[SlurmJob]) -> str:
-    """One row per Slurm job."""
-    return table(HEADERS, [_cells(one) for one in queue], right=(3, 6))
-
-
-def _cells(one: SlurmJob) -> list[str]:
-    starts = one.started_at or one.start_estimate
-    return [
-        one.id,
-        one.name,
-        one.state.lower(),
-        count(one.nodes),
-        one.partition or NOT_AVAILABLE,
-        local_time(starts),
-        duration(one.time_left_s),
-        one.reason or "-",
-    ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from typing import Any
 
 from ddptop.commands import watch
+from ddptop.output import is_terminal
 from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, resolve
 
@@ -71,20 +73,12 @@ def span_of(view: JobView) -> tuple[float, float]:
     span = MomentReader(view.folder, view.spec).span()
     if span is None:
         raise DdptopError(
-            f"{view.job} has no history",
-            f"run ddptop logs {view.job} to show its output",
+            f"{view.job} has no history", f"run ddptop logs {view.job} to show its output"
         )
     return span
 
 
-def run(
-    job: str,
-    at: str | None,
-    *,
-    readonly: bool,
-    terminal: bool,
-    ascii_only: bool | None = None,
-) -> int:
+def run(job: str, at: str | None, **screen: Any) -> int:
     """Show a job as it was, until the user quits.
 
     Raises:
@@ -95,9 +89,7 @@ def run(
     try:
         view = watch.find(job)
     except NoSuchJobError:
-        view = resolve(
-            job
-        )  # its error mentions only ddptop's own jobs, as no others can be replayed
+        view = resolve(job)  # its error names only ddptop's own jobs: no others can be replayed
     if not isinstance(view, JobView):
         raise DdptopError(
             f"{view.name} has no history: ddptop did not start it",
@@ -105,7 +97,7 @@ def run(
         )
     span = span_of(view)
     moment_s = None if at is None else moment(at, *span)
-    if not terminal:
+    if not is_terminal():
         raise UsageError(
             "replay needs a terminal", f"use ddptop events {view.job} --json in scripts"
         )
@@ -113,4 +105,4 @@ def run(
     from ddptop.tui.messages import ScreenWanted
 
     wanted = ScreenWanted("replay", view.job, moment_s)
-    return attach.run(None, readonly=readonly, opening=wanted, ascii_only=ascii_only)
+    return attach.run(None, opening=wanted, **screen)

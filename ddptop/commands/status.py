@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.header import facts_of, loss_fields, progress_fields, status_fields
-from ddptop.job.figures.ranks import plain_table
+from ddptop.job.figures.ranks import rank_table
 from ddptop.job.progress import progress_of, source_words
 from ddptop.job.ranks import (
     counts_own,
@@ -82,7 +82,7 @@ def describe(job: Job) -> str:
         lines.append(f"  device metrics: {note}")
     lines += [f"  {alert.severity}: {alert.message}" for alert in snapshot.alerts]
     if snapshot.ranks:
-        headers, rows, right = plain_table(snapshot.ranks)
+        headers, rows, right = rank_table(snapshot.ranks)
         if has_several(snapshot):
             headers.append("HOST")
             for row, rank in zip(rows, snapshot.ranks, strict=True):

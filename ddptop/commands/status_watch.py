@@ -12,14 +12,12 @@ from typing import NoReturn, TextIO
 from ddptop.commands.unguarded import KeptGuarded, adopt_if_unguarded, guard
 from ddptop.draw.header import header_lines
 from ddptop.draw.panels import alert_lines
-from ddptop.job.figures import fit_columns, row_line
 from ddptop.job.figures.jobs import Subject, columns_for, job_row, without_empty
-from ddptop.job.progress import progress_of
 from ddptop.job.ranks import hosts_of_devices
 from ddptop.job.record import Job, own_job
 from ddptop.job.status import Attention, alarms, exit_status, ranked, state_of
 from ddptop.output import put_json
-from ddptop.style import Line, field, fit, join, line, plain
+from ddptop.style import Line, field, fit, fit_columns, join, line, plain, row_line
 from ddptop.terminal import DUMB
 from ddptop_runner.base import units
 from ddptop_runner.base.clock import utc_now
@@ -98,7 +96,7 @@ def list_lines(found: Sequence[Attention], cells: int, most: int | None) -> list
         return [line(NO_JOBS)]
     now = utc_now()
     room = len(found) if most is None or len(found) < most else max(1, most - 2)
-    rows = [job_row(Subject(one, now, progress_of(one.job))) for one in found[:room]]
+    rows = [job_row(Subject(one, now)) for one in found[:room]]
     states = [state_of(one.job)[0] for one in found]
     columns = columns_for(cells, [one.job.name for one in found], states)
     layout = fit_columns(without_empty(columns, rows), cells)

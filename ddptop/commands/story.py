@@ -15,7 +15,7 @@ from ddptop.job.status import loss_remark
 from ddptop.output import info, put, put_folded, put_json
 from ddptop.sources.evidence import stored_files
 from ddptop.sources.history import JobHistory
-from ddptop.sources.story import Story, StorySource
+from ddptop.sources.past import Story, read_story
 from ddptop.style import plain
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
@@ -37,11 +37,11 @@ INDENT = 2
 def run_story(job: str | None, as_json: bool) -> int:
     """Print the story as text or JSON; the first attempt comes first."""
     view = own_job(adopt_if_unguarded(find(job)))
-    source, history = StorySource(), JobHistory(view.folder.history_db)
-    story = source.read(view, history)
+    history = JobHistory(view.folder.history_db)
+    story = read_story(view, history)
     failed = next((one.number for one in story.attempts if one.ending == "failed"), None)
     if failed is not None:
-        story = source.read(view, history, failed)
+        story = read_story(view, history, failed)
     if story.trouble is not None:
         info(f"ddptop: {story.trouble}")
     status = 1 if story.trouble is not None and not story.attempts else 0

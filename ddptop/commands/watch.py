@@ -6,7 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+from typing import Any
 
+from ddptop.commands import attach
+from ddptop.output import is_terminal
 from ddptop_runner.base import programs
 from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError
 from ddptop_runner.base.start import own_command
@@ -48,7 +51,7 @@ def _own(target: str) -> JobView | None:
     return named if named.job == target or not target.isdigit() else None
 
 
-def run(target: str, *, readonly: bool, terminal: bool, ascii_only: bool | None = None) -> int:
+def run(target: str, **screen: Any) -> int:
     """Show the job until the user quits; return the exit status.
 
     Raises:
@@ -56,19 +59,17 @@ def run(target: str, *, readonly: bool, terminal: bool, ascii_only: bool | None 
         UsageError: several jobs match, or there is no terminal.
     """
     found = find(target)
-    if not terminal:
+    if not is_terminal():
         raise UsageError("watch needs a terminal", "use ddptop ps in scripts")
-    from ddptop.commands import attach
-
     if isinstance(found, JobView):
-        return attach.run(found.job, readonly=readonly, ascii_only=ascii_only)
-    return attach.run(None, watched=found, readonly=readonly, ascii_only=ascii_only)
+        return attach.run(found.job, **screen)
+    return attach.run(None, watched=found, **screen)
 
 
 _TARGET = re.compile(r"slurm:([0-9]{1,10})(?:@([A-Za-z0-9_.-]+))?")
 
 
-def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal: bool) -> int:
+def run_there(target: str, **screen: Any) -> int:
     """Show that node until the user quits; return the exit status.
 
     Raises:
@@ -85,11 +86,9 @@ def run_there(target: str, *, readonly: bool, ascii_only: bool | None, terminal:
     node = found[2] or nodes[0]
     if node not in nodes:
         raise UsageError(f"Slurm job {found[1]} does not run on {node}", f"it runs on {nodes[0]}")
-    if not terminal:
+    if not is_terminal():
         raise UsageError("watch needs a terminal", "use ddptop ls in scripts")
-    words = ["--readonly"] if readonly else []
-    words += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
-    argv = link_argv(found[1], node, own_command("ddptop", *words))
+    argv = link_argv(found[1], node, own_command("ddptop", *attach.words_of(**screen)))
     argv.insert(1, "--pty")
     done = programs.run(argv, None, env=step_environment(os.environ), is_interactive=True)
     problem = step_problem(done.stderr)

@@ -81,11 +81,16 @@ def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> 
     loss_of = nn.functional.mse_loss
     if kind == "constant-loss":  # one class, so there is nothing to learn
         targets, loss_of = torch.zeros(SAMPLES, dtype=torch.long), nn.functional.cross_entropy
-    data = Data(inputs, targets, load_s=0.002 if kind == "starved" else 0.0)
+    data = Data(inputs, targets, load_s=0.008 if kind == "starved" else 0.0)
     sampler = None if kind == "same-batches" else DistributedSampler(data)
     collate = longer if kind == "straggler" and is_sick else None
     loader = DataLoader(
-        data, BATCH_SIZE, shuffle=sampler is None, sampler=sampler, collate_fn=collate
+        data,
+        BATCH_SIZE,
+        shuffle=sampler is None,
+        sampler=sampler,
+        collate_fn=collate,
+        num_workers=2 if kind == "starved" else 0,
     )
     model = DistributedDataParallel(
         nn.Linear(FEATURES, 1).to(device), find_unused_parameters=kind == "unused-parameters"

@@ -204,7 +204,9 @@ def _scalar(name: str) -> _Figure:
 
 
 def _steps(run: Run, now: dt.datetime) -> str:
-    return step_text(run.step, progress_of(run.view), run.view.is_live)
+    return step_text(
+        run_step.of_snapshot(run.view.snapshot), progress_of(run.view), run.view.is_live
+    )
 
 
 def _elapsed(run: Run, now: dt.datetime) -> str:
@@ -220,8 +222,8 @@ _FIGURES: tuple[_Figure, ...] = (
     ("steps", _steps, True),
     ("state", lambda run, _: job_state(run.view.state), False),
     ("elapsed", _elapsed, True),
-    ("restarts", lambda run, _: units.count(run.restarts), False),
-    ("ranks", lambda run, _: units.count(run.ranks), False),
+    ("restarts", lambda run, _: units.count(run.view.snapshot.attempt), False),
+    ("ranks", lambda run, _: units.count(run.view.snapshot.world_size), False),
     ("devices", lambda run, _: run.devices, False),
     ("started", lambda run, _: f"{run.view.created_at.astimezone():%b %d %H:%M:%S}", True),
 )

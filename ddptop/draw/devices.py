@@ -7,11 +7,25 @@ from collections.abc import Mapping, Sequence
 
 from ddptop.charts.braille import spark
 from ddptop.draw.panels import short_name
-from ddptop.job.figures import Cell, Column, Row
 from ddptop.job.figures.devices import FIELD_NAMES, FIGURES, known
 from ddptop.job.help import slowed_by
 from ddptop.job.series import DeviceHistory
-from ddptop.style import Line, blocks, clip, field, fill, fit, join, line, rule, width, wrap
+from ddptop.style import (
+    Cell,
+    Column,
+    Line,
+    Row,
+    blocks,
+    clip,
+    field,
+    fill,
+    fit,
+    join,
+    line,
+    rule,
+    width,
+    wrap,
+)
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES, unknown_holder

@@ -28,7 +28,7 @@ UNKNOWN: Span = ("·", "faint")
 
 _BEHIND_BY = ("band", "median", "busy", "warn", "bad")
 
-Apart = Mapping[int, RankDeviation]
+Deviations = Mapping[int, RankDeviation]
 
 
 _BEHIND = Map(
@@ -51,7 +51,7 @@ def name_of(key: str) -> str:
     return "state" if key == STATE else _BY_KEY[key].name
 
 
-def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float | None]:
+def values_of(key: str, ranks: Sequence[RankSample], apart: Deviations) -> list[float | None]:
     """Each rank's figure, in order; None if unknown."""
     if key == "step":
         first = max((rank.step for rank in ranks if rank.step is not None), default=0)
@@ -60,7 +60,7 @@ def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float
     return [read(rank, apart.get(rank.rank, NOTHING)) for rank in ranks]
 
 
-def known_figures(ranks: Sequence[RankSample], apart: Apart) -> list[str]:
+def known_figures(ranks: Sequence[RankSample], apart: Deviations) -> list[str]:
     """The figures known for any rank, in the order in which a key cycles through them."""
     return [
         key
@@ -69,7 +69,7 @@ def known_figures(ranks: Sequence[RankSample], apart: Apart) -> list[str]:
     ]
 
 
-def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
+def map_cells(key: str, ranks: Sequence[RankSample], apart: Deviations) -> list[Span]:
     """A glyph and a style for each rank."""
     if key == STATE:
         return [_state_cell(rank) for rank in ranks]
@@ -118,7 +118,7 @@ Worst = tuple[int, Span]
 """A rank that needs attention, and why."""
 
 
-def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) -> list[Worst]:
+def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Deviations, most: int) -> list[Worst]:
     """The ranks farthest from the median in a figure, worst first; for states, unhealthy ranks."""
     if key == STATE:
         failing = [rank for rank in ranks if rank.state not in CALM]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.charts.braille import bridged, cells_of, limits, spark
+from ddptop.charts.braille import bridged, by_cell, limits, spark
 from ddptop.draw.devices import device_trouble
 from ddptop.draw.panels import short_name
 from ddptop.job.figures.devices import heat
@@ -290,7 +290,7 @@ def _loss(
     room, points = _room(cells), others.losses.get(rank.rank)
     curve: Line = ()
     if room and points is not None:
-        values = cells_of(points, others.since, others.until, 2 * room)
+        values = by_cell(points, others.since, others.until, 2 * room)
         low, high = limits(others.losses, from_zero=False)
         curve = line(" ", (spark(bridged(values, max(4, room // 15)), low, high), "median"))
     return _row("loss", text, _deviation(apart, "loss"), curve, cells, loss_style(rank) or "strong")

@@ -7,7 +7,7 @@ import datetime as dt
 import msgspec
 
 from ddptop.charts.axis import time_step_s
-from ddptop.job.attempts import GLYPHS, MEANINGS, Course, Mark, neighbor
+from ddptop.job.attempts import MARKS, Course, Mark, neighbor
 from ddptop.job.help import about
 from ddptop.style import Line, Span, fill, fit, line, rule, spread, width
 from ddptop_runner.base.units import duration, plural
@@ -50,7 +50,7 @@ def legend(course: Course) -> Line:
     """The letters on this timeline."""
     kinds = {mark.kind for mark in course.marks}
     spans: list[Span] = []
-    for kind, (letter, style) in GLYPHS.items():
+    for kind, (letter, style, _) in MARKS.items():
         if kind not in kinds:
             continue
         if spans:
@@ -83,7 +83,7 @@ def bar_line(course: Course, position: Position, cells: int) -> Line:
     for x in range(inside):
         begin = course.first + (x - 0.5) * per_cell
         if (mark := drawn.get(x)) is not None:
-            text, style = mark.letter[-1], GLYPHS[mark.kind][1]
+            text, style = mark.letter[-1], MARKS[mark.kind][1]
         elif course.is_recorded(begin, begin + per_cell):
             text, style = ("━", "busy") if x <= here else ("─", "dim")
         else:
@@ -99,7 +99,7 @@ def bar_line(course: Course, position: Position, cells: int) -> Line:
 
 def _drawn(course: Course, inside: int) -> dict[int, Mark]:
     """Marks by cell; if several share a cell, the most important one."""
-    order = list(GLYPHS)
+    order = list(MARKS)
     found: dict[int, Mark] = {}
     for mark in course.marks:
         x = column(course, mark.at, inside)
@@ -137,7 +137,7 @@ def next_line(course: Course, position: Position) -> Line:
     name = f"attempt {following.letter}" if following.kind == "attempt" else following.kind
     return line(
         ("next: ", "dim"),
-        (name, GLYPHS[following.kind][1]),
+        (name, MARKS[following.kind][1]),
         (f" in {duration(following.at - position.at)} ", "dim"),
     )
 
@@ -189,9 +189,7 @@ def moment_label(course: Course, at: float) -> str:
 
 def explain_timeline(course: Course | None) -> list[tuple[str, str]]:
     """Explain the letters, and how much is recorded."""
-    letters = "; ".join(
-        f"{letter or '0 1 2'}: {MEANINGS[kind]}" for kind, (letter, _) in GLYPHS.items()
-    )
+    letters = "; ".join(f"{letter or '0 1 2'}: {meaning}" for letter, _, meaning in MARKS.values())
     found = [("timeline", f"{letters}."), *about("timeline")]
     if course is not None:
         marks = plural(len(course.marks), "mark")

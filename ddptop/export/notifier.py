@@ -140,10 +140,10 @@ class Notifier:
         job = own_job(read_job(self._folder))
         from ddptop.export import message  # these load Textual, which only messages need
         from ddptop.sources.history import JobHistory
-        from ddptop.sources.story import StorySource
+        from ddptop.sources.past import read_story
 
         history = JobHistory(self._folder.history_db)
-        attempts = StorySource().read(job, history).attempts
+        attempts = read_story(job, history).attempts
         losses: list[float | None] = []
         with contextlib.suppress(DdptopError):
             until = notices[-1].at.timestamp()

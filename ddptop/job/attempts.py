@@ -93,11 +93,7 @@ def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:
 
 
 def attempts_of(
-    events: Sequence[Event],
-    state: JobState,
-    ended_at: dt.datetime | None,
-    causes: Mapping[int, Cause],
-    steps: Mapping[int, int],
+    events: Sequence[Event], state: JobState, ended_at: dt.datetime | None, steps: Mapping[int, int]
 ) -> tuple[Attempt, ...]:
     """The attempts that the events describe, latest first.
 
@@ -105,7 +101,6 @@ def attempts_of(
         events: in order.
         state: the job's state, verified.
         ended_at: when the job ended.
-        causes: recorded causes of failures, by attempt.
         steps: steps of the slowest rank, by attempt.
     """
     grouped = by_attempt(events)
@@ -114,36 +109,29 @@ def attempts_of(
         _attempt(
             number,
             grouped[number],
-            _Job(state, ended_at) if number == last else None,
-            causes.get(number),
+            (state, ended_at) if number == last else None,
             steps.get(number),
         )
         for number in sorted(grouped, reverse=True)
     )
 
 
-class _Job(msgspec.Struct, frozen=True):
-    """The job, for its last attempt."""
-
-    state: JobState
-    ended_at: dt.datetime | None
+_JobEnd = tuple[JobState, "dt.datetime | None"]
+"""The job's state, and when it ended; for its last attempt."""
 
 
-def _attempt(
-    number: int, events: list[Event], job: _Job | None, cause: Cause | None, steps: int | None
-) -> Attempt:
+def _attempt(number: int, events: list[Event], job: _JobEnd | None, steps: int | None) -> Attempt:
     started = _last(events, "attempt_started") or _last(events, "launched", "queued")
     failure = _last(events, *FAILURES)
     ending, ended_at = _ending(events, failure, job)
-    if ending == "failed" and cause is None:
-        cause = None if (row := failure or _last(events, "failed")) is None else ev.cause_in(row)
+    row = failure or _last(events, "failed")
     first = events[0].ts if events else None
     return Attempt(
         number=number,
         started_at=started.ts if started is not None else first,
         ended_at=ended_at,
         ending=ending,
-        cause=cause if ending == "failed" else None,
+        cause=ev.cause_in(row) if ending == "failed" and row is not None else None,
         steps=steps,
         aftermath=_aftermath(events, failure),
         events=tuple(events),
@@ -160,25 +148,26 @@ _OVER: dict[str, Ending] = {"finished": "finished", "failed": "failed", "stopped
 
 
 def _ending(
-    events: Sequence[Event], failure: Event | None, job: _Job | None
+    events: Sequence[Event], failure: Event | None, job: _JobEnd | None
 ) -> tuple[Ending, dt.datetime | None]:
     """How an attempt ended, and when; `job` is given only for the last one."""
-    over = _last(events, *_OVER) if job is None else _last(events, job.state)
+    state, job_ended_at = (None, None) if job is None else job
+    over = _last(events, *_OVER) if state is None else _last(events, state)
     if over is not None and over.type in _OVER:
         # the ranks ended when they failed; that the failure is final was recorded later
         at = failure.ts if failure is not None and over.type == "failed" else over.ts
         return _OVER[over.type], at
-    if job is not None and job.state == "lost":
-        return "lost", job.ended_at
+    if state == "lost":
+        return "lost", job_ended_at
     if failure is not None:
         return "failed", failure.ts
-    if job is not None and job.state in _OVER:
-        return _OVER[job.state], job.ended_at
+    if state in _OVER:
+        return _OVER[state], job_ended_at
     if (requeued := _last(events, "requeued")) is not None:
         return "requeued", requeued.ts
     if (restart := _last(events, "group_restart")) is not None:
         return "again", restart.ts
-    if job is not None:
+    if state is not None:
         return "lives", None
     return "unknown", events[-1].ts if events else None
 
@@ -223,25 +212,15 @@ def offsets_of(
 MarkKind = Literal["attempt", "failure", "hang", "end", "alert", "checkpoint"]
 
 
-GLYPHS: dict[MarkKind, tuple[str, str]] = {
-    "failure": ("F", "bad"),
-    "hang": ("H", "bad"),
-    "attempt": ("", "title"),
-    "end": ("E", "strong"),
-    "alert": ("!", "warn"),
-    "checkpoint": ("c", "ok"),
+MARKS: dict[MarkKind, tuple[str, str, str]] = {
+    "failure": ("F", "bad", "a failure"),
+    "hang": ("H", "bad", "a hang"),
+    "attempt": ("", "title", "the start of the attempt with that number"),
+    "end": ("E", "strong", "the job's end"),
+    "alert": ("!", "warn", "an alert"),
+    "checkpoint": ("c", "ok", "a checkpoint"),
 }
-"""Letter and style by kind, in order of precedence; an attempt shows its number."""
-
-
-MEANINGS: dict[MarkKind, str] = {
-    "attempt": "the start of the attempt with that number",
-    "failure": "a failure",
-    "hang": "a hang",
-    "end": "the job's end",
-    "alert": "an alert",
-    "checkpoint": "a checkpoint",
-}
+"""Letter, style, and meaning by kind, in order of precedence; an attempt shows its number."""
 
 
 _KINDS: dict[str, MarkKind] = {
@@ -273,7 +252,7 @@ class Mark(msgspec.Struct, frozen=True):
         """Its letter on the timeline."""
         if self.kind == "attempt":
             return str(self.attempt if self.attempt is not None else "0")
-        return GLYPHS[self.kind][0]
+        return MARKS[self.kind][0]
 
 
 class Course(msgspec.Struct, frozen=True):
@@ -309,7 +288,7 @@ def marks_of(events: Sequence[Event]) -> tuple[Mark, ...]:
 
 
 def neighbor(
-    marks: Sequence[Mark], at: float, direction: int, kinds: Sequence[MarkKind] = tuple(GLYPHS)
+    marks: Sequence[Mark], at: float, direction: int, kinds: Sequence[MarkKind] = tuple(MARKS)
 ) -> Mark | None:
     """The next (1) or previous (-1) mark of these kinds, at least a second away."""
     wanted = [mark for mark in marks if mark.kind in kinds]

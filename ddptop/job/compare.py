@@ -8,16 +8,17 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from ddptop.job.record import Job
 from ddptop.job.series import Points, by_step
 from ddptop_runner.base.median import median
-from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import RunStep
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import is_validation_loss
+from ddptop_runner.model.words import Base, is_validation_loss
+
+T = TypeVar("T", int, float)
 
 LOSS = "loss"
 WINDOW_SHARE = 0.1
@@ -31,7 +32,7 @@ NOTABLE = 0.005
 """Losses with a smaller relative difference are called the same."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class LossPoint(msgspec.Struct, frozen=True):
     """Where in a run a loss occurred."""
 
     at_s: float
@@ -76,20 +77,20 @@ class LossCurve(msgspec.Struct, frozen=True, dict=True):
         return known[-1][1] if known else None
 
     @property
-    def bad_since(self) -> Place | None:
+    def bad_since(self) -> LossPoint | None:
         """The first loss after which none was finite."""
         last_s = self.last_s
         bad = [t for t in self.points.not_finite if last_s is None or t > last_s]
-        return None if not bad else self._place(bisect.bisect_left(self.points.t, min(bad)))
+        return None if not bad else self._point(bisect.bisect_left(self.points.t, min(bad)))
 
-    def best(self) -> Place | None:
+    def best(self) -> LossPoint | None:
         """The lowest loss."""
         known = [(loss, i) for i, loss in enumerate(self.points.mean) if loss is not None]
-        return self._place(min(known)[1]) if known else None
+        return self._point(min(known)[1]) if known else None
 
-    def _place(self, i: int) -> Place:
+    def _point(self, i: int) -> LossPoint:
         step = self.points.step[i] if self.points.step else None
-        return Place(self.points.t[i], step, self.points.mean[i])
+        return LossPoint(self.points.t[i], step, self.points.mean[i])
 
     def loss_at_step(self, step: int) -> float | None:
         """The loss at a step; None if unknown."""
@@ -139,16 +140,10 @@ def _around(known: Sequence[tuple[float, float]], place: float) -> float | None:
     return before + (behind - before) * (place - left) / (right - left)
 
 
-def common_step(curves: Sequence[LossCurve]) -> int | None:
-    """The last step that all jobs reached; None if any job's steps are unknown."""
-    last = [curve.last_step for curve in curves]
-    return None if not last or None in last else min(step for step in last if step is not None)
-
-
-def common_s(curves: Sequence[LossCurve]) -> float | None:
-    """The longest elapsed time that all jobs reached, in seconds since each one's start."""
-    last = [curve.last_s for curve in curves]
-    return None if not last or None in last else min(at for at in last if at is not None)
+def least(reached: Sequence[T | None]) -> T | None:
+    """The step or time that all jobs reached; None if it is unknown for any of them."""
+    known = [one for one in reached if one is not None]
+    return min(known) if known and len(known) == len(reached) else None
 
 
 def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
@@ -156,10 +151,10 @@ def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
     known = sorted((loss, place) for place, loss in enumerate(losses) if loss is not None)
     if len(known) < 2 or len(known) < len(losses):
         return None
-    (least, place), (next_, _) = known[0], known[1]
-    if least == next_ or not next_:
+    (lowest, place), (next_, _) = known[0], known[1]
+    if lowest == next_ or not next_:
         return None
-    return place, (next_ - least) / abs(next_)
+    return place, (next_ - lowest) / abs(next_)
 
 
 LETTERS = "ABCD"
@@ -188,26 +183,6 @@ class Run(msgspec.Struct, frozen=True):
     def curve_by(self, name: str) -> LossCurve:
         """The curve of the loss or of that scalar; empty if the job has none."""
         return self.curve if name == LOSS else self.scalars.get(name, LossCurve())
-
-    @property
-    def step(self) -> RunStep | None:
-        """The job's current step."""
-        return run_step.of_snapshot(self.view.snapshot)
-
-    @property
-    def total_steps(self) -> int | None:
-        """The job's total number of steps."""
-        return self.view.snapshot.total_steps
-
-    @property
-    def restarts(self) -> int | None:
-        """Number of group restarts."""
-        return self.view.snapshot.attempt
-
-    @property
-    def ranks(self) -> int | None:
-        """The world size."""
-        return self.view.snapshot.world_size
 
     @property
     def devices(self) -> str:
@@ -256,28 +231,17 @@ def _is_option(word: str) -> bool:
     return False
 
 
-FEW_STEPS = 10
-"""A run of fewer steps is not offered before longer ones of the same script."""
-
-
 def companions(jobs: Iterable[Job], first: str) -> list[Job]:
     """Jobs that `first` can be compared with, the best choice first.
 
-    Those with its script come first, then longer runs before those of a few steps, and newer ones
-    before older ones.
+    Those with its script come first, and newer ones before older ones.
     """
     own = [job for job in jobs if not job.is_foreign]
     mine = next((job for job in own if job.name == first), None)
     others = [job for job in own if job.name != first]
     others.sort(key=lambda job: job.created_at, reverse=True)
-    others.sort(key=_is_short)
     others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
     return others
-
-
-def _is_short(job: Job) -> bool:
-    step = run_step.of_snapshot(job.snapshot)
-    return step is None or step.step < FEW_STEPS
 
 
 def names_of(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -289,12 +253,21 @@ POINTS = 50
 """Maximum number of common steps at which losses are reported."""
 
 
-class Difference(msgspec.Struct, frozen=True):
+class Difference(Base, frozen=True, kw_only=True):
     """An option or setting that differs between the jobs."""
 
     what: str
+    """Name of the option or setting."""
     values: tuple[str | None, ...]
-    """In job order; None if not given."""
+    """Values in job order; null for jobs without it."""
+
+
+class LossesAtStep(Base, frozen=True, kw_only=True):
+    """The loss of every job at the same step."""
+
+    step: int
+    values: tuple[float | None, ...]
+    """Losses in job order."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -354,7 +327,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
 def standing(runs: Sequence[Run], name: str) -> Standing:
     """The runs by one of their losses."""
     curves = [run.curve_by(name) for run in runs]
-    step, after_s = common_step(curves), common_s(curves)
+    step = least([curve.last_step for curve in curves])
+    after_s = least([curve.last_s for curve in curves])
     place = after_s if step is None else step
     losses: list[float | None] = [None for _ in curves]
     errors: list[float] = []
@@ -368,8 +342,8 @@ def standing(runs: Sequence[Run], name: str) -> Standing:
     best = better(losses) if len(runs) > 1 else None
     if best is None:
         return Standing(name, step, after_s, tuple(losses), None, None)
-    least = abs(losses[best[0]] or 0.0)
-    noise = SURE * math.hypot(*errors[-2:]) / least if least and errors else 0.0
+    lowest = abs(losses[best[0]] or 0.0)
+    noise = SURE * math.hypot(*errors[-2:]) / lowest if lowest and errors else 0.0
     return Standing(name, step, after_s, tuple(losses), *best, noise)
 
 
@@ -384,7 +358,7 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
         ("host", [spec.host for spec in specs]),
         *_environment(runs),
     ]
-    found = [Difference(what, tuple(values)) for what, values in settings]
+    found = [Difference(what=what, values=tuple(values)) for what, values in settings]
     return [one for one in found if len(set(one.values)) > 1]
 
 
@@ -403,9 +377,7 @@ def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
     ]
 
 
-def losses_at_common_steps(
-    comparison: Comparison, most: int = POINTS
-) -> list[tuple[int, tuple[float | None, ...]]]:
+def losses_at_common_steps(comparison: Comparison, most: int = POINTS) -> list[LossesAtStep]:
     """Losses of all jobs at the same steps, up to the last common step."""
     last = comparison.loss.step
     if last is None:
@@ -413,5 +385,6 @@ def losses_at_common_steps(
     number = min(most, max(1, last))
     steps = sorted({round(last * (place + 1) / number) for place in range(number)})
     return [
-        (step, tuple(run.curve.loss_at_step(step) for run in comparison.runs)) for step in steps
+        LossesAtStep(step=at, values=tuple(run.curve.loss_at_step(at) for run in comparison.runs))
+        for at in steps
     ]

@@ -44,8 +44,6 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """Names that can precede a colon."""
     figures: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Names that can be compared with a number, and their unit: "bytes", "s", "%", or ""."""
-    strict: bool = True
-    """Whether any other name before a colon is an error; in a log, it is an ordinary word."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -185,8 +183,6 @@ def _term(text: str, quoted: bool, vocabulary: Vocabulary) -> Term:
 def _is_known(name: str, vocabulary: Vocabulary, names: Collection[str]) -> bool:
     if name.lower() in names:
         return True
-    if not vocabulary.strict:
-        return False
     if name.lower() in vocabulary.figures:
         raise _WrongError(f"{name} is a number; use {name}>2 or {name}<2")
     if name.lower() in vocabulary.fields:

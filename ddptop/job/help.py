@@ -12,11 +12,11 @@ import msgspec
 
 from ddptop.job import status as job_status
 from ddptop.job.figures import devices, jobs, ranks
-from ddptop.job.figures.ranks import COMPARED, oddity, state_of, uneven
+from ddptop.job.figures.ranks import COMPARED, oddity, state_of
 from ddptop.job.keys import key, with_keys
 from ddptop.job.progress import eta, median_loss, progress_of, share, step_text
 from ddptop.job.record import Job
-from ddptop.job.series import LossTrend
+from ddptop.job.series import ARROWS, LossTrend
 from ddptop.job.status import Attention, alerts_of, brief_place, job_state, severity
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
@@ -152,11 +152,6 @@ def explain_heat(figure: str) -> list[tuple[str, str]]:
 
 PAUSES = {"no_step": "no step 25 s", "stalled": "stalled"}
 """The terms that explain pauses."""
-_TRENDS = {
-    "falling": "↘: falling",
-    "flat": "→: flat (within noise)",
-    "rising": "↗: rising",
-}
 
 
 def explain_job(one: Attention, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
@@ -188,8 +183,6 @@ def explain_job(one: Attention, trend: LossTrend | None, now: dt.datetime) -> li
         how_far += f", ETA {eta(progress)} at the current pace"
     found.append(("progress", f"{how_far}. Elapsed: {units.duration(view.elapsed_s(now))}."))
     found.append(("loss", _loss(snapshot, trend)))
-    if view.is_live:
-        found.append(("uneven", _uneven(snapshot)))
     return found
 
 
@@ -199,16 +192,9 @@ def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
         return "n/a: no loss found in probe reports or rank output."
     text = f"{units.loss(value, state)}, the median across ranks."
     if trend is not None:
-        text += f" {_TRENDS[trend.way]} over the last {trend.span}."
+        noise = " (within noise)" if trend.way == "flat" else ""
+        text += f" {ARROWS[trend.way][0]}: {trend.way}{noise} over the last {trend.span}."
     return text
-
-
-def _uneven(snapshot: NodeSnapshot) -> str:
-    known = uneven(snapshot)
-    if not known:
-        return "n/a: needs values from at least two ranks or devices."
-    parts = ", ".join(f"{one.name} {text}" for one, (text, _) in known)
-    return f"{parts}: largest deviation from the median of all ranks; 0% is even."
 
 
 def slowed_by(gpu: GpuSample) -> list[str]:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
+from typing import NamedTuple
 
 from ddptop.job.record import Job
-from ddptop.style import (
-    Span,
-)
+from ddptop.style import Span
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
-from ddptop_runner.judge.balance.imbalance import (
-    RankDeviation,
-    busy_s,
-)
+from ddptop_runner.judge.balance.imbalance import RankDeviation, busy_s
 from ddptop_runner.judge.balance.rank_devices import is_own
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import (
@@ -186,13 +181,23 @@ def device_uuid(snapshot: NodeSnapshot, rank: int | None) -> str | None:
 NOTABLE_WAIT = 0.1
 """Minimum fraction of a step spent waiting that is worth showing."""
 
-_DOING: dict[Phase, str] = {
-    "compile": "is compiling",
-    "evaluation": "is evaluating",
-    "checkpoint": "is saving or loading a checkpoint",
-    "data": "is waiting for its data loader",
-    "end": "is exiting: its script has finished",
-    "collective": "is waiting for other ranks in a collective",
+
+class PhaseText(NamedTuple):
+    """What a rank does instead of taking steps."""
+
+    brief: str
+    """For a narrow column; empty if it is shown as running."""
+    doing: str
+    sentence: str
+
+
+PHASES: Mapping[Phase | None, PhaseText] = {
+    "compile": PhaseText("compile", "compiling", "is compiling"),
+    "evaluation": PhaseText("eval", "evaluating", "is evaluating"),
+    "checkpoint": PhaseText("ckpt", "saving", "is saving or loading a checkpoint"),
+    "data": PhaseText("no batch", "waiting for data", "is waiting for its data loader"),
+    "end": PhaseText("exiting", "exiting", "is exiting: its script has finished"),
+    "collective": PhaseText("", "", "is waiting for other ranks in a collective"),
 }
 
 
@@ -212,9 +217,9 @@ def sentence(rank: RankSample, job: Job, apart: RankDeviation, now: dt.datetime)
     if apart.is_slow:
         return "", ""
     phase = lasting_phase(rank, now)
-    if phase in _DOING:
+    if phase in PHASES:
         since = "" if rank.phase_since is None else f" (since {_clock(rank.phase_since)})"
-        return f"{name} {_DOING[phase]}{since}; this is normal", "busy"
+        return f"{name} {PHASES[phase].sentence}{since}; this is normal", "busy"
     return _well(rank, job, name)
 
 
@@ -352,11 +357,6 @@ def short_names(hosts: Collection[str], most: int = MOST_CELLS) -> Mapping[str, 
     The user and domain are dropped first, then the start: in `gpu-cluster-node-001` and `-002`,
     only the end distinguishes them.
     """
-    return _short_names(tuple(hosts), most)
-
-
-@functools.lru_cache(maxsize=16)
-def _short_names(hosts: tuple[str, ...], most: int) -> Mapping[str, str]:
     short = {host: host.rpartition("@")[2] for host in hosts}
     labels = {
         host: name if name.replace(".", "").isdigit() else name.partition(".")[0] or name

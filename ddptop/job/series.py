@@ -286,7 +286,8 @@ SURE = 2.0
 
 Way = Literal["falling", "flat", "rising"]
 
-_SYMBOLS: dict[Way, str] = {"falling": "↘", "flat": "→", "rising": "↗"}
+ARROWS: dict[Way, Span] = {"falling": ("↘", "ok"), "flat": ("→", "dim"), "rising": ("↗", "warn")}
+"""Arrows for the trend of a loss."""
 
 
 class LossTrend(msgspec.Struct, frozen=True):
@@ -363,10 +364,10 @@ def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: 
         return ()
     style = {"falling": "ok", "flat": "", "rising": "" if of_several else "warn"}[found.way]
     if found.way == "flat":
-        return line((f"{_SYMBOLS['flat']} flat", style), (f" for {found.span}", "dim"))
+        return line((f"{ARROWS['flat'][0]} flat", style), (f" for {found.span}", "dim"))
     of = "" if found.ratio is None else f", {_percent(found.ratio)}"
     span = f"{of} in {found.span}"
-    return line((f"{_SYMBOLS[found.way]} {found.way}", style), (span, "dim"))
+    return line((f"{ARROWS[found.way][0]} {found.way}", style), (span, "dim"))
 
 
 def bad_loss(snapshot: NodeSnapshot) -> Span | None:

@@ -16,7 +16,7 @@ import msgspec
 
 from ddptop.job.keys import key, with_keys
 from ddptop.job.progress import assigned_devices
-from ddptop.job.ranks import lasting_phase
+from ddptop.job.ranks import PHASES, lasting_phase
 from ddptop.job.record import Job
 from ddptop.style import Span
 from ddptop_runner.base import units
@@ -25,7 +25,7 @@ from ddptop_runner.job.registry import RECENT_S, JobView
 from ddptop_runner.jobs.contract import loss_state
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import Alert, Cause, Event, NodeSnapshot, Pause, RankSample
+from ddptop_runner.model.snapshot import Alert, Cause, Event, NodeSnapshot, Pause
 from ddptop_runner.model.words import PauseState, Phase, RankState
 
 _JOB_STATES: dict[str, tuple[str, str]] = {
@@ -54,15 +54,6 @@ _RANK_STATES: dict[str, tuple[str, str]] = {
     "blocked": ("◌", "warn"),
     "zombie": ("✗", "bad"),
 }
-
-_PHASES: dict[Phase, str] = {
-    "compile": "compile",
-    "evaluation": "eval",
-    "checkpoint": "ckpt",
-    "data": "no batch",
-    "end": "exiting",
-}
-"""What a healthy rank does instead of taking steps; short, because the column is narrow."""
 
 _STANDING_STILL: tuple[RankState, ...] = ("zombie", "paused", "blocked")
 """Rank states shown as a foreign job's state, worst first."""
@@ -121,10 +112,7 @@ def state_of(job: Job) -> Span:
 
 
 def rank_state(
-    state: str,
-    exit_code: int | None = None,
-    signal: str | None = None,
-    phase: Phase | None = None,
+    state: str, exit_code: int | None = None, signal: str | None = None, phase: Phase | None = None
 ) -> Span:
     """How a rank ended, or its state: `✗ SIGKILL`, `✗ exit 1`, `● running`.
 
@@ -135,8 +123,8 @@ def rank_state(
         phase: what it has been doing for a while instead of taking steps, if anything.
     """
     symbol, style = _RANK_STATES.get(state, ("?", "dim"))
-    if state in ("running", "starting") and phase in _PHASES:
-        return f"◍ {_PHASES[phase]}", "busy"
+    if state in ("running", "starting") and phase in PHASES and PHASES[phase].brief:
+        return f"◍ {PHASES[phase].brief}", "busy"
     if state == "failed":
         if signal:
             return f"{symbol} {signal}", style
@@ -430,14 +418,6 @@ def _alarm(job: Job, found: Sequence[Alert], now: dt.datetime) -> Span:
 
 # --- healthy jobs ---------------------------------------------------------------------------------
 
-_DOES = {
-    "compile": "compiling",
-    "evaluation": "evaluating",
-    "checkpoint": "saving",
-    "data": "waiting for data",
-    "end": "exiting",
-}
-
 
 def _setback(job: Job, now: dt.datetime) -> str:
     """Why a job is restarting, or has recently restarted; empty if neither."""
@@ -465,14 +445,10 @@ def _running(job: Job, now: dt.datetime) -> str:
         return NONE_DETECTED
     if job.snapshot.step is None:
         return "running; no steps yet"
-    doing = {_doing(rank, now) for rank in job.snapshot.ranks if rank.state == "running"}
-    does = doing.pop() if len(doing) == 1 else None
-    return f"{NO_PROBLEMS}: {does}" if does else NO_PROBLEMS
-
-
-def _doing(rank: RankSample, now: dt.datetime) -> str | None:
-    phase = lasting_phase(rank, now)
-    return None if phase is None else _DOES.get(phase)
+    phases = {lasting_phase(rank, now) for rank in job.snapshot.ranks if rank.state == "running"}
+    phase = phases.pop() if len(phases) == 1 else None
+    doing = PHASES[phase].doing if phase in PHASES else ""
+    return f"{NO_PROBLEMS}: {doing}" if doing else NO_PROBLEMS
 
 
 def _starting(job: Job) -> str:
@@ -541,11 +517,6 @@ def _first_gpu(view: Job) -> tuple[int, int]:
         return 2, 0
     held = assigned_devices(view.snapshot)
     return (0, min(index for _, index in held)) if held else (1, 0)
-
-
-def sorted_jobs(views: Sequence[Job]) -> list[Job]:
-    """Live jobs first, then newest first; the order in which readers return them."""
-    return sorted(views, key=lambda v: (not v.is_live, -(v.ended_at or v.created_at).timestamp()))
 
 
 def others(queue: Sequence[SlurmJob]) -> list[SlurmJob]:

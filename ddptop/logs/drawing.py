@@ -188,11 +188,7 @@ MOST_NAMED = 24
 """Maximum number of ranks to name individually."""
 MOST_ATTEMPTS = 9
 
-LEVEL_WORDS: dict[Level, str] = {
-    "": "all lines",
-    "warn": "warnings and errors",
-    "error": "errors",
-}
+LEVEL_WORDS: dict[Level, str] = {"": "all lines", "warn": "warnings and errors", "error": "errors"}
 
 
 class LogHeading(msgspec.Struct, frozen=True):

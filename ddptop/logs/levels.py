@@ -55,10 +55,7 @@ _ERROR = re.compile(r"(?:^|[:\]>] ?)(?:fatal )?error\b[:!\[](?!\s*[-+]?\d)", re.
 _WARNED = re.compile(
     r"(?:^|[:\]>(] ?)\w*warning\b:|^warn(?:ing)?\b[:\s!]|: \w*Warning:", re.IGNORECASE
 )
-_CHAINED = (
-    "During handling of the above exception",
-    "The above exception was the direct cause",
-)
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _RAISED_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:$|:| \()")
 
 _BY_NAME: dict[str, Level] = {

@@ -30,7 +30,7 @@ KEPT_LINES = 10_000
 """Of output read elsewhere."""
 
 EARLIER = "──── last {:,} lines from each rank; open a rank to see its full log ────"
-SKIPPED = LogRow(0, 0, "──── lines skipped: output too fast to follow ────")
+SKIPPED = LogRow(0, 0, "──── lines skipped: output too fast to follow ────", is_note=True)
 
 
 class MemoryLog:
@@ -40,10 +40,6 @@ class MemoryLog:
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def is_replaced(self) -> bool:
-        """It has no file."""
-        return False
 
     def rows(self, least: Level) -> tuple[LogRow, ...]:
         """The complete lines that pass a filter."""
@@ -229,5 +225,5 @@ class MergedLog(MemoryLog):
             self._labels[ranks] = units.ranks(list(ranks))
         label = self._labels[ranks] + ("~" if any(row.ranks.values()) else "")
         number = row.number
-        row.shown = LogRow(number, number, row.text, row.level, row.inside, label)
+        row.shown = LogRow(number, number, row.text, row.level, row.inside, label, row.is_note)
         return row.shown

@@ -152,6 +152,8 @@ class MergedRow:
     """The time at its start, if any, in comparable form."""
     step: str = ""
     """The step in it, if any, padded for comparison."""
+    is_note: bool = False
+    """Whether it is a placeholder for missing lines, not output."""
     shown: LogRow | None = None
     """Cached for drawing; None after each change."""
 
@@ -239,9 +241,8 @@ class Merger:
     def _row(self, key: str, text: str, rank: int, line: LogRow) -> MergedRow:
         self.number += 1
         level, inside = line.level, line.inside
-        return MergedRow(
-            self.number, key, text, {rank: ""}, level, inside, when(text), step_of(text)
-        )
+        found = (level, inside, when(text), step_of(text), line.is_note)
+        return MergedRow(self.number, key, text, {rank: ""}, *found)
 
     def _after(self, rank: int, old: int) -> int:
         """The index after the rank's last row and all old ones."""

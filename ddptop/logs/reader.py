@@ -93,11 +93,7 @@ class LogReader:
     """
 
     def __init__(
-        self,
-        folder: RunFolder | None,
-        deliver: Callable[[Message], object],
-        *,
-        polls: bool = True,
+        self, folder: RunFolder | None, deliver: Callable[[Message], object], *, polls: bool = True
     ) -> None:
         self._folder, self._polls = folder, polls
         self._deliver = deliver
@@ -179,10 +175,7 @@ class LogReader:
         self._asked.put(feed)
 
     def _ask(
-        self,
-        generation: int,
-        read: Callable[[FileLog | MemoryLog], Page],
-        at: int | None = None,
+        self, generation: int, read: Callable[[FileLog | MemoryLog], Page], at: int | None = None
     ) -> None:
         def show() -> None:
             if generation == self._generation and self._log is not None:

@@ -21,19 +21,18 @@ from textual.message import Message
 
 from ddptop.job.record import Job, own_job, own_view
 from ddptop.job.series import Machine
-from ddptop.job.status import sorted_jobs
 from ddptop.logs.messages import CollectorFailed
 from ddptop.sources.devices import DeviceHistorySource, DeviceSource
 from ddptop.sources.history import stamp
 from ddptop.sources.overview import SlurmSource, read_machine
-from ddptop.sources.query import Answer, Answered, Devices, Look, Query, Sources
+from ddptop.sources.query import Answer, Answered, Look, Query, Sources
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
 from ddptop_runner.base.paths import RunFolder, runs_dir
 from ddptop_runner.job.registry import JobView, rank_of_pid, read_job, require_own_name
 
 if TYPE_CHECKING:
-    from ddptop_runner.foreign.types import ForeignJob
+    from ddptop_runner.foreign.types import ForeignJob, Unreadable
 
 JOIN_S = 2.0
 TRY_AGAIN_S = 30.0
@@ -170,29 +169,25 @@ class Collector:
         views = self._sources[SlurmSource].as_queued(self._jobs.read())
         own = [own_job(view) for view in views]
         now = self._now()
-        devices = self._look_at_devices(own, query)
+        devices = self.devices.read(own) if query.devices else self.devices.pause()
         self._sources[DeviceHistorySource].take(devices.gpus, now.timestamp())
-        found = None
+        jobs, owners = own, rank_of_pid(views)
+        unreadable: tuple[Unreadable, ...] = ()
         if query.foreign:
             followed = None if query.followed is None else query.followed.job
-            found = self._sources.foreign.read(devices.gpus, now, followed)
-        jobs = sorted_jobs([*own, *(found.jobs if found is not None else ())])
+            foreign, unreadable, theirs = self._sources.foreign.read(devices.gpus, now, followed)
+            jobs, owners = [*own, *foreign], owners | theirs
+        jobs.sort(key=lambda job: (not job.is_live, -(job.ended_at or job.created_at).timestamp()))
         look = Look(
             taken_at=now,
             machine=self._machine(),
             jobs=tuple(jobs),
-            unreadable=() if found is None else found.unreadable,
+            unreadable=unreadable,
             damaged=tuple((error.job, str(error)) for error in self._jobs.damaged),
             devices=devices,
-            owners=rank_of_pid(views) | (found.owners if found is not None else {}),
+            owners=owners,
         )
         return query.answer(look, self._sources)
-
-    def _look_at_devices(self, views: list[Job], query: Query) -> Devices:
-        if query.devices:
-            return self.devices.read(views)
-        self.devices.pause()
-        return Devices()
 
 
 class JobSource:

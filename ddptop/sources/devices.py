@@ -118,11 +118,12 @@ class DeviceSource:
             return Devices(gpus=gpus)
         return Devices(gpus, report.note, report.driver)
 
-    def pause(self) -> None:
-        """Stop sampling until the next `read`."""
+    def pause(self) -> Devices:
+        """Stop sampling until the next `read`; returns no devices."""
         feed, self._feed = self._feed, None
         if feed is not None:
             self._hand_over(self._end, feed)
+        return Devices()
 
     async def close(self) -> None:
         """Stop every sampler and start no more; to be awaited in the event loop."""

@@ -12,9 +12,9 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import owner_in_words, owner_name
 from ddptop_runner.base.units import name_ranks
-from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.jobs import commands
 from ddptop_runner.judge.hangs.records import is_script, read_frame
+from ddptop_runner.model.snapshot import RankStacks
 from ddptop_runner.store.log_clean import sanitize
 from ddptop_runner.store.logs import tail_bytes
 
@@ -103,14 +103,13 @@ def _text(path: Path, folder: str) -> str:
 
 def stored_files(view: Job, rank: int | None) -> list[Path]:
     """The stack files of the latest failure or hang."""
-    folders = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
-    if not folders:
-        return []
-    last = max(folders, key=lambda path: path.stat().st_mtime)
-    if rank is None:
-        return sorted(last.glob("stacks-*.txt"))
-    owner = owner_name(rank)
-    return sorted([*last.glob(f"stacks-{owner}.txt"), *last.glob(f"stacks-{owner}-loader.txt")])
+    names = ["*"] if rank is None else [owner_name(rank), f"{owner_name(rank)}-loader"]
+    return sorted(
+        path
+        for last in folders(view)[:1]
+        for name in names
+        for path in last.glob(f"stacks-{name}.txt")
+    )
 
 
 def stacks_hint(view: Job) -> str:
@@ -127,19 +126,11 @@ def read_stacks(view: Job) -> list[tuple[str, str]]:
     Raises:
         DdptopError: the supervisor does not answer, or there is no evidence.
     """
-    if view.foreign is not None:
-        return _foreign_stacks(view, view.foreign)
-    if view.is_live:
-        found = []
-        for entry in commands.stacks(own_view(view)):
-            text = entry.text or f"no stacks: {entry.note or 'no reason given'}"
-            if entry.loader:
-                text = f"{text}\n{entry.loader}"
-            about = f"pid {entry.pid or 'n/a'}"
-            if (host := host_of(view.snapshot, entry.rank)) is not None:
-                about += f"   host {host}"
-            found.append((owner_in_words(entry.rank), about, _stack(text, view.spec.cwd)))
-        return together(found)
+    if view.is_live or view.foreign is not None:
+        return together(
+            (owner_in_words(one.rank), _about(view, one), _stack_of(view, one))
+            for one in _live_stacks(view)
+        )
     files = stored_files(view, None)
     if not files:
         raise DdptopError(
@@ -151,19 +142,25 @@ def read_stacks(view: Job) -> list[tuple[str, str]]:
     )
 
 
-def _foreign_stacks(view: Job, job: ForeignJob) -> list[tuple[str, str]]:
+def _live_stacks(view: Job) -> list[RankStacks]:
+    if view.foreign is None:
+        return commands.stacks(own_view(view))
     from ddptop_runner.foreign import actions
 
     if not view.is_live:
         raise DdptopError(f"{view.name} is gone", "stacks can be read only from live processes")
-    return together(
-        (
-            f"rank {one.rank}",
-            f"pid {one.pid or 'n/a'}",
-            _stack(one.text or f"no stacks: {one.note or 'no reason given'}", None),
-        )
-        for one in actions.read_stacks(job.ranks)
-    )
+    return actions.read_stacks(view.foreign.ranks)
+
+
+def _about(view: Job, one: RankStacks) -> str:
+    host = host_of(view.snapshot, one.rank)
+    return f"pid {one.pid or 'n/a'}" + ("" if host is None else f"   host {host}")
+
+
+def _stack_of(view: Job, one: RankStacks) -> str:
+    text = one.text or f"no stacks: {one.note or 'no reason given'}"
+    folder = view.spec.cwd if view.foreign is None else None
+    return _stack(f"{text}\n{one.loader}" if one.loader else text, folder)
 
 
 def _stacks_text(path: Path, folder: str) -> str:
@@ -264,10 +261,7 @@ def _frames(frames: list[tuple[str, str]]) -> list[str]:
         script.append(frames[place][1])
         if between := behind - place - 1:
             script.append(f"... {between} library frame{'s'[: between > 1]}")
-    return [
-        *_column(_AT, script),
-        *_column(_INSIDE, [text for _, text in frames[: own[0]]]),
-    ]
+    return [*_column(_AT, script), *_column(_INSIDE, [text for _, text in frames[: own[0]]])]
 
 
 def _column(word: str, texts: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -37,16 +36,6 @@ CENSUS_EVERY_S = 4.0
 """Scanning every process of the machine costs more than polling the known ones."""
 
 
-@dataclass(frozen=True)
-class ForeignLook:
-    """What one poll found."""
-
-    jobs: tuple[Job, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
-    owners: dict[int, tuple[str, int | None]] = field(default_factory=dict)
-    """Job and rank of each process, by pid."""
-
-
 class ForeignSource:
     """The foreign jobs of this host; the one whose screen is open remains after its end."""
 
@@ -64,20 +53,22 @@ class ForeignSource:
         self._shown: tuple[LogKey, NewLines] | None = None
         """The key of the log on screen, and its last lines."""
 
-    def read(self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None) -> ForeignLook:
-        """Every foreign job now; all processes are scanned every CENSUS_EVERY_S."""
+    def read(
+        self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None
+    ) -> tuple[list[Job], tuple[Unreadable, ...], dict[int, tuple[str, int | None]]]:
+        """Every foreign job now, unreadable processes, and job and rank of each process by pid.
+
+        All processes are scanned every CENSUS_EVERY_S.
+        """
         if (now_s := boottime_s()) >= self._next_census_s:
             self._next_census_s = now_s + CENSUS_EVERY_S
             self._census = self._host.scan(gpus)
         views = self._book.update(self._census, gpus, now, follow=follow)
-        return ForeignLook(
-            tuple(
-                foreign_job(view, self.stopping.get(view.job), self.ended_by.get(view.job))
-                for view in views
-            ),
-            self._census.unreadable,
-            rank_of_pid(views),
-        )
+        jobs = [
+            foreign_job(view, self.stopping.get(view.job), self.ended_by.get(view.job))
+            for view in views
+        ]
+        return jobs, self._census.unreadable, rank_of_pid(views)
 
     def chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         """The losses found in its output; the same object while nothing changes."""
@@ -93,10 +84,7 @@ class ForeignSource:
 
     def _read_chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         common = ChartData(
-            ended=not view.is_live,
-            watched=True,
-            empty=no_loss(view),
-            stepped=self._stepped(view),
+            ended=not view.is_live, watched=True, empty=no_loss(view), stepped=self._stepped(view)
         )
         span = self._book.span(view.name)
         if span is None:
@@ -183,9 +171,7 @@ class ForeignSource:
 
 
 def _losses(
-    series: Mapping[int, Series],
-    scalars: Mapping[str, Series],
-    convert: Callable[[Series], Points],
+    series: Mapping[int, Series], scalars: Mapping[str, Series], convert: Callable[[Series], Points]
 ) -> dict[str, Any]:
     """What a chart shows of a job's output."""
     ranks = {rank: convert(one) for rank, one in series.items()}

@@ -16,18 +16,22 @@ from msgspec.structs import replace
 from ddptop.charts.axis import Axis
 from ddptop.job.attempts import offsets_of
 from ddptop.job.record import Job
-from ddptop.job.series import TREND_POINTS, ChartData, Frame, LossTrend, Points, stretch_s, trend
+from ddptop.job.series import (
+    TREND_POINTS,
+    ChartData,
+    Frame,
+    LossTrend,
+    Points,
+    Tail,
+    stretch_s,
+    trend,
+)
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import slow_ranks
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert, Event
-from ddptop_runner.store.history_reader import (
-    AttemptTaken,
-    HistoryReader,
-    Series,
-    attempts_taken,
-)
+from ddptop_runner.store.history_reader import AttemptTaken, HistoryReader, Series, attempts_taken
 
 MANY_RANKS = 64
 """With more ranks, only outliers and the chosen one are read individually."""
@@ -52,6 +56,9 @@ REMEMBERED = 64
 
 MOST_POINTS = 1000
 """Maximum number of points read of a whole run."""
+
+TAIL_LINES = 40
+"""How many last log lines to read of the first rank that failed."""
 
 ReadT = TypeVar("ReadT")
 Span = tuple[float, float]
@@ -132,7 +139,14 @@ class JobHistory:
         self._events: list[Event] = []
         self._events_stamps: object = None
         self._most_events = 0
-        self._trend = Paced[LossTrend | None]()
+        self._paced: dict[str, Paced[Any]] = {}
+
+    def cached(
+        self, what: str, key: object, now_s: float, read: Callable[[], tuple[ReadT, float]]
+    ) -> ReadT:
+        """What `read` returned last with this key, while it is valid; see `Paced`."""
+        paced: Paced[ReadT] = self._paced.setdefault(what, Paced())
+        return paced.get(key, now_s, read)
 
     def attempts(self) -> list[AttemptTaken]:
         """Each attempt's steps; reread with each sample because the last one is still running."""
@@ -194,7 +208,7 @@ class JobHistory:
 
     def trend(self, view: Job, now_s: float) -> LossTrend | None:
         """The trend of the loss over the last tenth of the run; the same between updates."""
-        return self._trend.get(view.is_live, now_s, lambda: self._read_trend(view))
+        return self.cached("trend", view.is_live, now_s, lambda: self._read_trend(view))
 
     def _read_trend(self, view: Job) -> tuple[LossTrend | None, float]:
         run = self.reader.span()
@@ -209,6 +223,30 @@ class JobHistory:
         least, most = TREND_EVERY_S
         pause_s = min(most, max(least, span_s / TREND_POINTS))
         return trend(points), pause_s if view.is_live else math.inf
+
+    def chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
+        """The losses in the requested part; the same object while nothing changes."""
+        ranks = len(view.snapshot.ranks) if view.has_snapshot else view.spec.nproc
+        wanted = query if ranks > MANY_RANKS else replace(query, rank=None)
+
+        def read() -> tuple[ChartData, float]:
+            chart = _read_chart(view, self, wanted, now_s, ranks)
+            return chart, redraw_pause_s(chart, query, live=view.is_live)
+
+        return self.cached("chart", (wanted, view.state), now_s, read)
+
+    def last_output(self, view: Job, attempt: int, rank: int | None) -> Tail | None:
+        """The last lines of the rank that failed in an attempt, or of a command; read once."""
+        if rank is None and not view.spec.is_command:
+            return None
+
+        def read() -> tuple[Tail, float]:
+            from ddptop_runner.store.logs import last_words  # loaded with the first failure
+
+            owner, lines = last_words(view.folder, attempt, rank, TAIL_LINES)
+            return Tail(attempt, owner, tuple(lines)), math.inf
+
+        return self.cached("tail", (attempt, rank), 0.0, read)
 
 
 class Histories:
@@ -225,28 +263,6 @@ class Histories:
         while len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
         return known
-
-
-class ChartSource:
-    """One job's chart, reread only if it may look different."""
-
-    def __init__(self) -> None:
-        self._chart = Paced[ChartData]()
-
-    def read(self, view: Job, history: JobHistory, query: ChartQuery, now_s: float) -> ChartData:
-        """The losses in the requested part; the same object while nothing changes.
-
-        Raises:
-            DdptopError: the history cannot be read.
-        """
-        ranks = len(view.snapshot.ranks) if view.has_snapshot else view.spec.nproc
-        wanted = query if ranks > MANY_RANKS else replace(query, rank=None)
-
-        def read() -> tuple[ChartData, float]:
-            chart = _read_chart(view, history, wanted, now_s, ranks)
-            return chart, redraw_pause_s(chart, query, live=view.is_live)
-
-        return self._chart.get((view.spec.job_id, wanted, view.state), now_s, read)
 
 
 def _read_chart(

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import asdict
@@ -14,26 +13,23 @@ from msgspec.structs import asdict
 from ddptop.charts.curves import Curve, Curves
 from ddptop.charts.plots import device_curves
 from ddptop.job.attempts import in_order
+from ddptop.job.figures.devices import HISTORY
 from ddptop.job.ranks import device_of
 from ddptop.job.record import Job
-from ddptop.job.series import SPARK_S, ChartData, DeviceHistory, Frame, Points, Recent
+from ddptop.job.series import SPARK_S, ChartData, DeviceHistory, Frame, Recent, Tail
 from ddptop.sources.devices import DeviceHistorySource
 from ddptop.sources.history import (
     ChartQuery,
-    ChartSource,
     Histories,
     JobHistory,
-    Paced,
     at_new_steps,
     points_of,
     redraw_pause_s,
 )
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.model.snapshot import Event, RankSample
-from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import device_number
 
 CAUSE_LINES = 12
@@ -113,8 +109,7 @@ def chart_of(
     if view.is_foreign:
         return sources.foreign.chart(view, query, now_s), None
     try:
-        history = sources[Histories].of(view)
-        return sources[ChartSource].read(view, history, query, now_s), None
+        return sources[Histories].of(view).chart(view, query, now_s), None
     except DdptopError as error:
         return ChartData(), str(error)
 
@@ -128,18 +123,19 @@ def deviations_of(view: Job) -> Mapping[int, RankDeviation]:
 
 def _detail(view: Job, query: ChartQuery, now_s: float, sources: Sources) -> JobDetail:
     chart, trouble = chart_of(view, query, now_s, sources)
-    cause_tail: tuple[str, ...] = ()
+    tail: Tail | None = None
     events: tuple[Event, ...] = ()
     recent = Recent()
     if view.is_foreign:
         events = sources.foreign.events(view)
         recent = sources.foreign.recent(view, now_s)
     else:
-        cause_tail = sources[CauseSource].read(view)
+        history, snapshot = sources[Histories].of(view), view.snapshot
+        if snapshot.cause is not None:
+            tail = history.last_output(view, snapshot.attempt or 0, snapshot.cause.rank)
         try:
-            history = sources[Histories].of(view)
             events = tuple(reversed(in_order(history.events(EVENTS_SHOWN))))
-            recent = sources[RecentSource].read(view, history, now_s)
+            recent = _recent(view, history, now_s)
         except DdptopError as error:
             trouble = str(error)
     return JobDetail(
@@ -147,51 +143,20 @@ def _detail(view: Job, query: ChartQuery, now_s: float, sources: Sources) -> Job
         chart=chart,
         events=events,
         deviations=deviations_of(view),
-        cause_tail=cause_tail,
+        cause_tail=() if tail is None else tail.lines[-CAUSE_LINES:],
         recent=recent,
         trouble=trouble,
     )
 
 
-class CauseSource:
-    """The last log lines of the first failure, read once per failure."""
+def _recent(view: Job, history: JobHistory, now_s: float) -> Recent:
+    """Each rank's losses over the last minutes, and the trend of the loss.
 
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._lines: tuple[str, ...] = ()
-
-    def read(self, view: Job) -> tuple[str, ...]:
-        """The last lines of the rank that failed first, or of a command."""
-        snapshot = view.snapshot
-        if snapshot.cause is None:
-            return ()
-        rank, attempt = snapshot.cause.rank, snapshot.attempt or 0
-        if rank is None and not view.spec.is_command:
-            return ()
-        path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
-        if self._path != path:
-            from ddptop_runner.store.logs import last_words
-
-            _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
-            self._path, self._lines = path, tuple(lines)
-        return self._lines
-
-
-class RecentSource:
-    """Each rank's step times and losses over the last minutes."""
-
-    def __init__(self) -> None:
-        self._recent = Paced[Recent]()
-
-    def read(self, view: Job, history: JobHistory, now_s: float) -> Recent:
-        """The last minutes and the trend of the loss.
-
-        Raises:
-            DdptopError: the history cannot be read.
-        """
-        key, trend = (view.spec.job_id, view.is_live), history.trend(view, now_s)
-        recent = self._recent.get(key, now_s, lambda: _read_recent(view, history))
-        return msgspec.structs.replace(recent, trend=trend)
+    Raises:
+        DdptopError: the history cannot be read.
+    """
+    recent = history.cached("recent", view.is_live, now_s, lambda: _read_recent(view, history))
+    return msgspec.structs.replace(recent, trend=history.trend(view, now_s))
 
 
 def _read_recent(view: Job, history: JobHistory) -> tuple[Recent, float]:
@@ -222,8 +187,9 @@ class RankQuery(Query, frozen=True, kw_only=True):
         chart, trouble = chart_of(view, self.chart, look.now_s, sources)
         if not view.is_foreign:
             with contextlib.suppress(DdptopError):  # `trouble` has the reason
-                source, of_job = sources[RankSource], sources[Histories].of(view)
-                history = source.read(view, of_job, self.rank, self.chart, look.now_s)
+                history = rank_history(
+                    view, sources[Histories].of(view), self.rank, self.chart, look.now_s
+                )
         elif self.device is not None:
             seen = sources[DeviceHistorySource].read(look, self.device)
         return RankAnswer(
@@ -255,7 +221,6 @@ class RankAnswer(Answer, frozen=True, kw_only=True):
 class RankHistory(msgspec.Struct, frozen=True):
     """One rank over time."""
 
-    job: str = ""
     rank: int = 0
     steps: Curves = msgspec.field(default_factory=Curves)
     """Step time, split into its parts."""
@@ -263,56 +228,20 @@ class RankHistory(msgspec.Struct, frozen=True):
     """CPU and memory, and the device's utilization, memory, and power."""
 
 
-class RankSource:
-    """Reads a rank's history, again only if it may look different. Used only by the collector."""
-
-    def __init__(self) -> None:
-        self._history = Paced[RankHistory]()
-
-    def read(
-        self, view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
-    ) -> RankHistory:
-        """The rank in the part that the screen shows.
-
-        Raises:
-            DdptopError: the history cannot be read.
-        """
-        key = (view.spec.job_id, rank, query, view.state)
-        return self._history.get(key, now_s, lambda: _read_rank(view, history, rank, query, now_s))
-
-
-def _read_rank(
+def rank_history(
     view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
-) -> tuple[RankHistory, float]:
-    since, until, whole = history.part(view, query, now_s)
-    if not until:
-        return RankHistory(view.name, rank), 1.0
-    frame = Frame(
-        since=since,
-        until=until,
-        marks=history.marks(),
-        ended=not view.is_live,
-        whole=whole,
+) -> RankHistory:
+    """The rank in the part that the screen shows, read again only if it may look different.
+
+    Raises:
+        DdptopError: the history cannot be read.
+    """
+    return history.cached(
+        "rank",
+        (rank, query, view.state),
+        now_s,
+        lambda: _read_rank(view, history, rank, query, now_s),
     )
-    series_of = _RankSeries(history.reader, rank, since, until, query.columns)
-    found = RankHistory(
-        view.name, rank, _steps(series_of, frame), _load(series_of, view, frame, query.columns)
-    )
-    return found, redraw_pause_s(frame, query, live=view.is_live)
-
-
-class _RankSeries:
-    """Metrics of one rank over one span."""
-
-    def __init__(
-        self, reader: HistoryReader, rank: int, since: float, until: float, columns: int
-    ) -> None:
-        self.reader, self.rank = reader, rank
-        self._span = since, until, columns
-
-    def points(self, metric: str) -> Points | None:
-        series = self.reader.rank_series(metric, *self._span, [self.rank]).get(self.rank)
-        return None if series is None or not series.t else points_of(series)
 
 
 _STEP_PARTS = (
@@ -323,42 +252,37 @@ _STEP_PARTS = (
 )
 
 
-def _steps(series_of: _RankSeries, frame: Frame) -> Curves:
-    """The step time and its parts."""
-    curves = [
-        Curve(name, points, "s", least=0.0)
-        for name, metric in _STEP_PARTS
-        if (points := series_of.points(metric)) is not None
-    ]
-    return Curves(curves=tuple(curves), empty="no steps timed yet", **asdict(frame))
-
-
-def _load(series_of: _RankSeries, view: Job, frame: Frame, columns: int) -> Curves:
-    """The device's curves, if there is one, then CPU and memory of the rank's processes."""
-    curves: list[Curve] = []
-    if (device := device_of(view.snapshot, series_of.rank)) is not None:
-        number = device_number(view.spec.hosts, device.host, device.index)
-        curves += device_curves(device, _of_device(series_of.reader, frame, number, columns))
-    for metric, name, unit in (("cpu_percent", "CPU", "%"), ("rss_bytes", "RSS", "bytes")):
-        if (points := series_of.points(metric)) is not None:
-            curves.append(Curve(name, points, unit, least=0.0))
-    return Curves(
-        curves=tuple(curves),
-        **asdict(frame),
+def _read_rank(
+    view: Job, history: JobHistory, rank: int, query: ChartQuery, now_s: float
+) -> tuple[RankHistory, float]:
+    since, until, whole = history.part(view, query, now_s)
+    if not until:
+        return RankHistory(rank), 1.0
+    frame = Frame(
+        since=since, until=until, marks=history.marks(), ended=not view.is_live, whole=whole
     )
+    reader, span = history.reader, (since, until, query.columns)
 
+    def curve_of(name: str, metric: str, unit: str) -> list[Curve]:
+        series = reader.rank_series(metric, *span, [rank]).get(rank)
+        if series is None or not series.t:
+            return []
+        return [Curve(name, points_of(series), unit, least=0.0)]
 
-def _of_device(
-    reader: HistoryReader, frame: Frame, number: int, columns: int
-) -> Mapping[str, Points]:
-    found = {}
-    for name, metric in (
-        ("util", "util_percent"),
-        ("memory", "mem_used_bytes"),
-        ("power", "power_w"),
-    ):
-        found_of = reader.gpu_series(metric, frame.since, frame.until, columns, [number])
-        series = found_of.get(number)
-        if series is not None and series.t:
-            found[name] = points_of(series)
-    return found
+    load: list[Curve] = []
+    if (device := device_of(view.snapshot, rank)) is not None:
+        number = device_number(view.spec.hosts, device.host, device.index)
+        known = {
+            name: reader.gpu_series(HISTORY[name], *span, [number]).get(number)
+            for name in ("util", "memory", "power")
+        }
+        found = {name: points_of(one) for name, one in known.items() if one is not None and one.t}
+        load += device_curves(device, found)
+    load += [*curve_of("CPU", "cpu_percent", "%"), *curve_of("RSS", "rss_bytes", "bytes")]
+    steps = [curve for name, metric in _STEP_PARTS for curve in curve_of(name, metric, "s")]
+    axes = asdict(frame)
+    return RankHistory(
+        rank,
+        Curves(curves=tuple(steps), empty="no steps timed yet", **axes),
+        Curves(curves=tuple(load), **axes),
+    ), redraw_pause_s(frame, query, live=view.is_live)

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ddptop.sources.past import StoryQuery
 from ddptop.sources.query import Answered
-from ddptop.sources.story import StoryQuery
 from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted

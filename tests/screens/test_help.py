@@ -14,10 +14,10 @@ from typing import get_args
 import ddptop
 import pytest
 from ddptop import draw
-from ddptop.job.figures import Column, devices, jobs, ranks
+from ddptop.job.figures import devices, jobs, ranks
 from ddptop.job.help import explain_alert, sections, texts
 from ddptop.job.keys import BY_ID, EVERYWHERE, MOVING, SCREENS
-from ddptop.style import plain
+from ddptop.style import Column, plain
 from ddptop.tui import widgets
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.base import MonitorScreen

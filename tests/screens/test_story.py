@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.sources.history import JobHistory
-from ddptop.sources.story import StorySource
+from ddptop.sources.past import read_story
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.dialogs import SectionsScreen
@@ -66,24 +66,21 @@ async def test_steps_come_from_the_snapshot_and_the_history(
 ) -> None:
     folder = fake_story.many_attempts(frozen, attempts=1)
     fake_home.change(folder, step=None)
-    story = StorySource().read(read(folder), JobHistory(folder.history_db))
-    assert story is not None
+    story = read_story(read(folder), JobHistory(folder.history_db))
     assert story.attempts[0].steps == 293  # from the last sample before its end
 
 
 async def test_new_events_are_added_to_those_known(frozen: Path) -> None:
     folder = fake_story.one_attempt(frozen)
-    source, history = StorySource(), JobHistory(folder.history_db)
-    first = source.read(read(folder), history)
-    assert first is not None
-    assert source.read(read(folder), history).attempts is first.attempts  # nothing is read again
+    history = JobHistory(folder.history_db)
+    first = read_story(read(folder), history)
+    assert read_story(read(folder), history).attempts is first.attempts  # nothing is read again
     from ddptop_runner.store.history import HistoryWriter
 
     writer = HistoryWriter(folder.history_db)
     writer.event(Event(ts=fake_home.NOW, type="alert", message="GPU 1 is slowed", attempt=0))
     writer.close(final=False)
-    later = source.read(read(folder), history)
-    assert later is not None
+    later = read_story(read(folder), history)
     assert len(later.attempts[0].events) == len(first.attempts[0].events) + 1
 
 

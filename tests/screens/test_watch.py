@@ -88,7 +88,7 @@ def test_without_a_terminal_it_names_what_prints(
     ddptop_home: Path, training: subprocess.Popen[bytes]
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        watch.run(str(training.pid), readonly=False, terminal=False)
+        watch.run(str(training.pid))
     assert "ddptop ps" in str(refused.value)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from ddptop.job.figures import Row, jobs
+from ddptop.job.figures import jobs
 from ddptop.job.figures.jobs import job_row
 from ddptop.job.figures.ranks import NOTHING, Subject, rank_row, verdict
-from ddptop.job.progress import progress_of
 from ddptop.job.record import Job, own_job, own_view
 from ddptop.job.status import Seen, attention
+from ddptop.style import Row
 from tests.support.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.paths import RunFolder
@@ -50,7 +50,7 @@ def rank(number: int = 0, **more: object) -> RankSample:
 def row_of(job: Job, seen: Seen = (), **more: object) -> Row:
     """Its row on the overview."""
     needs = attention(job, NOW, seen)
-    return job_row(jobs.Subject(needs, NOW, progress_of(job), **more))
+    return job_row(jobs.Subject(needs, NOW, **more))
 
 
 def row_of_rank(

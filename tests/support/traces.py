@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ SKIPPED = frozenset(
     {
         *("schema", "seq", "boot_id", "pid_ns", "guardian", "supervisor", "agent", "memory"),
         *("imbalance", "progress", "eta_s", "driver", "source", "device_note", "boottime_s"),
-        *("log_bytes", "loss_step", "run_step", "attempts_began", "policy", "ran_s"),
+        *("log_bytes", "loss_step", "attempts_began", "policy", "ran_s"),
     }
 )
 """Fields that no judge reads, or that follow from others."""
@@ -49,6 +50,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self._hashes: dict[int, int] = {}
+        self._batches: dict[str, list[Any]] = {}
 
     def add(self, data: bytes, available_bytes: int) -> None:
         """Add a snapshot as published, and what memory the machine had left, unless it is known."""
@@ -62,27 +64,23 @@ class Recorder:
             for one in snapshot.pop("alerts")
         ]
         for group in ("ranks", "gpus"):
-            for number, one in enumerate(snapshot.pop(group)):
-                row |= {f"{group}.{number}.{name}": value for name, value in one.items()}
-        row |= snapshot
-        self.rows.append(
-            {
-                name: self._short(name, value)
-                for name, value in row.items()
-                if _field(name) not in SKIPPED
-            }
-        )
+            snapshot[group] = {str(number): one for number, one in enumerate(snapshot[group])}
+        row |= _flat(snapshot)
+        kept = {name: value for name, value in row.items() if not SKIPPED & {*name.split(".")}}
+        self.rows.append({name: self._short(name, value) for name, value in kept.items()})
 
     def _short(self, name: str, value: Any) -> Any:
-        field = _field(name)
-        if field in ("job", "job_id", "host"):
+        field = name.rpartition(".")[2]
+        if field in ("job", "job_id", "host", "path"):
             return "here"
         if field == "pid" and value is not None:
             return self._known(value)
         if field == "rss_bytes" and value is not None:
             return value >> 16 << 16
-        if field == "checkpoint" and value is not None:
-            value = {**value, "path": "checkpoint.pt"}
+        if field == "batch_hashes":
+            before, self._batches[name] = self._batches.get(name, []), value
+            # the others have been judged
+            value = [one for one in value if one not in before]
         if isinstance(value, float) and field != "at_s" and not field.endswith("_total_s"):
             return float(f"{value:.7g}" if field.startswith("loss") else f"{value:.3g}")
         return self._without_hashes(value)
@@ -101,8 +99,14 @@ class Recorder:
         return self._hashes.setdefault(number, len(self._hashes) + 1)
 
 
-def _field(name: str) -> str:
-    return name.rpartition(".")[2]
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Row:
+    row: Row = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            row |= _flat(value, f"{prefix}{name}.")
+        else:
+            row[f"{prefix}{name}"] = value
+    return row
 
 
 def encode(rows: list[Row]) -> bytes:
@@ -215,20 +219,23 @@ def _read(form: str, value: Any, begins: dt.datetime) -> Any:
     return value / TOTAL if form == "total" else begins + dt.timedelta(seconds=value / TIME)
 
 
+@cache
+def _path(name: str) -> list[str]:
+    return name.split(".")
+
+
 def snapshot_of(row: Mapping[str, Any]) -> NodeSnapshot:
     """The snapshot of one second."""
-    values: dict[str, Any] = {"seq": 0}
-    groups: dict[str, dict[str, dict[str, Any]]] = {"ranks": {}, "gpus": {}}
+    values: dict[str, Any] = {"seq": 0, "ranks": {}, "gpus": {}}
     for name, value in row.items():
-        group, _, rest = name.partition(".")
-        if not rest:
-            if value is not None:
-                values[name] = value
-        elif value is not None:
-            number, _, field = rest.partition(".")
-            groups[group].setdefault(number, {})[field] = value
-    for group, members in groups.items():
-        values[group] = list(members.values())
+        if value is not None:
+            *parents, field = _path(name)
+            inner = values
+            for parent in parents:
+                inner = inner.setdefault(parent, {})
+            inner[field] = value
+    for group in ("ranks", "gpus"):
+        values[group] = list(values[group].values())
     return msgspec.convert(values, NodeSnapshot)
 
 
@@ -259,7 +266,8 @@ class Replay:
             self.amber += _amber(snapshot, after_s)
 
 
-CALM = frozenset({"starting", "running", "exited", "stopped"})
+CALM = frozenset({"starting", "running", "quiet", "exited", "stopped"})
+"""States of ranks that are not drawn as trouble."""
 
 
 def _amber(snapshot: NodeSnapshot, after_s: float) -> list[str]:

@@ -34,16 +34,6 @@ class Bar(msgspec.Struct, frozen=True):
     style: Callable[[GpuSample], str]
 
 
-class Plain(msgspec.Struct, frozen=True):
-    """A column in the output of `ddptop gpus`; headers include the unit."""
-
-    header: str
-    text: Text
-    wide: bool = False
-    """Whether it is printed only in wide terminals."""
-    align: str = ">"
-
-
 class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of a device; if a part is missing, the figure is not shown there."""
 
@@ -60,7 +50,10 @@ class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 0
     """Minimum terminal width for it to have a column."""
     bar: Bar | None = None
-    plain: Plain | None = None
+    header: str = ""
+    """Header of its column in the output of `ddptop gpus`."""
+    wide: bool = False
+    """Whether that column is printed only in wide terminals."""
     detail: tuple[str, str] | None = None
     """Row and label in the details of a device."""
     explain: Callable[[GpuSample], str] | None = None
@@ -110,25 +103,6 @@ def _load(gpu: GpuSample) -> str:
     return "ok" if (gpu.util_percent or 0.0) >= BUSY_PERCENT else "busy"
 
 
-def number(value: float | None, unit: str = "") -> str:
-    """A value as an integer with its unit."""
-    return NOT_AVAILABLE if value is None else f"{value:.0f}{unit}"
-
-
-def _memory_gib(gpu: GpuSample) -> str:
-    """`40.0/80.0`."""
-    used, total = gpu.mem_used_bytes, gpu.mem_total_bytes
-    parts = [NOT_AVAILABLE if part is None else f"{part / 2**30:.1f}" for part in (used, total)]
-    return NOT_AVAILABLE if used is None and total is None else "/".join(parts)
-
-
-def _power_watts(gpu: GpuSample) -> str:
-    """`412/700`."""
-    if gpu.power_w is None and gpu.power_limit_w is None:
-        return NOT_AVAILABLE
-    return f"{number(gpu.power_w)}/{number(gpu.power_limit_w)}"
-
-
 def _model(gpu: GpuSample) -> str:
     """The device's name without the vendor; for a MIG instance, only its profile."""
     name = (gpu.name or NOT_AVAILABLE).removeprefix("NVIDIA ")
@@ -159,15 +133,14 @@ def _slows_at(gpu: GpuSample) -> str:
 
 FIGURES: tuple[DeviceFigure, ...] = (
     DeviceFigure(
-        key="name", fields={"name": "name"}, text=_model,
-        plain=Plain("NAME", _model, align="<"),
+        key="name", fields={"name": "name"}, text=_model, header="NAME",
     ),
     DeviceFigure(
         key="util", fields={"util_percent": "utilization"},
         text=lambda gpu: units.percent(gpu.util_percent),
         title="util", width=5,
         bar=Bar(lambda gpu: None if gpu.util_percent is None else gpu.util_percent / 100, 4, _load),
-        plain=Plain("UTIL", lambda gpu: number(gpu.util_percent, "%")),
+        header="UTIL",
         detail=("load", "SM"), records=True,
         explain=lambda gpu: (
             "Percentage of the last second during which a kernel was running. 100% means that "
@@ -180,7 +153,7 @@ FIGURES: tuple[DeviceFigure, ...] = (
     DeviceFigure(
         key="mem_util", fields={"mem_util_percent": "memory utilization"},
         text=lambda gpu: units.percent(gpu.mem_util_percent),
-        plain=Plain("MEM UTIL", lambda gpu: number(gpu.mem_util_percent, "%"), wide=True),
+        header="MEM UTIL", wide=True,
         detail=("load", "memory bus"),
     ),
     DeviceFigure(
@@ -189,7 +162,7 @@ FIGURES: tuple[DeviceFigure, ...] = (
         style=lambda gpu: "warn" if is_full(gpu) else known(gpu.mem_used_bytes),
         title="memory", width=13,
         bar=Bar(memory_share, 6, lambda gpu: "warn" if is_full(gpu) else "median"),
-        plain=Plain("MEM GIB", _memory_gib),
+        header="MEMORY",
         detail=("memory", "used"), records=True,
         explain=lambda gpu: "Used by all processes, excluding memory reserved by the driver.",
         help=("memory", "used and total device memory; processes can hold memory while idle"),
@@ -203,7 +176,7 @@ FIGURES: tuple[DeviceFigure, ...] = (
         key="temperature", fields={"temperature_c": "temperature"},
         text=lambda gpu: units.celsius(gpu.temperature_c), style=heat,
         title="temp", width=6, drop=1,
-        plain=Plain("TEMP C", lambda gpu: number(gpu.temperature_c)),
+        header="TEMP",
         detail=("thermal", "now"), records=True, explain=_slows_at,
         help=("temp", "chip temperature in °C"),
     ),
@@ -216,7 +189,7 @@ FIGURES: tuple[DeviceFigure, ...] = (
         key="power", fields={"power_w": "power", "power_limit_w": "power limit"},
         text=lambda gpu: units.watts(gpu.power_w, gpu.power_limit_w),
         title="power", width=9, drop=2,
-        plain=Plain("POWER W", _power_watts),
+        header="POWER",
         detail=("load", "power"), records=True,
         explain=lambda gpu: (
             "Current draw and limit. Full utilization at low power means that the device is "
@@ -229,34 +202,28 @@ FIGURES: tuple[DeviceFigure, ...] = (
         detail=("load", "energy"),
     ),
     DeviceFigure(
-        key="clock", fields={"sm_clock_mhz": "SM clock"},
+        key="clock", fields={"sm_clock_mhz": "SM clock", "sm_clock_max_mhz": "maximum SM clock"},
         text=lambda gpu: _mhz(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz),
         title="SM clock", width=13, drop=5, least=140,
-        plain=Plain("SM MHZ", lambda gpu: number(gpu.sm_clock_mhz)),
+        header="SM CLOCK", wide=True,
         detail=("clocks", "SM"),
         help=("SM clock", "current clock speed of the multiprocessors"),
     ),
     DeviceFigure(
-        key="clock_max", fields={"sm_clock_max_mhz": "maximum SM clock"},
-        text=lambda gpu: _mhz(gpu.sm_clock_max_mhz),
-        plain=Plain("SM MAX", lambda gpu: number(gpu.sm_clock_max_mhz), wide=True),
-    ),
-    DeviceFigure(
         key="mem_clock", fields={"mem_clock_mhz": "memory clock"},
         text=lambda gpu: _mhz(gpu.mem_clock_mhz),
-        plain=Plain("MEM MHZ", lambda gpu: number(gpu.mem_clock_mhz), wide=True),
+        header="MEM CLOCK", wide=True,
         detail=("clocks", "memory"),
     ),
     DeviceFigure(
         key="fan", fields={"fan_percent": "fan"}, text=lambda gpu: units.percent(gpu.fan_percent),
-        plain=Plain("FAN", lambda gpu: number(gpu.fan_percent, "%"), wide=True),
+        header="FAN", wide=True,
         detail=("thermal", "fan"),
     ),
     DeviceFigure(
         key="pstate", fields={"pstate": "P-state"},
         text=lambda gpu: NOT_AVAILABLE if gpu.pstate is None else f"P{gpu.pstate}",
-        plain=Plain("P", lambda gpu: NOT_AVAILABLE if gpu.pstate is None else f"P{gpu.pstate}",
-                    wide=True),
+        header="P", wide=True,
         detail=("clocks", "P-state"),
     ),
     DeviceFigure(
@@ -264,14 +231,14 @@ FIGURES: tuple[DeviceFigure, ...] = (
         text=lambda gpu: units.count(gpu.ecc_uncorrected),
         style=lambda gpu: "bad" if gpu.ecc_uncorrected else "dim",
         title="ECC", width=4, drop=8, least=160,
-        plain=Plain("ECC", lambda gpu: number(gpu.ecc_uncorrected)),
+        header="ECC",
         detail=("errors", "uncorrected ECC"),
         help=("ECC", "device memory errors; uncorrected errors corrupt results"),
     ),
     DeviceFigure(
         key="remapped", fields={"remapped_rows": "spare rows"},
         text=lambda gpu: units.count(gpu.remapped_rows),
-        plain=Plain("REMAP", lambda gpu: number(gpu.remapped_rows), wide=True),
+        header="REMAP", wide=True,
         detail=("errors", "spare rows used"),
         help=("spare rows", "device memory rows that have replaced failing ones (remapped rows)"),
     ),

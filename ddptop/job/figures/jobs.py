@@ -8,14 +8,14 @@ screen need is imported where they are made, for `ls` has none.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.job.figures import Cell, Column, Plain, Row, plain_cell, unknown
 from ddptop.job.filter import Facts, Vocabulary
 from ddptop.job.progress import (
     assigned_devices,
@@ -29,7 +29,20 @@ from ddptop.job.progress import (
 from ddptop.job.ranks import hosts_in_words, hosts_of, launcher_name
 from ddptop.job.record import Job
 from ddptop.job.status import Attention, state_of
-from ddptop.style import Line, Span, bar, cells_of, line
+from ddptop.style import (
+    Cell,
+    Column,
+    Line,
+    Plain,
+    Row,
+    Span,
+    bar,
+    cells_of,
+    line,
+    plain_cell,
+    plain_table,
+    unknown,
+)
 from ddptop_runner.base import units
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress
@@ -42,20 +55,12 @@ BAR_CELLS = 9
 MIDDLE, ROOMY, WIDE = 100, 116, 170
 """Widths from which on a table has more columns."""
 
-ARROWS: Mapping[str, Span] = {
-    "falling": ("↘", "ok"),
-    "flat": ("→", "dim"),
-    "rising": ("↗", "warn"),
-}
-"""Arrows for the trend of a loss."""
 
-
-class Subject(msgspec.Struct, frozen=True):
+class Subject(msgspec.Struct, frozen=True, dict=True):
     """What the cells of a job are made from."""
 
     needs: Attention
     now: dt.datetime
-    progress: Progress | None
     me: str | None = None
     """The current user, whose name is not shown."""
     trend: LossTrend | None = None
@@ -76,6 +81,11 @@ class Subject(msgspec.Struct, frozen=True):
     def snapshot(self) -> NodeSnapshot:
         """The job's figures."""
         return self.needs.job.snapshot
+
+    @functools.cached_property
+    def progress(self) -> Progress | None:
+        """How far the job is; None if no total is known."""
+        return progress_of(self.job)
 
 
 class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +118,11 @@ class JobFigure(msgspec.Struct, frozen=True, kw_only=True):
     help: tuple[str, str] | None = None
     """Term and meaning."""
 
+    def text(self, subject: Subject) -> str:
+        """Its cell without styles."""
+        cell = () if self.cell is None else self.cell(subject)
+        return " ".join(plain_cell(cell).split()) or "-"
+
 
 def calm_duration(seconds: float | None) -> str:
     """A duration that rarely changes: `<1m`, `12m`, `3h 22m`, `2d 04h`."""
@@ -125,6 +140,8 @@ def sentence_cell(needs: Attention, who: str = "") -> Line:
 def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
     """The median of the ranks' losses and its trend."""
     value, state = median_loss(snapshot)
+    from ddptop.job.series import ARROWS  # `ls` prints no loss
+
     style = "bad" if state in ("nan", "inf") else unknown(value)
     arrow = (" ", "") if trend is None or value is None else ARROWS[trend.way]
     return line((f"{units.loss(value, state)} ", style), arrow)
@@ -199,12 +216,6 @@ def _rate(subject: Subject) -> Cell:
     """`3.1/s`; empty for an ended job."""
     pace = steps_per_s(subject.snapshot.ranks) if subject.job.is_live else None
     return "" if pace is None else units.rate(pace).replace(" steps", ""), ""
-
-
-def _uneven(subject: Subject) -> Cell:
-    from ddptop.job.figures.ranks import worst_figure
-
-    return worst_figure(subject.snapshot) if subject.job.is_live else ("", "")
 
 
 def _eta(subject: Subject) -> Cell:
@@ -329,12 +340,6 @@ FIGURES: tuple[JobFigure, ...] = (
         number=lambda job, now: median_loss(job.snapshot)[0],
     ),
     JobFigure(
-        key="uneven", cell=_uneven,
-        title="uneven", width=11, align=">", drop=10, least=WIDE, spare=True,
-        help=("uneven", "the job's worst imbalance in mem, util, power, or step: how far the "
-              "highest value is above the median"),
-    ),
-    JobFigure(
         key="eta", cell=_eta,
         title="ETA", width=7, align=">", drop=4, spare=True,
         number=lambda job, now: _left_s(job), unit="s",
@@ -399,10 +404,7 @@ COLUMN_OF_ORDER = {order: key for key, order in reversed(_ORDERS.items())}
 
 
 def columns_for(
-    cells: int,
-    names: Sequence[str] = (),
-    states: Sequence[str] = (),
-    by: Sequence[str] = (),
+    cells: int, names: Sequence[str] = (), states: Sequence[str] = (), by: Sequence[str] = ()
 ) -> tuple[Column, ...]:
     """The columns of a table of this width; the sentence gets the remaining width.
 
@@ -443,42 +445,23 @@ def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Colum
     )
 
 
-def plain_table(
+def job_table(
     jobs: Sequence[Subject], of: Literal["ls", "ps"], cells: int | None = None
 ) -> tuple[list[str], list[list[str]], list[int]]:
-    """Headers, rows, and right-aligned columns of the plain-text table.
+    """The table that `ls` or `ps` prints; see `plain_table`.
 
-    `ps` has columns for steps and progress only if a job reports them. In a terminal of `cells`,
-    columns that may be dropped make room for the others, except the command.
+    `ps` has columns for steps and progress only if a job reports them.
     """
     counts = of == "ls" or any(
         one.progress is not None or one.snapshot.step is not None for one in jobs
     )
-    parts = [
-        (part, figure)
+    columns = [
+        (part, part.text or figure.text)
         for figure in FIGURES
         if (part := figure.ls if of == "ls" else figure.ps) is not None
         and (counts or figure.key not in ("step", "done", "eta"))
     ]
-    parts.sort(key=lambda one: one[0].place)
-    rows = [[_plain_text(job, *part) for part in parts] for job in jobs]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while cells is not None and sum(widths[:-1]) + 2 * len(widths) > cells:
-        at = max(range(len(parts)), key=lambda place: parts[place][0].drop)
-        if not parts[at][0].drop:
-            break
-        del parts[at], widths[at]
-        for row in rows:
-            del row[at]
-    right = [at for at, (part, _) in enumerate(parts) if part.align == ">"]
-    return [part.header for part, _ in parts], rows, right
-
-
-def _plain_text(subject: Subject, part: Plain, figure: JobFigure) -> str:
-    if part.text is not None:
-        return part.text(subject)
-    cell = () if figure.cell is None else figure.cell(subject)
-    return " ".join(plain_cell(cell).split()) or "-"
+    return plain_table(columns, jobs, cells)
 
 
 def job_row(subject: Subject) -> Row:

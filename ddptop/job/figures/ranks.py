@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.job.figures import Column, Plain, unknown
 from ddptop.job.figures.devices import FULL_SHARE
 from ddptop.job.filter import Facts, Filter, Vocabulary
 from ddptop.job.ranks import (
@@ -32,7 +31,7 @@ from ddptop.job.ranks import (
     sync_share,
 )
 from ddptop.job.status import rank_state
-from ddptop.style import Line, Span, cells_of, join, line
+from ddptop.style import Column, Line, Plain, Span, cells_of, join, line, plain_table, unknown
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import (
     Figure,
@@ -62,7 +61,7 @@ class Subject(msgspec.Struct, frozen=True):
     """The rank's state, or what is odd about it while it runs."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Drop(msgspec.Struct, frozen=True):
     """When a column is left out for lack of width: highest numbers first, 0 never."""
 
     drop: int = 0
@@ -70,7 +69,7 @@ class Place(msgspec.Struct, frozen=True):
     """The same for the column with the distance from the median; 0 if there is none."""
 
 
-class Apart(msgspec.Struct, frozen=True):
+class Compared(msgspec.Struct, frozen=True):
     """How a figure's distance from the median of all ranks is described."""
 
     of: Figure
@@ -139,7 +138,7 @@ class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Formats its text, if that needs more than the value."""
     cell: Callable[[Subject], Span] | None = None
     """Makes its cell, if that is more than the text."""
-    apart: Apart | None = None
+    apart: Compared | None = None
     """How it is compared with the median of all ranks."""
     title: str = ""
     """Title of its column."""
@@ -150,9 +149,9 @@ class RankFigure(msgspec.Struct, frozen=True, kw_only=True):
     """Adapts its column to the ranks and the short names of their hosts."""
     known: Callable[[Sequence[RankSample]], bool] | None = None
     """Whether these ranks need the column; None for always."""
-    own: Place | None = None
+    own: Drop | None = None
     """Its place in the table for ddptop's own jobs."""
-    foreign: Place | None = None
+    foreign: Drop | None = None
     """Its place in the table for foreign jobs."""
     without_device: str = ""
     """Key of the figure that replaces it for ranks without a device."""
@@ -275,32 +274,32 @@ FIGURES: tuple[RankFigure, ...] = (
     RankFigure(
         key="rank",
         cell=lambda subject: (str(subject.rank.rank), "strong"),
-        title="rank", width=4, own=Place(), foreign=Place(),
+        title="rank", width=4, own=Drop(), foreign=Drop(),
         plain=Plain(0, "RANK", lambda rank: str(rank.rank)),
         help=("rank", "one training process; ranks are numbered from 0"),
     ),
     RankFigure(
         key="host",
         cell=lambda subject: (subject.hosts.get(subject.rank.host, subject.rank.host), "dim"),
-        title="host", width=8, align="<", own=Place(), foreign=Place(), fitted=_with_host,
+        title="host", width=8, align="<", own=Drop(), foreign=Drop(), fitted=_with_host,
         help=("host", "the machine that the rank runs on"),
     ),
     RankFigure(
         key="device",
         cell=lambda subject: (device_text(subject.rank), ""),
-        title="device", width=7, align="<", own=Place(5), foreign=Place(3),
+        title="device", width=7, align="<", own=Drop(5), foreign=Drop(3),
         plain=Plain(1, "GPU", lambda rank: _digits(rank.gpu)),
     ),
     RankFigure(
         key="state",
         cell=lambda subject: _brief(subject.verdict),
-        title="state", width=STATE_CELLS, align="<", own=Place(), foreign=Place(),
+        title="state", width=STATE_CELLS, align="<", own=Drop(), foreign=Drop(),
         plain=Plain(3, "STATE", _ended, "<"),
     ),
     RankFigure(
         key="step",
         read=rank_step,
-        title="step", width=8, own=Place(), foreign=Place(7), fitted=_own_step,
+        title="step", width=8, own=Drop(), foreign=Drop(7), fitted=_own_step,
         filter="step",
         plain=Plain(4, "STEP", lambda rank: _digits(rank_step(rank))),
         card=Card("step", 5),
@@ -311,8 +310,8 @@ FIGURES: tuple[RankFigure, ...] = (
         form=units.loss,
         written=loss_text,
         cell=lambda subject: (loss_text(subject.rank), loss_style(subject.rank)),
-        apart=Apart("loss", "loss", "loss"),
-        title="loss", width=7, own=Place(0, 2), foreign=Place(6), fitted=_with_parts,
+        apart=Compared("loss", "loss", "loss"),
+        title="loss", width=7, own=Drop(0, 2), foreign=Drop(6), fitted=_with_parts,
         filter="loss",
         plain=Plain(5, "LOSS"),
         card=Card("loss", 0),
@@ -324,8 +323,8 @@ FIGURES: tuple[RankFigure, ...] = (
         key="time",
         read=lambda rank: rank.step_time_s,
         form=units.step_time,
-        apart=Apart("step_time", "step time", "step"),
-        title="time", width=7, own=Place(0, 1),
+        apart=Compared("step_time", "step time", "step"),
+        title="time", width=7, own=Drop(0, 1),
         known=lambda ranks: not _any_busy(ranks),
         filter="time", unit="s",
         plain=Plain(6, "STEP TIME"),
@@ -338,8 +337,8 @@ FIGURES: tuple[RankFigure, ...] = (
         key="busy",
         read=busy_s,
         form=units.step_time,
-        apart=Apart("own_time", "busy time", "busy"),
-        title="busy", width=7, own=Place(0, 1), known=_any_busy,
+        apart=Compared("own_time", "busy time", "busy"),
+        title="busy", width=7, own=Drop(0, 1), known=_any_busy,
         filter="busy", unit="s",
         card=Card("busy", 1, lambda rank, gpu: busy_share(rank)),
         map=Map("busy time vs others", lambda rank, apart: apart.own_time,
@@ -352,7 +351,7 @@ FIGURES: tuple[RankFigure, ...] = (
         key="wait",
         read=lambda rank: rank.data_wait_s,
         form=units.step_time,
-        title="data wait", width=9, own=Place(3),
+        title="data wait", width=9, own=Drop(3),
         filter="wait", unit="s",
         card=Card("data", 4, lambda rank, gpu: data_share(rank), "band",
                   lambda share, apart: apart.is_slow and share >= 0.3),
@@ -365,7 +364,7 @@ FIGURES: tuple[RankFigure, ...] = (
         key="sync",
         read=lambda rank: rank.sync_s,
         form=units.step_time,
-        title="sync", width=7, own=Place(4),
+        title="sync", width=7, own=Drop(4),
         known=_any_busy,
         filter="sync", unit="s",
         card=Card("sync", 6, lambda rank, gpu: sync_share(rank), "band"),
@@ -377,15 +376,15 @@ FIGURES: tuple[RankFigure, ...] = (
     RankFigure(
         key="last",
         cell=_last,
-        title="last", width=4, own=Place(9),
+        title="last", width=4, own=Drop(9),
         help=("last", "time since this rank's last step"),
     ),
     RankFigure(
         key="util",
         read=lambda rank: rank.gpu_util_percent,
         form=units.percent,
-        apart=Apart("utilization", "util", "util"),
-        title="util ", width=6, own=Place(7, 14), foreign=Place(0, 9),
+        apart=Compared("utilization", "util", "util"),
+        title="util ", width=6, own=Drop(7, 14), foreign=Drop(0, 9),
         known=_any_device, without_device="cpu",
         filter="util", unit="%",
         card=Card("util", 2, lambda rank, gpu: _percent(rank.gpu_util_percent)),
@@ -398,8 +397,8 @@ FIGURES: tuple[RankFigure, ...] = (
         key="mem",
         read=lambda rank: rank.gpu_mem_used_bytes,
         form=units.size,
-        apart=Apart("memory", "memory", "mem"),
-        title="memory ", width=9, own=Place(6, 13), foreign=Place(0, 8),
+        apart=Compared("memory", "memory", "mem"),
+        title="memory ", width=9, own=Drop(6, 13), foreign=Drop(0, 8),
         known=_any_device, without_device="rss",
         filter="mem", unit="bytes",
         card=Card("mem", 3, memory_share, "median", lambda share, apart: share >= FULL_SHARE),
@@ -409,8 +408,8 @@ FIGURES: tuple[RankFigure, ...] = (
         key="power",
         read=lambda rank: rank.gpu_power_w,
         form=units.watts,
-        apart=Apart("power", "power", "power"),
-        title="power ", width=6, own=Place(8, 15), foreign=Place(1, 10),
+        apart=Compared("power", "power", "power"),
+        title="power ", width=6, own=Drop(8, 15), foreign=Drop(1, 10),
         known=_any_device,
         filter="power",
         card=Card("power", 7, power_share),
@@ -420,7 +419,7 @@ FIGURES: tuple[RankFigure, ...] = (
         key="cpu",
         read=lambda rank: rank.cpu_percent,
         form=units.percent,
-        title="CPU ", width=7, own=Place(10), foreign=Place(),
+        title="CPU ", width=7, own=Drop(10), foreign=Drop(),
         filter="cpu", unit="%",
         plain=Plain(7, "CPU"),
         card=Card("CPU", 8, lambda rank, gpu: _percent(rank.cpu_percent)),
@@ -430,7 +429,7 @@ FIGURES: tuple[RankFigure, ...] = (
         key="rss",
         read=lambda rank: rank.rss_bytes,
         form=units.size,
-        title="RSS ", width=9, own=Place(11), foreign=Place(4),
+        title="RSS ", width=9, own=Drop(11), foreign=Drop(4),
         filter="rss", unit="bytes",
         plain=Plain(8, "RSS"),
         help=("RSS", "RAM used by this process, excluding GPU memory"),
@@ -438,14 +437,14 @@ FIGURES: tuple[RankFigure, ...] = (
     RankFigure(
         key="pid",
         cell=lambda subject: (_digits(subject.rank.pid), "dim"),
-        title="PID", width=8, own=Place(12), foreign=Place(5),
+        title="PID", width=8, own=Drop(12), foreign=Drop(5),
         plain=Plain(2, "PID", lambda rank: _digits(rank.pid)),
         help=("PID", "process ID of the rank on its host"),
     ),
     RankFigure(
         key="why",
         cell=lambda subject: (" " + (subject.rank.state_reason or ""), "dim"),
-        title=" why", width=21, align="<", flex=True, foreign=Place(2),
+        title=" why", width=21, align="<", flex=True, foreign=Drop(2),
         known=lambda ranks: any(rank.state_reason for rank in ranks),
     ),
 )  # fmt: skip
@@ -453,7 +452,7 @@ FIGURES: tuple[RankFigure, ...] = (
 
 _BY_KEY = {one.key: one for one in FIGURES}
 IN_PLACE = {one.without_device: one.key for one in FIGURES if one.without_device}
-COMPARED: Mapping[Figure, Apart] = {
+COMPARED: Mapping[Figure, Compared] = {
     one.apart.of: one.apart for one in FIGURES if one.apart is not None
 }
 """Figures in which ranks are compared with the median."""
@@ -483,17 +482,15 @@ def columns_of(
     return tuple(columns)
 
 
-def plain_table(
-    ranks: Sequence[RankSample],
-) -> tuple[list[str], list[list[str]], tuple[int, ...]]:
-    """Headers, rows, and right-aligned columns of the plain-text table."""
-    parts = [(one.plain, one) for one in FIGURES if one.plain is not None]
-    parts.sort(key=lambda part: part[0].place)
+def rank_table(ranks: Sequence[RankSample]) -> tuple[list[str], list[list[str]], list[int]]:
+    """The table that `status` prints; see `plain_table`."""
     own = any(map(counts_own, ranks))
-    headers = [part.header + "*" * (own and one.key == "step") for part, one in parts]
-    rows = [[(part.text or one.text)(rank) for part, one in parts] for rank in ranks]
-    right = tuple(at for at, (part, _) in enumerate(parts) if part.align == ">")
-    return headers, rows, right
+    columns = [
+        (replace(one.plain, header="STEP*") if own and one.key == "step" else one.plain, one)
+        for one in FIGURES
+        if one.plain is not None
+    ]
+    return plain_table(((part, part.text or one.text) for part, one in columns), ranks)
 
 
 # --- the filter -----------------------------------------------------------------------------------
@@ -539,12 +536,7 @@ def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
     return f"▲ slow{by}", "warn"
 
 
-def verdict(
-    rank: RankSample,
-    apart: RankDeviation,
-    now: dt.datetime,
-    live: bool,
-) -> Span:
+def verdict(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> Span:
     """The rank's state, or what is odd about it while it runs."""
     state = state_of(rank, now, live)
     if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
@@ -568,9 +560,7 @@ def farthest(apart: RankDeviation) -> float:
 
 
 def worst_first(
-    ranks: Sequence[RankSample],
-    apart: Mapping[int, RankDeviation],
-    live: bool,
+    ranks: Sequence[RankSample], apart: Mapping[int, RankDeviation], live: bool
 ) -> list[RankSample]:
     """Problems before outliers, then by distance from the median."""
     nothing = RankDeviation()
@@ -586,11 +576,11 @@ EVEN = 0.1
 """A ratio below this is meaningful even for small figures."""
 
 
-def uneven(snapshot: NodeSnapshot) -> list[tuple[Apart, Span]]:
-    """Known imbalances of a job, worst first: the figure, and `+34%` or `even` with its style."""
+def imbalance_note(snapshot: NodeSnapshot) -> Line:
+    """`imbalance  memory +34%  util +2%`, worst first; empty if nothing is known."""
     is_slow = bool(slow_ranks(snapshot.alerts)) and not _any_busy(snapshot.ranks)
     even_load = is_even_load(snapshot.ranks, snapshot.gpus)
-    rated: list[tuple[tuple[bool, bool, float], Apart, Span]] = []
+    rated: list[tuple[tuple[bool, bool, float], Compared, Span]] = []
     for figure, one in COMPARED.items():
         ratio: float | None = getattr(snapshot.imbalance, figure, None)
         if ratio is None:
@@ -601,17 +591,5 @@ def uneven(snapshot: NodeSnapshot) -> list[tuple[Apart, Span]]:
         shown = "even" if even else units.deviation(ratio), "warn" if warns else "dim"
         rated.append(((not warns, even, -ratio), one, shown))
     rated.sort(key=lambda row: row[0])
-    return [(one, shown) for _, one, shown in rated]
-
-
-def imbalance_note(snapshot: NodeSnapshot) -> Line:
-    """`imbalance  memory +34%  util +2%`, worst first; empty if nothing is known."""
-    parts = [((f"{one.name} {text}", style),) for one, (text, style) in uneven(snapshot)]
+    parts = [((f"{one.name} {text}", style),) for _, one, (text, style) in rated]
     return line(("imbalance  ", "dim"), *join(parts, "  ")) if parts else ()
-
-
-def worst_figure(snapshot: NodeSnapshot) -> Span:
-    """The worst imbalance and its figure: `mem +27%`."""
-    for one, (text, style) in uneven(snapshot):
-        return f"{one.brief} {text}", style
-    return units.NOT_AVAILABLE, "dim"

@@ -14,7 +14,6 @@ from ddptop.charts.curves import USUAL_WEIGHT, ChartOptions
 from ddptop.charts.plots import compared_curves, name_of, without_steps
 from ddptop.draw.compare import Row, companion_row, explained, rows, verdict
 from ddptop.job.compare import LETTERS, LOSS, Comparison, Run, companions, names_of
-from ddptop.job.figures import Column
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
 from ddptop.job.help import about
@@ -22,6 +21,7 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
 from ddptop.sources.compare import CompareAnswer, CompareQuery
 from ddptop.sources.query import Look
+from ddptop.style import Column
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
@@ -245,10 +245,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
 
     def needs(self) -> CompareQuery:
         """The losses of the jobs on the chart."""
-        part = None
-        if (area := self._chart.area) is not None and self._chart.view.span is not None:
-            part = (self._chart.view.axis, area.since, area.until)
-        return CompareQuery(jobs=self.jobs, part=part)
+        return CompareQuery(jobs=self.jobs)
 
     def show(self, answer: CompareAnswer) -> None:
         """Update the screen."""
@@ -269,7 +266,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
             self._title.show(title, right)
             return
         self._title.show(title, right, verdict(comparison))
-        self._chart.show_runs(answer.drawn)
+        self._chart.show_runs(comparison.runs)
         self._table.show(comparison, look.taken_at)
         self._fit()
 

@@ -20,12 +20,11 @@ from textual.widgets import Button, Input, Label, Static
 
 from ddptop.draw.devices import holder_text
 from ddptop.draw.panels import short_name
-from ddptop.job.figures import Column, Row
 from ddptop.job.help import about
 from ddptop.job.keys import EXIT, HELP
 from ddptop.job.record import Job
 from ddptop.sources.query import Devices
-from ddptop.style import line
+from ddptop.style import Column, Row, line
 from ddptop.tui import launching
 from ddptop.tui.keymap import bindings
 from ddptop.tui.launching import LaunchForm

@@ -25,8 +25,8 @@ from ddptop.job.help import guilty
 from ddptop.job.keys import SCREENS
 from ddptop.job.record import Job
 from ddptop.sources.job import JobAnswer, JobDetail
+from ddptop.sources.past import ReplayAnswer, ReplayQuery
 from ddptop.sources.query import Look
-from ddptop.sources.replay import ReplayAnswer, ReplayQuery
 from ddptop.style import Line, line
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged

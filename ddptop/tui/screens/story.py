@@ -12,14 +12,13 @@ from textual.containers import Vertical
 from ddptop.draw.events import FoldedEvents, fold, folded_row, folded_sections
 from ddptop.draw.story import attempt_row, headline, why_lines
 from ddptop.job.attempts import Attempt
-from ddptop.job.figures import Column
 from ddptop.job.filter import Facts, Filter, Vocabulary, parse
 from ddptop.job.help import about, explain_event, texts
 from ddptop.job.keys import SCREENS
 from ddptop.job.series import Tail
 from ddptop.job.status import event_words, loss_remark
-from ddptop.sources.story import StoryAnswer, StoryQuery
-from ddptop.style import Line, rule
+from ddptop.sources.past import StoryAnswer, StoryQuery
+from ddptop.style import Column, Line, rule
 from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged

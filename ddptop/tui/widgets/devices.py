@@ -20,12 +20,11 @@ from ddptop.draw.devices import (
     process_row,
 )
 from ddptop.draw.panels import machine_lines, short_name
-from ddptop.job.figures import Column, Row
 from ddptop.job.help import about, explain_device
 from ddptop.job.ranks import hosts_of_devices
 from ddptop.job.series import DeviceHistory
 from ddptop.sources.query import Look
-from ddptop.style import Line, fit, line, rule, wrap
+from ddptop.style import Column, Line, Row, fit, line, rule, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural

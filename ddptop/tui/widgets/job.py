@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from ddptop.draw import header
 from ddptop.draw.events import event_row
 from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
-from ddptop.job.figures import Column
 from ddptop.job.help import explain_state
 from ddptop.job.record import Job
 from ddptop.job.series import LossTrend
-from ddptop.style import Line, Span, fill, fit, line, wrap
+from ddptop.style import Column, Line, Span, fill, fit, line, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.snapshot import Alert, Cause, Event

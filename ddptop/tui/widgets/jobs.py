@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from textual import events
 
 from ddptop.draw.panels import damaged_line, unreadable_line
-from ddptop.job.figures import fit_columns
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
     Subject,
@@ -22,7 +21,6 @@ from ddptop.job.figures.jobs import (
 from ddptop.job.filter import Filter
 from ddptop.job.help import explain_job
 from ddptop.job.keys import key, with_keys
-from ddptop.job.progress import progress_of
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
 from ddptop.job.series import LossTrend
@@ -38,7 +36,7 @@ from ddptop.job.status import (
     state_of,
 )
 from ddptop.sources.query import Look
-from ddptop.style import Line, fit, line, plain, wrap
+from ddptop.style import Line, fit, fit_columns, line, plain, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.launch.slurm import SlurmJob
@@ -117,7 +115,6 @@ class JobsTable(Table):
                     Subject(
                         one,
                         self._now,
-                        progress_of(one.job),
                         self._me,
                         self._trends.get(one.job.name),
                         one.job.name in self.marked,

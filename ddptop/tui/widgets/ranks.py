@@ -16,10 +16,10 @@ from ddptop.draw.heat import (
     ORDER,
     STATE,
     HeatGrid,
-    cells_of,
     heat_grid,
     known_figures,
     legend,
+    map_cells,
     map_hint,
     map_row,
     name_of,
@@ -29,7 +29,6 @@ from ddptop.draw.heat import (
 from ddptop.draw.panels import rank_detail
 from ddptop.draw.ranks import GAP, Around, Grid, around, card_lines, grid, rank_line, wanted_rows
 from ddptop.draw.ranks import MOST as MOST_CARDS
-from ddptop.job.figures import Row
 from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row, verdict, worst_first
 from ddptop.job.help import explain_heat, explain_rank
 from ddptop.job.keys import ACROSS, key, with_keys
@@ -37,7 +36,7 @@ from ddptop.job.ranks import has_several, hosts_of, short_names
 from ddptop.job.series import SPARK_S, Recent
 from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobDetail
-from ddptop.style import Line, Span, clip, fit, line, rule
+from ddptop.style import Line, Row, Span, clip, fit, line, rule
 from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.table import CursorList, Table
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -261,7 +260,7 @@ class HeatMap(RankGrid):
 
     def _paint(self) -> None:
         deviations = {} if self.detail is None else self.detail.deviations
-        self._cells = cells_of(self.figure, self.ranks, deviations)
+        self._cells = map_cells(self.figure, self.ranks, deviations)
         self.redraw()
 
     def next_figure(self) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from textual import events
 from textual.message import Message
 
-from ddptop.job.figures import Column, Row, fit_columns, row_line
 from ddptop.job.keys import MOVING
-from ddptop.style import Line, Span, line, rule
+from ddptop.style import Column, Line, Row, Span, fit_columns, line, row_line, rule
 from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 

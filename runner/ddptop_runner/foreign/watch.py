@@ -566,15 +566,16 @@ def _to_read(records: Iterable[JobRecord], follow: str | None) -> list[JobRecord
     return sorted(records, key=order)[:MAX_READ]
 
 
-def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
-    """By job, a snapshot from the end of its output; of many jobs, only the user's own and newest.
+def read_outputs(
+    census: Census, gpus: Sequence[GpuSample], now: dt.datetime
+) -> dict[str, ForeignView]:
+    """Each job, with what the end of its output shows, which is read for at most MAX_READ jobs.
 
     Terminals are not captured, because their contents may be from another program.
     """
-    found, now_s = {}, boottime_s()
-    for record in _to_read([JobRecord(job, now, captures=False) for job in census.jobs], None):
+    records, now_s = [JobRecord(job, now, captures=False) for job in census.jobs], boottime_s()
+    for record in _to_read(records, None):
         with contextlib.suppress(Exception):  # one job's data must not hide the others
             record.read_output(now, now_s)
-            found[record.name] = record.view([], {}, now, now_s).snapshot
         record.output.close()
-    return found
+    return {record.name: record.view(gpus, {}, now, now_s) for record in records}

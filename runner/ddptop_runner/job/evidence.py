@@ -22,6 +22,7 @@ from ddptop_runner.base import programs
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.ranks import RankRecord
+from ddptop_runner.judge.training import workers
 from ddptop_runner.model.snapshot import ProcessId, RankStacks
 
 POLL_S = 0.01
@@ -117,7 +118,10 @@ def _size(path: Path) -> int:
 async def collect_stacks(
     folder: RunFolder, attempt: int, records: Sequence[RankRecord]
 ) -> list[RankStacks]:
-    """The Python stacks of each living rank; returns within `STACKS_TIMEOUT_S`."""
+    """The Python stacks of each living rank; returns within `STACKS_TIMEOUT_S`.
+
+    Those of a rank's loader processes are included if it waits for them, or if it is the only one.
+    """
     dumps: dict[int, _Dump] = {}
     stacks: list[RankStacks] = []
     by_rank = {record.rank: record for record in records}
@@ -138,7 +142,7 @@ async def collect_stacks(
         stacks.append(RankStacks(rank=rank, pid=dump.process.pid, text=text, note=note))
     with_loaders = [
         msgspec.structs.replace(entry, loader=await _loader_stacks(folder, attempt, record))
-        if (record := by_rank[entry.rank]).reported.phase == "data"
+        if (record := by_rank[entry.rank]).reported.phase == "data" or len(records) == 1
         else entry
         for entry in stacks
     ]
@@ -163,8 +167,10 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
         if dump is not None:
             await _settled([dump])
             text = _read_from(path, dump.offset)
+        fields = procs.stat_fields(pid)
+        is_in_kernel = fields is not None and fields[0] == "D"
         parts.append(
-            f"--- data loader process {pid} ---\n"
+            f"{workers.HEADER}{pid} {workers.IN_DISK_SLEEP if is_in_kernel else '---'}\n"
             + (text or "no stacks: the process is not responding")
         )
     return "\n".join(parts)

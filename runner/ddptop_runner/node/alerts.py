@@ -29,6 +29,8 @@ class JobAlerts:
         self._watch = JobWatch(oom.available_bytes)
         self._reported: dict[str, str] = {}
         """Messages of recorded alerts by ID, until their end is recorded."""
+        self._is_starved = False
+        """Whether any rank waits for its data, at the last look."""
         self.now: list[Alert] = []
         """The current alerts, worst first."""
 
@@ -50,6 +52,16 @@ class JobAlerts:
                 )
             )
             self._reported = {}
+
+    def rank_to_look_at(self) -> int | None:
+        """A rank that waits for its data, whose workers are to be looked at now; once each time."""
+        waiting = [one for one in self.now if one.id == "starved" or "data_wait_s" in one.evidence]
+        is_new, self._is_starved = bool(waiting) and not self._is_starved, bool(waiting)
+        return waiting[0].ranks[0] if is_new else None
+
+    def note_workers(self, stacks: str) -> None:
+        """Take the stacks of that rank's loader processes."""
+        self._watch.note_workers(stacks)
 
     def look(self, snapshot: NodeSnapshot, extra: Sequence[Finding], now_s: float) -> None:
         """Update `now`.

@@ -140,6 +140,7 @@ class Head(Decisions):
             *stalled(snapshot.pause, has_event=self._trouble.hangs.is_on),
         ]
         self._alerts.look(snapshot, found, now_s)
+        self.process.look_at_workers(self._stacks)
         self.process.write(snapshot)
         self.process.record(snapshot)
         self.process.spawn(self.nodes.recover_environment())

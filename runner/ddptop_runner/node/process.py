@@ -128,6 +128,16 @@ class JobProcess:
         self.tasks.add(task)
         task.add_done_callback(self._task_done)
 
+    def look_at_workers(self, stacks_of: Callable[[int], Awaitable[pt.Stacks]]) -> None:
+        """Ask once for the stacks of loader processes that a rank waits for."""
+        rank = self.alerts.rank_to_look_at()
+        if rank is not None:
+            self.spawn(self._look_at_workers(stacks_of(rank)))
+
+    async def _look_at_workers(self, answer: Awaitable[pt.Stacks]) -> None:
+        with contextlib.suppress(DdptopError):  # the rank has ended meanwhile
+            self.alerts.note_workers((await answer).stacks[0].loader or "")
+
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception):

@@ -165,6 +165,7 @@ class Supervisor:
         found += stalled(snapshot.pause, has_event=self._attempt.trouble.hangs.is_on)
         at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
         self._alerts.look(msgspec.structs.replace(snapshot, gpus=at_work), found, now_s)
+        self._process.look_at_workers(self._stacks)
 
     async def _hold_logs(self) -> None:
         """A rank that prints fast fills its reserved blocks between two ticks."""

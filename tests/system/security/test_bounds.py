@@ -210,7 +210,7 @@ def test_a_job_that_nothing_can_be_made_of_hides_no_other(book, monkeypatch):
     assert views.keys() == {"train:100", "a:10"}
     assert "ValueError" in (views["a:10"].output or "")
     assert "ValueError" not in (views["train:100"].output or "")
-    told = watch.read_outputs(Census(jobs=tuple(jobs)), utc_now())
+    told = watch.read_outputs(Census(jobs=tuple(jobs)), [], utc_now())
     assert told.keys() == views.keys()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from ddptop.commands import attach, attach_host
+from ddptop.commands import attach
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_bad_targets_never_reach_ssh(target, ddptop_cli, ssh):
 
 
 def test_ddptop_is_found_where_it_is_here(tmp_path):
-    line = attach_host.there(["--version"], "far")
+    line = attach.there(["--version"], "far")
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("ddptop"), done.stderr

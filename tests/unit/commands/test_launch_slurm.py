@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 
 import pytest
-
-BAD = {
-    # (arguments, words in the line: the problem and the remedy)
-    "no sbatch": (["train.py"], ["sbatch is not on PATH", "omit --slurm"]),
-    "nothing": (["--", "--time=1"], ["nothing to launch", "SCRIPT"]),
-    "a late option": (["--", "--time=1", "--", "-d", "train.py"], ["-d is after --"]),
-    "nodes after --": (
-        ["--", "-N", "2", "train.py"],
-        ["--nodes after -- conflicts"],
-    ),
-    "a name after --": (
-        ["--", "-Jx", "train.py"],
-        ["--job-name after -- conflicts"],
-    ),
-    "a signal to all": (
-        ["--", "--signal=USR1@60", "train.py"],
-        ["does not reach ddptop", "--signal=B:USR1@120"],
-    ),
-    "named devices": (["--gpus", "0-3", "train.py"], ["names devices", "--gpus auto:N"]),
-    "a queue of its own": (["--wait-gpus", "train.py"], ["--wait-gpus has no effect"]),
-    "no nodes": (["--nodes", "0", "train.py"], ["--nodes 0 is not a number", "MIN:MAX"]),
-    "reversed nodes": (["--nodes", "4:2", "train.py"], ["MIN is greater", "2:4"]),
-    "hosts": (["--hosts", "a,b", "train.py"], ["--slurm chooses the machines"]),
-    "no script": (["nosuch.py"], ["no script nosuch.py"]),
-}
+from tests.support.tables import table
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +19,11 @@ def no_slurm(monkeypatch, tmp_path):
     return bin_
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name, bad_input):
-    arguments, words = BAD[name]
-    line = bad_input(2, "launch", "--slurm", *arguments)
-    assert all(word in line for word in words), line
+@pytest.mark.parametrize("case", table(__file__, "refused"), ids=lambda case: case[0])
+def test_bad_input(case, bad_input):
+    _, status, line, words = case
+    shown = bad_input(status, "launch", "--slurm", *shlex.split(line))
+    assert all(word in shown for word in words), shown
 
 
 def test_requeues_are_of_slurm_alone(bad_input):

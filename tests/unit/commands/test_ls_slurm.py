@@ -36,8 +36,8 @@ def squeue(tmp_path, monkeypatch):
 def test_the_queue_is_listed_beside_the_jobs(ddptop_cli, squeue):
     calls = squeue(f"{PENDING}\n{RUNNING}\n")
     shown = ddptop_cli("ls").stdout
-    assert "7      waits   pending      2  gpu" in shown
-    assert "Resources" in shown
+    assert "Slurm 7 waits: pending (Resources), starts in about " in shown
+    assert shown.splitlines()[-1].endswith(", 2 nodes, partition gpu")
     listed = json.loads(ddptop_cli("ls", "--json").stdout)
     assert listed["jobs"] == []
     assert [(one["id"], one["state"], one["job"]) for one in listed["slurm"]] == [

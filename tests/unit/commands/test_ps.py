@@ -20,38 +20,12 @@ from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.types import Census, Unreadable
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
-from ddptop_runner.jobs.contract import foreign_list
+from ddptop_runner.jobs.contract import ForeignRow, foreign_list
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample, encode
 
 SLEEP = "import time; time.sleep(600)"
 OWN_PORT = str(20_000 + os.getpid() % 10_000)
 """Nothing listens there; processes of other test runs are visible too, and use another port."""
-JOB_KEYS = {
-    "job",
-    "state",
-    "host",
-    "command",
-    "launcher",
-    "world_size",
-    "attempt",
-    "step",
-    "total_steps",
-    "eta_s",
-    "started_at",
-    "ranks",
-    "policy",
-    "restart_at",
-    "set_aside",
-    "progress",
-    "step_counts",
-    "attempt_step",
-    "pause",
-    "ended_at",
-    "elapsed_s",
-    "cause",
-    "loss_state",
-    "head",
-}
 
 
 def gpus(count: int, found: Census | None = None) -> list[GpuSample]:
@@ -85,11 +59,8 @@ def test_every_key_is_there():
     answer = rows(census(*torchrun(100, 0, 1), hidden, devices={**held, 50: ["GPU-0"]}))
     assert set(answer) == {"schema", "jobs", "unreadable"} and answer["schema"] == 1
     [job] = answer["jobs"]
-    assert set(job) == JOB_KEYS | {"user", "root_pid", "notes"}
-    assert job["ranks"] == [
-        {"rank": 0, "pid": 101, "gpu": 2},
-        {"rank": 1, "pid": 102, "gpu": 3},
-    ]
+    assert set(job) == set(ForeignRow.__struct_fields__)
+    assert job["ranks"] == [{"rank": 0, "pid": 101, "gpu": 2}, {"rank": 1, "pid": 102, "gpu": 3}]
     assert (job["job"], job["state"], job["launcher"]) == ("train:100", "running", "torchrun")
     assert (job["world_size"], job["attempt"], job["root_pid"]) == (2, 0, 100)
     assert [job[key] for key in ("step", "total_steps", "eta_s", "progress")] == [None] * 4
@@ -100,19 +71,14 @@ def test_every_key_is_there():
     assert (other["pid"], other["gpus"]) == (50, ["GPU-0"])
 
 
-def test_the_own_device_beside_stray_contexts():
+def test_devices_of_ranks_and_states_of_jobs():
+    def ranks_gpus(found: Census) -> list[int | None]:
+        return [rank["gpu"] for rank in rows(found)["jobs"][0]["ranks"]]
+
     held = {101: ["GPU-0"], 102: ["GPU-0", "GPU-1"]}
-    [job] = rows(census(*torchrun(100, 0, 1), devices=held))["jobs"]
-    assert [rank["gpu"] for rank in job["ranks"]] == [0, 1]
-
-
-def test_no_device_is_claimed_for_one_process_on_several():
-    held = {60: ["GPU-0", "GPU-1"]}
-    [job] = rows(census(process(60, 1, "python x.py"), devices=held))["jobs"]
-    assert [rank["gpu"] for rank in job["ranks"]] == [None]
-
-
-def test_a_job_of_zombies_is_lost():
+    assert ranks_gpus(census(*torchrun(100, 0, 1), devices=held)) == [0, 1], "stray contexts"
+    several = census(process(60, 1, "python x.py"), devices={60: ["GPU-0", "GPU-1"]})
+    assert ranks_gpus(several) == [None], "no device is claimed for one process on several"
     agent, *ranks = torchrun(100, 0, 1)
     ended = [process(one.pid, 100, one.argv, is_zombie=True, environ=one.environ) for one in ranks]
     assert rows(census(agent, *ended))["jobs"][0]["state"] == "lost"
@@ -123,8 +89,8 @@ def test_a_job_of_zombies_is_lost():
 def test_the_table_and_its_ranks():
     found = census(*torchrun(100, 2, 3, size=4), devices={101: ["GPU-0"], 102: ["GPU-1"]})
     usage = {"train:100": RankUsage(120.0, (2 << 30) + (100 << 20), "S", (100, 101, 102))}
-    listed = foreign_list(found, gpus(2, found))
-    text = ps.as_text(listed, found, usage, gpus(2, found), True).splitlines()
+    listed, views = foreign_list(found, gpus(2, found)), ps.read_views(found, gpus(2, found))
+    text = ps.as_text(listed, views, usage, True).splitlines()
     assert text[0].split()[:5] == ["JOB", "LAUNCHER", "USER", "RANKS", "GPUS"]
     cells = [cell for cell in text[1].split("  ") if cell.strip()]
     assert [cell.strip() for cell in cells[:7]] == [
@@ -138,8 +104,8 @@ def test_the_table_and_its_ranks():
     ]
     assert text[1].endswith("torchrun train.py")
     assert text[2:] == ["", "train:100:", "  rank 2 pid 101 GPU 0", "  rank 3 pid 102 GPU 1"]
-    assert len(ps.as_text(listed, found, {}, gpus(2), False).splitlines()) == 2
-    unknown = ps.as_text(foreign_list(found, []), found, {}, [], False).splitlines()[1]
+    assert len(ps.as_text(listed, views, {}, False).splitlines()) == 2
+    unknown = ps.as_text(listed, ps.read_views(found, []), {}, False).splitlines()[1]
     assert unknown.split()[6:9] == ["-", "n/a", "n/a"]
 
 
@@ -238,16 +204,15 @@ def test_what_the_end_of_an_output_tells_is_listed(tmp_path):
             log.write(b"\r" + bar.encode())
             log.flush()
             seen = Census((foreign_toys.job_of(one.pid, started_at=foreign_toys.long_ago()),), ())
-            told = ps.read_output_ends(seen)
-            found = foreign_list(seen, [], told)
+            views = ps.read_views(seen, [])
+            found = foreign_list(seen, [], {name: one.snapshot for name, one in views.items()})
         finally:
             one.kill()
     [row] = found.jobs
     assert (row.step, row.total_steps) == (250, 1000)
     assert row.progress.fraction == 0.25
     assert 0 < row.eta_s <= 30
-    head, cells = ps.as_text(found, seen, {}, [], False, told).splitlines()
+    head, cells = ps.as_text(found, views, {}, False).splitlines()
     assert head.split()[-5:] == ["ELAPSED", "STEP", "DONE", "ETA", "COMMAND"]
     assert "250 / 1,000  ~25.0%" in cells
-    nothing = ps.as_text(foreign_list(seen, []), seen, {}, [], False)
-    assert "STEP" not in nothing
+    assert "STEP" not in ps.as_text(found, ps.read_views(seen, []), {}, False)

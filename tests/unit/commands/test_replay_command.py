@@ -120,5 +120,5 @@ def test_of_a_foreign_job_nothing_is_recorded(ddptop_home, monkeypatch) -> None:
     stranger = foreign_job("torchrun", 1, pid=77)
     monkeypatch.setattr(watch, "find", lambda target: stranger)
     with pytest.raises(DdptopError, match="ddptop did not start it") as refused:
-        run("torchrun:77", None, readonly=False, terminal=True)
+        run("torchrun:77", None)
     assert refused.value.hint == "run ddptop watch torchrun:77 to see it live"

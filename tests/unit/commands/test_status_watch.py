@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import codecs
 import datetime as dt
-import fcntl
-import io
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ddptop.commands.status_watch import Inline
-from ddptop.job.record import own_job
-from ddptop.job.status import ranked
 from tests.support.builders import make_snapshot, put_job
+from tests.support.terminal import Terminal
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.host import procs
-from ddptop_runner.job.registry import read_all
 from ddptop_runner.model.snapshot import Alert, Cause, Progress, RankSample, encode
 from ddptop_runner.model.spec import read_spec
 
@@ -73,37 +63,18 @@ def live(**changes: Any) -> dict[str, Any]:
     return {**ALIVE, **known, **changes}
 
 
-class Terminal:
-    """The program with a pty as its controlling terminal, and the screen there."""
+class Screen(Terminal):
+    """`ddptop status` in a terminal, and what is on it."""
 
-    def __init__(self, *arguments: str, rows: int = 12, columns: int = 100, **env: str) -> None:
-        self.pid, self.master = pty.fork()
-        if self.pid == 0:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.execve(
-                sys.executable,
-                [sys.executable, "-m", "ddptop", "status", *arguments],
-                {**os.environ, "TERM": "xterm-256color", **env},
-            )
-        self.columns, self.sent, self.status = columns, "", None
-        # a read may split a character
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
-
-    def read(self) -> str:
-        while select.select([self.master], [], [], 0)[0]:
-            try:
-                data = os.read(self.master, 1 << 16)
-            except OSError:
-                break
-            if not data:
-                break
-            self.sent += self._decode(data)
-        return self.sent
+    @property
+    def sent(self) -> str:
+        self.draws(b"")
+        return self.drawn.decode("utf-8", "ignore")  # a read may split a character
 
     def screen(self) -> list[str]:
         """The lines on the screen after drawing, interpreting the few sequences that are used."""
         lines, x, y = [""], 0, 0
-        whole = "".join(self.read().rpartition(BELOW)[:2])
+        whole = "".join(self.sent.rpartition(BELOW)[:2])
         for token in re.findall(rf"{ESC}\[[\d;]*[A-Za-z]|[\r\n]|[^{ESC}\r\n]+", whole):
             if token == "\n":
                 y += 1
@@ -121,27 +92,15 @@ class Terminal:
                     del lines[y + 1 :]
         return [line for line in lines if line]
 
-    def ended(self) -> bool:
-        self.read()
-        if self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.status = os.waitstatus_to_exitcode(status) if pid else None
-            self.read()  # its last output
-        return self.status is not None
-
-    def close(self) -> None:
-        if not self.ended():
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        os.close(self.master)
-
 
 @pytest.fixture
-def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
-    opened: list[Terminal] = []
+def terminal(ddptop_home: Path) -> Iterator[Callable[..., Screen]]:
+    opened: list[Screen] = []
 
-    def open_one(*arguments: str, **options: Any) -> Terminal:
-        opened.append(Terminal(*arguments, **options))
+    def open_one(
+        *arguments: str, columns: int = 100, rows: int = 12, env: dict[str, str] | None = None
+    ) -> Screen:
+        opened.append(Screen("status", *arguments, size=(columns, rows), env=env))
         return opened[-1]
 
     yield open_one
@@ -150,7 +109,7 @@ def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 def test_lines_are_drawn_in_place_until_the_job_ends(
-    terminal: Callable[..., Terminal], wait_until: WaitUntil
+    terminal: Callable[..., Screen], wait_until: WaitUntil
 ) -> None:
     folder = put_job("train", live())
     one = terminal("train", "--watch", "--interval", "0.1")
@@ -169,7 +128,7 @@ def test_lines_are_drawn_in_place_until_the_job_ends(
     cause = Cause(kind="exception", rank=2, summary="rank 2: ValueError: bad", exit_code=1)
     change(folder, **live(state="failed", cause=cause, ended_at=utc_now(), guardian=None))
     wait_until(one.ended, what="its end")
-    assert one.status == 1, "the exit status that `wait` has"
+    assert one.process.returncode == 1, "the exit status that `wait` has"
     lines = one.screen()
     assert lines[0].startswith("train  ✗ failed")
     assert "rank 2: ValueError: bad" in lines[-1]
@@ -177,16 +136,16 @@ def test_lines_are_drawn_in_place_until_the_job_ends(
 
 
 def test_ctrl_c_ends_it_well_and_no_color_is_kept_to(
-    terminal: Callable[..., Terminal], wait_until: WaitUntil
+    terminal: Callable[..., Screen], wait_until: WaitUntil
 ) -> None:
     message = f"a rank is odd {ESC}[2J{ESC}]0;title\x07\nby far"
     alert = Alert(id="odd", severity="warning", message=message, since=utc_now())
     put_job("train", live(alerts=[alert]))
-    one = terminal("train", "--watch", columns=40, NO_COLOR="1")
+    one = terminal("train", "--watch", columns=40, env={"NO_COLOR": "1"})
     wait_until(lambda: len(one.screen()) >= 4, what="its lines")
-    os.write(one.master, b"\x03")
+    one.type("\x03")
     wait_until(one.ended, what="its end")
-    assert one.status == 0
+    assert one.process.returncode == 0
     assert not re.search(rf"{ESC}\[\d+m", one.sent), "NO_COLOR is set"
     assert f"{ESC}[2J" not in one.sent and f"{ESC}]" not in one.sent
     assert max(map(len, one.screen())) < 40
@@ -194,7 +153,7 @@ def test_ctrl_c_ends_it_well_and_no_color_is_kept_to(
 
 
 def test_all_jobs_have_a_line_each_those_in_need_first(
-    terminal: Callable[..., Terminal], wait_until: WaitUntil
+    terminal: Callable[..., Screen], wait_until: WaitUntil
 ) -> None:
     for number in range(6):
         put_job(f"well-{number}", live())
@@ -229,14 +188,6 @@ def test_without_a_terminal_each_change_is_one_line(
     assert second.startswith("train ✓ finished") and ESC not in first + second
 
 
-def test_what_did_not_change_is_not_said_again() -> None:
-    out = io.StringIO()
-    screen = Inline(out)
-    for text in ("a", "a", "b", "b", "a"):
-        screen.show([((text, "bad"),), (("x", ""),)])
-    assert out.getvalue() == "a | x\nb | x\na | x\n"
-
-
 def test_json_is_one_object_a_line(ddptop_home: Path) -> None:
     put_job("train", live(state="stopped", ended_at=utc_now(), guardian=None))
     command = [sys.executable, "-m", "ddptop", "status", "--watch", "--json"]
@@ -262,24 +213,11 @@ def test_an_interval_without_watch_is_refused(bad_input: Callable[..., str]) -> 
 
 
 def test_job_removed_meanwhile_is_reported(
-    terminal: Callable[..., Terminal], wait_until: WaitUntil
+    terminal: Callable[..., Screen], wait_until: WaitUntil
 ) -> None:
     folder = put_job("train", live())
     one = terminal("train", "--watch", "--interval", "0.1")
     wait_until(lambda: len(one.screen()) >= 4, what="its lines")
     folder.spec_file.unlink()
     wait_until(one.ended, what="its end")
-    assert one.status == 3 and "train was removed" in one.sent
-
-
-def test_need_goes_before_age(ddptop_home: Path) -> None:
-    alert = Alert(id="x", severity="error", message="x", since=utc_now())
-    put_job("well", live())
-    put_job("old", {"state": "failed", "ended_at": utc_now() - dt.timedelta(days=2)})
-    put_job("failed", {"state": "failed", "ended_at": utc_now()})
-    put_job("alarmed", live(alerts=[alert]))
-    put_job("done", {"state": "finished", "ended_at": utc_now()})
-    put_job("stuck", live(state="hung"))
-    assert [one.job.name for one in ranked(map(own_job, read_all()[0]), utc_now())] == [
-        *("failed", "stuck", "alarmed", "well", "done", "old")
-    ], "the order of the overview"
+    assert one.process.returncode == 3 and "train was removed" in one.sent

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from ddptop.cli import JobChange, cli
 from ddptop.draw.story import headline
 from ddptop.sources.history import JobHistory
-from ddptop.sources.story import StorySource
+from ddptop.sources.past import read_story
 from tests.support import fake_story
 from tests.support.own_views import read
 
@@ -17,7 +16,7 @@ def test_the_story_is_the_one_of_the_screen(ddptop_home, ddptop_cli):
     folder = fake_story.many_attempts(ddptop_home)
     shown = ddptop_cli("story", "gpt-small")
     job = read(folder)
-    attempts = StorySource().read(job, JobHistory(folder.history_db)).attempts
+    attempts = read_story(job, JobHistory(folder.history_db)).attempts
     assert shown.returncode == 0 and shown.stderr == ""
     assert shown.stdout.startswith(f"gpt-small: {headline(attempts, job.state)}\n")
     first, second, third = (shown.stdout.index(f"\nattempt {number} ") for number in range(3))
@@ -39,25 +38,12 @@ def test_the_story_as_json(ddptop_home, ddptop_cli):
 
 
 @pytest.mark.parametrize(
-    ("typed", "suggested"),
-    [
-        ("stroy", "story"),
-        ("stats", "status"),
-        ("lanch", "launch"),
-        ("stopp", ""),
-        ("ll", ""),
-        ("restrat", ""),
-    ],
+    ("typed", "suggested"), [("stroy", "story"), ("stopp", ""), ("ll", ""), ("restrat", "")]
 )
 def test_a_mistyped_verb_gets_no_suggestion_that_changes_a_job(bad_input, typed, suggested):
     line = bad_input(2, typed)
     assert line.startswith(f"ddptop: no command '{typed}'")
     assert (f"did you mean {suggested}?" in line) if suggested else ("did you mean" not in line)
-
-
-def test_the_verbs_that_change_a_job_are_known():
-    found = {name for name, command in cli.commands.items() if isinstance(command, JobChange)}
-    assert found == {"stop", "kill", "restart", "rm", "checkpoint"}
 
 
 def test_an_unreadable_history_is_an_error(ddptop_home, ddptop_cli):

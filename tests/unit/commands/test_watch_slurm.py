@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from ddptop import cli
+from ddptop.commands import watch
 
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """`slurm(nodes, status, said)`: configures the fakes; returns the file with srun's argv."""
-    monkeypatch.setattr(cli, "is_terminal", lambda: True)
+    monkeypatch.setattr(watch, "is_terminal", lambda: True)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def put(nodes="n[1-2]", status=0, said=""):

@@ -167,7 +167,7 @@ class TestCard:
         }
         assert braille.limits(points, from_zero=True) == (0.0, 4.0)
         low, high = (
-            braille.spark(braille.bridged(braille.cells_of(points[n], 0, 200, 4), 4), 0.0, 4.0)
+            braille.spark(braille.bridged(braille.by_cell(points[n], 0, 200, 4), 4), 0.0, 4.0)
             for n in (0, 1)
         )
         assert (low, high) == ("⠤⠤", "⠉⠉")

@@ -26,7 +26,7 @@ def some(number: int = 128) -> list[RankSample]:
 
 def test_five_levels_by_glyph_and_style() -> None:
     ranks = some()
-    cells = heat.cells_of("time", ranks, deviations(ranks, []))
+    cells = heat.map_cells("time", ranks, deviations(ranks, []))
     assert cells[0] == ("▄", "band")
     assert cells[7] == ("█", "busy")
     assert cells[9] == ("▁", "busy")
@@ -43,15 +43,15 @@ def test_cell_is_marked_if_an_alert_names_its_rank_and_figure() -> None:
     ranks = some()
     alert = Alert(id="straggler", severity="warning", ranks=[7], message="m", since=NOW)
     apart = deviations(ranks, [], [alert])
-    warned = [n for n, one in enumerate(heat.cells_of("time", ranks, apart)) if one[1] == "warn"]
+    warned = [n for n, one in enumerate(heat.map_cells("time", ranks, apart)) if one[1] == "warn"]
     assert warned == [7]
-    assert "warn" not in {style for _, style in heat.cells_of("loss", ranks, apart)}
+    assert "warn" not in {style for _, style in heat.map_cells("loss", ranks, apart)}
 
 
 @pytest.mark.parametrize("key", heat.ORDER)
 def test_unknown_is_a_dot_and_never_the_least_level(key: str) -> None:
     ranks = some()
-    assert heat.cells_of(key, ranks, deviations(ranks, []))[3] == ("·", "faint")
+    assert heat.map_cells(key, ranks, deviations(ranks, []))[3] == ("·", "faint")
     legend = plain(heat.legend(key, ranks, 80))
     assert "n/a" in legend and "·" in legend
 
@@ -73,7 +73,7 @@ def test_only_what_is_known_of_a_rank_can_be_shown() -> None:
 
 def test_states_have_their_own_glyphs_and_counts() -> None:
     ranks = [rank(0, state="running"), rank(1, state="hung"), rank(2, state="running")]
-    assert [glyph for glyph, _ in heat.cells_of("state", ranks, {})] == ["●", "‖", "●"]
+    assert [glyph for glyph, _ in heat.map_cells("state", ranks, {})] == ["●", "‖", "●"]
     assert plain(heat.legend("state", ranks, 80)).split() == ["●", "2", "running", "‖", "1", "hung"]
 
 
@@ -90,9 +90,9 @@ def test_own_time_singles_out_who_is_waited_for() -> None:
         rank(n, state="running", step_time_s=0.4, sync_s=0.0 if n == 70 else 0.1)
         for n in range(128)
     ]
-    cells = heat.cells_of("busy", ranks, deviations(ranks, []))
+    cells = heat.map_cells("busy", ranks, deviations(ranks, []))
     assert [n for n, cell in enumerate(cells) if cell[0] == "█"] == [70]
-    assert set(heat.cells_of("time", ranks, deviations(ranks, []))) == {("▄", "band")}
+    assert set(heat.map_cells("time", ranks, deviations(ranks, []))) == {("▄", "band")}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_grid(number: int, cells: int, rows: int, per_row: int, cell: int) -
 
 def test_a_row_is_labeled_and_the_cursor_is_marked_without_color_too() -> None:
     ranks = some()
-    cells = heat.cells_of("time", ranks, deviations(ranks, []))
+    cells = heat.map_cells("time", ranks, deviations(ranks, []))
     grid = heat.heat_grid(128, 80, 8, 127)
     first, second = (heat.map_row(row, grid, ranks, cells, 38) for row in (0, 1))
     assert plain(first).startswith("    0 ▄ ▄ ▄ · ▄ ▄ ▄ █ ▄ ▁ ▄ ▆ ")

@@ -12,7 +12,7 @@ from tests.support.rows import row
 
 from ddptop_runner.job.event_log import as_row
 from ddptop_runner.model.events import CheckpointSaved
-from ddptop_runner.model.snapshot import Cause, Checkpoint, Event
+from ddptop_runner.model.snapshot import Checkpoint, Event
 
 START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
 
@@ -35,7 +35,7 @@ SECOND = [event(70, "attempt_started", "attempt 1: 2 ranks started", attempt=1)]
 
 def attempts(events: list[Event], state: str = "running", **more: object) -> list[object]:
     ended_at = more.pop("ended_at", None)
-    return list(attempts_of(events, state, ended_at, more.get("causes", {}), more.get("steps", {})))
+    return list(attempts_of(events, state, ended_at, more.get("steps", {})))
 
 
 def test_an_event_without_an_attempt_belongs_to_the_one_before() -> None:
@@ -67,10 +67,7 @@ def test_what_failed_what_was_done_and_what_lives() -> None:
         "restarting all ranks as attempt 1; progress",
         "GPU 2 is lost: going on with 3 ranks",
     )
-    # the event alone has rank, status, and evidence; a stored cause has more
     assert (first.cause.kind, first.cause.rank, first.cause.evidence) == ("exit_code", 1, "/e/0")
-    kept = Cause(kind="exception", rank=1, exception="ValueError", summary="more")
-    assert attempts([*FIRST, *SECOND], causes={0: kept})[1].cause is kept
 
 
 @pytest.mark.parametrize(

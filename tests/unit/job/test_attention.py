@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import msgspec
 import pytest
 from ddptop.draw.panels import about
-from ddptop.job.figures import fit_columns
 from ddptop.job.figures.jobs import by_text, calm_duration, columns_for
 from ddptop.job.help import explain_job
 from ddptop.job.record import Job, foreign_job
@@ -21,11 +22,13 @@ from ddptop.job.status import (
     short_cause,
     state_of,
 )
+from ddptop.style import fit_columns
 from tests.support import fake_foreign, fake_gpus
 from tests.support.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.support.own_views import rank, read, row_of, view_of
+from tests.support.tables import table
 
-from ddptop_runner.model.snapshot import Alert, Cause
+from ddptop_runner.model.snapshot import Alert, Cause, RankSample
 
 RAISED = Cause(
     kind="exception",
@@ -128,63 +131,34 @@ SLOW = [
     )
     for n in range(4)
 ]
-HUNG = [
-    rank(n, state="hung", last_progress_at=ago(240), stands_at="/a/train.py:81 in step")
-    for n in (2, 3)
-]
 WELL = [rank(n, state="running", step=5, step_time_s=0.3) for n in range(4)]
-SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)) for n in range(2)]
+TYPES = {
+    "ranks": list[RankSample],
+    "alerts": list[Alert],
+    "cause": Cause,
+    "previous_cause": Cause,
+    "attempt_started_at": dt.datetime,
+}
 
 
-@pytest.mark.parametrize(
-    ("view", "sentence"),
-    [
-        (
-            job("a", "failed", cause=RAISED),
-            "rank 1: ValueError: shard 7 holds 63 columns, the model takes 64 at finetune.py:10",
-        ),
-        (job("a", "failed", exit_code=3), "exit status 3"),
-        (job("a", "hung", ranks=HUNG), "ranks 2, 3 have been hung at train.py:81 for 4m"),
-        (
-            job("a", "hung", ranks=[rank(1, state="hung", phase="collective")]),
-            "rank 1 is hung in a collective",
-        ),
-        (
-            job("a", "lost", 3660),
-            "its processes exited without leaving an exit status; last seen 0s ago",
-        ),
-        (
-            job("a", alerts=[alert("warning"), alert("error", "rank 3 is ill"), alert("info")]),
-            "✗ rank 3 is ill (for 1m; 1 more)",
-        ),
-        (job("a", ranks=SLOW), "no problems"),  # however large the deviation, no alert names it
-        (
-            job("a", previous_cause=RAISED, attempt_started_at=ago(20)),
-            "restarted 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "
-            "64 at finetune.py:10",
-        ),
-        (
-            job(
-                "a", "restarting", cause=Cause(kind="signal", rank=0, summary="Rank 0 was killed.")
-            ),
-            "restarting: Rank 0 was killed.",
-        ),
-        (job("a", ranks=WELL), "no problems"),
-        (job("a", previous_cause=RAISED, attempt_started_at=ago(301), ranks=WELL), "no problems"),
-        (job("a", ranks=SAVES), "no problems: saving"),
-        (job("a", step=None), "running; no steps yet"),
-        (job("a", "starting", ranks=[rank(0, pid=1), rank(1)]), "starting: 1 of 2 ranks are up"),
-        (
-            job("a", "queued", alerts=[alert("info", "waiting for GPU 3", "queued")]),
-            "waiting for GPU 3",
-        ),
-        (job("a", "stopping"), "stopping"),
-        (job("a", "finished", 4000, step=900), "1h ago, after 900 steps, in 1m 00s"),
-    ],
-    ids=lambda value: value[:24] if isinstance(value, str) else "",
-)
-def test_one_sentence(view: Job, sentence: str) -> None:
+def from_table(name: str, value: object) -> object:
+    """A field of a snapshot."""
+    if value == "RAISED":
+        return RAISED
+    if name == "ranks":
+        value = [{"local_rank": one["rank"], "host": "h", **one} for one in value]
+    return msgspec.convert(value, TYPES.get(name, object))
+
+
+@pytest.mark.parametrize("case", table(__file__, "sentences"), ids=lambda case: case[-1][:24])
+def test_one_sentence(case: list[object]) -> None:
+    state, age_s, fields, sentence = case
+    view = job("a", state, age_s, **{name: from_table(name, one) for name, one in fields.items()})
     assert attention(view, NOW).sentence == sentence
+
+
+def test_without_a_step_a_job_is_only_running() -> None:
+    assert attention(job("a", step=None), NOW).sentence == "running; no steps yet"
 
 
 @pytest.mark.parametrize("state", ["running", "restarting"])
@@ -285,7 +259,6 @@ def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
     assert told["llama-ft: ● running"].startswith("Taking steps")
     assert "24.7% of the run" in told["progress"]
     assert "↘: falling over the last 7m" in told["loss"]
-    assert "0% is even" in told["uneven"]
 
 
 def test_a_job_in_another_ddptop_home_is_not_called_foreign() -> None:

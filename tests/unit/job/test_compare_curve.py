@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ddptop.job.attempts import offsets_of
-from ddptop.job.compare import LossCurve, better, common_s, common_step
+from ddptop.job.compare import LossCurve, better, least
 from ddptop.job.series import Points
 
 
@@ -20,15 +20,14 @@ def curve(*losses: float | None) -> LossCurve:
     return of(*((float(i), i * 10, loss, 0) for i, loss in enumerate(losses)))
 
 
-def test_the_last_common_step_is_that_of_the_shorter_one() -> None:
+def test_the_last_common_point_is_that_of_the_shorter_one() -> None:
     short, long = curve(4, 3, 2), curve(4, 3, 2, 1, 0.5)
-    assert common_step([short, long]) == 20
-    assert common_s([short, long]) == 2.0
-    assert common_step([short, LossCurve()]) is None
-    assert common_step([]) is None
+    assert least([one.last_step for one in (short, long)]) == 20
+    assert least([one.last_s for one in (short, long)]) == 2.0
     without = of((1.0, None, 2.0, 0), (2.0, None, 1.0, 0))
-    assert common_step([short, without]) is None
-    assert common_s([short, without]) == 2.0
+    assert (without.last_step, without.last_s) == (None, 2.0)
+    assert least([1, None]) is None
+    assert least([]) is None
 
 
 def test_a_loss_between_two_samples_lies_between_them() -> None:

@@ -16,11 +16,9 @@ from ddptop.job.compare import (
 )
 from ddptop.job.record import Job, own_job
 from ddptop.job.series import Points
-from msgspec.structs import replace
 
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.model.snapshot import NodeSnapshot, RunStep
 from ddptop_runner.model.spec import Device, JobSpec
 
 NOW = dt.datetime(2026, 3, 14, 12, tzinfo=dt.timezone.utc)
@@ -88,8 +86,8 @@ def test_jobs_are_compared_at_the_last_step_that_all_came_to() -> None:
     assert found.losses == (2.0, 1.5)
     assert (found.best, found.best_by) == (1, 0.25)
     steps = losses_at_common_steps(comparison, 4)
-    assert [step for step, _ in steps] == [5, 10, 15, 20]
-    assert steps[1] == (10, (3.0, 2.5))
+    assert [one.step for one in steps] == [5, 10, 15, 20]
+    assert steps[1].values == (3.0, 2.5)
 
 
 def test_single_job_is_better_than_none() -> None:
@@ -112,47 +110,8 @@ def test_companions_of_the_same_script_come_first_and_the_newest_of_them() -> No
     assert next(one.name for one in companions(jobs, "gone")) == "other"
 
 
-def test_a_run_of_a_few_steps_comes_after_longer_ones() -> None:
-    def reached(job: str, step: int, minutes: float) -> Job:
-        snapshot = NodeSnapshot(
-            job_id=job,
-            job=job,
-            host="h",
-            seq=1,
-            ts=NOW,
-            started_at=NOW,
-            state="finished",
-            run_step=RunStep(step=step, counts="run"),
-        )
-        return replace(view(job, minutes=minutes), snapshot=snapshot)
-
-    jobs = [view("first"), reached("long", 600, 1), reached("tried", 4, 5)]
-    assert [one.name for one in companions(jobs, "first")] == ["long", "tried"]
-
-
 def test_facts_of_a_run() -> None:
     devices = [Device(index=i, name="NVIDIA H100") for i in range(2)]
     one = Run(view("a", devices=devices, kind="module", target="pkg.train"))
-    assert (one.devices, one.script, one.step, one.restarts) == (
-        "2x H100",
-        "-m pkg.train",
-        None,
-        None,
-    )
+    assert (one.devices, one.script) == ("2x H100", "-m pkg.train")
     assert Run(view()).devices == "CPU"
-    snapshot = NodeSnapshot(
-        job="a",
-        job_id="a@1",
-        host="h",
-        seq=1,
-        ts=NOW,
-        state="running",
-        started_at=NOW,
-        attempt=2,
-        run_step=RunStep(step=40, counts="run"),
-        total_steps=90,
-        world_size=4,
-    )
-    known = Run(replace(view(), snapshot=snapshot))
-    assert known.step is not None
-    assert (known.step.step, known.total_steps, known.restarts, known.ranks) == (40, 90, 2, 4)

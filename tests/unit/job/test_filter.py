@@ -81,14 +81,6 @@ def test_invalid_filter_is_reported_and_shows_everything(text: str, words: str) 
     assert found.matches(Facts())
 
 
-def test_in_a_log_other_names_before_a_colon_are_words() -> None:
-    lenient = Vocabulary(("rank",), strict=False)
-    found = parse("error: rank:3 http://x lr=3 !w:1", lenient)
-    assert found.trouble is None
-    assert found.words == ("error:", "http://x", "lr=3")
-    assert found.matches(Facts("an ERROR: http://x lr=3", {"rank": ("3",)}))
-
-
 def test_spans_of_time_have_units() -> None:
     soon = Facts(figures={"eta": 5000.0})
     assert [parse(t, WORDS).matches(soon) for t in ("eta<2h", "eta<30m", "eta>1h", "eta<1d")] == [

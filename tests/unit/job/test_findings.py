@@ -70,10 +70,7 @@ def waits(reason: str | None) -> Pause:
         (job("failed", cause=HANG), Guilty(1, None, "stuck at train.py:79")),
         (job("failed", cause=CAUSE), Guilty(1, None, "failed first")),
         (job("failed", cause=RAISED), Guilty(1, None, "ValueError at train.py:7")),
-        (
-            job("restarting", attempt=2, previous_cause=KILLED),
-            Guilty(0, 1, "killed by SIGKILL"),
-        ),
+        (job("restarting", attempt=2, previous_cause=KILLED), Guilty(0, 1, "killed by SIGKILL")),
         (job("running", attempt=2, previous_cause=KILLED), None),
         (job("failed", cause=Cause(kind="launch", summary="no such file")), None),
     ],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from ddptop.draw import devices, events, panels
-from ddptop.job.figures import fit_columns, ranks, row_line
+from ddptop.job.figures import ranks
 from ddptop.job.figures.jobs import columns_for
-from ddptop.job.figures.ranks import columns_of, imbalance_note, worst_figure
+from ddptop.job.figures.ranks import columns_of, imbalance_note
 from ddptop.job.series import DeviceHistory
-from ddptop.style import Line, plain, width
+from ddptop.style import Line, fit_columns, plain, row_line, width
 from tests.support.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
 from tests.support.own_views import rank, row_of_rank
 
@@ -66,29 +66,17 @@ class TestDevices:
         )
         assert imbalance_note(snapshot_of(spec, imbalance=Imbalance())) == ()
 
-    @pytest.mark.parametrize(
-        ("sync_s", "worst"), [(None, ("step +1%", "warn")), (0.3, ("mem +40%", "dim"))]
-    )
-    def test_the_step_time_is_a_warning_only_if_the_busy_time_is_unknown(
-        self, sync_s: float | None, worst: tuple[str, str]
-    ) -> None:
-        slow = Alert(id="straggler", severity="warning", message="", ranks=[1], since=NOW)
-        ranks = [rank(number, step_time_s=0.5, sync_s=sync_s) for number in range(2)]
-        uneven = Imbalance(memory=0.4, step_time=0.01)
-        snapshot = snapshot_of(spec_of("idle", 2, 60), ranks=ranks, alerts=[slow], imbalance=uneven)
-        assert worst_figure(snapshot) == worst
-
     def test_a_few_points_of_load_are_no_imbalance(self) -> None:
         spec = spec_of("idle", 2, 60)
 
-        def told(*percent: float) -> tuple[str, str]:
+        def told(*percent: float) -> str:
             ranks = [rank(i, cpu_percent=one, rss_bytes=GIB) for i, one in enumerate(percent)]
             snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []))
-            return plain(imbalance_note(snapshot)), worst_figure(snapshot)[0]
+            return plain(imbalance_note(snapshot))
 
-        assert told(0.0, 1.0) == ("imbalance  memory 0%  util even", "mem 0%"), "a ratio of +100%"
-        assert told(10.0, 60.0) == ("imbalance  util +71%  memory 0%", "util +71%")
-        assert told(100.0, 104.0) == ("imbalance  util +2%  memory 0%", "util +2%")
+        assert told(0.0, 1.0) == "imbalance  memory 0%  util even", "a ratio of +100%"
+        assert told(10.0, 60.0) == "imbalance  util +71%  memory 0%"
+        assert told(100.0, 104.0) == "imbalance  util +2%  memory 0%"
 
 
 class TestRows:
@@ -118,14 +106,11 @@ class TestRows:
 
     def test_the_odd_rank_is_told_by_a_word_that_fits_its_column(self) -> None:
         calm = rank(5, gpu=5, state="running", step_time_s=0.4)
-        slow = RankDeviation(step_time=0.46, is_slow=True)
-        row = row_of_rank(calm, NOW, True, slow)
-        assert (row["state"], row["time_vs"]) == (("▲ slow", "warn"), ("▲46%", "warn"))
         late = RankDeviation(step_time=0.0, own_time=0.38, is_slow=True)
         row = row_of_rank(calm, NOW, True, late)
         assert row["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
         assert row["time_vs"] == ("0%", "dim")
-        assert row_of_rank(calm, NOW, False, slow)["state"][0] == "● running"
+        assert row_of_rank(calm, NOW, False, late)["state"][0] == "● running"
         nan = row_of_rank(rank(1, state="running", loss_state="nan"), NOW, True)
         assert nan["state"] == ("✕ loss NaN", "bad")
 
@@ -191,8 +176,8 @@ def test_a_figure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         read=lambda one: 7,
         title="threads",
         width=7,
-        own=ranks.Place(99),
-        foreign=ranks.Place(99),
+        own=ranks.Drop(99),
+        foreign=ranks.Drop(99),
         filter="threads",
         plain=ranks.Plain(99, "THREADS"),
     )
@@ -202,5 +187,5 @@ def test_a_figure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "threads" in {column.key for column in columns_of([one], foreign)}
     assert row_of_rank(one, NOW, True)["threads"] == ("7", "")
     assert ranks.rank_facts(one).figures["threads"] == 7
-    headers, rows, _ = ranks.plain_table([one])
+    headers, rows, _ = ranks.rank_table([one])
     assert (headers[-1], rows[0][-1]) == ("THREADS", "7")

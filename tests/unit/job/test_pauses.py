@@ -9,7 +9,7 @@ from ddptop.commands import status
 from ddptop.commands.status_watch import job_lines
 from ddptop.draw import header
 from ddptop.job import status as status_text
-from ddptop.job.figures.jobs import Subject, loss_cell, plain_table
+from ddptop.job.figures.jobs import Subject, job_table, loss_cell
 from ddptop.job.record import Job
 from ddptop.job.series import LossTrend
 from ddptop.job.status import attention, pause_sentence, state_of
@@ -96,5 +96,5 @@ def test_hung_job_is_reported_as_before() -> None:
     one = view("hung", "hung")
     assert state_of(one) == status_text.job_state("hung")
     assert "‖ hung" in plain(header.header_lines(one, NOW, 160, FALLING)[0])
-    rows = [Subject(attention(each, NOW), NOW, None) for each in (one, view(None), view("stalled"))]
-    assert [row[1] for row in plain_table(rows, "ls")[1]] == ["hung", "running", "stalled"]
+    rows = [Subject(attention(each, NOW), NOW) for each in (one, view(None), view("stalled"))]
+    assert [row[1] for row in job_table(rows, "ls")[1]] == ["hung", "running", "stalled"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from ddptop.job import record
 from ddptop.job.ranks import sentence
 from ddptop.job.series import LossTrend, Points, trend
 from msgspec.structs import replace
 from tests.support import fake_foreign
-from tests.support.fake_home import NOW, ago
+from tests.support.fake_home import NOW
 from tests.support.own_views import rank, view_of
+from tests.support.tables import table
 
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import RankSample
@@ -53,46 +55,17 @@ def test_outlier_is_described_by_its_alert_without_repetition() -> None:
     assert said(running(), apart=RankDeviation(is_slow=True)) == ""
 
 
-@pytest.mark.parametrize(
-    ("one", "text"),
-    [
-        (running(), "rank 3 is training; how long it waits for the others is unknown"),
-        (
-            running(sync_s=0.117),
-            "rank 3 waits 39% of a step for the others; rank 5 is the slowest",
-        ),
-        (
-            running(sync_s=0.1, data_wait_s=0.06),
-            "rank 3 waits 33% of a step for the others; rank 5 is the slowest; it waits 20% of a "
-            "step for data",
-        ),
-        (running(sync_s=0.0), "rank 3 is busy 300 ms of each step, 50% longer than the others"),
-        (
-            running(loss=None, loss_state="nan", loss_bad_since=1200, loss_last_good=2.31),
-            "rank 3's loss has been NaN since step 1,200; the last finite loss was 2.3100",
-        ),
-        (
-            running(state="quiet", quiet_since=ago(90), stands_at="train.py:81 in step"),
-            "rank 3 has not taken a step since 11:58:30 (quiet); last seen at train.py:81 in step",
-        ),
-        (
-            running(state="paused", pid=71),
-            "rank 3 is stopped by SIGSTOP; to resume it, run kill -CONT 71",
-        ),
-        (running(state="starting", step=None), "rank 3 has not taken a step yet"),
-        (
-            running(phase="evaluation", phase_since=ago(60)),
-            "rank 3 is evaluating (since 11:59:00); this is normal",
-        ),
-        (running(state="failed", signal="SIGKILL"), "rank 3 was killed by SIGKILL at step 1,203"),
-        (running(state="failed", exit_code=1), "rank 3 exited with status 1 at step 1,203"),
-        (running(state="exited", exit_code=0), "rank 3 exited with status 0 at step 1,203"),
-        (running(state="stopped"), "rank 3 was stopped with the others at step 1,203"),
-        (rank(3, state="running"), "rank 3 is running; its steps and losses are unknown"),
-    ],
-)
-def test_what_it_is_doing(one: RankSample, text: str) -> None:
-    assert said(one) == text
+@pytest.mark.parametrize("case", table(__file__, "sentences"), ids=lambda case: case[1][7:30])
+def test_what_it_is_doing(case: list[object]) -> None:
+    fields, text = case
+    one = running(**fields)
+    assert said(msgspec.convert(msgspec.to_builtins(one), RankSample)) == text
+
+
+def test_what_it_is_doing_before_its_first_step() -> None:
+    assert said(running(state="starting", step=None)) == "rank 3 has not taken a step yet"
+    unknown = "rank 3 is running; its steps and losses are unknown"
+    assert said(rank(3, state="running")) == unknown
 
 
 def test_foreign_rank_explains_why_nothing_is_known() -> None:

@@ -195,7 +195,15 @@ def test_every_finding_is_explained():
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
     ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused"]
     ids += [
-        *("straggler", "stalls", "same-batches", "same-order", "data-replayed", "starved"),
+        *(
+            "straggler",
+            "stalls",
+            "slower-than-before",
+            "same-batches",
+            "same-order",
+            "data-replayed",
+            "starved",
+        ),
         *("memory-growth", "constant-loss", "exploding-loss"),
         *("not-learning", "overfitting", "ddp-advice"),
         "node-unreachable",

@@ -69,3 +69,23 @@ def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
     alerts.record_end()
     alerts.record_end()
     assert log.texts[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]
+
+
+@pytest.mark.parametrize(
+    ("id_", "evidence", "rank"),
+    [
+        ("starved", {"data_wait_s": 0.1}, 2),
+        ("straggler", {"data_wait_s": 0.1}, 2),
+        ("straggler", {"busy_s": 0.1}, None),
+    ],
+)
+def test_workers_are_looked_at_once_for_each_time_that_data_is_waited_for(
+    id_: str, evidence: dict[str, float | None], rank: int | None
+) -> None:
+    alerts = watcher(EmittedLog())
+    waits = [Finding(id_, "warning", "slow", (2, 3), evidence=evidence)]
+    looked_at = []
+    for now_s, found in ((100.0, waits), (101.0, waits), (102.0, []), (103.0, waits)):
+        alerts.look(SNAPSHOT, found, now_s)
+        looked_at.append(alerts.rank_to_look_at())
+    assert looked_at == [rank, None, None, rank]

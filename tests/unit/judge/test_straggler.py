@@ -166,7 +166,12 @@ def test_the_cause_is_told_if_the_figures_show_it(figure, one, others, cpu_s, wh
 @pytest.mark.parametrize(
     ("cpu_wait_s", "cpus", "what", "why"),
     [
-        (0.06, 8, "waits 60 ms of each 200 ms step for a CPU", "; other processes have it"),
+        (
+            0.06,
+            8,
+            "waits 60 ms of each 200 ms step for a CPU",
+            "; other processes or threads have it",
+        ),
         (0.06, 1, "waits 60 ms of each 200 ms step for a CPU", "; it may run on 1 of the CPUs"),
         (0.02, 8, "is busy for 195 ms", ""),
     ],

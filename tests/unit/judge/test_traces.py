@@ -11,15 +11,15 @@ from tests.support.traces import Replay, names, read
 SICK = {
     "sick-same-batches": ("same-batches", (0, 1)),
     "sick-starved": ("starved", (0, 1)),
-    "sick-straggler": ("straggler", (1,)),
-    "sick-stalls": ("stalls", (1,)),
     "sick-exploding-loss": ("exploding-loss", (0, 1)),
 }
 """By trace, the id and the ranks of the finding."""
 SAME_S = 5.0
 """A replay finds it at about the same time as the supervisor did."""
 
-DESERVED_INFO: dict[tuple[str, str], str] = {}
+DESERVED_INFO = {
+    ("accumulation", "ddp-advice"): "it accumulates gradients without no_sync",
+}
 """By trace and id, why a healthy training is still worth a word."""
 
 
@@ -32,11 +32,6 @@ def test_a_healthy_training_is_silent(name: str) -> None:
         if alert.severity != "info" or (name, id_) not in DESERVED_INFO
     }
     assert (raised, replay.amber) == ({}, [])
-
-
-def test_there_are_many_kinds_of_healthy_trainings() -> None:
-    trained = [name for name in names() if name not in SICK]
-    assert len(trained) >= 60
 
 
 @pytest.mark.parametrize("name", SICK)

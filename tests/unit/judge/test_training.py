@@ -8,7 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from ddptop_runner.judge.balance.job_watch import JobWatch
-from ddptop_runner.model.snapshot import Alert, BatchHash, Checkpoint, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import (
+    Alert,
+    BatchHash,
+    Checkpoint,
+    GpuSample,
+    NodeSnapshot,
+    RankSample,
+    Resources,
+)
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 GIB = 1 << 30
@@ -159,12 +167,129 @@ def test_ranks_that_all_wait_for_data_are_starved() -> None:
     assert alerts[0].evidence == {"share_percent": 40.0, "data_wait_s": 0.04, "loader_workers": 0}
     assert "num_workers=0" in alerts[0].message
     assert watched(lambda s, r: {"data_wait_s": 0.03}, 40) == [], "under a third"
+    (busy,) = watched(
+        lambda s, r: {
+            "data_wait_s": 0.04, "loader_workers": 2, "cpu_percent": 385.0,
+            "resources": Resources(cpus=8),
+        },
+        40,
+    )  # fmt: skip
+    assert "its 8 CPUs are busy, so only cheaper loading" in busy.message
     bursts = watched(lambda s, r: {"data_wait_s": 0.09 if s % 10 == 0 else 0.001}, 40)
     assert bursts == []
+    (uneven,) = watched(lambda s, r: {"data_wait_s": 0.04 + 0.03 * r}, 40)
+    assert uneven.id == "starved", "the one that waits longest is no other mistake"
     busy = watched(lambda s, r: {"data_wait_s": 0.06, "gpu_util_percent": 97.0}, 40)
     assert busy == [], "the device has enough to do meanwhile"
     tiny = watched(lambda s, r: {"step_time_s": 0.004, "data_wait_s": 0.003}, 40)
     assert tiny == [], "a few milliseconds are no trouble"
+
+
+def slower(
+    step_s: float = 0.16, since: int = 540, seconds: int = 700, **figures: tuple[float, float]
+) -> list[Alert]:
+    """The alerts of ranks on devices whose steps take longer from a second on.
+
+    Args:
+        step_s: of each step then, 0.1 before.
+        since: that second.
+        seconds: how long the job is watched.
+        **figures: (before, then) of `data_wait_s`, and per step of `cpu_wait`, `elements`; `mhz`.
+    """
+    watch, totals, alerts = JobWatch(), {"cpu_wait": 0.0, "elements": 0.0}, []
+    for second in range(seconds):
+        is_late = second >= since
+        now = {name: known[is_late] for name, known in figures.items()}
+        for name in totals:
+            totals[name] += 10 * now.get(name, 0)
+        gpus = [GpuSample(index=n, sm_clock_mhz=int(now.get("mhz", 1980))) for n in range(2)]
+        ranks = [
+            RankSample(
+                rank=n, local_rank=n, host="h", pid=n + 1, state="running", step=10 * second,
+                steps_per_s=10.0, step_time_s=step_s if is_late else 0.1, gpu=n,
+                data_wait_s=now.get("data_wait_s", 0.001), cpu_wait_total_s=totals["cpu_wait"],
+                resources=Resources(batch_elements_total=int(totals["elements"])),
+            )
+            for n in range(2)
+        ]  # fmt: skip
+        snapshot = NodeSnapshot(
+            job="j", job_id="j@1", host="h", seq=second, ts=NOON + dt.timedelta(seconds=second),
+            started_at=NOON, state="running", attempt=0, ranks=ranks, gpus=gpus,
+        )  # fmt: skip
+        alerts, _ = watch.update(snapshot, float(second))
+    return [one for one in alerts if one.id == "slower-than-before"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"mhz": (1980, 1100)}, "the GPUs run at 1100 MHz, before at 1980"),
+        ({"cpu_wait": (0.001, 0.06)}, "they wait 60 ms of each step for a CPU, before 1.0 ms"),
+        ({"data_wait_s": (0.004, 0.05)}, "they wait 50 ms of each step for data, before 4.0 ms"),
+    ],
+)
+def test_ranks_that_are_all_slower_than_before_are_named_with_the_cause(figures, words) -> None:
+    (alert,) = slower(**figures)
+    assert alert.message.startswith(
+        "all ranks are 1.6 times slower than in the first minutes (160 ms per step, before 100 ms)"
+    )
+    assert words in alert.message and alert.ranks == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {},  # the script may do more by now
+        {"mhz": (1980, 1900)},
+        {"mhz": (1980, 1100), "elements": (512, 1024)},  # a curriculum of longer sequences
+        {"mhz": (1980, 1100), "step_s": 0.125},
+        {"mhz": (1980, 1100), "since": 630},  # a minute ago
+        {"mhz": (1980, 1100), "since": 200},  # the first minutes were no steadier
+    ],
+)
+def test_slower_steps_are_not_named_without_a_lasting_cause(figures) -> None:
+    assert slower(**figures) == []
+
+
+def worker(*frames: str, state: str = "---") -> str:
+    shown = ""
+    for frame in frames:
+        place, _, name = frame.partition(" in ")
+        file, _, line = place.rpartition(":")
+        shown += f'  File "{file}", line {line} in {name}\n'
+    return (
+        f"--- data loader process 7 {state}\nCurrent thread 0x1 (most recent call first):\n{shown}"
+    )
+
+
+FETCH = "/v/site-packages/torch/utils/data/_utils/fetch.py:52 in fetch"
+LOADING = worker(
+    "/v/site-packages/PIL/Image.py:312 in load", "/job/transforms.py:88 in crop", FETCH
+)
+IDLE = worker("/usr/lib/python3.11/selectors.py:415 in select")
+IN_DISK = worker(FETCH, state="in uninterruptible sleep (D) ---")
+SEEN = "in load (Image.py:312), called in crop (transforms.py:88)"
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ([LOADING, LOADING, IDLE, LOADING], f"3 of 4 workers were {SEEN}"),
+        ([LOADING, IDLE, IDLE], None),
+        ([worker("/job/transforms.py:9 in get", FETCH)], "1 of 1 workers were in get"),
+        ([IN_DISK, IN_DISK], "2 of 2 workers were in uninterruptible sleep (D)"),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize(("id_", "wait_s"), [("starved", (0.04, 0.04)), ("straggler", (0.0, 0.04))])
+def test_the_workers_that_are_waited_for_are_told_by_their_place(workers, words, id_, wait_s):
+    watch = JobWatch()
+    watched(lambda s, r: {"data_wait_s": wait_s[r]}, 40, watch=watch)
+    watch.note_workers("\n".join(workers))
+    again = watched(lambda s, r: {"data_wait_s": wait_s[r]}, 2, watch=watch, first_second=40)
+    assert ids(again) == [id_]
+    assert (f"; {words}" if words else "") in again[0].message
+    assert ("workers were" in again[0].message) == bool(words)
 
 
 def test_a_rank_that_stops_again_and_again_is_named() -> None:

@@ -211,6 +211,7 @@ class TestTails:
         rows = self.rows(log)
         assert rows[-1][1].startswith("line 19999") and len(rows) < 5000
         assert any("output too fast to follow" in text for _, text in rows)
+        assert not any(rows for _, rows in log.matches(pattern_of("too fast"), None, 1))
 
     def test_merging_stops_once_nobody_waits_for_it(self, tmp_path: Path) -> None:
         paths = {rank: self.write(tmp_path, rank, f"own {rank}") for rank in range(9)}

@@ -5,15 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from ddptop.logs.drawing import (
-    label_width,
-    marked,
-    row_line,
-    safe,
-    shape_of,
-    thumb,
-    wrapped,
-)
+from ddptop.logs.drawing import label_width, marked, row_line, safe, shape_of, thumb, wrapped
 from ddptop.logs.messages import LogRow
 from ddptop.logs.search import pattern_of
 from ddptop.style import plain, width

@@ -13,13 +13,7 @@ from ddptop.charts.plots import curves_of, no_steps
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, Points
 from ddptop.sources import history
-from ddptop.sources.history import (
-    ChartQuery,
-    ChartSource,
-    JobHistory,
-    at_new_steps,
-    away_from_median,
-)
+from ddptop.sources.history import ChartQuery, JobHistory, at_new_steps, away_from_median
 from ddptop.style import plain
 from tests.support import fake_home
 from tests.support.fake_home import HOST, NOW
@@ -74,7 +68,7 @@ def many_ranks(home: Path, ranks: int = 9) -> Job:
 
 
 def chart_of(view: Job, query: ChartQuery) -> ChartData:
-    return ChartSource().read(view, JobHistory(view.folder.history_db), query, NOW_S)
+    return JobHistory(view.folder.history_db).chart(view, query, NOW_S)
 
 
 @pytest.fixture
@@ -116,10 +110,10 @@ class TestVeryMany:
         assert stepped.extent == (0.0, 300.0)
 
     def test_the_same_chart_while_nothing_can_look_different(self, view: Job) -> None:
-        source, of_job = ChartSource(), JobHistory(view.folder.history_db)
-        first = source.read(view, of_job, ChartQuery(), NOW_S)
-        assert source.read(view, of_job, ChartQuery(), NOW_S + 0.5) is first
-        assert source.read(view, of_job, ChartQuery(rank=3), NOW_S + 0.6) is not first
+        of_job = JobHistory(view.folder.history_db)
+        first = of_job.chart(view, ChartQuery(), NOW_S)
+        assert of_job.chart(view, ChartQuery(), NOW_S + 0.5) is first
+        assert of_job.chart(view, ChartQuery(rank=3), NOW_S + 0.6) is not first
 
 
 class TestWithoutSnapshot:

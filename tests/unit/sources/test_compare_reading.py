@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
-from ddptop.sources.compare import closer, read_run
-from ddptop.sources.history import MOST_POINTS, JobHistory, points_of
+from ddptop.sources.compare import read_run
+from ddptop.sources.history import JobHistory, points_of
 from tests.support import fake_home, fake_story
 from tests.support.own_views import read
 
@@ -26,25 +25,7 @@ def test_steps_are_those_of_the_run_where_its_start_is_known() -> None:
     assert points_of(series, {0: 0}).step == [9, 19, None, None]
 
 
-def test_a_part_is_read_more_finely_and_the_rest_stays(ddptop_home: Path) -> None:
-    folder = fake_story.learner(ddptop_home, "long", "1", steps=4000)
-    history = JobHistory(folder.history_db)
-    whole = read_run(read(folder), history)
-    points = whole.curve.points
-    assert len(points.t) <= MOST_POINTS + 1
-    assert min(b - a for a, b in itertools.pairwise(points.t)) == 3.0
-    part = closer(whole, history, ("time", 500, 800)).curve.points
-    assert sum(500 <= t <= 800 for t in part.t) >= 299
-    assert (part.t[0], part.t[-1]) == (points.t[0], points.t[-1])
-    assert part.step == sorted(part.step)
-    assert closer(whole, history, ("time", 9000, 9001)) is whole
-    near = closer(whole, history, ("step", 1000, 1200)).curve.points
-    assert len(near.t) > len(points.t) + 50
-
-
-def test_steps_continue_over_a_restart_from_its_reported_start(
-    ddptop_home: Path,
-) -> None:
+def test_steps_continue_over_a_restart_from_its_reported_start(ddptop_home: Path) -> None:
     folder = fake_story.learner(ddptop_home, "again", "1", steps=200, restart_at=100)
     found = read_run(read(folder), JobHistory(folder.history_db))
     assert found.curve.last_step == 200
@@ -70,4 +51,3 @@ def test_a_job_without_a_history_has_no_curve(ddptop_home: Path) -> None:
     fake_story.without_history(folder)
     found = read_run(read(folder), JobHistory(folder.history_db))
     assert not found.curve.points.t
-    assert found.step is not None and found.step.step == 20  # the snapshot's

@@ -25,10 +25,7 @@ START = NOW.timestamp()
 
 
 def history_at(
-    source: DeviceHistorySource,
-    second: float,
-    *views: Job,
-    device: str | None = uuid(0),
+    source: DeviceHistorySource, second: float, *views: Job, device: str | None = uuid(0)
 ) -> DeviceHistory:
     look = Look(NOW + dt.timedelta(seconds=second), Machine("here"), views)
     return source.read(look, device)
@@ -88,9 +85,9 @@ def test_what_is_not_known_is_neither_idle_nor_drawn() -> None:
     assert history.idle_s == {}
     assert set(history.recent[uuid(0)]) == {None}
     assert small_curve(history.recent[uuid(0)], 12).strip() == ""
-    assert small_curve([0.0] * RECENT, 12) == "⣀" * 12
-    assert small_curve([None] * 60 + [100.0] * 60, 12) == " " * 6 + "⠉" * 6
-    assert len(small_curve([50.0] * RECENT, 30)) == 30
+    assert small_curve((0.0,) * RECENT, 12) == "⣀" * 12
+    assert small_curve((None,) * 60 + (100.0,) * 60, 12) == " " * 6 + "⠉" * 6
+    assert len(small_curve((50.0,) * RECENT, 30)) == 30
 
 
 def test_the_chosen_device_has_its_figures_and_marks() -> None:

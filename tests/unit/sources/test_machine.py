@@ -10,16 +10,12 @@ from ddptop.sources import overview
 def test_cpu_is_not_known_at_first_and_looks_close_together_agree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Waiting for a disk is no work, and a guest's time counts once."""
-    times = type(psutil.cpu_times())
-    looks = iter(
-        times(busy + 9, 0, 0, idle - 1, 1, 0, 0, 0, guest=9, guest_nice=0)
-        for busy, idle in ((0, 0), (40, 60), (100, 100))
-    )
-    monkeypatch.setattr(psutil, "cpu_times", lambda: next(looks))
-    meter = overview.CpuMeter()
-    assert [meter.percent(at_s) for at_s in (10.0, 10.1)] == [None, None]
-    assert [meter.percent(at_s) for at_s in (11.0, 11.1, 12.0)] == [40.0, 40.0, 60.0]
+    times, percents = iter([10.0, 10.1, 11.0, 11.1, 12.0]), iter([0.0, 40.0, 60.0])
+    monkeypatch.setattr(overview, "_cpu", (None, None))
+    monkeypatch.setattr(overview.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: next(percents))
+    looks = [overview.read_machine().cpu_percent for _ in range(5)]
+    assert looks == [None, None, 40.0, 40.0, 60.0]
 
 
 def test_this_host_is_seen_as_others_see_it() -> None:

@@ -17,10 +17,10 @@ from ddptop.sources import collector as collecting
 from ddptop.sources import devices as sources
 from ddptop.sources.collector import Collector, JobSource
 from ddptop.sources.devices import DeviceSource, covered_devices
-from ddptop.sources.history import ChartQuery, ChartSource, JobHistory
+from ddptop.sources.history import ChartQuery, JobHistory
 from ddptop.sources.job import JobQuery, LogsQuery
+from ddptop.sources.past import StoryQuery
 from ddptop.sources.query import Answer, Answered, Query
-from ddptop.sources.story import StoryQuery
 from tests.support import fake_gpus, fake_home
 from tests.support.fake_gpus import FrozenFeed
 from tests.support.fake_home import NOW
@@ -107,44 +107,25 @@ class TestHistory:
     def test_a_live_chart_is_read_as_often_as_a_dot_moves(
         self, frozen: Path, queries: list[str]
     ) -> None:
-        view = read(fake_home.two_cpu_ranks(frozen))
-        source, now_s = ChartSource(), NOW.timestamp()
-        history = JobHistory(view.folder.history_db)
-        query = ChartQuery()
-        first = source.read(view, history, query, now_s)
+        view, now_s = read(fake_home.two_cpu_ranks(frozen)), NOW.timestamp()
+        history, query = JobHistory(view.folder.history_db), ChartQuery()
+        first = history.chart(view, query, now_s)
         assert sorted(first.series) == [0, 1]
         assert first.until - first.since == pytest.approx(755, abs=2)
-        assert source.read(view, history, query, now_s + 3) is first
-        assert source.read(view, history, query, now_s + 4) is not first
+        assert history.chart(view, query, now_s + 3) is first
+        assert history.chart(view, query, now_s + 4) is not first
         assert queries.count("rank_series") == 2
-
-    def test_with_other_jobs_a_chart_is_read_less_often(
-        self, frozen: Path, queries: list[str]
-    ) -> None:
-        view = read(fake_home.two_cpu_ranks(frozen))
-        source, now_s = ChartSource(), NOW.timestamp()
-        history = JobHistory(view.folder.history_db)
-        query = ChartQuery(2000, glance=True)
-        first = source.read(view, history, query, now_s)
-        assert source.read(view, history, query, now_s + 4) is first
-        assert source.read(view, history, query, now_s + 6) is not first
-
-    def test_another_window_is_read_at_once(self, frozen: Path) -> None:
-        view = read(fake_home.two_cpu_ranks(frozen))
-        source, now_s = ChartSource(), NOW.timestamp()
-        history = JobHistory(view.folder.history_db)
-        source.read(view, history, ChartQuery(), now_s)
-        near = source.read(view, history, ChartQuery(span=300), now_s)
-        assert near.until - near.since == 300
+        glance = ChartQuery(2000, glance=True)  # with other jobs, it is read less often
+        first = history.chart(view, glance, now_s)
+        assert history.chart(view, glance, now_s + 4) is first
+        assert history.chart(view, glance, now_s + 6) is not first
 
     def test_an_ended_history_is_read_once(self, frozen: Path, queries: list[str]) -> None:
-        view = read(fake_home.failed_job(frozen))
-        source, now_s = ChartSource(), NOW.timestamp()
+        view, now_s = read(fake_home.failed_job(frozen)), NOW.timestamp()
         history = JobHistory(view.folder.history_db)
-        chart = source.read(view, history, ChartQuery(), now_s)
-        assert source.read(view, history, ChartQuery(), now_s + 999) is chart
-        assert chart.ended
-        assert chart.series[0].not_finite
+        chart = history.chart(view, ChartQuery(), now_s)
+        assert history.chart(view, ChartQuery(), now_s + 999) is chart
+        assert chart.ended and chart.series[0].not_finite
         for _ in range(3):
             found = [event.type for event in history.events(300)]
             assert found == ["launched", "rank_exited", "failed"]
@@ -152,9 +133,7 @@ class TestHistory:
 
     def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
         view = read(fake_gpus.eight_gpu_ranks(frozen))
-        chart = ChartSource().read(
-            view, JobHistory(view.folder.history_db), ChartQuery(), NOW.timestamp()
-        )
+        chart = JobHistory(view.folder.history_db).chart(view, ChartQuery(), NOW.timestamp())
         assert [label for _, label in chart.marks] == ["attempt 1"]
 
 
@@ -172,8 +151,11 @@ class TestDevices:
         fake_home.change(folder, gpus=snapshot.gpus[:6])
         source = DeviceSource()
         source.loop = asyncio.get_running_loop()
+        source.read([read_job(folder)])
+        feed = source._feed
         for _ in range(8):
             devices = source.read([read_job(folder)])
+        assert feed is not None and source._feed is feed, "one sampler, kept"
         held = [gpu.processes[0].job if gpu.processes else None for gpu in devices.gpus]
         assert held == ["llama-ft"] * 6 + [None] * 2
         await source.close()
@@ -190,19 +172,6 @@ class TestDevices:
             devices = source.read([read_job(folder)])
         assert source._feed is not None
         assert devices.gpus[0].util_percent == 97.0
-        await source.close()
-
-    async def test_a_sampler_of_everything_is_kept_while_everything_is_wanted(
-        self, eight_gpus: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        source = DeviceSource()
-        source.loop = asyncio.get_running_loop()
-        source.read([])
-        feed = source._feed
-        for _ in range(8):
-            source.read([])
-        assert feed is not None
-        assert source._feed is feed
         await source.close()
 
     async def test_the_end_waits_for_each_sampler_and_begins_none(

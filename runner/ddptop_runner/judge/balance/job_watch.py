@@ -11,6 +11,7 @@ from ddptop_runner.judge import alerts
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.training import findings as training
+from ddptop_runner.judge.training import workers
 from ddptop_runner.judge.training.window import Window
 from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
 
@@ -33,6 +34,10 @@ class JobWatch:
         """Continue with the alerts that an earlier supervisor has shown."""
         self._book.recall(shown)
         self._window.is_late = True
+
+    def note_workers(self, stacks: str) -> None:
+        """Take the stacks of loader processes that a rank waits for."""
+        self._window.workers = workers.in_words(stacks)
 
     def update(
         self,

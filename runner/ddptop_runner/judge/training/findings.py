@@ -16,7 +16,7 @@ from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training import slow
 from ddptop_runner.judge.training.ddp import ddp_advice
 from ddptop_runner.judge.training.learning import not_learning, overfitting
-from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common
+from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, typical
 from ddptop_runner.model.snapshot import Checkpoint
 from ddptop_runner.model.words import Severity
 
@@ -93,14 +93,18 @@ def replayed(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
 
 STARVED_SHARE, STARVED_LEAST_S = 1 / 3, 0.005
 """Part of each step that all ranks wait for data, and at least in seconds."""
-STARVED_STRETCHES = 15
+STARVED_STRETCHES = 14
 BUSY_PERCENT = 80.0
 """A device with this utilization has enough to do, whatever the process waits for meanwhile."""
 
 
+CPUS_BUSY_PERCENT = 90.0
+"""More workers do not help where the ranks and their workers use so much of each CPU."""
+
+
 def starved(window: Window) -> list[Finding]:
     """All ranks spend much of their time waiting for data."""
-    shares, waits_s, workers = [], [], set()
+    shares, waits_s, workers, busy = [], [], set(), 0.0
     if any((rank.gpu_util_percent or 0.0) >= BUSY_PERCENT for rank in window.ranks):
         return []
     for rank in window.ranks:
@@ -115,6 +119,7 @@ def starved(window: Window) -> list[Finding]:
         shares.append(wait_s / step_s)
         waits_s.append(wait_s)
         workers.add(rank.loader_workers)
+        busy += typical(known, "cpu_percent") or 0.0
     if not shares:
         return []
     who = "all ranks wait" if len(shares) > 1 else "the rank waits"
@@ -122,7 +127,11 @@ def starved(window: Window) -> list[Finding]:
     advice = "more DataLoader workers, or cheaper loading, would make it faster"
     if workers == {0}:
         advice = "the DataLoader has no workers (num_workers=0): start with 2 to 4 per rank"
-    message = f"{who} for data {100 * share:.0f}% of the time: {advice}"
+    cpus = max((rank.resources and rank.resources.cpus) or 0 for rank in window.ranks)
+    if cpus and busy >= CPUS_BUSY_PERCENT * cpus and len({rank.host for rank in window.ranks}) == 1:
+        advice = f"its {cpus} CPUs are busy, so only cheaper loading would make it faster"
+    seen = f"; {window.workers}" if window.workers else ""
+    message = f"{who} for data {100 * share:.0f}% of the time: {advice}{seen}"
     evidence = {
         "share_percent": round(100 * share, 1),
         "data_wait_s": round(wait_s, 4),
@@ -238,14 +247,18 @@ def find(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
         window: the job's ranks.
         checkpoint: the last one, from which an attempt resumes.
     """
+    uneven, starving = slow.straggler(window) or slow.stalls(window), starved(window)
+    if starving:  # one of them waits longest, which is no other mistake
+        uneven = [one for one in uneven if "data_wait_s" not in one.evidence]
     return [
         *exploding_loss(window),
         *(constant_loss(window) or not_learning(window)),
         *memory_growth(window),
         *same_batches(window),
         *same_order(window),
-        *(slow.straggler(window) or slow.stalls(window)),
-        *starved(window),
+        *uneven,
+        *starving,
+        *slow.slower_than_before(window),
         *replayed(window, checkpoint),
         *overfitting(window),
         *ddp_advice(window),

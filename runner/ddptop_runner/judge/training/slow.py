@@ -7,14 +7,21 @@ slowest, so step times identify no rank. The slow rank is the one that spends mo
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.base.units import is_or_are, name_ranks, size, step_time
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import STRAGGLER, median_of_others
-from ddptop_runner.judge.training.window import Stretch, Window
+from ddptop_runner.judge.training.window import (
+    FIRST_MINUTES,
+    LATEST_MINUTES,
+    Stretch,
+    Window,
+    known_median,
+    typical,
+)
 from ddptop_runner.model.snapshot import RankSample
 
 STRETCHES, LEAST_STRETCHES = 28, 14
@@ -31,11 +38,6 @@ LEAST_SPREADS = 8.0
 
 Parts = Mapping[int, Sequence[Stretch]]
 """By rank, its latest stretches."""
-
-
-def typical(parts: Iterable[Stretch], figure: str) -> float | None:
-    """The median of a figure over the stretches in which it is known."""
-    return _median(getattr(part, figure) for part in parts)
 
 
 def over_others(times_s: Mapping[int, float]) -> dict[int, float]:
@@ -160,6 +162,7 @@ class Slowest:
         self._own = parts[rank]
         self._others = {number: known for number, known in parts.items() if number != rank}
         self._gpus, self._gpu = window.gpus, window.gpus.get(rank)
+        self._workers = window.workers
         self._excess_s = excess_s
         self._figure, self._usual_s = figure, (self._compare(figure) or (0.0, 0.0))[1]
         self._step_s = typical(self._own, "step_time_s") or excess_s
@@ -187,10 +190,12 @@ class Slowest:
 
     def because(self) -> str:
         """Why that takes longer; empty if it is unknown."""
+        if self._figure == "data_wait_s" and self._workers:
+            return f"; {self._workers}"
         if self._figure in ("data_wait_s", "gc_s"):
             return ""
         if self._figure == "cpu_wait_s":
-            return self._limited("cpus") or "; other processes have it"
+            return self._limited("cpus") or "; other processes or threads have it"
         for why in (self._device, self._batches, self._cores, self._asleep):
             if text := why():
                 return text
@@ -255,7 +260,7 @@ class Slowest:
     def _compare(self, figure: str) -> tuple[float, float] | None:
         """(its figure, the median of the others'); None if either is unknown."""
         value = typical(self._own, figure)
-        usual = _median(typical(known, figure) for known in self._others.values())
+        usual = known_median(typical(known, figure) for known in self._others.values())
         return None if value is None or usual is None else (value, usual)
 
     def _over(self, figure: str) -> float:
@@ -340,6 +345,62 @@ def _excess_s(parts: Collection[Stretch], figure: str) -> list[float]:
     ]
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+SLOWER = 1.3
+"""How many times as long a step takes, in each of the latest minutes, as in any of the first."""
+OTHER_BATCHES = 0.1
+"""With batches that are so much longer or shorter, steps take another time for good reason."""
+
+
+def slower_than_before(window: Window) -> list[Finding]:
+    """All ranks are slower than in the attempt's first minutes, and the cause shows.
+
+    Without a cause, the script itself may do more by now, such as training more layers.
+    """
+    steps_s = [
+        [one.step_time_s or 0.0 for one in part] for part in (window.first_minutes, window.minutes)
+    ]
+    if len(steps_s[0]) < FIRST_MINUTES or len(steps_s[1]) < LATEST_MINUTES:
+        return []
+    if not min(steps_s[0]) or min(steps_s[1]) < SLOWER * max(steps_s[0]):
+        return []
+
+    def compare(figure: str) -> tuple[float, float] | None:
+        """(the figure now, before); None if either is unknown."""
+        now = known_median(getattr(one, figure) for one in window.minutes)
+        before = known_median(getattr(one, figure) for one in window.first_minutes)
+        return None if now is None or before is None else (now, before)
+
+    step_s, usual_s = median(steps_s[1]), median(steps_s[0])
+    elements, clock = compare("batch_elements"), compare("sm_clock_mhz")
+    if elements is not None and abs(elements[0] - elements[1]) > OTHER_BATCHES * elements[1]:
+        return []
+    explained_s = 0.0 if clock is None or not clock[0] else usual_s * (clock[1] / clock[0] - 1)
+    if clock is not None and explained_s >= (step_s - usual_s) / 2:
+        figure, (value, before) = "sm_clock_mhz", clock
+        reasons = {one for gpu in window.gpus.values() for one in gpu.throttle_reasons or ()}
+        why = f"the GPUs run at {value:.0f} MHz, before at {before:.0f}"
+        why += f" ({', '.join(sorted(reasons))})" if reasons else ""
+    else:
+        for figure in ("cpu_wait_s", "data_wait_s"):
+            value, before = compare(figure) or (0.0, 0.0)
+            if value - before >= (step_s - usual_s) / 2:
+                break
+        else:
+            return []
+        what = "data" if figure == "data_wait_s" else "a CPU"
+        why = f"they wait {step_time(value)} of each step for {what}, before {step_time(before)}"
+    who = "all ranks are" if len(window.ranks) > 1 else "the rank is"
+    message = (
+        f"{who} {step_s / usual_s:.1f} times slower than in the first minutes "
+        f"({step_time(step_s)} per step, before {step_time(usual_s)}): {why}"
+    )
+    evidence: dict[str, float | None] = {
+        "step_time_s": round(step_s, 4),
+        "step_time_s_before": round(usual_s, 4),
+        figure: round(value, 4),
+        f"{figure}_before": round(before, 4),
+    }
+    numbers = tuple(rank.rank for rank in window.ranks)
+    return [
+        Finding("slower-than-before", "warning", message, numbers, hold_s=HOLD_S, evidence=evidence)
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ddptop_runner.base.median import median
@@ -51,6 +51,8 @@ class Stretch(NamedTuple):
     busy_s: float | None
     """Without the wait for other ranks."""
     data_wait_s: float | None
+    cpu_percent: float | None
+    """Of the rank and its loader's workers."""
     cpus: float | None
     threads: float | None
     sm_clock_mhz: float | None
@@ -62,6 +64,32 @@ class Stretch(NamedTuple):
     gc_s: float | None = None
     read_bytes: float | None = None
     batch_elements: float | None = None
+
+
+def typical(parts: Iterable[Stretch], figure: str) -> float | None:
+    """The median of a figure over the stretches in which it is known."""
+    return known_median(getattr(part, figure) for part in parts)
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    """The median of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+MINUTE_S, FIRST_MINUTES, LATEST_MINUTES = 60.0, 5, 2
+LEAST_OF_MINUTE = 5
+"""A minute with fewer stretches counts as a pause."""
+
+
+class Minute(NamedTuple):
+    """What a step of all ranks usually took in a minute, without pauses."""
+
+    step_time_s: float | None
+    data_wait_s: float | None
+    cpu_wait_s: float | None
+    sm_clock_mhz: float | None
+    batch_elements: float | None
 
 
 def _totals(rank: RankSample) -> dict[str, float | None]:
@@ -126,12 +154,20 @@ class Window:
         self.attempt: int | None = None
         self.is_late = False
         """Whether the attempt began before it was watched, as after a supervisor's restart."""
+        self.workers: str | None = None
+        """What loader processes that a rank waits for were doing."""
         self.ranks: list[RankSample] = []
         """Those alive at the last update."""
         self.samples: dict[int, deque[Sample]] = {}
         """By rank, oldest first."""
         self.stretches: dict[int, deque[Stretch]] = {}
         """By rank, oldest first, as many of each."""
+        self.first_minutes: list[Minute] = []
+        """Of the attempt, without the very first."""
+        self.minutes: deque[Minute] = deque(maxlen=LATEST_MINUTES)
+        """The latest after those, oldest first."""
+        self._minute_since_s: float | None = None
+        self._has_warmed_up = False
         self.gpus: dict[int, GpuSample] = {}
         """By rank, its own device."""
         self._counted: dict[int, tuple[int | None, dict[str, float | None]]] = {}
@@ -161,6 +197,7 @@ class Window:
             self.attempt = snapshot.attempt
             self.earlier, self.batches = self.batches, {}
             self.first_losses, self.has_changed_loss = {}, set()
+            self.workers = None
             self.evaluations, self._reports = {}, {}
         ids = tuple((rank.rank, rank.pid) for rank in living)
         if ids != self._ids:
@@ -168,9 +205,12 @@ class Window:
             self.samples = {rank.rank: deque() for rank in living}
             self.stretches = {rank.rank: deque(maxlen=STRETCHES) for rank in living}
             self._counted = {}
+            self.first_minutes, self._minute_since_s, self._has_warmed_up = [], None, False
+            self.minutes.clear()
             self.memory.clear()
         self.ranks, self.gpus = living, own_devices(living, snapshot.gpus)
         self._add_steps(now_s)
+        self._add_minute(now_s)
         for rank in living:
             self._add(rank, now_s)
             self._add_evaluations(rank)
@@ -231,6 +271,7 @@ class Window:
                 "step_time_s": rank.step_time_s,
                 "busy_s": busy_s(rank),
                 "data_wait_s": rank.data_wait_s,
+                "cpu_percent": rank.cpu_percent,
                 "cpus": used.cpus,
                 "threads": used.threads,
                 "sm_clock_mhz": None if gpu is None else gpu.sm_clock_mhz,
@@ -241,6 +282,31 @@ class Window:
                     figures[name] = (total_now - total) / steps
             self.stretches[rank.rank].append(Stretch(now_s, steps, is_pause, **figures))
         self._counted, self._counted_s, self._is_aside = now, now_s, is_aside
+
+    def _add_minute(self, now_s: float) -> None:
+        since_s = self._minute_since_s
+        if since_s is None or not all((rank.step or 0) > 0 for rank in self.ranks):
+            self._minute_since_s = now_s
+            return
+        if now_s - since_s < MINUTE_S:
+            return
+        self._minute_since_s = now_s
+        of_ranks = [
+            [part for part in parts if part.ends_s > since_s and not part.is_pause]
+            for parts in self.stretches.values()
+        ]
+        if any(len(parts) < LEAST_OF_MINUTE for parts in of_ranks):
+            return
+        minute = Minute(
+            *(
+                known_median(typical(parts, figure) for parts in of_ranks)
+                for figure in Minute._fields
+            )
+        )
+        if self._has_warmed_up:
+            is_first = len(self.first_minutes) < FIRST_MINUTES
+            (self.first_minutes if is_first else self.minutes).append(minute)
+        self._has_warmed_up = True
 
     def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
         known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]

@@ -87,10 +87,10 @@ class TestOneRank:
             await pilot.press("right", "right")
             assert screen.pager.shift == 32
             assert view(screen)[-1].startswith("✗ egal memory access")
-            screen.pager.action_shift(20)
+            screen.pager.action_across(20)
             assert view(screen)[-1].endswith("cut or wrapped")
             await pilot.press("left")
-            screen.pager.action_shift(-20)
+            screen.pager.action_across(-20)
             assert view(screen)[-1].startswith("✗ RuntimeError")
             await pilot.press("W")
             assert [row[:2] for row in view(screen)[-3:]] == ["✗ ", "┆ ", "┆ "]

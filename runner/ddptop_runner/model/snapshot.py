@@ -259,6 +259,8 @@ class RankSample(Base, frozen=True, kw_only=True):
     """CPU usage of the rank and its descendants; 100 is one core."""
     rss_bytes: int | None = None
     """Resident memory of the rank and its descendants."""
+    children_rss_bytes: int | None = None
+    """The part of `rss_bytes` that its descendants have, such as the workers of its DataLoader."""
     gpu_util_percent: float | None = None
     """Utilization of the rank's own device."""
     gpu_mem_used_bytes: int | None = None
@@ -455,6 +457,23 @@ class Checkpoint(Base, frozen=True, kw_only=True):
         return PurePath(self.path).name or self.path
 
 
+class Resume(Base, frozen=True, kw_only=True):
+    """What came back when an attempt resumed, as far as the attempt before tells."""
+
+    step: int
+    """Of the run, at which it began."""
+    batch: int | None = None
+    """Where its data began in the epoch; 0 if its first batches were those of the start again."""
+    checkpoint_batch: int | None = None
+    """Where the data was when the checkpoint was written."""
+    optimizer_kept: bool | None = None
+    """Whether the optimizer's own count of steps goes on, rather than from 0."""
+    learning_rate: float | None = None
+    learning_rate_before: float | None = None
+    """That of the attempt before at the same step of the run, if `learning_rate` is the one with
+    which that attempt began instead; None if it came back, or if unknown."""
+
+
 class Alert(Base, frozen=True, kw_only=True):
     """A problem that needs attention."""
 
@@ -619,6 +638,8 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """Latest restart policy decision and its reason."""
     previous_cause: Cause | None = None
     """Why the previous attempt failed; None if it did not."""
+    resume: Resume | None = None
+    """What came back when the attempt resumed; None for the first one, or if unknown."""
     restarts_refilled: str | None = None
     """Progress that last refilled the restart budget."""
     restart_at: dt.datetime | None = None

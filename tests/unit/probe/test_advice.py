@@ -23,7 +23,8 @@ def hooks() -> Any:
     yield hooks
     for owner, name, original, _ in reversed(hooks.patched):
         setattr(owner, name, original)
-    hooks.step_handle.remove()
+    for handle in hooks.step_handles:
+        handle.remove()
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def group(tmp_path, monkeypatch) -> Any:
 
 
 @pytest.mark.parametrize("finds_unused", [True, False])
-def test_a_ddp_module_is_read(hooks: Any, group: None, finds_unused: bool) -> None:
+def test_a_ddp_module_is_read(hooks, group, finds_unused):
     torch = hooks.torch
 
     class Model(torch.nn.Module):  # type: ignore[name-defined,misc]
@@ -79,9 +80,7 @@ def test_a_ddp_module_is_read(hooks: Any, group: None, finds_unused: bool) -> No
         (1.0, 0.0, True, "zero_rate"),
     ],
 )
-def test_steps_that_change_nothing(
-    hooks: Any, factor: float, rate: float, is_of_model: bool, expected: str | None
-) -> None:
+def test_steps_that_change_nothing(hooks, factor, rate, is_of_model, expected):
     torch = hooks.torch
     model, other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD((model if is_of_model else other).parameters(), rate)
@@ -97,7 +96,7 @@ def test_steps_that_change_nothing(
     assert found.idle is None and found.is_found, "once is enough"
 
 
-def test_gradients_that_cannot_be_read_count(hooks: Any) -> None:
+def test_gradients_that_cannot_be_read_count(hooks):
     torch = hooks.torch
     found = Gradients(torch)
     weight = torch.nn.Parameter(torch.zeros(3))

@@ -14,9 +14,9 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.bars import FilterBar
 from ddptop.tui.widgets.jobs import JobsTable
+from msgspec.structs import replace
 from tests.support import fake_foreign, fake_gpus, fake_home
 from tests.support.driving import look, running, said, settle, shown, until
-from tests.support.fake_home import NOW
 from textual.message import Message
 from textual.pilot import Pilot
 
@@ -238,13 +238,14 @@ async def test_the_cursor_is_on_the_first_job_until_it_is_moved(
     async with running(app) as (app, pilot):
         screen = app.screen
         assert isinstance(screen, OverviewScreen) and screen.answer is not None
-        jobs, views = screen.query_one(JobsTable), list(screen.answer.look.jobs)
+        jobs, everything = screen.query_one(JobsTable), screen.answer.look
         first = jobs.cursor_key
-        jobs.show([view for view in views if view.name != first], NOW)
+        rest = replace(everything, jobs=tuple(j for j in everything.jobs if j.name != first))
+        jobs.show(rest, {}, ())
         assert jobs.cursor_key == "mlp-cpu"
-        jobs.show(views, NOW)
+        jobs.show(everything, {}, ())
         assert jobs.cursor_key == first, "it is more urgent, and was found later"
         await pilot.press("down")
-        jobs.show([view for view in views if view.name != first], NOW)
-        jobs.show(views, NOW)
+        jobs.show(rest, {}, ())
+        jobs.show(everything, {}, ())
         assert jobs.cursor_key == "mlp-cpu"

@@ -36,7 +36,7 @@ def test_five_levels_by_glyph_and_style() -> None:
 
 def test_a_figure_at_the_edge_of_a_level_has_that_level() -> None:
     ranks = [rank(number, step=step) for number, step in enumerate((100, 99, 98, 91, 90, 0))]
-    assert "".join(glyph for glyph, _ in heat.cells_of("step", ranks, {})) == "▁▂▄▄▆█"
+    assert "".join(glyph for glyph, _ in heat.map_cells("step", ranks, {})) == "▁▂▄▄▆█"
 
 
 def test_cell_is_marked_if_an_alert_names_its_rank_and_figure() -> None:

@@ -74,7 +74,7 @@ def main() -> None:
     def run(kind: str) -> None:
         recording = record(SICK + kind, None, options.seconds, None, is_settled)
         results[kind].append(result_of(recording))
-        print(f"{kind}: {results[kind][-1]}", file=sys.stderr, flush=True)
+        print(f"{results[kind][-1]}: {recording.in_words()}", file=sys.stderr, flush=True)
 
     waiting = [kind for _ in range(options.runs) for kind in options.kinds]
     run_together(options.together, [partial(run, kind) for kind in waiting])

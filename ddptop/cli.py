@@ -33,7 +33,9 @@ CHANGES = ("stop", "kill", "restart", "rm", "checkpoint")
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
-    "Print": ["ls", "status", "story", "logs", "events", "export", "stacks", "gpus", "ps"],
+    "Print": [
+        *("ls", "status", "story", "logs", "events", "export", "stacks", "profile", "gpus", "ps")
+    ],
     "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
@@ -453,6 +455,37 @@ def stacks(job: str | None, rank: int | None) -> int:
     from ddptop.commands.story import run_stacks
 
     return run_stacks(job, rank)
+
+
+class Ranks(click.IntRange):
+    """Numbers of ranks, such as `0,2`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A tuple of the numbers, each once."""
+        parts = value.split(",") if value else ()
+        return tuple(dict.fromkeys(super(Ranks, self).convert(part, param, ctx) for part in parts))
+
+
+@cli.command(
+    short_help="Profile a few steps of live ranks.", epilog="Example: ddptop profile bert -r 0,2"
+)
+@argument("job", shell_complete=complete_job, required=False)
+@option(
+    "-r",
+    "--rank",
+    "ranks",
+    type=Ranks(min=0),
+    metavar="RANK[,RANK]",
+    default="",
+    help="the ranks  [default: the slowest and the median one]",
+)
+@option("--steps", type=click.IntRange(1, 50), default=5, show_default=True)
+@option("--json", "as_json", is_flag=True, help="print JSON")
+def profile(job: str | None, ranks: tuple[int, ...], steps: int, as_json: bool) -> int:
+    """Profile a few steps of live ranks with torch.profiler, without restarting them."""
+    from ddptop.commands.profile import run_profile
+
+    return run_profile(job, ranks, steps, as_json)
 
 
 @cli.command(epilog="Example: watch ddptop gpus")

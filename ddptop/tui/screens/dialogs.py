@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from ddptop.job.keys import EVIDENCE, EXIT, FINDINGS, MOVING, STACKS, UNSEEN, with_keys
+from ddptop.job.keys import EVIDENCE, EXIT, FINDINGS, MOVING, PROFILE, STACKS, UNSEEN, with_keys
 from ddptop.style import cells_of
 from ddptop.tui.keymap import bindings
 
@@ -44,7 +44,7 @@ class PagerScreen(ModalScreen[None]):
 
 
 SCROLLING = "; {move.down} and {move.up} scroll"
-OPENERS = (STACKS, FINDINGS, UNSEEN, EVIDENCE)
+OPENERS = (STACKS, FINDINGS, UNSEEN, EVIDENCE, PROFILE)
 """Actions that open such a dialog; their keys also close it."""
 
 LEAST_CELLS, MOST_CELLS = 40, 112

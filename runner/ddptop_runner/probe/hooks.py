@@ -17,7 +17,7 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import advice, identity, ledger, losses, recorder, replicas, saves, time_parts
+from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
 from .time_parts import BACKWARD, FORWARD, NONE, OPTIMIZER
 
@@ -45,6 +45,7 @@ class Hooks:
         self.gradients = advice.Gradients(torch)
         self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
         self.borders = time_parts.Borders(torch, record, is_own)
+        self.profiling = profiling.Profiling(torch, record, is_own)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
         self.replicas = replicas.Replicas(torch, record, self.parts)
@@ -56,7 +57,7 @@ class Hooks:
     def begin(self):
         """Reset, as at the start of a process."""
         parts = (self.parts, self.borders, self.ledger, self.replicas, self.ddp_use, self.gradients)
-        for part in parts:
+        for part in (*parts, self.profiling):
             part.begin()
 
     def arm(self):
@@ -81,8 +82,8 @@ class Hooks:
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (advice, ledger, losses, recorder, replicas, saves)]
-                + [time_parts.__name__, __name__],
+                [part.__name__ for part in (advice, ledger, losses, profiling, recorder)]
+                + [replicas.__name__, saves.__name__, time_parts.__name__, __name__],
             ),
         ):
             try:
@@ -285,7 +286,7 @@ class Hooks:
     def arm_step(self):
         """Count and time the steps of all optimizers."""
         is_traced, stepped, borders = _is_traced(self.torch), self.record.stepped, self.borders
-        record, gradients = self.record, self.gradients
+        record, gradients, profiling = self.record, self.gradients, self.profiling
 
         def before_step(optimizer, args, kwargs):
             if not is_traced() and borders.marks is not None:
@@ -299,6 +300,8 @@ class Hooks:
                     stepped(optimizer)
                     if borders.is_due:
                         borders.sample(optimizer)
+                    if profiling.is_active:
+                        profiling.stepped()
                     if not gradients.is_found:
                         steps = record.steps
                         if steps and not steps & (steps - 1):

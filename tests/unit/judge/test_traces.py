@@ -34,6 +34,10 @@ def test_a_healthy_training_is_silent(name: str) -> None:
     assert (raised, replay.amber) == ({}, [])
 
 
+def test_there_are_many_kinds_of_healthy_trainings() -> None:
+    assert len({*names()} - {*SICK}) >= 60
+
+
 @pytest.mark.parametrize("name", SICK)
 def test_a_mistake_is_named_as_when_it_ran(name: str) -> None:
     id_, ranks = SICK[name]

@@ -124,8 +124,9 @@ def starved(window: Window) -> list[Finding]:
         known = [one for one in parts if one.step_time_s and one.data_wait_s is not None]
         if len(known) < STARVED_STRETCHES:
             return []
-        step_s = _mean(one.step_time_s or 0.0 for one in known)
-        wait_s = _mean(one.data_wait_s or 0.0 for one in known)
+        steps = sum(one.steps for one in known)  # a stretch of one slow step counts as one
+        step_s = sum(one.steps * (one.step_time_s or 0.0) for one in known) / steps
+        wait_s = sum(one.steps * (one.data_wait_s or 0.0) for one in known) / steps
         if wait_s < max(STARVED_LEAST_S, STARVED_SHARE * step_s):
             return []
         shares.append(wait_s / step_s)

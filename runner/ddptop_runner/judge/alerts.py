@@ -82,16 +82,12 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
 
 def _since_step(ranks: Sequence[RankSample]) -> str:
     """` since step 1,203, first on rank 2`; in DDP, the others follow a step later."""
-    known = sorted(
-        (rank for rank in ranks if rank.loss_bad_since is not None),
-        key=lambda rank: rank.loss_bad_since or 0,
-    )
-    if not known:
+    steps = sorted((rank.loss_bad_since or 0, rank.rank) for rank in ranks if rank.loss_bad_since)
+    if not steps:
         return ""
-    first, *others = known
-    is_first = others and others[0].loss_bad_since != first.loss_bad_since
-    who = f", first on rank {first.rank}" if is_first else ""
-    return f" since {run_step.in_words(first, first.loss_bad_since)}{who}"
+    step, number = steps[0]
+    who = f", first on rank {number}" if len(steps) > 1 and steps[1][0] > step else ""
+    return f" since {run_step.in_words(ranks[0], step)}{who}"
 
 
 def _whereabouts(ranks: Sequence[RankSample], numbers: Sequence[int]) -> str:

@@ -165,23 +165,16 @@ class DdpUse(Base, frozen=True, kw_only=True):
 
     iteration: _Count
     """The iteration at which they were taken: one of the first ten, or every hundredth."""
-    syncs_per_step: float | None = None
+    syncs_per_step: _Amount
     """Backward passes with an all-reduce per step of this attempt."""
-    comm_s: _Amount
-    """How long the all-reduces of an iteration take, from the first one's start."""
-    hidden_s: _Amount
-    """The part of `comm_s` in which the backward pass still computes."""
-    parameter_bytes: _Count
-    buckets: _Count
-    """Number of all-reduces in an iteration."""
+    exposed_s: _Amount
+    """How long the all-reduces of an iteration go on after its backward pass has computed."""
     finds_unused: bool
     """Whether `find_unused_parameters` is set."""
-    unused_bytes: _Count | None = None
-    """Parameters that got no gradient in the iteration; None if it does not look for them."""
+    unused_bytes: _Count
+    """Parameters that it found to get no gradient in the iteration."""
     is_static: bool
     """Whether the unused parameters were the same in every iteration."""
-    could_use_tf32: bool | None = None
-    """Whether the device multiplies float32 without its tensor cores; None without CUDA."""
 
 
 class Resources(Base, frozen=True, kw_only=True):

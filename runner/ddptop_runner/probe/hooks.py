@@ -41,7 +41,7 @@ class Hooks:
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
-        self.ddp_use = advice.DdpUse(torch, record)
+        self.ddp_use = advice.DdpUse(record)
         self.gradients = advice.Gradients(torch)
         self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
         self.borders = time_parts.Borders(torch, record, is_own)
@@ -72,9 +72,6 @@ class Hooks:
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
             lambda: self._patch(
                 torch.nn.parallel.DistributedDataParallel, "__init__", self._average
-            ),
-            lambda: self._patch(
-                torch.amp.autocast_mode.autocast, "__enter__", self.ddp_use.enter_autocast
             ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,

@@ -58,9 +58,7 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
     assert use["iteration"] == 10
     assert use["syncs_per_step"] == pytest.approx(2, abs=0.5)
     assert (use["finds_unused"], use["unused_bytes"]) == (finds_unused, 80 * finds_unused)
-    assert (use["is_static"], use["buckets"], use["parameter_bytes"]) == (True, 1, 160)
-    assert use["could_use_tf32"] is None
-    assert use["comm_s"] > 0
+    assert use["is_static"] is True
     DdpUse(**use)
 
     torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
@@ -68,22 +66,17 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
     other = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
     for _ in range(12):
         other(torch.ones(1, 1)).backward()
-    assert hooks.ddp_use.latest["parameter_bytes"] == 8, "of the module that is left"
+    assert hooks.ddp_use.latest["finds_unused"] is False, "of the module that is left"
 
 
 @pytest.mark.parametrize(
-    ("factor", "rate", "is_of_model", "expected"),
-    [
-        (1.0, 0.1, True, None),
-        (1.0, 0.1, False, "no_gradients"),
-        (0.0, 0.1, True, "zero_gradients"),
-        (1.0, 0.0, True, "zero_rate"),
-    ],
+    ("factor", "is_of_model", "expected"),
+    [(1.0, True, None), (1.0, False, "no_gradients"), (0.0, True, "zero_gradients")],
 )
-def test_steps_that_change_nothing(hooks, factor, rate, is_of_model, expected):
+def test_steps_that_change_nothing(hooks, factor, is_of_model, expected):
     torch = hooks.torch
     model, other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD((model if is_of_model else other).parameters(), rate)
+    optimizer = torch.optim.SGD((model if is_of_model else other).parameters(), 0.1)
     found = hooks.gradients
     for _ in range(4):
         (factor * model(torch.ones(1, 4))).sum().backward()

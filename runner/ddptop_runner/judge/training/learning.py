@@ -18,10 +18,6 @@ _IDLE: dict[NotLearning, tuple[Severity, str]] = {
         "no parameter of the optimizer has had a gradient in {} steps, so nothing is learned: was "
         "the optimizer given the parameters of the model that is trained?",
     ),
-    "zero_rate": (
-        "warning",
-        "the learning rate has been 0 for {} steps, so nothing is learned: check its schedule",
-    ),
     "zero_gradients": (
         "info",
         "all gradients have been exactly 0 in {} steps, so nothing is learned: does the loss "
@@ -48,10 +44,8 @@ def not_learning(window: Window) -> list[Finding]:
 RISES = 5
 """So many evaluations in a row must be worse than the one before."""
 ABOVE_BEST = 1.1
-ABOVE_NOISE = 2.5
-"""And the rise must be so many times the usual deviation from a smooth curve."""
 ABOVE_RECOVERED = 2.0
-"""And so many times any earlier rise."""
+"""And the rise must be so many times any earlier one."""
 
 
 def overfitting(window: Window) -> list[Finding]:
@@ -64,16 +58,12 @@ def overfitting(window: Window) -> list[Finding]:
             continue
         best = min(range(len(smooth)), key=smooth.__getitem__)
         before, now = evaluations[best + 1], evaluations[-1]
-        bends = [
-            abs(first - 2 * second + third)
-            for first, second, third in zip(losses, losses[1:], losses[2:], strict=False)
-        ]
         is_rising = all(one < after for one, after in itertools.pairwise(smooth[-RISES - 1 :]))
         rise = smooth[-1] - smooth[best]
         # how far it had risen before and come down again
         lows = itertools.accumulate(smooth[: best + 1], min)
         recovered = max(one - low for one, low in zip(smooth, lows, strict=False))
-        if not is_rising or rise < max(ABOVE_NOISE * median(bends), ABOVE_RECOVERED * recovered):
+        if not is_rising or rise < ABOVE_RECOVERED * recovered:
             continue
         if smooth[best] <= 0 or smooth[-1] < ABOVE_BEST * smooth[best]:
             continue

@@ -33,7 +33,9 @@ CHANGES = ("stop", "kill", "restart", "rm", "checkpoint")
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
-    "Print": ["ls", "status", "story", "logs", "events", "stacks", "gpus", "ps"],
+    "Print": [
+        *("ls", "status", "story", "logs", "events", "export", "stacks", "profile", "gpus", "ps")
+    ],
     "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
 """The order of the commands in `ddptop --help`; a test checks that none is missing."""
@@ -228,6 +230,7 @@ class LaunchCommand(click.Command):
 )
 @option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
 @option("--notify", multiple=True, metavar="URL", help="send messages there; see `ddptop notify`")
+@option("--note", metavar="TEXT", help="a remark, shown in the story and by compare")
 @option("--cwd", metavar="DIR", help="working directory for the job")
 @option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
@@ -240,6 +243,7 @@ class LaunchCommand(click.Command):
     help="maximum number of Slurm requeues  [default: 3 without progress]",
 )
 @option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
+@option("--no-replica-check", is_flag=True, help="do not compare the ranks' weights")
 @option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:
@@ -453,6 +457,37 @@ def stacks(job: str | None, rank: int | None) -> int:
     return run_stacks(job, rank)
 
 
+class Ranks(click.IntRange):
+    """Numbers of ranks, such as `0,2`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A tuple of the numbers, each once."""
+        parts = value.split(",") if value else ()
+        return tuple(dict.fromkeys(super(Ranks, self).convert(part, param, ctx) for part in parts))
+
+
+@cli.command(
+    short_help="Profile a few steps of live ranks.", epilog="Example: ddptop profile bert -r 0,2"
+)
+@argument("job", shell_complete=complete_job, required=False)
+@option(
+    "-r",
+    "--rank",
+    "ranks",
+    type=Ranks(min=0),
+    metavar="RANK[,RANK]",
+    default="",
+    help="the ranks  [default: the slowest and the median one]",
+)
+@option("--steps", type=click.IntRange(1, 50), default=5, show_default=True)
+@option("--json", "as_json", is_flag=True, help="print JSON")
+def profile(job: str | None, ranks: tuple[int, ...], steps: int, as_json: bool) -> int:
+    """Profile a few steps of live ranks with torch.profiler, without restarting them."""
+    from ddptop.commands.profile import run_profile
+
+    return run_profile(job, ranks, steps, as_json)
+
+
 @cli.command(epilog="Example: watch ddptop gpus")
 @option("--json", "as_json", is_flag=True, help="print JSON")
 def gpus(as_json: bool) -> int:
@@ -464,14 +499,27 @@ def gpus(as_json: bool) -> int:
 
 @cli.command(epilog="Example: ddptop events bert --json")
 @argument("job", shell_complete=complete_job, required=False)
+@option("-f", "--follow", is_flag=True, help="print new events until the job ends")
 @option("--json", "as_json", is_flag=True, help="print JSON, one event per line")
-def events(job: str | None, as_json: bool) -> int:
+def events(job: str | None, follow: bool, as_json: bool) -> int:
     """Print a job's events in order."""
     from ddptop.commands.story import run_events
     from ddptop.commands.unguarded import adopt_if_unguarded
     from ddptop_runner.jobs.slurm_queue import find
 
-    return run_events(adopt_if_unguarded(find(job)).folder, as_json)
+    return run_events(adopt_if_unguarded(find(job)).folder, as_json, follow=follow)
+
+
+@cli.command(epilog="Example: ddptop export bert --csv > bert.csv")
+@argument("job", shell_complete=complete_job, required=False)
+@option("--csv", "as_csv", is_flag=True, help="print CSV")
+@option("--json", "as_json", is_flag=True, help="print JSON, one value per line")
+@option("--tensorboard", metavar="DIR", type=click.Path(file_okay=False), help="write event files")
+def export(job: str | None, as_csv: bool, as_json: bool, tensorboard: str | None) -> int:
+    """Export a job's losses, times, and other values of all ranks and attempts."""
+    from ddptop.commands.export import run
+
+    return run(job, as_csv=as_csv, as_json=as_json, folder=tensorboard)
 
 
 @cli.command(epilog="Example: ddptop story bert")
@@ -650,15 +698,22 @@ def attach(job: str | None, **screen: Any) -> int:
 @cli.command(epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3")
 @argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB [JOB]...")
 @option("--json", "as_json", is_flag=True, help="print JSON, including losses at common steps")
+@option(
+    "--fail-if",
+    multiple=True,
+    metavar="CONDITION",
+    help="exit with 1 if the second job is worse: 'step_time > +5%'; repeatable",
+)
 @screen_options
-def compare(jobs: tuple[str, ...], as_json: bool, **screen: Any) -> int:
+def compare(jobs: tuple[str, ...], as_json: bool, fail_if: tuple[str, ...], **screen: Any) -> int:
     """Compare the losses and options of up to four jobs.
 
-    With one JOB, pick the others from a list.
+    With one JOB, pick the others from a list. With --fail-if, the first JOB is the baseline, and an
+    unknown value counts as worse.
     """
     from ddptop.commands.compare import run
 
-    return run(jobs, as_json, **screen)
+    return run(jobs, as_json, fail_if=fail_if, **screen)
 
 
 @cli.command(epilog="Example: ddptop replay bert --at -10m")

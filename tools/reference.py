@@ -22,6 +22,7 @@ from ddptop.commands.keys import KeyReport, key_lines
 from ddptop.commands.story import StoryReport
 from ddptop.job.help import texts
 from ddptop.job.keys import with_keys
+from ddptop.sources.profile import ProfileReport
 
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus
@@ -36,6 +37,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "status --json": JobStatus,
     "story --json": StoryReport,
     "events --json": Event,
+    "profile --json": ProfileReport,
     "gpus --json": DeviceReport,
     "compare --json": ComparisonReport,
     "doctor --json": Report,

@@ -900,7 +900,7 @@ def rising_at_first() -> None:
     """The loss doubles in the warm-up of the learning rate."""
     join()
     model = ddp(net())
-    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
     for number, (x, y) in enumerate(batches(loader(data(noise=2.0)))):
         x = x * min(1.0 + number / 300, 2.0)
         step(model, optimizer, x, y)

@@ -64,6 +64,7 @@ class Recording:
             arguments = ["demo", "-d", "--sick", name.removeprefix(SICK), "--", "--seconds", "3600"]
         else:
             arguments = ["launch", "-d", "--gpus", "none", "--name", name]
+            arguments += ["--cwd", str(self._home.path)]
             arguments += ["--python", python] if python and kind.needs else []
             arguments += kind.command(sys.executable, str(TRAIN), name)
         self.job = self._home.ddptop(*arguments).stdout.strip()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddptop.job.compare import (
     LETTERS,
@@ -17,7 +18,7 @@ from ddptop.job.compare import (
     losses_at_common_steps,
 )
 from ddptop.job.record import own_job
-from ddptop.output import is_terminal, put_json
+from ddptop.output import info, is_terminal, put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, resolve
 from ddptop_runner.model import run_step
@@ -25,6 +26,52 @@ from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 MOST_JOBS = len(LETTERS)
+GATES = {
+    "loss": "loss_at_common",
+    "validation_loss": "validation_loss_at_common",
+    "best_loss": "best_loss",
+    "step_time": "step_time_s",
+    "steps_per_s": "steps_per_s",
+    "elapsed": "elapsed_s",
+}
+"""What `--fail-if` compares, by name: fields of `ComparedJob`."""
+
+
+class Gate(NamedTuple):
+    """A condition of `--fail-if` on the second job, relative to the first."""
+
+    name: str
+    is_above: bool
+    """Whether values above the limit fail; otherwise, those below it."""
+    percent: float
+
+    def verdict(self, first: float | None, second: float | None) -> tuple[bool, str]:
+        """Whether the gate fails, and a sentence; an unknown value fails."""
+        if first is None or second is None or not first:
+            return True, f"{self.name}: unknown"
+        change = 100 * (second - first) / abs(first)
+        is_met = change > self.percent if self.is_above else change < self.percent
+        limit = f"{'>' if self.is_above else '<'} {self.percent:+g}%"
+        outcome = "fails" if is_met else "passes"
+        return (
+            is_met,
+            f"{self.name}: {first:.4g} to {second:.4g} ({change:+.1f}%, {limit} {outcome})",
+        )
+
+
+def parse_gate(text: str) -> Gate:
+    """The condition `NAME > +N%` or `NAME < -N%`.
+
+    Raises:
+        UsageError: it is malformed, or names nothing that is compared.
+    """
+    found = re.fullmatch(r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", text)
+    if found is None:
+        raise UsageError(f"--fail-if {text!r} is not valid", "use one like 'step_time > +5%'")
+    name, sign, percent = found.groups()
+    if name not in GATES:
+        raise UsageError(f"--fail-if cannot compare {name!r}", f"use {', '.join(GATES)}")
+    return Gate(name, sign == ">", float(percent))
 
 
 def find(names: Sequence[str]) -> list[JobView]:
@@ -43,20 +90,29 @@ def find(names: Sequence[str]) -> list[JobView]:
     return views
 
 
-def run(names: Sequence[str], as_json: bool, **screen: Any) -> int:
+def run(names: Sequence[str], as_json: bool, *, fail_if: Sequence[str] = (), **screen: Any) -> int:
     """Show jobs side by side until the user quits, or print the comparison.
 
     Given one job, the screen offers the others; as JSON, it is compared with the newest job of the
     same script, or otherwise with the newest job.
+
+    Returns:
+        1 if a condition of `fail_if` holds for the second job, otherwise 0.
 
     Raises:
         NoSuchJobError: a job does not exist, or there is none to compare it with.
         UsageError: a name is ambiguous, or there is no terminal.
         DdptopError: a history cannot be read.
     """
+    gates = list(map(parse_gate, fail_if))
     views = find(names)
-    if as_json:
-        return _print(views)
+    if gates and len(views) != 2:
+        raise UsageError("--fail-if compares two jobs", "name the baseline first")
+    if as_json or gates:
+        found = _report(views)
+        if as_json:
+            put_json(found)
+        return _judge(found, gates)
     if not is_terminal():
         given = " ".join(view.job for view in views)
         raise UsageError(
@@ -69,7 +125,17 @@ def run(names: Sequence[str], as_json: bool, **screen: Any) -> int:
     return attach.run(None, opening=wanted, **screen)
 
 
-def _print(views: list[JobView]) -> int:
+def _judge(found: ComparisonReport, gates: Sequence[Gate]) -> int:
+    status, (first, second, *_) = 0, found.jobs
+    for gate in gates:
+        field = GATES[gate.name]
+        fails, sentence = gate.verdict(getattr(first, field), getattr(second, field))
+        info(f"ddptop: {sentence}")
+        status |= fails
+    return int(status)
+
+
+def _report(views: list[JobView]) -> ComparisonReport:
     from ddptop.sources.compare import read_run
     from ddptop.sources.history import JobHistory
 
@@ -83,8 +149,7 @@ def _print(views: list[JobView]) -> int:
             )
         jobs.append(others[0])
     runs = [read_run(job, JobHistory(job.folder.history_db)) for job in jobs]
-    put_json(report(compare(runs)))
-    return 0
+    return report(compare(runs))
 
 
 # --- JSON: every key is always present; null means unknown ---

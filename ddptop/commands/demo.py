@@ -71,10 +71,19 @@ SICK = {
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
     "not-learning": "an optimizer with the parameters of another model: nothing is learned",
+    "diverged-weights": "one rank changes its weights, so it trains another model",
+    "resume-state": "a restart without the states of the optimizer and of the scheduler",
+    "data-replayed": "a restart that begins in the middle of an epoch with its first batches",
     "unused-parameters": "find_unused_parameters=True, but all parameters are used",
+    "mismatch": "one rank enters a barrier, the others take the next step: the job hangs",
 }
 """The mistakes of demo/sick.py, by the id of the alert that names them; see also NAMED_BY."""
-NAMED_BY = {"healthy": None, "preempted": "straggler", "unused-parameters": "ddp-advice"}
+NAMED_BY = {
+    "healthy": None,
+    "mismatch": "stalled",
+    "preempted": "straggler",
+    "unused-parameters": "ddp-advice",
+}
 """The alerts of kinds that are not named as the alert is."""
 SICK_SCRIPT = SCRIPT.with_name("sick.py")
 SMALL = (
@@ -155,7 +164,10 @@ def run_sick(kind: str, rank: int, arguments: list[str], detach: bool, watch: bo
         return 0
     if kind not in SICK:
         raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")
-    plan = _plan(request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT), rank)
+    request = request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT)
+    if kind == "mismatch":
+        request = replace(request, hang_timeout_s=15.0, hang_auto=False, max_restarts=0)
+    plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_alerts(view, kind))
 
 
@@ -173,6 +185,9 @@ def _report_alerts(view: JobView, kind: str) -> int:
         named.update(alert.id for alert in alerts)
         sys.stdout.flush()
     expected = {NAMED_BY.get(kind, kind)} - {None}
+    named.discard("hung")  # follows "stalled", if it is seen at all
+    if view.snapshot is not None and view.snapshot.cause is not None:
+        put(view.snapshot.cause.summary)
     put(f"{kind}: {'OK' if named == expected else 'unexpected result'}")
     return 0 if named == expected else 1
 

@@ -84,6 +84,7 @@ def split_arguments(
     return options, None
 
 
+NOTE_CHARS = 500
 LEAST_LOG_BYTES = 64 * 1024
 """With a lower limit, a log could not hold a traceback with its context."""
 
@@ -152,13 +153,26 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),
         probe=not options["no_probe"],
+        replica_check=not options["no_replica_check"],
         hosts=hosts_of(options.get("hosts"), options.get("hostfile")),
         nodes=None if options.get("nodes") is None else parse_nodes(options["nodes"]),
         check=bool(options.get("check")),
         node_timeout_s=options.get("node_timeout"),
         orphan_timeout_s=options.get("orphan_timeout"),
+        note=note_text(options.get("note")),
         notify=receivers(options.get("notify", ())),
     )
+
+
+def note_text(text: str | None) -> str | None:
+    """The text of `--note`.
+
+    Raises:
+        UsageError: it is too long, or not on one line.
+    """
+    if text is not None and (len(text) > NOTE_CHARS or not text.isprintable()):
+        raise UsageError("--note is not valid", f"use one line of up to {NOTE_CHARS} characters")
+    return text
 
 
 def receivers(urls: Sequence[str]) -> tuple[str, ...] | None:

@@ -22,6 +22,7 @@ from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.units import duration, local_time, name_ranks, percent, plural, size
 from ddptop_runner.devices.words import devices_in_words
+from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.jobs.slurm_queue import find
 from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
@@ -64,6 +65,8 @@ def describe(job: Job) -> str:
         lines.append(f"  {of}{cause.summary}")
         if cause.evidence:
             lines.append(f"  evidence: {cause.evidence}")
+    if snapshot.resume is not None:
+        lines.append(f"  {resumed(snapshot.resume)}")
     source = "" if progress is None else f", {source_words(progress)}"
     lines.append(f"  progress: {_listed(progress_fields(job, progress, now))}{source}")
     lines.append(f"  {_listed(loss_fields(job, None))}")

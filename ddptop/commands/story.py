@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import PurePath
 
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, sentence
 from ddptop.job.attempts import Attempt, Ending, in_order
+from ddptop.job.compare import code_words
 from ddptop.job.ranks import host_of
 from ddptop.job.record import Job, own_job
 from ddptop.job.status import loss_remark
@@ -21,7 +24,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder, owner_in_words
 from ddptop_runner.base.units import local_time
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.jobs.slurm_queue import find
 from ddptop_runner.model.snapshot import SCHEMA, Cause, Event
@@ -51,6 +54,9 @@ def run_story(job: str | None, as_json: bool) -> int:
     if status:
         return status
     put_folded(f"{view.name}: {headline(story.attempts, view.state, loss_remark(view))}", INDENT)
+    for label, text in (("code", code_words(view.spec)), ("note", view.spec.note)):
+        if text is not None:
+            put_folded(f"  {label:{LABEL_CELLS}}{text}", INDENT + LABEL_CELLS)
     for line in describe(view, story, view.read_at):
         put_folded(line, INDENT + LABEL_CELLS)
     return status
@@ -82,26 +88,46 @@ CONTINUED = 14
 """Indentation of continuation lines, which align with the text after the time."""
 
 
-def run_events(folder: RunFolder, json_output: bool) -> int:
+def run_events(folder: RunFolder, json_output: bool, *, follow: bool = False) -> int:
     """Print every event in order: as text in local time, or as one JSON object per line.
+
+    Args:
+        folder: the job's run folder.
+        json_output: print JSON.
+        follow: go on until the job has ended.
 
     Raises:
         DamagedFileError: the history cannot be read.
     """
-    events = HistoryReader(folder.history_db).events()
-    if json_output:
-        for event in events:
-            put_json(event)
-    else:
-        for line in story(in_order(events)):
-            put_folded(line, CONTINUED)
-    return 0
+    reader, last = HistoryReader(folder.history_db), None
+    while True:
+        is_live = follow and read_job(folder).is_live
+        events = reader.events(after_seq=0 if last is None else last.seq)
+        if json_output:
+            for event in events:
+                put_json(event)
+        else:
+            for line in story(in_order(events), last):
+                put_folded(line, CONTINUED)
+        if not is_live:
+            return 0
+        last = events[-1] if events else last
+        sys.stdout.flush()
+        time.sleep(FOLLOW_S)
 
 
-def story(events: list[Event]) -> list[str]:
-    """Return one line per event, and a line with the date whenever the day changes."""
+FOLLOW_S = 1.0
+
+
+def story(events: list[Event], last: Event | None = None) -> list[str]:
+    """Return one line per event, and a line with the date whenever the day changes.
+
+    Args:
+        events: the events.
+        last: the one printed before them.
+    """
     lines = []
-    day = None
+    day = None if last is None else last.ts.astimezone().date()
     for event in events:
         local = event.ts.astimezone()
         if local.date() != day:

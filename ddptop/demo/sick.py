@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,8 +22,11 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, defa
 KINDS = (
     *("healthy", "same-batches", "same-order", "starved", "straggler", "preempted", "stalls"),
     *("constant-loss", "exploding-loss", "not-learning", "unused-parameters"),
+    *("diverged-weights", "resume-state", "data-replayed"),
+    "mismatch",
 )
 SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
+SAVED = Path("checkpoint.pt")
 PAUSE_S = 0.05
 """The length of a step, nearly: the model is too small to take any time."""
 
@@ -97,9 +101,19 @@ def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> 
     )
     rate = 0.68 if kind == "exploding-loss" else 0.001
     trained = nn.Linear(FEATURES, 1) if kind == "not-learning" else model
-    optimizer = torch.optim.SGD(trained.parameters(), lr=rate)
-
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(trained.parameters(), lr=rate)
     step, epoch, began_s = 0, 0, time.monotonic()
+    if kind == "resume-state":
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, len(loader), gamma=0.5)
+    saves = {"resume-state": 0, "data-replayed": len(loader) // 2}.get(kind)
+    is_resumed = saves is not None and SAVED.exists()
+    if is_resumed:  # the optimizer, the scheduler, and the place in the data are forgotten
+        state = torch.load(SAVED, map_location=device)
+        model.load_state_dict(state["model"])
+        step = state["step"]
+        epoch = step // len(loader) if kind == "resume-state" else 0
+
     while time.monotonic() - began_s < seconds:
         if sampler is not None and kind != "same-order":
             sampler.set_epoch(epoch)
@@ -112,8 +126,19 @@ def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> 
             step_s = PAUSE_S * len(y) / BATCH_SIZE
             compute(step_s) if kind in ("straggler", "preempted") else time.sleep(step_s)
             step += 1
+            if kind == "mismatch" and is_sick and step == 100:
+                dist.barrier()  # the others never enter it
             if kind == "stalls" and is_sick and step % 40 == 0:
                 time.sleep(1.5)
+            if kind == "diverged-weights" and is_sick and step == 100:
+                with torch.no_grad():
+                    model.module.bias += 0.1
+            if kind == "resume-state":
+                scheduler.step()
+            if step % len(loader) == saves and dist.get_rank() == 0:
+                torch.save({"model": model.state_dict(), "step": step}, SAVED)
+            if saves is not None and is_sick and not is_resumed and step == 3 * len(loader) - 4:
+                raise RuntimeError("this rank fails once")
         epoch += 1
 
 

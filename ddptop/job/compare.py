@@ -348,12 +348,22 @@ def standing(runs: Sequence[Run], name: str) -> Standing:
     return Standing(name, step, after_s, tuple(losses), *best, noise)
 
 
+def code_words(spec: JobSpec) -> str | None:
+    """`1a2b3c4d5e on main, with changes`; None without a git repository."""
+    if spec.git is None:
+        return None
+    branch = f" on {spec.git.branch}" if spec.git.branch else ""
+    return f"{spec.git.commit[:10]}{branch}{', with changes' if spec.git.has_changes else ''}"
+
+
 def differences(runs: Sequence[Run]) -> list[Difference]:
     """Options and settings that differ between the jobs."""
     specs = [run.view.spec for run in runs]
     settings: list[tuple[str, Sequence[str | None]]] = [
         ("script", [run.script for run in runs]),
         *_options(runs),
+        ("code", [code_words(spec) for spec in specs]),
+        ("note", [spec.note for spec in specs]),
         ("python", [spec.python for spec in specs]),
         ("folder", [spec.cwd for spec in specs]),
         ("host", [spec.host for spec in specs]),

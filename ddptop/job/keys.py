@@ -103,6 +103,9 @@ AGAIN = Key("job.again", "R", "Relaunch",
             live=False, changes=True, own=True)
 FINDINGS = Key("job.findings", "f", "Findings", "list problems, their evidence, and remedies")
 STACKS = Key("job.stacks", "t", "Stacks", "show every rank's stack")
+PROFILE = Key("job.profile", "P", "Profile",
+              "profile a few steps of the slowest and the median rank, or of this rank",
+              bar=False, live=True, own=True)
 EVIDENCE = Key("job.evidence", "i", "Evidence",
                "show evidence saved at a failure or hang: cause, stacks, logs, and devices",
                bar=False, own=True)
@@ -183,7 +186,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         LOGS, STORY, FINDINGS, STACKS, COMPARE, DEVICES, STOP,
         Key("job.restart", "r", "Restart", "restart all ranks together", "operate('restart')",
             live=True, changes=True, own=True),
-        REPLAY, replace(DETACH, bar=True), EVIDENCE, KILL,
+        REPLAY, replace(DETACH, bar=True), PROFILE, EVIDENCE, KILL,
         Key("job.save", "c", "Save", "ask the script to save a checkpoint now", "operate('save')",
             live=True, changes=True, own=True),
         Key("ranks.shape", "T", "Cards/table/map", "show ranks as cards, a table, or a map"),
@@ -196,6 +199,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
     ),
     "a rank": (
         BACK, LEAVE, NEXT_RANK, PREVIOUS_RANK, LOGS, DEVICES, STACKS, FINDINGS, STORY, DETACH,
+        PROFILE,
         _page("main", "1", "All", "show all panels, or only the loss"),
         _page("split", "2", "Step", "show where step time is spent"),
         _page("load", "3", "Load", "show memory, CPU, and device metrics over time"),

@@ -247,6 +247,7 @@ def _options(spec: JobSpec) -> list[str]:
         "--allow-shrink": spec.allow_shrink,
         "--no-zygote": not spec.zygote,
         "--no-probe": not spec.probe,
+        "--no-replica-check": not spec.replica_check,
         "--pty": spec.pty,
     }
     return [*words, *(flag for flag, is_given in flags.items() if is_given)]

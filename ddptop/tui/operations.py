@@ -316,6 +316,20 @@ def show_stacks(app: DdptopApp, view: Job) -> None:
     )
 
 
+def show_profile(app: DdptopApp, view: Job, ranks: tuple[int, ...]) -> None:
+    """Profile ranks of a live job, and show what their steps were spent on."""
+    if view.is_foreign or app.refuses("profiling ranks"):
+        return
+    from ddptop.sources.profile import profile_job
+
+    _read_into(
+        app,
+        f"profile of {view.name}",
+        "a few steps under torch.profiler; the training goes on",
+        lambda: profile_job(own_view(view), ranks).sections(),
+    )
+
+
 def show_evidence(app: DdptopApp, view: Job, attempt: int | None) -> None:
     """Show the evidence saved at the last failure or hang."""
     if not view.is_foreign:

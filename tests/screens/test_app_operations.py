@@ -23,7 +23,7 @@ from textual.widgets import Static
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import checkpoint as wanted
-from ddptop_runner.jobs import commands
+from ddptop_runner.jobs import commands, profile
 from ddptop_runner.model.snapshot import Checkpoint, RankStacks
 
 MakeApp = Callable[..., DdptopApp]
@@ -223,6 +223,29 @@ class TestStacks:
             texts = [str(static.content) for static in app.screen.query(Static)]
             assert "File [x], line 3" in texts
             assert "no stacks: the rank has ended" in texts
+
+    async def test_a_profile_is_asked_for(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        asked: list[tuple[int, ...]] = []
+
+        def take(view: JobView, ranks: tuple[int, ...], *_: object) -> dict[int, Path]:
+            asked.append(ranks)
+            raise ControlError("rank 1 was not profiled: no counters")
+
+        monkeypatch.setattr(profile, "take", take)
+        app = make_app("mlp-cpu")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("P")
+            await until(pilot, lambda: len(app.screen.query(".head")) == 1)
+            texts = [str(static.content) for static in app.screen.query(Static)]
+            assert "rank 1 was not profiled: no counters" in texts
+            await pilot.press("P", "enter")
+            await settle(pilot)
+            await pilot.press("P")
+            await until(pilot, lambda: asked == [(), (0,)])
 
     async def test_who_left_before_they_came_goes_on(
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch

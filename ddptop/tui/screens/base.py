@@ -138,6 +138,16 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         if (job := self.target()) is not None:
             operations.show_stacks(self.ddptop, job)
 
+    def action_profile(self) -> None:
+        """Profile a few steps of the ranks that matter here."""
+        if (job := self.target()) is not None:
+            operations.show_profile(self.ddptop, job, self.profiled)
+
+    @property
+    def profiled(self) -> tuple[int, ...]:
+        """The ranks to profile; empty for the slowest and the median one."""
+        return ()
+
     def action_evidence(self) -> None:
         """Show the evidence of the latest failure or hang."""
         if (job := self.target()) is not None:

@@ -11,7 +11,17 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from ddptop.job.keys import EVIDENCE, EXIT, FINDINGS, HELP, MOVING, STACKS, UNSEEN, with_keys
+from ddptop.job.keys import (
+    EVIDENCE,
+    EXIT,
+    FINDINGS,
+    HELP,
+    MOVING,
+    PROFILE,
+    STACKS,
+    UNSEEN,
+    with_keys,
+)
 from ddptop.sources.query import Look
 from ddptop.style import cells_of
 from ddptop.tui.keymap import bindings, help_hint
@@ -53,7 +63,7 @@ READING = (
 )
 
 MORE = "; {move.down} and {move.up} scroll"
-OPENERS = (STACKS, FINDINGS, UNSEEN, EVIDENCE)
+OPENERS = (STACKS, FINDINGS, UNSEEN, EVIDENCE, PROFILE)
 """Actions that open such a dialog; their keys also close it."""
 
 LEAST_CELLS, MOST_CELLS = 40, 112

@@ -106,6 +106,11 @@ class RankScreen(JobBound[RankAnswer]):
         """The rank shown."""
         return self.rank
 
+    @property
+    def profiled(self) -> tuple[int, ...]:
+        """The rank shown."""
+        return (self.rank,)
+
     def charts(self) -> tuple[ChartWidget, ...]:
         """All charts, the loss first."""
         return (self._chart, self._split, self._load)

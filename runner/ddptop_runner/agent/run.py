@@ -37,6 +37,8 @@ def attempt_variables(plan, attempt, inherited):
     if plan["probe_dir"]:
         env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
         env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
+        if not plan["replica_check"]:
+            env["DDPTOP_REPLICA_CHECK"] = "off"
         env["PYTHONPATH"] = os.pathsep.join(
             filter(None, [plan["probe_dir"], inherited.get("PYTHONPATH")])
         )

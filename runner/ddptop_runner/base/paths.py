@@ -265,6 +265,11 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
         return self.path / "evidence"
 
     @property
+    def profiles_dir(self) -> Path:
+        """Traces of torch.profiler, and orders to make them."""
+        return self.path / "profiles"
+
+    @property
     def supervisor_log(self) -> Path:
         """Output of the guardian, supervisor, sampler, and agent."""
         return self.path / "supervisor.log"

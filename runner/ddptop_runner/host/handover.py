@@ -31,6 +31,7 @@ OF_A_RANK = frozenset(
         "DDPTOP_LOG",
         "DDPTOP_PROBE_OWNER",
         "DDPTOP_PROBE_SOCK",
+        "DDPTOP_REPLICA_CHECK",
         "DDPTOP_STACKS_DIR",
     }
 )
@@ -229,6 +230,7 @@ def agent_plan(
         "probe_file": str(PROBE_DIR / "sitecustomize.py") if spec.probe else None,
         "probe_dir": str(PROBE_DIR) if spec.probe else None,
         "probe_socket": str(folder.probe_socket),
+        "replica_check": spec.replica_check,
         "stacks_dir": str(folder.evidence_dir / "stacks"),
         "save_flag": str(folder.save_flag),
     }

@@ -103,6 +103,8 @@ class RankUsage:
     """CPU time of the living tree since its processes started."""
     start_ticks: int = 0
     """When the process itself started."""
+    children_rss_bytes: int = 0
+    """The part of `rss_bytes` that its descendants have."""
     written_bytes: int | None = None
     """By the rank's own process, from /proc/<pid>/io; None if unreadable."""
 
@@ -154,7 +156,15 @@ class UsageMeter(Generic[Key]):
             return None
         percent = 100.0 * sum(used) / _TICKS_PER_S / elapsed_s if used and elapsed_s > 0 else None
         cpu_s = total / _TICKS_PER_S
-        return RankUsage(percent, rss_bytes, own[0], tree, cpu_s, start_ticks=int(own[19]))
+        return RankUsage(
+            percent,
+            rss_bytes,
+            own[0],
+            tree,
+            cpu_s,
+            start_ticks=int(own[19]),
+            children_rss_bytes=rss_bytes - int(own[21]) * _PAGE_BYTES,
+        )
 
 
 class HostUsage:

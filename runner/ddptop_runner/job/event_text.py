@@ -9,6 +9,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.exit_status import status_in_words
 from ddptop_runner.base.units import duration_in_words, name_ranks, size
 from ddptop_runner.devices.words import names_of
+from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import SILENT
@@ -154,6 +155,7 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ev.AttemptStarted: _attempt_started,
     ev.RankStarted: lambda event: f"rank {event.rank} started (pid {event.pid})",
     ev.TrainingStarted: lambda event: f"first step after {event.after_s:.1f} s",
+    ev.Resumed: lambda event: resumed(event.resume),
     ev.CheckpointRequested: _checkpoint_requested,
     ev.CheckpointSaved: _checkpoint_saved,
     ev.RankExited: lambda event: f"rank {event.rank} {status_in_words(event.status)}",

@@ -203,6 +203,8 @@ class RankRecord:
             unheard_s=None if reported_s is None else max(0.0, now_s - reported_s),
             exited_with=self.life.status,
             stands_at=reported.stands_at,
+            data_position=reported.data_position,
+            is_blocked=usage is not None and usage.state_letter == "D",
         )
 
     def _phase(self) -> tuple[Phase | None, float | None]:
@@ -243,6 +245,7 @@ class RankRecord:
             steps_per_s=self.steps_per_s(now_s) if self.alive else None,
             cpu_percent=None if usage is None else usage.cpu_percent,
             rss_bytes=None if usage is None else usage.rss_bytes,
+            children_rss_bytes=None if usage is None else usage.children_rss_bytes,
             last_progress_at=last_progress_at,
             has_probe=self.has_reported if probe else None,
             state_reason=self.silent_because if self.alive else None,

@@ -9,7 +9,7 @@ from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.events import EndState, SetAside, Trouble
-from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
+from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Resume
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.model.words import HERE, LIVE_STATES, Base, RankState
 from ddptop_runner.model.words import JobState as Phase
@@ -193,6 +193,8 @@ class JobState(Base, frozen=True, kw_only=True):
     cause: Cause | None = None
     """Why the attempt or the job failed; None while it runs."""
     previous_cause: Cause | None = None
+    resume: Resume | None = None
+    """What came back when the attempt resumed."""
     """Why the previous attempt failed; None if it did not."""
     suspected: Suspicion | None = None
     trouble: Trouble | None = None

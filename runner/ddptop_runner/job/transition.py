@@ -104,6 +104,7 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         nodes=_nodes_of_next(state),
         nodes_before=_nodes_before(state) if is_next else state.nodes_before,
         previous_cause=state.cause if is_next else state.previous_cause,
+        resume=None if is_next else state.resume,
         suspected=None,
         trouble=None,
         set_aside_before=state.set_aside,
@@ -184,6 +185,10 @@ def _training(state: JobState, event: ev.TrainingStarted, at: dt.datetime) -> Jo
 
 def _is_current(state: JobState, event: ev.JobEvent) -> bool:
     return event.attempt is None or state.attempt is None or event.attempt == state.attempt
+
+
+def _resumed(state: JobState, event: ev.Resumed, at: dt.datetime) -> JobState:
+    return replace(state, resume=event.resume) if _is_current(state, event) else state
 
 
 def _checkpoint(state: JobState, event: ev.CheckpointSaved, at: dt.datetime) -> JobState:
@@ -514,6 +519,7 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.AttemptStarted: _attempt_started,
     ev.RankStarted: _rank_started,
     ev.TrainingStarted: _training,
+    ev.Resumed: _resumed,
     ev.CheckpointSaved: _checkpoint,
     ev.RankExited: _rank_exited,
     ev.LauncherExited: _launcher_exited,

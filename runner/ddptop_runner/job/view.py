@@ -103,6 +103,7 @@ def view(spec: JobSpec, state: JobState, samples: Samples, at: dt.datetime) -> N
         "exit_code": state.exit_code,
         "cause": state.cause,
         "previous_cause": state.previous_cause,
+        "resume": state.resume,
         "step": min(steps, default=samples.step),
         "ranks": ranks,
         "imbalance": imbalance.of_job(ranks, [] if state.in_queue else samples.gpus),

@@ -27,7 +27,9 @@ from ddptop_runner.model.snapshot import (
     Pause,
     Progress,
     RankSample,
+    Resume,
 )
+from ddptop_runner.model.spec import GitState
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
 
@@ -92,6 +94,10 @@ class JobFacts(Base, frozen=True, kw_only=True):
     """Why the job failed; None if it did not."""
     loss_state: LossState | None = None
     """State of the ranks' last losses: `nan` or `inf` if any loss is."""
+    note: str | None = None
+    """Text given to `launch --note`."""
+    git: GitState | None = None
+    """Commit that it was launched from; None without a git repository."""
 
 
 class JobRow(JobFacts, frozen=True, kw_only=True):
@@ -185,6 +191,8 @@ class JobStatus(JobFacts, frozen=True, kw_only=True):
     """Progress that last refilled the restart budget."""
     previous_cause: Cause | None
     """Why the previous attempt failed; None if it did not."""
+    resume: Resume | None
+    """What came back when the attempt resumed; None for the first one, or if unknown."""
     launcher: LauncherSample | None
     """Process for the launched command; None if ddptop starts the ranks itself."""
     nodes: list[NodeStatus] = []
@@ -323,6 +331,8 @@ def _course(view: JobView) -> dict[str, Any]:
         "pause": pause_of(view),
         "cause": None if snapshot is None else snapshot.cause,
         "loss_state": None if snapshot is None else loss_state(snapshot.ranks),
+        "note": view.spec.note,
+        "git": view.spec.git,
     }
 
 

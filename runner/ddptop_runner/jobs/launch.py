@@ -40,6 +40,7 @@ from ddptop_runner.base.paths import (
 )
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.job.registry import JobView, read_job, require_own_name
+from ddptop_runner.launch import git
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.program import Program, name_for, program_for
@@ -160,6 +161,7 @@ def plan_of(
         zygote=request.zygote,
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
+        replica_check=request.replica_check,
         env_names=sorted(
             filter(handover.is_text, set(handover.of_shell(env)) - handover.SHELL_NOISE)
         ),
@@ -170,6 +172,8 @@ def plan_of(
         launcher=program.launcher,
         pty=program.pty,
         placement=placement,
+        note=request.note,
+        git=None if request.is_dry else git.read(cwd),
     )
     return LaunchPlan(
         spec,

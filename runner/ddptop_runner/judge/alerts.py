@@ -58,9 +58,10 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     """Findings that require attention, worst first."""
     found = []
     for loss_state, name in (("nan", "NaN"), ("inf", "infinite")):
-        bad = tuple(rank.rank for rank in ranks if rank.loss_state == loss_state)
-        if bad:
-            message = f"the loss on {name_ranks(bad)} is {name}"
+        lost_it = [rank for rank in ranks if rank.loss_state == loss_state]
+        if lost_it:
+            bad = tuple(rank.rank for rank in lost_it)
+            message = f"the loss on {name_ranks(bad)} is {name}{_since_step(lost_it)}"
             found.append(Finding(f"loss-{loss_state}", "error", message, bad))
     found += lost(gpus)
     hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
@@ -77,6 +78,16 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
         found.append(Finding("paused", "warning", message, paused))
     found += _early_exits(ranks)
     return found
+
+
+def _since_step(ranks: Sequence[RankSample]) -> str:
+    """` since step 1,203, first on rank 2`; in DDP, the others follow a step later."""
+    steps = sorted((rank.loss_bad_since or 0, rank.rank) for rank in ranks if rank.loss_bad_since)
+    if not steps:
+        return ""
+    step, number = steps[0]
+    who = f", first on rank {number}" if len(steps) > 1 and steps[1][0] > step else ""
+    return f" since {run_step.in_words(ranks[0], step)}{who}"
 
 
 def _whereabouts(ranks: Sequence[RankSample], numbers: Sequence[int]) -> str:

@@ -63,6 +63,7 @@ class LaunchRequest:
     """Give the job a working folder inside its run folder."""
     python: str | None = None
     probe: bool = True
+    replica_check: bool = True
     slurm_job: str | None = None
     """Slurm's job ID of the allocation to run in."""
     pty: bool = False
@@ -75,6 +76,7 @@ class LaunchRequest:
     """Measure each GPU and the network between the hosts first."""
     node_timeout_s: float | None = None
     orphan_timeout_s: float | None = None
+    note: str | None = None
     notify: tuple[str, ...] | None = None
     """URLs that get messages about the job; None: nothing is sent, and no hook runs."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop_runner.base.clock import is_time
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.snapshot import SILENT, Alert, Cause, Checkpoint, Event
+from ddptop_runner.model.snapshot import SILENT, Alert, Cause, Checkpoint, Event, Resume
 from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import HERE
 
@@ -116,6 +116,13 @@ class TrainingStarted(EventBase, frozen=True, kw_only=True, tag="training"):
     TYPE = "training"
     ONCE = True
     after_s: float
+
+
+class Resumed(EventBase, frozen=True, kw_only=True, tag="resumed"):
+    """A later attempt trains; it is known what came back."""
+
+    TYPE = "resumed"
+    resume: Resume
 
 
 class CheckpointRequested(EventBase, frozen=True, kw_only=True, tag="checkpoint_requested"):
@@ -551,6 +558,7 @@ JobEvent: TypeAlias = (
     | AttemptStarted
     | RankStarted
     | TrainingStarted
+    | Resumed
     | CheckpointRequested
     | CheckpointSaved
     | RankExited

@@ -165,23 +165,16 @@ class DdpUse(Base, frozen=True, kw_only=True):
 
     iteration: _Count
     """The iteration at which they were taken: one of the first ten, or every hundredth."""
-    syncs_per_step: float | None = None
+    syncs_per_step: _Amount
     """Backward passes with an all-reduce per step of this attempt."""
-    comm_s: _Amount
-    """How long the all-reduces of an iteration take, from the first one's start."""
-    hidden_s: _Amount
-    """The part of `comm_s` in which the backward pass still computes."""
-    parameter_bytes: _Count
-    buckets: _Count
-    """Number of all-reduces in an iteration."""
+    exposed_s: _Amount
+    """How long the all-reduces of an iteration go on after its backward pass has computed."""
     finds_unused: bool
     """Whether `find_unused_parameters` is set."""
-    unused_bytes: _Count | None = None
-    """Parameters that got no gradient in the iteration; None if it does not look for them."""
+    unused_bytes: _Count
+    """Parameters that it found to get no gradient in the iteration."""
     is_static: bool
     """Whether the unused parameters were the same in every iteration."""
-    could_use_tf32: bool | None = None
-    """Whether the device multiplies float32 without its tensor cores; None without CUDA."""
 
 
 class Resources(Base, frozen=True, kw_only=True):
@@ -259,6 +252,8 @@ class RankSample(Base, frozen=True, kw_only=True):
     """CPU usage of the rank and its descendants; 100 is one core."""
     rss_bytes: int | None = None
     """Resident memory of the rank and its descendants."""
+    children_rss_bytes: int | None = None
+    """The part of `rss_bytes` that its descendants have, such as the workers of its DataLoader."""
     gpu_util_percent: float | None = None
     """Utilization of the rank's own device."""
     gpu_mem_used_bytes: int | None = None
@@ -455,6 +450,23 @@ class Checkpoint(Base, frozen=True, kw_only=True):
         return PurePath(self.path).name or self.path
 
 
+class Resume(Base, frozen=True, kw_only=True):
+    """What came back when an attempt resumed, as far as the attempt before tells."""
+
+    step: int
+    """Of the run, at which it began."""
+    batch: int | None = None
+    """Where its data began in the epoch; 0 if its first batches were those of the start again."""
+    checkpoint_batch: int | None = None
+    """Where the data was when the checkpoint was written."""
+    optimizer_kept: bool | None = None
+    """Whether the optimizer's own count of steps goes on, rather than from 0."""
+    learning_rate: float | None = None
+    learning_rate_before: float | None = None
+    """That of the attempt before at the same step of the run, if `learning_rate` is the one with
+    which that attempt began instead; None if it came back, or if unknown."""
+
+
 class Alert(Base, frozen=True, kw_only=True):
     """A problem that needs attention."""
 
@@ -619,6 +631,8 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """Latest restart policy decision and its reason."""
     previous_cause: Cause | None = None
     """Why the previous attempt failed; None if it did not."""
+    resume: Resume | None = None
+    """What came back when the attempt resumed; None for the first one, or if unknown."""
     restarts_refilled: str | None = None
     """Progress that last refilled the restart budget."""
     restart_at: dt.datetime | None = None

@@ -126,6 +126,17 @@ class Membership(Base, frozen=True, kw_only=True):
     """Of the attempt that it was started for."""
 
 
+class GitState(Base, frozen=True, kw_only=True):
+    """Where the code of a job comes from."""
+
+    commit: str
+    """Full hash."""
+    branch: str | None = None
+    """None on no branch."""
+    has_changes: bool = False
+    """Whether tracked files differed from the commit."""
+
+
 class JobSpec(Base, frozen=True, kw_only=True):
     """Everything needed to start the job again, but for the values of its variables."""
 
@@ -161,6 +172,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
     log_limit_bytes: int | None = None
     """Of one rank's log in one attempt, beyond which its head is dropped; None: the default."""
     probe: bool = True
+    replica_check: bool = True
+    """Whether the probe hashes the weights."""
     env_names: list[str] = []
     """Names of the launching shell's variables; the values are never written."""
     env_overrides: list[str] = []
@@ -179,6 +192,10 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """Of a job on several machines; None on one. `nproc` is the sum over its nodes."""
     archived_as: str | None = None
     """The job's name once its folder has this name: another job has taken its own since."""
+    note: str | None = None
+    """What the user said about it."""
+    git: GitState | None = None
+    """None where the working folder is in no git repository."""
     membership: Membership | None = None
     """Of one node's part of such a job: its failures are the head's to decide on."""
 

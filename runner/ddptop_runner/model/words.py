@@ -75,7 +75,7 @@ OnNan = Literal["alert", "stop", "restart"]
 LossState = Literal["ok", "nan", "inf"]
 LossSource = Literal["probe", "api", "log"]
 LossIs = Literal["sum", "mean"]
-NotLearning = Literal["no_gradients", "zero_gradients", "zero_rate"]
+NotLearning = Literal["no_gradients", "zero_gradients"]
 ProgressSource = Literal["api", "trainer", "log"]
 """Source of the total: `report`, a framework's trainer object, or the output."""
 ProgressUnit = Literal["run", "epoch", "samples"]

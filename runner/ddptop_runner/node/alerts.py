@@ -75,6 +75,9 @@ class JobAlerts:
             lambda: self._watch.update(snapshot, now_s, extra=extra),
             (self.now, list[Alert]()),
         )
+        resume = self._watch.resume
+        if resume is not None and snapshot.resume is None:
+            self._log.emit(ev.Resumed(attempt=snapshot.attempt, resume=resume))
         holding = {alert.id for alert in self.now}
         if over := [id_ for id_ in self._reported if id_ not in holding]:
             messages = {id_: self._reported.pop(id_) for id_ in over}

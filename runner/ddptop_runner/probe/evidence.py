@@ -1,8 +1,8 @@
 """What a rank writes when asked: its stacks, and torch's flight record.
 
-A signal makes faulthandler append the stacks of all threads to a file; a crash (SIGSEGV, SIGABRT,
-and others) also appends the stack of its thread. This works while a hung C call holds the
-interpreter's lock, and needs no ptrace permission.
+A signal makes faulthandler append the stacks of all threads to a file; so does a crash (SIGSEGV,
+SIGABRT, and others). This works while a hung C call holds the interpreter's lock, and needs no
+ptrace permission.
 
 Only this module uses the private names of torch's flight recorder, which knows how far each process
 group has come. Reading that costs some 10 µs and does not query any device; the complete record is
@@ -257,7 +257,7 @@ def register_stacks(folder, attempt, rank):
             signal.signal(number, signal.SIG_IGN)
         faulthandler.register(number, file=fd, chain=False)
         if not faulthandler.is_enabled():  # otherwise, the script wants it on its stderr
-            faulthandler.enable(file=fd, all_threads=False)
+            faulthandler.enable(file=fd)
     except (OSError, ValueError, RuntimeError):
         return None
     return number

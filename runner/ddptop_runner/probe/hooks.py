@@ -17,7 +17,7 @@ import time
 import weakref
 from _thread import get_ident
 
-from . import advice, identity, ledger, losses, recorder, replicas, saves, time_parts
+from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
 from .time_parts import BACKWARD, FORWARD, NONE, OPTIMIZER
 
@@ -41,10 +41,11 @@ class Hooks:
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, self._is_compiling)
-        self.ddp_use = advice.DdpUse(torch, record)
+        self.ddp_use = advice.DdpUse(record)
         self.gradients = advice.Gradients(torch)
         self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
         self.borders = time_parts.Borders(torch, record, is_own)
+        self.profiling = profiling.Profiling(torch, record, is_own)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
         self.replicas = replicas.Replicas(torch, record, self.parts)
@@ -56,7 +57,7 @@ class Hooks:
     def begin(self):
         """Reset, as at the start of a process."""
         parts = (self.parts, self.borders, self.ledger, self.replicas, self.ddp_use, self.gradients)
-        for part in parts:
+        for part in (*parts, self.profiling):
             part.begin()
 
     def arm(self):
@@ -72,17 +73,14 @@ class Hooks:
             lambda: self._patch(
                 torch.nn.parallel.DistributedDataParallel, "__init__", self._average
             ),
-            lambda: self._patch(
-                torch.amp.autocast_mode.autocast, "__enter__", self.ddp_use.enter_autocast
-            ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (advice, ledger, losses, recorder, replicas, saves)]
-                + [time_parts.__name__, __name__],
+                [part.__name__ for part in (advice, ledger, losses, profiling, recorder)]
+                + [replicas.__name__, saves.__name__, time_parts.__name__, __name__],
             ),
         ):
             try:
@@ -285,7 +283,7 @@ class Hooks:
     def arm_step(self):
         """Count and time the steps of all optimizers."""
         is_traced, stepped, borders = _is_traced(self.torch), self.record.stepped, self.borders
-        record, gradients = self.record, self.gradients
+        record, gradients, profiling = self.record, self.gradients, self.profiling
 
         def before_step(optimizer, args, kwargs):
             if not is_traced() and borders.marks is not None:
@@ -299,6 +297,8 @@ class Hooks:
                     stepped(optimizer)
                     if borders.is_due:
                         borders.sample(optimizer)
+                    if profiling.is_active:
+                        profiling.stepped()
                     if not gradients.is_found:
                         steps = record.steps
                         if steps and not steps & (steps - 1):

@@ -55,7 +55,7 @@ class Sender:
         """What the parameters are; None without torch."""
         self._memory_at_s = float("-inf")
         self._python_blocks = None
-        self._ddp_use = self._gradients = None
+        self._ddp_use = self._gradients = self._profiling = None
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -84,6 +84,7 @@ class Sender:
         self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
         self.replicas = hooks.replicas
         self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
+        self._profiling = hooks.profiling
 
     @property
     def is_running(self):
@@ -169,6 +170,7 @@ class Sender:
             self._look_at_phase,
             self.flight.write_if_requested,
             self._look_at_counters,
+            self._look_at_orders,
             self._look_at_replicas,
         ):
             self._look(look)
@@ -191,6 +193,10 @@ class Sender:
 
     def _look_at_phase(self):
         return self.phases.look(boottime_s(), self.flight.collectives)
+
+    def _look_at_orders(self):
+        if self._profiling is not None:
+            self._profiling.look()
 
     def _look_at_replicas(self):
         return self.replicas is not None and self.replicas.harvest()

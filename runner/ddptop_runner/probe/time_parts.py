@@ -154,6 +154,11 @@ class _Module:
         waited = sum(waits for waits, _ in self.used)
         return min(1.0, waited / sum(steps for _, steps in self.used))
 
+    @property
+    def wait_s(self):
+        """The usual wait of an iteration."""
+        return sorted(self.waits_s)[len(self.waits_s) // 4]
+
     def measured(self, figures):
         """Take DDP's own values, in ns; returns whether they are of an iteration not seen yet."""
         iteration = figures.get("iteration") or 0
@@ -215,10 +220,9 @@ class TimeParts:
                 module.calls += 1
                 if self._is_wanted or module.calls <= FIRST_CALLS:
                     self._is_wanted = False
-                    data = logger._get_ddp_logging_data()
-                    figures = data.ints_map
+                    figures = logger._get_ddp_logging_data().ints_map
                     if module.measured(figures):
-                        self._ddp_use.measured(data.strs_map, figures, module.calls)
+                        self._ddp_use.measured(figures, module.wait_s, module.calls)
             except Exception:  # an unknown version of torch
                 pass
 
@@ -284,8 +288,7 @@ class TimeParts:
             if frequency and not module.waits_s:
                 return None
             if frequency:
-                waits_s = sorted(module.waits_s)
-                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 4] * frequency
+                wait_s = (wait_s or 0.0) + module.wait_s * frequency
         if wait_s is None and identity.world_size() == 1:
             return 0.0
         return wait_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -77,3 +78,32 @@ def test_of_endless_words_only_the_first_are_kept(wait_until: Any) -> None:
         assert len(facts.argv) <= ARGV_WORDS
         assert sum(map(len, facts.argv)) < 1 << 16
         assert facts.uid == os.geteuid()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["launch", "-d", "--", "true"],
+        ["launch", "-d", "--cwd", ".", "--", "true"],
+        ["launch", "--dry-run", "--", "true"],
+        ["ls", "--json"],
+        ["status", "--json"],
+        ["logs", "train"],
+    ],
+)
+def test_a_folder_that_is_no_utf8_is_refused_or_of_no_matter(ddptop_home, tmp_path, words) -> None:
+    odd = os.fsencode(tmp_path) + b"/w\xff"
+    os.mkdir(odd)  # noqa: PTH102 - bytes
+    answer = captured(
+        sys.executable, "-m", "ddptop", *words, cwd=odd, env=os.environb | {b"ODD\xfe": b"\xfd"}
+    )
+    assert "Traceback" not in answer.stderr
+    if words[0] == "launch":
+        assert answer.returncode == 2
+        assert "w\\xff' is not valid UTF-8" in answer.stderr
+        assert len(answer.stderr.splitlines()) == 1
+        assert not (ddptop_home / "runs").exists()
+    elif words[0] == "ls":
+        assert json.loads(answer.stdout)["jobs"] == []
+    else:
+        assert answer.returncode in (2, 3)

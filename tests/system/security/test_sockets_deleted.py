@@ -1,6 +1,9 @@
-"""A cleaner of temporary files deletes a job's sockets: the job can still be ended."""
+"""A socket appears once somebody listens; a job whose sockets were deleted can still be ended."""
 
 from __future__ import annotations
+
+import os
+import socket
 
 import pytest
 
@@ -9,6 +12,7 @@ from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.model.protocol import Done, Ping
 from ddptop_runner.node import control
+from ddptop_runner.node.server import SocketFile
 
 
 @pytest.mark.tmux
@@ -41,3 +45,28 @@ def test_a_job_without_sockets_binds_them_again_and_without_any_is_still_killed(
     assert "the job's processes have exited" in (commands.kill(view) or "")
     ended = commands.wait_until_ended(view, 20)
     assert ended.state == "lost"
+
+
+@pytest.fixture
+def endpoint():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
+        yield bound
+
+
+def test_whoever_finds_the_path_is_not_refused(endpoint, tmp_path):
+    path = tmp_path / "control.sock"
+    path.write_text("from an earlier supervisor")
+    bound = SocketFile(endpoint, path)
+    assert bound.is_there
+    assert path.stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(path))
+    assert os.listdir(tmp_path) == ["control.sock"]
+
+
+def test_a_folder_in_its_place_stays(endpoint, tmp_path):
+    path = tmp_path / "control.sock"
+    path.mkdir()
+    with pytest.raises(OSError):
+        SocketFile(endpoint, path)
+    assert os.listdir(tmp_path) == ["control.sock"]

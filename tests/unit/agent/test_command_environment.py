@@ -12,6 +12,7 @@ PLAN: dict[str, Any] = {
     "save_flag": "/r/save",
     "probe_dir": "/p",
     "probe_socket": "/r/probe.sock",
+    "replica_check": False,
     "stacks_dir": "/r/stacks",
     "pty": False,
 }
@@ -31,6 +32,7 @@ def test_no_variables_of_a_torch_elastic_rank():
         "DDPTOP_ATTEMPT",
         "DDPTOP_CHECKPOINT_FILE",
         "DDPTOP_PROBE_SOCK",
+        "DDPTOP_REPLICA_CHECK",
         "DDPTOP_STACKS_DIR",
         "PYTHONPATH",
         "PYTHONUNBUFFERED",

@@ -1,8 +1,9 @@
-"""Which modules the agent imports: Python's own, regardless of PYTHONPATH."""
+"""Which modules the agent imports, and the folder of an attempt's logs."""
 
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +11,9 @@ from pathlib import Path
 
 from tests.support.programs import captured
 
+from ddptop_runner.agent.run import NEXT, make_logs
 from ddptop_runner.host.handover import AGENT_MAIN
+from ddptop_runner.node import keeper
 
 
 def run(*words: str, cwd: Path, said: str = "") -> subprocess.CompletedProcess[str]:
@@ -32,3 +35,26 @@ def test_pythonpath_precedes_installed_packages(tmp_path: Path) -> None:
     order = run("-c", code, cwd=tmp_path).stdout.strip().split(os.pathsep)
     places = [sysconfig.get_path("stdlib"), str(tmp_path), sysconfig.get_path("purelib")]
     assert sorted(places, key=order.index) == places
+
+
+def test_prepared_folder_becomes_the_attempts_folder_without_other_logs(tmp_path: Path) -> None:
+    assert keeper.NEXT_ATTEMPT == NEXT
+    (tmp_path / NEXT).mkdir()
+    for name in ("launcher.log", "rank-0.log", "rank-1.log"):
+        (tmp_path / NEXT / name).touch()
+    kept = (tmp_path / NEXT / "rank-0.log").stat().st_ino
+    make_logs(str(tmp_path), 1, ["rank-0.log"])
+    assert os.listdir(tmp_path / "attempt-1") == ["rank-0.log"]
+    assert (tmp_path / "attempt-1" / "rank-0.log").stat().st_ino == kept
+    assert not (tmp_path / NEXT).exists()
+
+
+def test_logs_are_private_regardless_of_umask(tmp_path: Path) -> None:
+    for number, umask in enumerate((0, 0o777)):
+        before = os.umask(umask)
+        try:
+            folder = Path(make_logs(str(tmp_path), number, ["rank-0.log"]))
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "rank-0.log").stat().st_mode) == 0o600

@@ -72,6 +72,33 @@ def test_what_cannot_be_compared_is_one_line(
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.parametrize(
+    ("conditions", "code", "words"),
+    [
+        (["step_time > +5%"], 0, "step_time: 0.5 to 0.5 (+0.0%, > +5% passes)"),
+        (["loss > +1%", "step_time > +5%"], 0, "> +1% passes"),
+        (["loss < -1%"], 1, "< -1% fails"),
+        (["validation_loss > +1%"], 1, "validation_loss: unknown"),
+        (["loss"], 2, "--fail-if 'loss' is not valid; use one like 'step_time > +5%'"),
+        (["speed > +5%"], 2, "--fail-if cannot compare 'speed'; use loss, "),
+    ],
+)
+def test_a_gate_fails_if_the_second_job_is_worse(
+    ddptop_home: Path,
+    capsys: pytest.CaptureFixture[str],
+    conditions: list[str],
+    code: int,
+    words: str,
+) -> None:
+    fake_story.learner(ddptop_home, "gpt-a", "3e-4", steps=200)
+    fake_story.learner(ddptop_home, "gpt-b", "1e-3", falls=60, ago_s=7000, steps=160)
+    gates = [part for one in conditions for part in ("--fail-if", one)]
+    assert compare("gpt-a", "gpt-b", *gates) == code
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+
+
 def test_a_job_that_never_began_is_compared_all_the_same(
     ddptop_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

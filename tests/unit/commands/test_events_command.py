@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from ddptop.commands import story
+from tests.support.fake_home import change, two_cpu_ranks
 
 from ddptop_runner.base.errors import DamagedFileError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.store.history_reader import HistoryReader
 
 
 @pytest.fixture
@@ -81,6 +83,33 @@ def test_a_job_without_a_history_has_no_events(folder, capsys):
     for json_output in (False, True):
         assert story.run_events(folder, json_output) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_followed_events_are_printed_once_until_the_job_ends(
+    ddptop_home, capsys, in_paris, monkeypatch
+):
+    folder = two_cpu_ranks(ddptop_home)
+    change(folder, state="running")
+    monkeypatch.setattr(story, "FOLLOW_S", 0.0)
+    before = HistoryReader(folder.history_db).events()
+    views = iter([True, True, True, False])
+
+    class View:
+        is_live = property(lambda _: next(views))
+
+    def read_job(_):
+        if len(looks) == 1:
+            writer = HistoryWriter(folder.history_db)
+            writer.event(TOLD[2])
+            writer.close(final=True)
+        looks.append(None)
+        return View()
+
+    looks: list[None] = []
+    monkeypatch.setattr(story, "read_job", read_job)
+    assert story.run_events(folder, True, follow=True) == 0
+    printed = [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [*(event.seq for event in before), before[-1].seq + 1]
 
 
 def test_a_damaged_history_is_an_error_and_no_output(folder, capsys):

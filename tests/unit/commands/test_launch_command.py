@@ -31,3 +31,11 @@ def test_options_and_files_are_completed(words, incomplete, found):
     items = completer.get_completions(["launch", *words], incomplete)
     assert [item.value for item in items] == [found or incomplete]
     assert items[0].type == ("plain" if found else "file")
+
+
+@pytest.mark.parametrize("note", ["two\nlines", "x" * 501])
+def test_a_note_is_one_line(note: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["ddptop", "launch", "--note", note, "train.py"])
+        assert main() == 2
+    assert "--note is not valid; use one line of up to 500 characters" in capsys.readouterr().err

@@ -85,6 +85,14 @@ async def test_a_killed_sampler_is_started_again(stub, monkeypatch):
     await feed.stop()
 
 
+@pytest.mark.parametrize(("interval_s", "fresh_s", "stale_s"), [(1.0, 5, 6), (60.0, 64, 65)])
+def test_a_report_is_stale_5_s_after_it_was_due(monkeypatch, interval_s, fresh_s, stale_s):
+    times = iter([0, fresh_s, stale_s])
+    monkeypatch.setattr(device_feed, "boottime_s", lambda: next(times))
+    feed = DeviceFeed(interval_s=interval_s)
+    assert feed.note is None and "has not responded" in (feed.note or "")
+
+
 async def test_a_silent_sampler_makes_its_figures_unknown(stub, monkeypatch):
     feed = DeviceFeed(interval_s=0.1)
     monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)

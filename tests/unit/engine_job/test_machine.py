@@ -10,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.machine import Machine, drive
+from tests.support.machine_nodes import World
+from tests.support.machine_nodes import drive as drive_nodes
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -53,3 +55,25 @@ def test_two_thousand_interleavings(first):
             drive(seed)
         except AssertionError as error:
             raise AssertionError(f"python benchmarks/state_machine.py --seed {seed}") from error
+
+
+LINKS = (
+    *(World.link_breaks, World.links_return, World.link_is_made, World.head_dies),
+    *(World.break_is_reported, World.node_tells, World.order_is_done, World.time_passes),
+)
+
+
+def test_interleavings_of_several_nodes():
+    for seed in range(500):
+        try:
+            drive_nodes(seed)
+        except AssertionError as error:
+            raise AssertionError(f"benchmarks/state_machine.py --nodes --seed {seed}") from error
+
+
+def test_lost_link_or_head_restarts_nothing():
+    for seed in range(50):
+        world = drive_nodes(seed, LINKS, settles_first=True)
+        kinds = [row.data["kind"] for row in world.rows.kept if row.data is not None]
+        assert kinds.count("nodes_chosen") == 1, f"drive_nodes({seed}, LINKS, settles_first=True)"
+        assert world.state.budget.used == 0 and world.state.phase == "stopped"

@@ -75,6 +75,11 @@ def test_a_pid_of_another_namespace_is_no_process_of_this_one():
     assert one.reason == "pid of another pid namespace"
 
 
+def test_a_pid_that_one_device_knows_is_no_stranger_on_another():
+    known, unknown = GpuProcess(pid=5, user="ada"), GpuProcess(pid=5)
+    assert devices_by_pid([gpu(0, known), gpu(1, unknown)]) == ({5: ["GPU-0"]}, [])
+
+
 def test_a_process_that_ended_on_its_device_is_not_training():
     assert devices_by_pid([gpu(0, GpuProcess(pid=5, has_exited=True))]) == ({}, [])
 

@@ -99,6 +99,11 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all(monkeypatch):
             shown = find(process.pid)
             assert shown.words == "tmux pane work:1.0 (captured)"
             assert shown.pane == pane
+            here = os.stat
+            with monkeypatch.context() as at:
+                at.setattr(os, "stat", lambda path: here("/dev/null" if path == tty else path))
+                others = find(process.pid)
+            assert others.words == words, "a container's own terminal of that name"
     finally:
         os.close(master)
         os.close(slave)

@@ -98,6 +98,12 @@ def test_ranks_without_a_launcher_are_each_reported():
         assert "SIGINT was enough" in outcome.sentence
 
 
+def test_ranks_whose_launcher_has_ended_are_signalled_themselves():
+    with running(*SLEEP, **QUIET, start_new_session=True) as rank:
+        job = job_of(rank.pid, root_pid=2**22 + 1, launcher_pids=())  # above any pid
+        assert [one.pid for one in actions.plan(view_of(job), "stop").launchers] == [rank.pid]
+
+
 def test_the_group_hears_it_but_nobody_else_in_it(tmp_path):
     with (
         running(*SLEEP, **QUIET) as launcher,

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ddptop_runner.host import procs
+from ddptop_runner.host import exits, procs
 from ddptop_runner.host.exits import ProcessWatch
 
 
@@ -43,6 +43,15 @@ async def test_deaths_that_were_all_seen_late_keep_their_order(sleepers):
     times = [watch.died_at_s(process.pid) or 0.0 for process in sleepers]
     assert sorted(range(6), key=times.__getitem__) == order
     assert len(set(times)) == 6
+
+
+@pytest.mark.parametrize(("readable", "expected"), [(True, [0, 1]), (False, [None, 1])])
+def test_a_status_of_0_is_believed_of_processes_that_may_be_read(monkeypatch, readable, expected):
+    monkeypatch.setattr(procs, "written_bytes", lambda pid: 0 if readable else None)
+    for command, status in zip(("true", "false"), expected, strict=True):
+        with subprocess.Popen([command]) as process:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            assert exits.status_of_zombie(process.pid) == status
 
 
 async def test_what_is_gone_or_living_has_no_time(sleepers):

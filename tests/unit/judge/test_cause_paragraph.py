@@ -81,3 +81,31 @@ def test_without_a_victim_of_its_own_a_missing_rank_is_told_as_well():
     assert (
         "in which the others were waiting for it. It was last seen after step 4." in cause.summary
     )
+
+
+ABORTED = "op.preamble.length <= op.nbytes. 1000 vs 4."
+
+
+@pytest.mark.parametrize(
+    ("place", "headline", "sentence"),
+    [
+        (
+            "/w/t.py:7 in g",
+            "the ranks entered different collectives: rank 0 at t.py:5, rank 1 at t.py:7",
+            " It happened with rank 0 at /w/t.py:5 in f, rank 1 at /w/t.py:7 in g: all ranks must "
+            "enter the same collectives in turn.",
+        ),
+        (
+            "/w/t.py:5 in f",
+            "rank 0 was killed by SIGABRT",
+            " All ranks were at /w/t.py:5 in f, so the sizes of their tensors differ.",
+        ),
+        (None, "rank 0 was killed by SIGABRT", " It is unknown which rank is at fault."),
+    ],
+)
+def test_ranks_that_enter_different_collectives(place, headline, sentence):
+    lost = PythonException("RuntimeError", "Connection closed by peer [127.0.0.1]:65", place)
+    first = end(0, -6, tail=ABORTED, crashed_at="/w/t.py:5 in f")
+    cause = told(first, end(1, -15, True, exception=lost))
+    assert cause.headline == headline
+    assert sentence in cause.summary

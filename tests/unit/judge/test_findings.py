@@ -206,6 +206,7 @@ def test_every_finding_is_explained():
         ),
         *("memory-growth", "constant-loss", "exploding-loss"),
         *("not-learning", "overfitting", "ddp-advice"),
+        *("diverged-weights", "resume-state"),
         "node-unreachable",
         "node-lost",
         "disk-full",

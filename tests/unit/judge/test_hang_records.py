@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ddptop_runner.judge.hangs import records as places
@@ -96,3 +98,78 @@ def test_where_nobody_was_behind_the_stacks_tell_who_stands_apart(tmp_path):
     assert cause.summary.endswith(
         "; rank 2 is not where the others are, but at /home/me/data.py:7 in fetch."
     )
+
+
+def record(*calls):
+    """A flight record of calls of the default group: (number, name, size)."""
+    entries = [
+        {
+            "collective_seq_id": number, "profiling_name": f"gloo:{name}",
+            "process_group": ["0", "default_pg"], "input_sizes": [[size]], "is_p2p": False,
+        }
+        for number, name, size in calls
+    ]  # fmt: skip
+    return json.dumps({"version": "2.10", "entries": entries})
+
+
+FIRST = (106, "all_reduce", 64)
+CALLS = {
+    "another one": (
+        [(107, "barrier", 0)],
+        [(107, "all_reduce", 64)],
+        "rank 0 in barrier, rank 1 in all_reduce of 64 elements",
+    ),
+    "another size": (
+        [(107, "all_reduce", 3)],
+        [(107, "all_reduce", 64)],
+        "rank 0 in all_reduce of 3 elements, rank 1 in all_reduce of 64 elements",
+    ),
+    "sizes that may differ": ([(107, "gather", 3)], [(107, "gather", 4)], None),
+    "equal ones": ([(107, "barrier", 0)], [(107, "barrier", 0)], None),
+    "one that the other has not reached": ([(107, "barrier", 0)], [], None),
+}
+
+
+@pytest.mark.parametrize("case", CALLS.values(), ids=list(CALLS))
+def test_calls_that_differ_are_named(tmp_path, case):
+    first, second, expected = case
+    (tmp_path / "flight-rank-0.json").write_text(record(FIRST, *first))
+    (tmp_path / "flight-rank-1.json").write_text(record(FIRST, *second))
+    headline = hang_cause(verdict(0, 1), str(tmp_path)).headline
+    _, found, words = headline.partition("; they called different collectives: ")
+    assert (words if found else None) == expected
+
+
+def test_the_rank_with_another_call_is_blamed_where_there_are_more(tmp_path):
+    for rank in range(3):
+        name = "barrier" if rank == 1 else "all_reduce"
+        (tmp_path / f"flight-rank-{rank}.json").write_text(record(FIRST, (107, name, 64)))
+    assert hang_cause(verdict(0, 1, 2), str(tmp_path)).rank == 1
+    (tmp_path / "flight-rank-2.json").write_text("{damaged")
+    assert hang_cause(verdict(0, 1, 2), str(tmp_path)).rank is None
+
+
+CRASH = """\
+Fatal Python error: Aborted
+
+Thread 0x00007f0a6f7fe6c0 (most recent call first):
+  File "/opt/ddptop/runner/ddptop_runner/probe/sender.py", line 230 in _send_until_stopped
+
+{} 0x00007f0b1e36e740 (most recent call first):
+  File "/home/me/train.py", line 41 in step
+
+{} 0x00007f0b1e36e741 (most recent call first):
+  File "/home/me/train.py", line 9 in main
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        (("Thread", "Thread"), "/home/me/train.py:9 in main"),  # a thread of C++ aborted
+        (("Current thread", "Thread"), "/home/me/train.py:41 in step"),
+    ],
+)
+def test_the_place_of_a_crash(threads, expected):
+    assert places.of_crash("earlier dumps\n" + CRASH.format(*threads)) == expected
+    assert places.of_crash(WAITING) is None

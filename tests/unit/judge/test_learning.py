@@ -14,9 +14,8 @@ from ddptop_runner.model.snapshot import DdpUse, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 USE = {
-    "iteration": 200, "syncs_per_step": 1.0, "comm_s": 0.03, "hidden_s": 0.02,
-    "parameter_bytes": 200 << 20, "buckets": 9, "finds_unused": False, "unused_bytes": 0,
-    "is_static": True, "could_use_tf32": False,
+    "iteration": 200, "syncs_per_step": 1.0, "exposed_s": 0.01, "finds_unused": False,
+    "unused_bytes": 0, "is_static": True,
 }  # fmt: skip
 
 
@@ -48,40 +47,27 @@ def uses(*ranks: dict[str, object], **figures: object) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("use", "figures", "words", "evidence"),
+    ("use", "figures", "words"),
     [
-        ({"finds_unused": True}, {}, "has found none in 200 iterations", {"unused_bytes": 0}),
+        ({"finds_unused": True}, {}, "has found none in 200 iterations"),
         (
             {"finds_unused": True, "unused_bytes": 1 << 20},
             {},
             "the same 1 MiB of parameters are unused",
-            {"unused_bytes": 1 << 20},
         ),
         (
             {"syncs_per_step": 3.96},
             {"loss_parts": 4},
             "4 backward passes, and each has an all-reduce: to accumulate gradients, run all but "
             "the last in model.no_sync(), which saves about 30% of the time",
-            {"backward_passes": 4, "saves_percent": 30.0},
         ),
-        ({"could_use_tf32": True}, {}, "set_float32_matmul_precision", {}),
-        (
-            {"comm_s": 0.06},
-            {"gpu": 0},
-            "all-reduces take 40% of each step; 33% of them are hidden",
-            {"share_percent": 40.0, "hidden_percent": 33.3, "buckets": 9},
-        ),
-        ({"comm_s": 0.06, "buckets": 1}, {"gpu": 0}, "200 MiB are sent at once", {"buckets": 1}),
-        ({"comm_s": 0.06, "buckets": 400}, {"gpu": 0}, "in 400 parts", {"buckets": 400}),
     ],
 )
-def test_advice_on_ddp(
-    use: dict[str, object], figures: dict[str, object], words: str, evidence: dict[str, float]
-) -> None:
+def test_advice_on_ddp(use, figures, words):
     [finding] = uses(use, use, **figures)
     assert (finding.id, finding.severity, finding.ranks) == ("ddp-advice", "info", (0, 1))
     assert words in finding.message
-    assert evidence.items() <= finding.evidence.items()
+    assert {"exposed_s", "syncs_per_step", "unused_bytes"} == finding.evidence.keys()
 
 
 @pytest.mark.parametrize(
@@ -91,38 +77,31 @@ def test_advice_on_ddp(
         ({"finds_unused": True, "iteration": 10}, None, {}),
         ({"finds_unused": True, "is_static": False}, None, {}),  # some iterations skip layers
         ({"finds_unused": True}, {"finds_unused": True, "unused_bytes": 80}, {}),
-        ({"finds_unused": True, "unused_bytes": None}, None, {}),
+        ({"finds_unused": True}, {}, {}),
         ({"syncs_per_step": 1.0}, None, {"loss_parts": 4}),  # with no_sync
         ({"syncs_per_step": 4.0}, None, {"loss_parts": None}),  # a closure, or unknown
         ({"syncs_per_step": 2.0}, None, {"loss_parts": 2, "losses": {"SGD 1": 1.0}}),  # a GAN
-        ({"comm_s": 0.06}, None, {}),  # on CPUs
-        # one rank waits for the other, not for the network
-        ({"comm_s": 0.09}, {"comm_s": 0.025}, {"gpu": 0}),
-        ({"could_use_tf32": True}, {"could_use_tf32": None}, {}),
     ],
 )
-def test_advice_needs_a_reason(
-    use: dict[str, object], other: dict[str, object] | None, figures: dict[str, object]
-) -> None:
+def test_advice_needs_a_reason(use, other, figures):
     assert uses(use, use if other is None else other, **figures) == []
 
 
-def test_two_pieces_of_advice_are_enough() -> None:
-    use = {"finds_unused": True, "syncs_per_step": 2.0, "could_use_tf32": True}
-    [finding] = uses(use, use, loss_parts=2)
-    assert "no_sync" in finding.message and "precision" in finding.message
-    assert "find_unused" not in finding.message
+def test_the_measured_advice_comes_first_without_the_wait_for_other_ranks():
+    use = {"finds_unused": True, "syncs_per_step": 2.0}
+    [finding] = uses({**use, "exposed_s": 0.07}, {**use, "exposed_s": 0.002}, loss_parts=2)
+    first, second = finding.message.split("; ")
+    assert first.endswith("in model.no_sync()") and "find_unused" in second
 
 
 @pytest.mark.parametrize(
     ("reason", "severity", "words"),
     [
         ("no_gradients", "warning", "in 500 steps"),
-        ("zero_rate", "warning", "the learning rate has been 0"),
         ("zero_gradients", "info", "exactly 0"),
     ],
 )
-def test_a_training_that_learns_nothing(reason: str, severity: str, words: str) -> None:
+def test_a_training_that_learns_nothing(reason, severity, words):
     [finding] = found({"not_learning": reason})
     assert (finding.id, finding.severity) == ("not-learning", severity)
     assert words in finding.message and finding.evidence == {"steps": 500}
@@ -130,8 +109,8 @@ def test_a_training_that_learns_nothing(reason: str, severity: str, words: str) 
     assert found({}, ranks=({"not_learning": reason}, {})) == []
 
 
-FALLING = [2.0 / (1 + n) for n in range(12)]
-OVERFITS = [2.0, 1.5, 1.2, 1.1, 1.0, 1.03, 1.08, 1.15, 1.2]
+FALLING = [2.0 / (1 + n) for n in range(20)]
+OVERFITS = [2.0, 1.5, 1.2, 1.1, 1.0, 1.03, 1.08, 1.07, 1.15, 1.2, 1.25, 1.3]
 
 
 def evaluated(
@@ -149,11 +128,11 @@ def evaluated(
     return found(*seconds)
 
 
-def test_a_validation_loss_that_rises_while_the_training_loss_falls() -> None:
+def test_a_validation_loss_that_rises_while_the_training_loss_falls():
     [finding] = evaluated(OVERFITS, name="Loss/validation")
     assert (finding.id, finding.severity) == ("overfitting", "info")
-    assert finding.message.startswith("Loss/validation has risen in 4 evaluations, from 1 to 1.2")
-    assert finding.evidence == {"best": 1.0, "now": 1.2, "best_step": 580}
+    assert finding.message.startswith("the Loss/validation has risen from 1.03 to 1.25 since step")
+    assert finding.evidence == {"best": 1.03, "now": 1.25, "best_step": 580}
 
 
 @pytest.mark.parametrize(
@@ -162,20 +141,22 @@ def test_a_validation_loss_that_rises_while_the_training_loss_falls() -> None:
         (OVERFITS, FALLING, "value_loss"),
         (OVERFITS, FALLING, "val_accuracy"),
         (OVERFITS, FALLING[::-1], "val_loss"),  # both rise
-        (OVERFITS[:-1], FALLING, "val_loss"),  # three in a row
-        ([*OVERFITS, 0.99], FALLING, "val_loss"),  # the best of all
-        ([2.0, 1.5, 1.2, 1.1, 1.0, 1.01, 1.02, 1.03, 1.04], FALLING, "val_loss"),
-        ([1.0, 1.1, 1.2, 1.3, 1.4, 1.5], FALLING, "val_loss"),  # no earlier one is worse
-        ([2.0, 1.5, 1.9, 1.2, 1.8, 1.0, 1.1, 1.2, 1.3, 1.4], FALLING, "val_loss"),  # noise
+        (OVERFITS[:-1], FALLING, "val_loss"),  # four in a row
+        ([*OVERFITS[:-2], 1.06, 1.05, 1.04], FALLING, "val_loss"),  # it falls again
+        ([2.0, 1.5, 1.2, 1.1, 1.0, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06], FALLING, "val_loss"),
+        ([2.0, 1.5, 1.9, 1.2, 1.8, 1.0, 1.4, 1.05, 1.5, 1.1, 1.6], FALLING, "val_loss"),  # noise
+        (
+            [1.5, 1.2, 1.2, 1.6, 1.6, 1.6, 1.0, 1.0, 1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3],
+            FALLING,
+            "val_loss",
+        ),  # it had risen as much before
     ],
 )
-def test_other_validation_losses(
-    losses: Sequence[float], training: Sequence[float], name: str
-) -> None:
+def test_other_validation_losses(losses, training, name):
     assert evaluated(losses, training, name) == []
 
 
-def test_batches_of_one_evaluation_are_one_value() -> None:
+def test_batches_of_one_evaluation_are_one_value():
     seconds = [
         {
             "step": 100, "loss": FALLING[n], "loss_state": "ok",

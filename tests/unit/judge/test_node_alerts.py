@@ -18,7 +18,7 @@ def watcher(log: Any) -> JobAlerts:
     return JobAlerts(log, LastResort(log))
 
 
-def test_alert_is_reported_once() -> None:
+def test_alert_is_reported_once():
     log = EmittedLog()
     alerts = watcher(log)
     new = Finding("a", "warning", "disk low")
@@ -30,7 +30,7 @@ def test_alert_is_reported_once() -> None:
     assert log.texts == ["disk low"]
 
 
-def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later() -> None:
+def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later():
     log = EmittedLog()
     found = [Finding("a", "warning", "disk low"), Finding("b", "info", "healthy again")]
     first, later = watcher(log), watcher(log)
@@ -45,9 +45,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later() -> N
     assert len(log.texts) == 2, "it was over before the job was"
 
 
-def test_a_watch_that_fails_leaves_the_alerts_as_they_were(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_watch_that_fails_leaves_the_alerts_as_they_were(monkeypatch):
     log = EmittedLog()
     alerts = watcher(log)
     alerts.look(SNAPSHOT, [Finding("p", "warning", "set aside")], 100.0)
@@ -61,7 +59,7 @@ def test_a_watch_that_fails_leaves_the_alerts_as_they_were(
     assert len(log.texts) == 2 and "internal error in ddptop" in log.texts[1]
 
 
-def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
+def test_what_holds_until_the_job_ends_is_over_with_it():
     log = EmittedLog()
     found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
     alerts = watcher(log)

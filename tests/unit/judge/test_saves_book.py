@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ddptop_runner.job.event_text import text
@@ -173,7 +171,7 @@ def test_a_renamed_file_is_known_by_its_new_name():
     assert len(finder.asked) == asked
 
 
-def test_files_are_found_by_inode(tmp_path: Path):
+def test_files_are_found_by_inode(tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
     written = folder / "tmp.pt"
@@ -316,7 +314,7 @@ def test_without_any_checkpoint_all_of_the_attempt(book):
     )
 
 
-def test_the_finder_looks_in_a_thread(tmp_path: Path, wait_until):
+def test_the_finder_looks_in_a_thread(tmp_path, wait_until):
     renamed = tmp_path / "b"
     renamed.write_text("x")
     finder = Finder()

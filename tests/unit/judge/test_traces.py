@@ -11,6 +11,9 @@ from tests.support.traces import Replay, names, read
 SICK = {
     "sick-same-batches": ("same-batches", (0, 1)),
     "sick-starved": ("starved", (0, 1)),
+    "sick-straggler": ("straggler", (1,)),
+    "sick-preempted": ("straggler", (1,)),
+    "sick-stalls": ("stalls", (1,)),
     "sick-exploding-loss": ("exploding-loss", (0, 1)),
 }
 """By trace, the id and the ranks of the finding."""
@@ -32,6 +35,10 @@ def test_a_healthy_training_is_silent(name: str) -> None:
         if alert.severity != "info" or (name, id_) not in DESERVED_INFO
     }
     assert (raised, replay.amber) == ({}, [])
+
+
+def test_there_are_many_kinds_of_healthy_trainings() -> None:
+    assert len({*names()} - {*SICK}) >= 60
 
 
 @pytest.mark.parametrize("name", SICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -338,10 +339,34 @@ def test_memory_that_grows_steadily_is_named_with_the_time_left() -> None:
     assert ids(alerts) == ["memory-growth"]
     assert alerts[0].evidence["bytes_per_s"] == pytest.approx(40_000_000, rel=0.05)
     assert "full in 2 min" in alerts[0].message or "full in 14" in alerts[0].message
+    assert " per minute; at" in alerts[0].message, "of what kind is unknown"
     assert memory(lambda s: None) == [], "unknown how much is left"
     assert memory(lambda s: 5 * GIB) == [], "mapped files: nothing less is left"
     assert memory(lambda s: 100 * GIB - 2 * leak(s)) == [], "hours are left: wait and see"
     assert memory(lambda s: 8 * GIB - 2 * leak(s), 90, until=30) == [], "a cache that has filled"
+
+
+@pytest.mark.parametrize(
+    ("children", "blocks", "words"),
+    [
+        (0.9, 0, " in loader workers;"),
+        (0.0, 300_000, " in Python objects;"),
+        (0.3, 10, ", not in Python objects;"),
+        (0.5, 100_000, " per minute;"),  # a mixture
+    ],
+)
+def test_the_kind_of_memory_that_grows_is_named(children: float, blocks: int, words: str) -> None:
+    def figures(second: int, rank: int) -> dict[str, object]:
+        grown = second * 20_000_000
+        return {
+            "rss_bytes": GIB + grown, "children_rss_bytes": int(children * grown),
+            "python_blocks": 10**6 + second * blocks, "step": 10 * second,
+        }  # fmt: skip
+
+    now = itertools.count()
+    watch = JobWatch(lambda: 8 * GIB - 160_000_000 * next(now))
+    (alert,) = watched(figures, 70, watch=watch)
+    assert alert.id == "memory-growth" and words in alert.message
 
 
 def losses(loss: float, **more: object) -> dict[str, object]:

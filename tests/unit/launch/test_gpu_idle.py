@@ -18,6 +18,7 @@ from ddptop_runner.launch.gpus.usage import (
     grant,
     holders_in_words,
     idlest,
+    is_hot,
     use_of,
 )
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -49,6 +50,11 @@ def test_who_makes_a_device_busy(case):
     use = use_of(DEVICE, sample, case["claims"])
     assert holders_in_words(use) == words
     assert use.busy == (words != "free")
+
+
+def test_hot_is_near_the_temperature_at_which_it_slows_down():
+    hot = [is_hot(gpu(temperature_c=c, temperature_slowdown_c=90.0)) for c in (84.0, 85.0, None)]
+    assert hot == [False, True, False] and not is_hot(gpu(temperature_c=99.0))
 
 
 def used(index: int, mem_gib: float = 0.0, **fields: object) -> object:

@@ -97,7 +97,7 @@ def reader() -> Reader:
     return Reader()
 
 
-def test_a_value_is_read_once_it_has_arrived(reader: Reader) -> None:
+def test_a_value_is_read_once_it_has_arrived(reader):
     reader.scalar.offer([Scalar(0.25)], False, 7)
     assert not reader.scalar.harvest() and reader.read == []
     reader.device.arrive()
@@ -105,7 +105,7 @@ def test_a_value_is_read_once_it_has_arrived(reader: Reader) -> None:
     assert not reader.scalar.harvest()
 
 
-def test_at_most_one_copy_is_under_way_and_the_newest_comes_next(reader: Reader) -> None:
+def test_at_most_one_copy_is_under_way_and_the_newest_comes_next(reader):
     for step in range(1, 6):
         reader.scalar.offer([Scalar(float(step))], False, step)
     assert len(reader.device.under_way) == 1
@@ -118,9 +118,7 @@ def test_at_most_one_copy_is_under_way_and_the_newest_comes_next(reader: Reader)
 
 
 @pytest.mark.parametrize("obstacle", ["capturing", "modes"])
-def test_nothing_happens_during_a_graph_capture_or_under_the_scripts_modes(
-    reader: Reader, obstacle: str
-) -> None:
+def test_nothing_happens_during_a_graph_capture_or_under_the_scripts_modes(reader, obstacle):
     setattr(reader.device, obstacle, 1)
     reader.scalar.offer([Scalar(1.0)], False, 1)
     assert reader.device.under_way == [] and not reader.scalar.harvest()
@@ -129,7 +127,7 @@ def test_nothing_happens_during_a_graph_capture_or_under_the_scripts_modes(
     assert len(reader.device.under_way) == 1
 
 
-def test_the_last_value_is_fetched_at_the_end(reader: Reader) -> None:
+def test_the_last_value_is_fetched_at_the_end(reader):
     reader.scalar.offer([Scalar(1.0)], False, 1)
     reader.scalar.offer([Scalar(2.0)], False, 2)
     memory_copy = Memory.copy_

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.probe_ranks import Rank
 
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.probe.evidence import Flight, Groups
@@ -42,7 +41,7 @@ def name(world: World, groups: Groups, **statuses: dict[int, tuple[int, int]]) -
     return groups.name(statuses)
 
 
-def test_groups_have_the_names_that_all_ranks_know_them_by() -> None:
+def test_groups_have_the_names_that_all_ranks_know_them_by():
     world, groups = World(), Groups()
     for group_name in ("0", "2", "5"):  # 1, 3 and 4 are those of other ranks
         world.make(group_name)
@@ -50,7 +49,7 @@ def test_groups_have_the_names_that_all_ranks_know_them_by() -> None:
     assert found == {"0": [9, 8], "5": [3, 3]}
 
 
-def test_a_group_of_two_backends_is_one() -> None:
+def test_a_group_of_two_backends_is_one():
     world, groups = World(), Groups()
     world.make("0", "cpu:gloo,cuda:nccl")
     world.make("1", "cuda:nccl")
@@ -61,7 +60,7 @@ def test_a_group_of_two_backends_is_one() -> None:
     assert groups.backends == ["gloo", "nccl"]
 
 
-def test_a_destroyed_group_waits_for_nothing_and_its_count_stays() -> None:
+def test_a_destroyed_group_waits_for_nothing_and_its_count_stays():
     world, groups = World(), Groups()
     first = world.make("0")
     assert name(world, groups, gloo={0: (9, 8)}) == {"0": [9, 8]}
@@ -71,9 +70,7 @@ def test_a_destroyed_group_waits_for_nothing_and_its_count_stays() -> None:
     assert name(world, groups, gloo={0: (9, 8), 1: (2, 1)}) == {"0": [10, 9]}
 
 
-def test_numbers_that_no_group_is_known_for_are_the_ranks_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_numbers_that_no_group_is_known_for_are_the_ranks_own(monkeypatch):
     world, groups = World(), Groups()
     world.make("0")
     assert name(world, groups, gloo={0: (1, 1), 1: (2, 2)}) == {"#0": [1, 1], "#1": [2, 2]}
@@ -110,7 +107,7 @@ def world() -> World:
     return sys.modules["torch.distributed.distributed_c10d"]._world  # type: ignore[attr-defined,no-any-return]
 
 
-def test_nothing_is_asked_before_there_is_a_group(recorder: Any) -> None:
+def test_nothing_is_asked_before_there_is_a_group(recorder):
     looked = Flight()
     assert not looked.look() and looked.collectives == {} and recorder.calls == []
     world().make("0")
@@ -121,12 +118,12 @@ def test_nothing_is_asked_before_there_is_a_group(recorder: Any) -> None:
     assert set(recorder.calls) == {False}
 
 
-def test_a_process_forked_with_groups_never_asks(recorder: Any) -> None:
+def test_a_process_forked_with_groups_never_asks(recorder):
     world().make("0")
     assert not Flight().look() and recorder.calls == []
 
 
-def test_the_record_is_written_once_where_it_is_asked_for(recorder: Any, tmp_path: Path) -> None:
+def test_the_record_is_written_once_where_it_is_asked_for(recorder, tmp_path):
     looked, asked = Flight(), tmp_path / "stacks" / "attempt-2-records-asked"
     record = tmp_path / "stacks" / "attempt-2-rank-3-flight-record.json"
     looked.write_if_requested()
@@ -150,9 +147,7 @@ def test_the_record_is_written_once_where_it_is_asked_for(recorder: Any, tmp_pat
 
 @pytest.mark.torch
 @pytest.mark.gloo_records
-def test_ranks_tell_how_far_their_groups_are(
-    rank: Rank, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_tell_how_far_their_groups_are(rank, wait_until, monkeypatch):
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del rank.env[variable]
     rank.env["TORCH_FR_BUFFER_SIZE"] = "2000"  # as the agent does; torch 2.8 has no default
@@ -199,9 +194,7 @@ def test_ranks_tell_how_far_their_groups_are(
     assert last.phase == "steps" and last.steps == 4
 
 
-def test_a_folder_that_cannot_be_written_is_no_matter(
-    recorder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_no_matter(recorder, monkeypatch):
     monkeypatch.setenv("DDPTOP_STACKS_DIR", "/proc/nowhere")
     looked = Flight()
     world().make("0")

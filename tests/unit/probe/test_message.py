@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -31,12 +30,12 @@ def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_every_field_is_sent_and_known(env: pytest.MonkeyPatch) -> None:
+def test_every_field_is_sent_and_known(env):
     message = sender.Sender(Recorder()).message()
     assert set(message) == set(ProbeMessage.__struct_fields__)
 
 
-def test_nan_is_a_state_next_to_null(env: pytest.MonkeyPatch) -> None:
+def test_nan_is_a_state_next_to_null(env):
     record, optimizer = Recorder(), Optimizer()
     for loss in (1.0, float("nan")):
         record.passed(loss)
@@ -53,9 +52,7 @@ def test_nan_is_a_state_next_to_null(env: pytest.MonkeyPatch) -> None:
     assert message.metric_reports == {"lr": 3, "norm": 1}
 
 
-def test_mean_times_are_over_the_steps_since_the_last_message(
-    env: pytest.MonkeyPatch,
-) -> None:
+def test_mean_times_are_over_the_steps_since_the_last_message(env):
     record = Recorder()
     speaker = sender.Sender(record)
     assert speaker.message()["step_time_s"] is None
@@ -71,7 +68,7 @@ def test_mean_times_are_over_the_steps_since_the_last_message(
     assert (later["step_time_s"], later["data_wait_s"]) == (0.5, 0.0)
 
 
-def test_metrics_give_way_to_the_size_limit(env: pytest.MonkeyPatch) -> None:
+def test_metrics_give_way_to_the_size_limit(env):
     record = Recorder()
     for number in range(200):
         record.metric(f"a_metric_with_a_long_name_{number}", 1 / 3)
@@ -82,9 +79,7 @@ def test_metrics_give_way_to_the_size_limit(env: pytest.MonkeyPatch) -> None:
     assert len(record.metrics) == 200
 
 
-def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(
-    env: pytest.MonkeyPatch,
-) -> None:
+def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(env):
     env.setenv("DDPTOP_JOB_ID", "j" * 60 + "@1f2e")
     record = Recorder()
     record.metric("m" * 300, 0.5)
@@ -102,7 +97,7 @@ def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(
         assert (message.stands_at is not None) == has_place
 
 
-def test_what_could_not_be_sent_is_sent_later(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_could_not_be_sent_is_sent_later(env, tmp_path):
     path = tmp_path / "s"
     env.setenv("DDPTOP_PROBE_SOCK", str(path))
     record, optimizer = Recorder(), Optimizer()
@@ -130,9 +125,7 @@ def test_what_could_not_be_sent_is_sent_later(env: pytest.MonkeyPatch, tmp_path:
         assert again.loss_min is None
 
 
-def test_the_last_word_waits_for_room_and_nothing_follows_it(
-    env: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_last_word_waits_for_room_and_nothing_follows_it(env, tmp_path):
     env.setenv("DDPTOP_PROBE_SOCK", str(tmp_path / "s"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "s"))
@@ -175,7 +168,7 @@ def test_the_last_word_waits_for_room_and_nothing_follows_it(
         b'{"v":1,"pid":1,"seq":1,"t":1.0,"job":"\xff"}',
     ],
 )
-def test_garbage_is_nothing(datagram: bytes) -> None:
+def test_garbage_is_nothing(datagram):
     assert decode_message(datagram) is None
 
 
@@ -203,20 +196,20 @@ def group(env: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return env
 
 
-def test_the_rank_is_remembered_when_the_group_is_destroyed(group: pytest.MonkeyPatch) -> None:
+def test_the_rank_is_remembered_when_the_group_is_destroyed(group):
     assert (identity.rank(), identity.world_size()) == (6, 8)
     group.setattr(Group, "is_initialized", lambda: False)
     assert (identity.rank(), identity.world_size()) == (6, 8)
 
 
-def test_the_rank_is_the_environments_in_a_rank(group: pytest.MonkeyPatch) -> None:
+def test_the_rank_is_the_environments_in_a_rank(group):
     group.setenv("RANK", "2")
     group.setenv("WORLD_SIZE", "4")
     assert identity.claim_rank() and identity.claim_rank()
     assert (identity.rank(), identity.world_size()) == (2, 4)
 
 
-def test_a_ranks_child_is_no_rank_until_it_joins_a_group(env: pytest.MonkeyPatch) -> None:
+def test_a_ranks_child_is_no_rank_until_it_joins_a_group(env):
     env.setenv("RANK", "2")
     env.setenv(identity.OWNER, f"{os.getppid()}:cats@1f2e")
     assert not identity.claim_rank() and identity.rank() == 2
@@ -232,7 +225,7 @@ def test_a_ranks_child_is_no_rank_until_it_joins_a_group(env: pytest.MonkeyPatch
         ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
     ],
 )
-def test_other_launchers_ranks_are_known(env: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+def test_other_launchers_ranks_are_known(env, names):
     for name, value in zip(names, ("5", "1", "16"), strict=True):
         env.setenv(name, value)
     env.setenv("SLURM_STEP_ID", "0")
@@ -249,9 +242,7 @@ def test_other_launchers_ranks_are_known(env: pytest.MonkeyPatch, names: tuple[s
         ["python", "/venv/bin/accelerate", "launch", "train.py"],
     ],
 )
-def test_a_launcher_is_no_rank_of_the_task_that_it_is(
-    env: pytest.MonkeyPatch, argv: list[str]
-) -> None:
+def test_a_launcher_is_no_rank_of_the_task_that_it_is(env, argv):
     env.setenv("OMPI_COMM_WORLD_RANK", "0")
     env.setattr(identity.sys, "orig_argv", argv, raising=False)  # type: ignore[attr-defined]
     env.setattr(identity.sys, "argv", ["-m"])  # type: ignore[attr-defined]
@@ -259,7 +250,7 @@ def test_a_launcher_is_no_rank_of_the_task_that_it_is(
 
 
 @pytest.mark.parametrize("node_rank", ["0", "1"])
-def test_lightnings_further_ranks_are_known(env: pytest.MonkeyPatch, node_rank: str) -> None:
+def test_lightnings_further_ranks_are_known(env, node_rank):
     for name, value in {"NODE_RANK": node_rank, "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
         env.setenv(name, value)
     assert identity.rank() == (1 if node_rank == "0" else None)
@@ -286,7 +277,7 @@ class Horovod:
         return 0
 
 
-def test_horovods_own_rank_is_known_without_variables(env: pytest.MonkeyPatch) -> None:
+def test_horovods_own_rank_is_known_without_variables(env):
     env.setitem(identity.sys.modules, "horovod.torch", Horovod)  # type: ignore[attr-defined]
     assert identity.has_joined()
     assert (identity.rank(), identity.local_rank(), identity.world_size()) == (2, 0, 3)
@@ -294,7 +285,7 @@ def test_horovods_own_rank_is_known_without_variables(env: pytest.MonkeyPatch) -
     assert identity.rank() == 2
 
 
-def test_the_stack_signal_is_withdrawn_when_the_script_takes_it(env: pytest.MonkeyPatch) -> None:
+def test_the_stack_signal_is_withdrawn_when_the_script_takes_it(env):
     speaker = sender.Sender(Recorder())
     number = evidence.stack_signal()
     speaker._signal = number

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.probe_ranks import Rank
 
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.probe import phases
@@ -65,7 +64,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-def test_nothing_is_read_while_steps_continue(watched: Watched) -> None:
+def test_nothing_is_read_while_steps_continue(watched):
     assert watched.after(0.9, EVALUATE) == "steps"
     assert watched.looks == 0 and watched.phases.stands_at is None
     assert watched.after(0.2, EVALUATE) == "evaluation"
@@ -78,7 +77,7 @@ def test_nothing_is_read_while_steps_continue(watched: Watched) -> None:
     assert (watched.phases.stands_at, watched.phases.since_t) == (None, watched.now_t - 0.1)
 
 
-def test_a_slow_step_is_a_step(watched: Watched) -> None:
+def test_a_slow_step_is_a_step(watched):
     assert {watched.after(1.0) for _ in range(9)} == {"steps"}
     assert (
         watched.phases.since_t == 100.0
@@ -86,7 +85,7 @@ def test_a_slow_step_is_a_step(watched: Watched) -> None:
     )
 
 
-def test_data_is_waited_for_at_two_looks_at_the_same_batch(watched: Watched) -> None:
+def test_data_is_waited_for_at_two_looks_at_the_same_batch(watched):
     watched.batch(gradient=True)
     assert watched.after(1.0, *LOADER, TRAIN) == "steps"
     watched.batch(gradient=True)
@@ -99,7 +98,7 @@ def test_data_is_waited_for_at_two_looks_at_the_same_batch(watched: Watched) -> 
     assert watched.after(0.25) == "steps"
 
 
-def test_a_collective_is_one_after_a_while(watched: Watched) -> None:
+def test_a_collective_is_one_after_a_while(watched):
     watched.collectives = {"0": [5, 4]}
     assert watched.after(1.0, *GATHER, TRAIN) == "steps"
     assert watched.after(WAIT_S - 0.1, *GATHER, TRAIN) == "steps"
@@ -110,9 +109,7 @@ def test_a_collective_is_one_after_a_while(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("wait", [GATHER, LOADER])
-def test_an_evaluation_that_waits_for_moments_stays_one(
-    watched: Watched, wait: tuple[tuple[str, str], ...]
-) -> None:
+def test_an_evaluation_that_waits_for_moments_stays_one(watched, wait):
     watched.after(1.0, EVALUATE)
     since_t = watched.phases.since_t
     for number in range(20):
@@ -125,7 +122,7 @@ def test_an_evaluation_that_waits_for_moments_stays_one(
     assert watched.phases.phase in ("collective", "data")
 
 
-def test_batches_without_gradients_are_an_evaluation(watched: Watched) -> None:
+def test_batches_without_gradients_are_an_evaluation(watched):
     watched.after(1.0)
     watched.batch(gradient=False)
     assert watched.after(0.25) == "evaluation"
@@ -139,7 +136,7 @@ def test_batches_without_gradients_are_an_evaluation(watched: Watched) -> None:
     assert watched.after(1.5) == "steps"
 
 
-def test_without_an_optimizer_batches_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_optimizer_batches_say_nothing(monkeypatch):
     watched = Watched(monkeypatch, steps=0)
     watched.record.reported(1, None, has_loss=False)
     watched.progressed()
@@ -147,7 +144,7 @@ def test_without_an_optimizer_batches_say_nothing(monkeypatch: pytest.MonkeyPatc
     assert watched.after(1.0) == "steps"
 
 
-def test_a_save_of_the_trainings_thread_is_a_checkpoint_at_once(watched: Watched) -> None:
+def test_a_save_of_the_trainings_thread_is_a_checkpoint_at_once(watched):
     watched.record.saving[8] = 100.0  # another thread's
     assert watched.after(0.1) == "steps"
     watched.record.saving[7] = 100.05
@@ -157,7 +154,7 @@ def test_a_save_of_the_trainings_thread_is_a_checkpoint_at_once(watched: Watched
     assert watched.after(0.1) == "steps"
 
 
-def test_a_save_that_was_left_by_a_signal_ends_with_the_next_step(watched: Watched) -> None:
+def test_a_save_that_was_left_by_a_signal_ends_with_the_next_step(watched):
     watched.record.saving[7] = 100.05
     watched.now_t += 1
     watched.step()
@@ -168,7 +165,7 @@ def test_a_save_that_was_left_by_a_signal_ends_with_the_next_step(watched: Watch
 
 
 @pytest.mark.torch
-def test_phases_of_a_real_training(rank: Rank, wait_until: Callable[..., object]) -> None:
+def test_phases_of_a_real_training(rank, wait_until):
     process = rank.start(str(SCRIPTS / "phases.py"))
     assert process.stdin is not None and process.stdout is not None
 

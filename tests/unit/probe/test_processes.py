@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,11 @@ BARE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.rglob("*.py")), ids=lambda file: file.name)
-def test_the_probe_is_python_3_8(file: Path) -> None:
+def test_the_probe_is_python_3_8(file):
     ast.parse(file.read_text(), feature_version=(3, 8))
 
 
-def test_sitecustomize_uses_nothing_that_python_2_cannot_read() -> None:
+def test_sitecustomize_uses_nothing_that_python_2_cannot_read():
     tree = ast.parse((INJECT / "sitecustomize.py").read_text())
     newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Nonlocal, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
@@ -50,7 +49,7 @@ def test_sitecustomize_uses_nothing_that_python_2_cannot_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["python2.7", "python3.6", "python3.8", "python3.13"])
-def test_other_pythons_start(stub_torch: Rank, name: str) -> None:
+def test_other_pythons_start(stub_torch, name):
     python = shutil.which(name)
     if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
         pytest.skip(f"no {name} here")
@@ -80,9 +79,7 @@ print(sys.path)
         ("def broken(", "Error in sitecustomize"),
     ],
 )
-def test_the_users_own_sitecustomize_runs_as_without_the_probe(
-    rank: Rank, text: str, says: str
-) -> None:
+def test_the_users_own_sitecustomize_runs_as_without_the_probe(rank, text, says):
     rank.write("own/sitecustomize.py", text)
     path = os.pathsep.join([str(INJECT), str(rank.folder / "own")])
     status, out, err = same_with_and_without(
@@ -92,14 +89,14 @@ def test_the_users_own_sitecustomize_runs_as_without_the_probe(
     assert status == 0 or "ANSWER" not in text
 
 
-def test_children_are_probed_as_well(stub_torch: Rank) -> None:
+def test_children_are_probed_as_well(stub_torch):
     script = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     child = "import sys; print('_ddptop_probe' in sys.modules, sys.path)"
     status, out, _ = stub_torch.run("-c", script, child)
     assert status == 0 and out.startswith("True") and str(INJECT) not in out
 
 
-def test_outside_a_job_nothing_is_loaded(stub_torch: Rank) -> None:
+def test_outside_a_job_nothing_is_loaded(stub_torch):
     del stub_torch.env["DDPTOP_PROBE_SOCK"]
     report = "import torch, sys; print([n for n in sys.modules if 'ddptop' in n], sys.meta_path)"
     _, out, _ = stub_torch.run("-c", report, python=BARE_PYTHON)
@@ -118,13 +115,13 @@ def test_outside_a_job_nothing_is_loaded(stub_torch: Rank) -> None:
         "(",
     ],
 )
-def test_a_torch_that_fails_to_import_reads_the_same(stub_torch: Rank, text: str) -> None:
+def test_a_torch_that_fails_to_import_reads_the_same(stub_torch, text):
     stub_torch.write("stub/torch.py", text)
     status, _, err = same_with_and_without(stub_torch, stub_torch.write("s.py", "import torch"))
     assert status == 1 and "Traceback" in err
 
 
-def test_asking_for_torch_before_importing_it_does_not_disarm(stub_torch: Rank) -> None:
+def test_asking_for_torch_before_importing_it_does_not_disarm(stub_torch):
     script = (
         "import importlib.util as u; assert u.find_spec('torch') and u.find_spec('torch')\n"
         "import torch\nassert 'exec_module' not in vars(torch.__loader__)\n"
@@ -135,9 +132,7 @@ def test_asking_for_torch_before_importing_it_does_not_disarm(stub_torch: Rank) 
     assert [message.rank for message in stub_torch.receiver.messages][:1] == [3]
 
 
-def test_rank_reports_as_soon_as_it_has_torch(
-    stub_torch: Rank, wait_until: Callable[..., object]
-) -> None:
+def test_rank_reports_as_soon_as_it_has_torch(stub_torch, wait_until):
     process = stub_torch.start("-c", "import torch; input()")
     wait_until(lambda: stub_torch.receiver.messages, what="a first datagram")
     hello = stub_torch.receiver.messages[0]
@@ -148,7 +143,7 @@ def test_rank_reports_as_soon_as_it_has_torch(
     assert stub_torch.receiver.last(process.pid).steps is None
 
 
-def test_only_the_rank_speaks_of_all_its_processes(stub_torch: Rank) -> None:
+def test_only_the_rank_speaks_of_all_its_processes(stub_torch):
     script = stub_torch.write(
         "family.py",
         "import multiprocessing, os, subprocess, sys, torch\n"
@@ -165,7 +160,7 @@ def test_only_the_rank_speaks_of_all_its_processes(stub_torch: Rank) -> None:
     assert {message.pid for message in stub_torch.receiver.messages} == {int(out)}
 
 
-def test_a_process_that_runs_another_program_in_its_place_stays_the_rank(stub_torch: Rank) -> None:
+def test_a_process_that_runs_another_program_in_its_place_stays_the_rank(stub_torch):
     script = (
         "import os, sys, torch; os.execv(sys.executable, [sys.executable, '-c', 'import torch'])"
     )
@@ -175,7 +170,7 @@ def test_a_process_that_runs_another_program_in_its_place_stays_the_rank(stub_to
     assert stub_torch.receiver.last(process.pid).rank == 3
 
 
-def test_a_process_without_a_rank_is_silent(stub_torch: Rank) -> None:
+def test_a_process_without_a_rank_is_silent(stub_torch):
     del stub_torch.env["RANK"]
     assert stub_torch.run("-c", "import torch, time; time.sleep(0.4)")[0] == 0
     assert stub_torch.receiver.messages == []
@@ -212,7 +207,7 @@ def check_report(rank: Rank, pid: int) -> None:
 
 
 @pytest.mark.parametrize("python", [sys.executable, BARE_PYTHON], ids=["package", "stand-in"])
-def test_report_calls_count_as_progress(rank: Rank, python: str) -> None:
+def test_report_calls_count_as_progress(rank, python):
     process = rank.start("-c", REPORT, python=python)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (0, "ddptop report\n", "")
@@ -226,9 +221,7 @@ def test_report_calls_count_as_progress(rank: Rank, python: str) -> None:
         ("step=4, total=90, global_step=7", {"global_step": 7.0}),
     ],
 )
-def test_report_takes_the_names_that_json_has_for_step_and_total(
-    rank: Rank, arguments: str, metrics: dict[str, float]
-) -> None:
+def test_report_takes_the_names_that_json_has_for_step_and_total(rank, arguments, metrics):
     script = f"import ddptop, os; print(os.getpid()); ddptop.report({arguments})"
     code, out, err = rank.run("-c", script)
     assert (code, err) == (0, "")
@@ -236,7 +229,7 @@ def test_report_takes_the_names_that_json_has_for_step_and_total(
     assert (last.global_step, last.total_steps, last.metrics) == (4, 90, metrics)
 
 
-def test_forked_child_starts_empty_and_its_last_message_arrives(rank: Rank) -> None:
+def test_forked_child_starts_empty_and_its_last_message_arrives(rank):
     script = (
         "import ddptop, multiprocessing, os, sys\n"
         "def work(): ddptop.report(loss=8.0, step=1); print(os.getpid(), flush=True)\n"
@@ -263,9 +256,7 @@ for line in sys.stdin:
 """
 
 
-def test_returning_supervisor_gets_all_reports(
-    rank: Rank, wait_until: Callable[..., object]
-) -> None:
+def test_returning_supervisor_gets_all_reports(rank, wait_until):
     process = rank.start("-c", STEPS_FROM_STDIN)
     assert process.stdin is not None
 
@@ -289,12 +280,12 @@ def test_returning_supervisor_gets_all_reports(
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/probe.sock", "", "/tmp", "/" + "x" * 300])
-def test_a_missing_socket_is_no_matter(stub_torch: Rank, path: str) -> None:
+def test_a_missing_socket_is_no_matter(stub_torch, path):
     script = "import sys, torch, ddptop; ddptop.report(loss=1.0); sys.exit(5)"
     assert stub_torch.run("-c", script, DDPTOP_PROBE_SOCK=path) == (5, "", "")
 
 
-def test_a_full_queue_never_blocks(stub_torch: Rank) -> None:
+def test_a_full_queue_never_blocks(stub_torch):
     full = stub_torch.folder / "full.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(full))
@@ -307,7 +298,7 @@ def test_a_full_queue_never_blocks(stub_torch: Rank) -> None:
         assert stub_torch.run("-c", script, DDPTOP_PROBE_SOCK=str(full)) == (0, "", "")
 
 
-def test_at_most_four_datagrams_a_second(rank: Rank) -> None:
+def test_at_most_four_datagrams_a_second(rank):
     script = (
         "import time, ddptop\nend = time.monotonic() + 1.2\n"
         "step = 0\nwhile time.monotonic() < end:\n"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.probe_ranks import Rank, same_with_and_without
+from tests.support.probe_ranks import same_with_and_without
 
 from ddptop_runner.probe import evidence
 
@@ -43,15 +42,13 @@ sys.stderr.write("to stderr\\n")
         ("os.abort()", -6),
     ],
 )
-def test_output_and_status_are_the_same_with_the_probe(
-    stub_torch: Rank, end: str, status: int
-) -> None:
+def test_output_and_status_are_the_same_with_the_probe(stub_torch, end, status):
     script = stub_torch.write("unseen.py", UNSEEN + end)
     assert same_with_and_without(stub_torch, script)[0] == status
     assert stub_torch.receiver.messages, "the probe was not there at all"
 
 
-def test_the_probes_thread_is_not_there_while_the_process_forks(stub_torch: Rank) -> None:
+def test_the_probes_thread_is_not_there_while_the_process_forks(stub_torch):
     # Python 3.12 counts threads around a fork and warns of each that is not the forking one
     script = (
         "import os, sys, time, torch\n"
@@ -71,9 +68,7 @@ def test_the_probes_thread_is_not_there_while_the_process_forks(stub_torch: Rank
     assert stub_torch.run("-W", "error", "-c", script) == (0, "1" * 20, "")
 
 
-def test_the_probes_thread_takes_no_signals(
-    stub_torch: Rank, wait_until: Callable[..., object]
-) -> None:
+def test_the_probes_thread_takes_no_signals(stub_torch, wait_until):
     process = stub_torch.start("-c", "import torch; input()")
     wait_until(lambda: stub_torch.receiver.messages, what="a first datagram")
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
@@ -85,9 +80,7 @@ def test_the_probes_thread_takes_no_signals(
     process.communicate("\n")
 
 
-def test_a_signal_reaches_the_scripts_own_thread(
-    stub_torch: Rank, wait_until: Callable[..., object]
-) -> None:
+def test_a_signal_reaches_the_scripts_own_thread(stub_torch, wait_until):
     script = (
         "import signal, sys, torch\n"
         "def end(*_): signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.exit(3)\n"
@@ -111,9 +104,7 @@ def test_a_signal_reaches_the_scripts_own_thread(
 # --- stacks ----------------------------------------------------------------------------------
 
 
-def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(
-    stub_torch: Rank, wait_until: Callable[..., object]
-) -> None:
+def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(stub_torch, wait_until):
     script = "import torch\ndef wait_here(): print('here', flush=True); input()\nwait_here()"
     process = stub_torch.start("-c", script)
     assert process.stdout is not None and process.stdout.readline() == "here\n"
@@ -129,7 +120,7 @@ def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(
     assert process.returncode == 0
 
 
-def test_a_late_request_for_stacks_kills_no_rank_that_is_exiting(stub_torch: Rank) -> None:
+def test_a_late_request_for_stacks_kills_no_rank_that_is_exiting(stub_torch):
     number = evidence.stack_signal()
     script = (  # as its last act, the process raises the signal that its exit status names
         "import ctypes, sys, torch\nlibc = ctypes.CDLL(None)\n"
@@ -138,7 +129,7 @@ def test_a_late_request_for_stacks_kills_no_rank_that_is_exiting(stub_torch: Ran
     assert stub_torch.run("-c", script)[0] == number
 
 
-def test_a_crash_writes_its_stack_and_ends_as_it_would(stub_torch: Rank) -> None:
+def test_a_crash_writes_its_stack_and_ends_as_it_would(stub_torch):
     script = "import ctypes, torch\ndef crash(): ctypes.string_at(0)\ncrash()"
     assert stub_torch.run("-c", script) == (-signal.SIGSEGV, "", "")
     told = (stub_torch.folder / "stacks" / "attempt-2-rank-3.txt").read_text()

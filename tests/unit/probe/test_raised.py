@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from tests.support.probe_ranks import Rank
 
 from ddptop_runner.probe import ending
 
@@ -31,9 +30,7 @@ def outer():
         ("raise OSError('\\u4e2d' * 5000)", "OSError: " + "\u4e2d" * 191),
     ],
 )
-def test_unhandled_exception_is_reported_with_its_location(
-    stub_torch: Rank, text: str, says: str
-) -> None:
+def test_unhandled_exception_is_reported_with_its_location(stub_torch, text, says):
     head = RAISE.format(imports="subprocess", text=text)
     script = stub_torch.write("s.py", head + "class Own(Exception): pass\nouter()\n")
     process = stub_torch.start(script)
@@ -56,9 +53,7 @@ def test_unhandled_exception_is_reported_with_its_location(
         ("sys.last_value = _caught()[1]", 0),
     ],
 )
-def test_end_without_a_script_exception_reports_none(
-    stub_torch: Rank, text: str, status: int
-) -> None:
+def test_end_without_a_script_exception_reports_none(stub_torch, text, status):
     caught = (
         "def _caught():\n    try: 1 / 0\n    except ZeroDivisionError: return sys.exc_info()\n"
         "outer()\n"
@@ -70,9 +65,7 @@ def test_end_without_a_script_exception_reports_none(
     assert (process.returncode, last.raised, last.raised_at) == (status, None, None)
 
 
-def test_a_rank_that_fails_before_its_first_step_and_its_helper_that_fails(
-    stub_torch: Rank,
-) -> None:
+def test_a_rank_that_fails_before_its_first_step_and_its_helper_that_fails(stub_torch):
     script = "import subprocess, sys, torch; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     process = stub_torch.start("-c", script, "import torch; 1 / 0")
     process.communicate(timeout=600)
@@ -103,11 +96,11 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n  
         ("", ""),
     ],
 )
-def test_the_gist_of_a_message_is_in_its_first_and_last_line(message: str, gist: str) -> None:
+def test_the_gist_of_a_message_is_in_its_first_and_last_line(message, gist):
     assert ending.in_words(ValueError(message)) == "ValueError" + (gist and f": {gist}")
 
 
-def test_the_place_is_the_scripts_also_below_installed_packages() -> None:
+def test_the_place_is_the_scripts_also_below_installed_packages():
     try:
         subprocess.run([], check=True)
     except (IndexError, ValueError) as error:

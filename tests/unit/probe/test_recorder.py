@@ -38,7 +38,7 @@ def loss_of(record: Recorder) -> object:
     return record.latest_loss[0]
 
 
-def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last() -> None:
+def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last():
     record, optimizer = Recorder(), Optimizer()
     record.stepped(optimizer)  # as when states are broadcast before training
     assert record.progress is None
@@ -50,7 +50,7 @@ def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last() -> No
     assert (record.loss_sum, record.loss_n) == (4.5, 3)
 
 
-def test_one_optimizer_per_parameter_makes_one_iteration() -> None:
+def test_one_optimizer_per_parameter_makes_one_iteration():
     record, optimizers = Recorder(), [Optimizer() for _ in range(5)]
     for _ in range(3):
         train(record, optimizers[0], 2.0)
@@ -59,7 +59,7 @@ def test_one_optimizer_per_parameter_makes_one_iteration() -> None:
     assert record.steps == 3 and record.loss_n == 3
 
 
-def test_two_optimizers_are_told_apart_and_the_first_ones_loss_is_shown() -> None:
+def test_two_optimizers_are_told_apart_and_the_first_ones_loss_is_shown():
     record, critic, generator = Recorder(), Optimizer(), Optimizer()
     for _ in range(4):
         train(record, critic, 1.0, 3.0)
@@ -69,14 +69,14 @@ def test_two_optimizers_are_told_apart_and_the_first_ones_loss_is_shown() -> Non
 
 
 @pytest.mark.parametrize("order", ["ccccg", "gcccc", "cg", "cgg"])
-def test_the_iteration_follows_the_optimizer_that_steps_most(order: str) -> None:
+def test_the_iteration_follows_the_optimizer_that_steps_most(order):
     record, optimizers = Recorder(), {"c": Optimizer(), "g": Optimizer()}
     for name in order * 5:
         train(record, optimizers[name], 1.0)
     assert record.steps == 5 * max(order.count("c"), order.count("g"))
 
 
-def test_second_phase_with_another_optimizer_continues_counting() -> None:
+def test_second_phase_with_another_optimizer_continues_counting():
     record, first, second = Recorder(), Optimizer(), Optimizer()
     for _ in range(200):
         train(record, first, 1.0)
@@ -87,7 +87,7 @@ def test_second_phase_with_another_optimizer_continues_counting() -> None:
     assert record.loss_n >= 400 - LEADER_PATIENCE_STEPS - 1
 
 
-def test_an_optimizer_that_is_gone_gives_way_at_once() -> None:
+def test_an_optimizer_that_is_gone_gives_way_at_once():
     record, first = Recorder(), Optimizer()
     train(record, first, 1.0)
     del first
@@ -100,9 +100,7 @@ def test_an_optimizer_that_is_gone_gives_way_at_once() -> None:
     ("divisor", "loss", "kind"),
     [(None, 3.0, "mean"), (3, 9.0, "sum"), (2, 3.0, "mean"), (BY_FRAMEWORK, 9.0, "sum")],
 )
-def test_accumulated_losses_are_a_sum_where_they_were_divided_by_their_number(
-    divisor: int | None, loss: float, kind: str
-) -> None:
+def test_accumulated_losses_are_a_sum_where_they_were_divided_by_their_number(divisor, loss, kind):
     record, optimizer = Recorder(), Optimizer()
     for step in (1, 2):
         for number, part in enumerate((1.0, 2.0, 6.0)):
@@ -119,7 +117,7 @@ def test_accumulated_losses_are_a_sum_where_they_were_divided_by_their_number(
     assert record.latest_loss == (6.0, "ok", 4, "probe", 2, "mean")
 
 
-def test_optimizers_of_successive_phases_are_not_reported_separately() -> None:
+def test_optimizers_of_successive_phases_are_not_reported_separately():
     record = Recorder()
     for optimizer in [Optimizer() for _ in range(3)]:
         for _ in range(5):
@@ -128,9 +126,7 @@ def test_optimizers_of_successive_phases_are_not_reported_separately() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_optimizers_that_share_a_backward_pass_are_not_reported_separately(
-    order: tuple[int, ...],
-) -> None:
+def test_optimizers_that_share_a_backward_pass_are_not_reported_separately(order):
     record, optimizers = Recorder(), [Optimizer() for _ in range(3)]
     for step in range(4):
         record.passed(2.0)
@@ -141,13 +137,13 @@ def test_optimizers_that_share_a_backward_pass_are_not_reported_separately(
 
 
 @pytest.mark.parametrize("kind", [LBFGS, Custom])
-def test_lbfgs_shows_the_first_loss_of_a_step(kind: type) -> None:
+def test_lbfgs_shows_the_first_loss_of_a_step(kind):
     record = Recorder()
     train(record, kind(), 5.0, 4.0, 3.0)
     assert loss_of(record) == 5.0
 
 
-def test_unseen_steps_are_looked_for_after_the_usual_number_of_backward_passes() -> None:
+def test_unseen_steps_are_looked_for_after_the_usual_number_of_backward_passes():
     record, optimizer = Recorder(), Optimizer()
     for parts in (1, 4, 2):
         train(record, optimizer, *[1.0] * parts)
@@ -158,7 +154,7 @@ def test_unseen_steps_are_looked_for_after_the_usual_number_of_backward_passes()
     assert record.usual_backwards == 1
 
 
-def test_a_step_without_a_readable_loss_still_counts() -> None:
+def test_a_step_without_a_readable_loss_still_counts():
     record = Recorder()
     train(record, Optimizer(), None)
     assert record.steps == 1 and record.latest_loss is None
@@ -167,7 +163,7 @@ def test_a_step_without_a_readable_loss_still_counts() -> None:
 @pytest.mark.parametrize(
     ("value", "state"), [(float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "inf")]
 )
-def test_what_is_not_finite_is_a_state_and_no_number(value: float, state: str) -> None:
+def test_what_is_not_finite_is_a_state_and_no_number(value, state):
     record, optimizer = Recorder(), Optimizer()
     train(record, optimizer, 1.0)
     train(record, optimizer, value)
@@ -175,7 +171,7 @@ def test_what_is_not_finite_is_a_state_and_no_number(value: float, state: str) -
     assert (record.loss_sum, record.loss_n, record.loss_range) == (1.0, 1, (1.0, 1.0))
 
 
-def test_a_skipped_step_keeps_its_loss_from_the_next() -> None:
+def test_a_skipped_step_keeps_its_loss_from_the_next():
     record, optimizer = Recorder(), Optimizer()
     record.passed(float("inf"))
     record.step_skipped()
@@ -186,7 +182,7 @@ def test_a_skipped_step_keeps_its_loss_from_the_next() -> None:
     assert record.latest_loss == (2.0, "ok", 1, "probe", 1, None)
 
 
-def test_losses_on_a_device_are_offered_and_not_read() -> None:
+def test_losses_on_a_device_are_offered_and_not_read():
     record, optimizer, offered = Recorder(), Optimizer(), []
     record.offer_device_loss = lambda *what: offered.append(what)
     train(record, optimizer, "a tensor")
@@ -197,7 +193,7 @@ def test_losses_on_a_device_are_offered_and_not_read() -> None:
     assert what == [["generator's"], False, 2] and seen.name == "Custom 2" and not leads
 
 
-def test_the_range_is_taken_once_and_can_be_given_back() -> None:
+def test_the_range_is_taken_once_and_can_be_given_back():
     record, optimizer = Recorder(), Optimizer()
     for loss in (3.0, 1.0, 2.0):
         train(record, optimizer, loss)
@@ -208,7 +204,7 @@ def test_the_range_is_taken_once_and_can_be_given_back() -> None:
     assert record.take_loss_range() == (1.0, 3.0)
 
 
-def test_reports_count_as_progress_if_their_step_is_new() -> None:
+def test_reports_count_as_progress_if_their_step_is_new():
     record = Recorder()
     for step in (10, 10, 11, 12, 12):
         record.reported(step, 100, has_loss=True)
@@ -217,7 +213,7 @@ def test_reports_count_as_progress_if_their_step_is_new() -> None:
     assert record.steps == 3 and record.total_steps == 100
 
 
-def test_backward_passes_without_a_loss_do_not_crowd_out_the_losses_of_a_step() -> None:
+def test_backward_passes_without_a_loss_do_not_crowd_out_the_losses_of_a_step():
     record, optimizer, inner = Recorder(), Optimizer(), [None] * 32
     for step in (1, 2, 3):
         train(record, optimizer, *(part for loss in range(1, 41) for part in (float(loss), *inner)))
@@ -232,7 +228,7 @@ def test_backward_passes_without_a_loss_do_not_crowd_out_the_losses_of_a_step() 
     assert record.backwards == 3 * 40 * 33 + 4
 
 
-def test_reports_do_not_count_next_to_an_optimizer() -> None:
+def test_reports_do_not_count_next_to_an_optimizer():
     record, optimizer = Recorder(), Optimizer()
     record.reported(0, None, has_loss=False)
     for step in (1, 2, 3):
@@ -241,7 +237,7 @@ def test_reports_do_not_count_next_to_an_optimizer() -> None:
     assert record.steps == 3
 
 
-def test_the_scripts_own_loss_wins() -> None:
+def test_the_scripts_own_loss_wins():
     record, optimizer = Recorder(), Optimizer()
     train(record, optimizer, 1.0)
     record.reported(None, None, has_loss=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
-from tests.support.probe_ranks import Rank
 
 BARE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 
@@ -24,9 +22,7 @@ print(*map(int, said))
 
 @pytest.mark.parametrize("has_probe", [True, False], ids=["with probe", "without"])
 @pytest.mark.parametrize("python", [sys.executable, BARE_PYTHON], ids=["package", "stand-in"])
-def test_each_request_is_answered_once(
-    rank: Rank, python: str, has_probe: bool, tmp_path: Path
-) -> None:
+def test_each_request_is_answered_once(rank, python, has_probe, tmp_path):
     if python == BARE_PYTHON and not has_probe:
         pytest.skip("neither the package nor a probe: there is no ddptop to import")
     rank.env["DDPTOP_CHECKPOINT_FILE"] = str(tmp_path / "flag")
@@ -34,7 +30,7 @@ def test_each_request_is_answered_once(
     assert answer == (0, "0 1 0 0 0 1 0\n", "")
 
 
-def test_outside_a_job_nothing_is_asked_for(rank: Rank) -> None:
+def test_outside_a_job_nothing_is_asked_for(rank):
     assert rank.run("-c", ASK, has_probe=False) == (0, "0 0 0 0 0 0 0\n", "")
 
 
@@ -60,9 +56,7 @@ ddptop.report(loss=1.0, step=1)
     ],
 )
 @pytest.mark.parametrize("module", ["torch.distributed.elastic.multiprocessing.api", "submitit"])
-def test_handlers_known_to_end_the_process_are_not_reported(
-    rank: Rank, module: str, first: str, second: str, told: list[int]
-) -> None:
+def test_handlers_known_to_end_the_process_are_not_reported(rank, module, first, second, told):
     process = rank.start("-c", HANDLERS.format(module=module, first=first, second=second))
     _, err = process.communicate()
     assert (process.returncode, err) == (0, "")

@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 import types
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -47,9 +46,7 @@ def save(record: Recorder) -> Any:
     return wrapped
 
 
-def test_a_path_is_noted_when_the_call_has_returned(
-    record: Recorder, save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_is_noted_when_the_call_has_returned(record, save, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record.progress = (7, 1.0, None)
     record.dirty = False
@@ -63,9 +60,7 @@ def test_a_path_is_noted_when_the_call_has_returned(
     assert record.saved["n"] == 3
 
 
-def test_open_files_count_with_what_is_in_their_buffers(
-    record: Recorder, save: Any, tmp_path: Path
-) -> None:
+def test_open_files_count_with_what_is_in_their_buffers(record, save, tmp_path):
     with (tmp_path / "a").open("wb") as file:
         save({}, file)
     assert (record.saved["path"], record.saved["size_bytes"]) == (str(tmp_path / "a"), 10)
@@ -81,7 +76,7 @@ class OddFile(io.BytesIO):
         raise RuntimeError("asked")
 
 
-def test_what_is_no_file_is_no_checkpoint(record: Recorder, save: Any, tmp_path: Path) -> None:
+def test_what_is_no_file_is_no_checkpoint(record, save, tmp_path):
     assert save({}, io.BytesIO()) == save({}, OddFile()) == save({}, "/dev/null") == "returned"
     with (tmp_path / "pipe").open("wb") as file:
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
@@ -97,9 +92,7 @@ def test_what_is_no_file_is_no_checkpoint(record: Recorder, save: Any, tmp_path:
     assert record.saved is None and record.saving == {}
 
 
-def test_a_save_that_fails_is_none_and_its_traceback_is_the_scripts(
-    record: Recorder, save: Any, tmp_path: Path
-) -> None:
+def test_a_save_that_fails_is_none_and_its_traceback_is_the_scripts(record, save, tmp_path):
     with pytest.raises(KeyError, match="mine") as caught:
         save({}, tmp_path / "a", fails=True)
     assert record.saved is None and record.saving == {}
@@ -109,7 +102,7 @@ def test_a_save_that_fails_is_none_and_its_traceback_is_the_scripts(
         save({})
 
 
-def test_nested_saves_count_once(record: Recorder, tmp_path: Path) -> None:
+def test_nested_saves_count_once(record, tmp_path):
     wrap = Saves(record, is_own, lambda: False).wrap
     inner = wrap(original, saves.torch_target)
     seen: list[int] = []
@@ -124,7 +117,7 @@ def test_nested_saves_count_once(record: Recorder, tmp_path: Path) -> None:
     assert record.saved["size_bytes"] == 10 and seen == [1, 1]
 
 
-def test_files_saved_together_are_one_checkpoint(record: Recorder) -> None:
+def test_files_saved_together_are_one_checkpoint(record):
     def saved(path: str, began_t: float, size: int, steps: int | None = 5) -> tuple[Any, ...]:
         record.has_saved(path, began_t, began_t + 1, steps, size, 100 + size, 200 + size)
         names = ("path", "n", "began_t", "ended_t", "size_bytes", "inode")
@@ -138,16 +131,14 @@ def test_files_saved_together_are_one_checkpoint(record: Recorder) -> None:
     assert saved("/r/2/next", 21.0, 1, steps=6)[0] == "/r/2/next"
 
 
-def test_distributed_checkpoints_name_their_folder(tmp_path: Path) -> None:
+def test_distributed_checkpoints_name_their_folder(tmp_path):
     writer = types.SimpleNamespace(path=tmp_path)
     assert saves.distributed_target({}, checkpoint_id="d", storage_writer=writer) == "d"
     assert saves.distributed_target({}, storage_writer=writer) == tmp_path
     assert saves.path_of("s3://bucket/run/1") == "s3://bucket/run/1"
 
 
-def test_the_largest_files_loaded_before_the_first_step_are_reported(
-    record: Recorder, tmp_path: Path
-) -> None:
+def test_the_largest_files_loaded_before_the_first_step_are_reported(record, tmp_path):
     def load(f: Any) -> bytes:
         return Path(f).read_bytes()
 
@@ -167,7 +158,7 @@ def test_the_largest_files_loaded_before_the_first_step_are_reported(
     assert len(record.loaded) == 6 and record.loaded[0][0] == 9
 
 
-def test_all_modules_that_save_are_awaited() -> None:
+def test_all_modules_that_save_are_awaited():
     assert set(probe.SAVERS) == {*saves.SAVERS, *saves.LOADERS}
 
 
@@ -176,7 +167,7 @@ def test_all_modules_that_save_are_awaited() -> None:
 
 @pytest.mark.torch
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a wrapper stays in tracebacks")
-def test_a_script_that_saves_notices_nothing(rank: Rank) -> None:
+def test_a_script_that_saves_notices_nothing(rank):
     status, out, err = same_with_and_without(rank, str(SCRIPTS / "saving.py"))
     assert status == 1 and "Parent directory" in err and "mine: patched" in out
     said = [message.saved for message in rank.receiver.messages if message.saved is not None]
@@ -187,9 +178,7 @@ def test_a_script_that_saves_notices_nothing(rank: Rank) -> None:
 
 
 @pytest.mark.torch
-def test_folders_of_distributed_checkpoints_and_later_modules_are_seen(
-    rank: Rank, wait_until: Callable[..., object]
-) -> None:
+def test_folders_of_distributed_checkpoints_and_later_modules_are_seen(rank, wait_until):
     rank.write("stub/safetensors/__init__.py", "")
     rank.write(
         "stub/safetensors/torch.py",
@@ -234,6 +223,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.torch
-def test_saves_right_before_a_kill_are_known(rank: Rank) -> None:
+def test_saves_right_before_a_kill_are_known(rank):
     rank.run("-c", OFTEN)
     assert list(dict.fromkeys(saved_names(rank))) == list("abcde")

@@ -37,7 +37,7 @@ class Logger:
 
     def _get_ddp_logging_data(self) -> SimpleNamespace:
         self.reads += 1
-        return SimpleNamespace(ints_map=dict(self.figures), strs_map={})
+        return SimpleNamespace(ints_map=dict(self.figures))
 
 
 class Work:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def last_of(cases: Any, name: str) -> tuple[dict[str, Any], ProbeMessage]:
         "apex",
     ],
 )
-def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None:
+def test_steps_and_losses_are_those_of_the_script(cases, name):
     said, last = last_of(cases, name)
     losses = said["losses"]
     assert last.steps == said["steps"]
@@ -74,14 +73,12 @@ def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None
         ("deepspeed_fp16", 2, "sum"),
     ],
 )
-def test_what_a_loss_is_made_of_is_told(
-    cases: Any, name: str, parts: int, kind: str | None
-) -> None:
+def test_what_a_loss_is_made_of_is_told(cases, name, parts, kind):
     last = last_of(cases, name)[1]
     assert (last.loss_parts, last.loss_is) == (parts, kind)
 
 
-def test_optimizers_with_their_own_losses_are_reported_separately(cases: Any) -> None:
+def test_optimizers_with_their_own_losses_are_reported_separately(cases):
     said, last = last_of(cases, "gan")
     assert last.optimizers["SGD 1"] == [5, pytest.approx(said["losses"][-1], rel=1e-6)]
     assert last.optimizers["SGD 2"] == [5, pytest.approx(said["others"], rel=1e-6)]
@@ -99,7 +96,7 @@ def test_optimizers_with_their_own_losses_are_reported_separately(cases: Any) ->
         ("lightning", (6, 16, "trainer", 2.0, 4)),
     ],
 )
-def test_trainers_tell_their_progress(cases: Any, name: str, tells: tuple[Any, ...]) -> None:
+def test_trainers_tell_their_progress(cases, name, tells):
     last = last_of(cases, name)[1]
     told = (last.global_step, last.total_steps, last.total_source, last.epoch, last.epochs)
     assert told == tells
@@ -115,11 +112,11 @@ def test_trainers_tell_their_progress(cases: Any, name: str, tells: tuple[Any, .
         ("lightning", ["lightning"]),
     ],
 )
-def test_imported_frameworks_are_named(cases: Any, name: str, imported: list[str]) -> None:
+def test_imported_frameworks_are_named(cases, name, imported):
     assert last_of(cases, name)[1].frameworks == imported
 
 
-def test_lowest_and_highest_loss_are_those_of_all_messages(cases: Any) -> None:
+def test_lowest_and_highest_loss_are_those_of_all_messages(cases):
     said, messages = cases["plain"]
     lows = [message.loss_min for message in messages if message.loss_min is not None]
     highs = [message.loss_max for message in messages if message.loss_max is not None]
@@ -130,20 +127,20 @@ def test_lowest_and_highest_loss_are_those_of_all_messages(cases: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["non_scalar", "arithmetic_after_scaling", "dispatch_mode", "own_dispatch"]
 )
-def test_a_loss_that_cannot_be_read_is_unknown(cases: Any, name: str) -> None:
+def test_a_loss_that_cannot_be_read_is_unknown(cases, name):
     said, last = last_of(cases, name)
     assert last.steps == said["steps"]
     assert (last.loss, last.loss_state, last.loss_step, last.loss_n) == (None, None, None, 0)
 
 
 @pytest.mark.parametrize("state", ["nan", "inf"])
-def test_a_loss_that_is_no_number_is_a_state(cases: Any, state: str) -> None:
+def test_a_loss_that_is_no_number_is_a_state(cases, state):
     said, last = last_of(cases, state)
     assert (last.loss, last.loss_state, last.loss_step) == (None, state, said["steps"])
     assert last.loss_n == said["steps"] - 1 and math.isfinite(last.loss_sum or 0.0)
 
 
-def test_the_scripts_own_report_wins(cases: Any) -> None:
+def test_the_scripts_own_report_wins(cases):
     said, last = last_of(cases, "report")
     assert last.loss == pytest.approx(said["losses"][-1], rel=1e-6)
     assert (last.loss_source, last.steps, last.global_step) == ("api", said["steps"], 104)
@@ -151,7 +148,7 @@ def test_the_scripts_own_report_wins(cases: Any) -> None:
     assert last.metrics == {"accuracy": 0.5, "lr": pytest.approx(0.01), "norm": None}
 
 
-def test_waiting_for_data_is_measured_without_evaluation(cases: Any) -> None:
+def test_waiting_for_data_is_measured_without_evaluation(cases):
     said, last = last_of(cases, "data_loader")
     assert last.data_wait_s is not None and last.step_time_s is not None
     # a batch of two items, each of which takes `wait_s` to load; evaluation's take five times that
@@ -162,14 +159,14 @@ def test_waiting_for_data_is_measured_without_evaluation(cases: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["plain", "accumulate_mean", "scaler", "gan", "lbfgs", "checkpointing", "data_loader"]
 )
-def test_passes_and_optimizers_are_parts_of_the_step(cases: Any, name: str) -> None:
+def test_passes_and_optimizers_are_parts_of_the_step(cases, name):
     last = last_of(cases, name)[1]
     parts = (last.forward_s, last.backward_s, last.optimizer_s)
     assert all(part is not None and part > 0 for part in parts), parts
     assert sum(part or 0 for part in parts) <= (last.step_time_s or 0) * 1.001
 
 
-def test_group_member_reports_before_its_first_step(cases: Any) -> None:
+def test_group_member_reports_before_its_first_step(cases):
     assert last_of(cases, "joined")[1].steps is None
 
 
@@ -177,7 +174,7 @@ def test_group_member_reports_before_its_first_step(cases: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ["raise", "exit"])
-def test_a_training_prints_draws_and_ends_as_without_the_probe(rank: Rank, end: str) -> None:
+def test_a_training_prints_draws_and_ends_as_without_the_probe(rank, end):
     script = str(SCRIPTS / "unseen.py")
     processes = [rank.start(script, end, has_probe=has) for has in (True, False)]
     (out, err), (plain_out, plain_err) = (p.communicate(timeout=600) for p in processes)
@@ -190,7 +187,7 @@ def test_a_training_prints_draws_and_ends_as_without_the_probe(rank: Rank, end: 
 # --- several processes -----------------------------------------------------------------------
 
 
-def test_ranks_of_torchrun_each_say_their_own_loss(rank: Rank) -> None:
+def test_ranks_of_torchrun_each_say_their_own_loss(rank):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del rank.env[name]
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -199,7 +196,7 @@ def test_ranks_of_torchrun_each_say_their_own_loss(rank: Rank) -> None:
     check_ranks(rank, out)
 
 
-def test_ranks_of_mp_spawn_know_their_rank_from_inside(rank: Rank) -> None:
+def test_ranks_of_mp_spawn_know_their_rank_from_inside(rank):
     # as in a job of one process: the parent is rank 0, its children have only inherited that
     rank.env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     status, out, err = rank.run(str(SCRIPTS / "ddp.py"), "spawn", "raise")
@@ -222,9 +219,7 @@ def check_ranks(rank: Rank, out: str) -> None:
         assert last.loss == pytest.approx(line["losses"][-1], rel=1e-6)
 
 
-def test_news_come_while_the_next_step_is_slow(
-    rank: Rank, wait_until: Callable[..., object]
-) -> None:
+def test_news_come_while_the_next_step_is_slow(rank, wait_until):
     process = rank.start(str(SCRIPTS / "slow_step.py"))
     assert process.stdout is not None
     loss = float(process.stdout.readline())
@@ -234,7 +229,7 @@ def test_news_come_while_the_next_step_is_slow(
     process.communicate("\n")
 
 
-def test_a_backward_pass_of_another_torch_is_seen_as_well() -> None:
+def test_a_backward_pass_of_another_torch_is_seen_as_well():
     torch = pytest.importorskip("torch")
     assert tuple(inspect.signature(torch.autograd.backward).parameters) == ARGUMENTS
     record, given = Recorder(), []

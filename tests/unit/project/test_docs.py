@@ -16,7 +16,13 @@ from tests.support.programs import captured
 from tools import strings
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+CHINESE = ROOT / "README.zh-CN.md"
+PAGES = [
+    ROOT / "README.md",
+    CHINESE,
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]+)?\)")
 
 
@@ -44,6 +50,24 @@ def test_the_readme_is_short() -> None:
     assert len(text.split()) <= 700
     assert "make demo" in text
     assert "make test" in text
+
+
+def test_the_chinese_readme_has_the_same_sections_commands_and_links() -> None:
+    english, chinese = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", CHINESE.name)
+    )
+
+    def outline(text: str) -> list[object]:
+        blocks = "".join(re.findall(r"^```$(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+        commands = [line.partition("  #")[0].rstrip() for line in blocks.splitlines()]
+        code = sorted(set(re.findall(r"`([^`\n]+)`", text)))
+        targets = sorted({one for one, _ in LINK.findall(text)} - {"README.md", CHINESE.name})
+        ticks = [row.count("✓") for row in re.findall(r"^\|.*\|$", text, re.MULTILINE)]
+        headings = [one.count("#") for one in re.findall(r"^#+(?= )", text, re.MULTILINE)]
+        return [headings, commands, code, targets, ticks]
+
+    for ours, theirs in zip(outline(english), outline(chinese), strict=True):
+        assert ours == theirs
 
 
 def test_help_lists_every_command_once() -> None:

@@ -13,7 +13,7 @@ from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.training import findings as training
 from ddptop_runner.judge.training import workers
 from ddptop_runner.judge.training.window import Window
-from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample, Resume
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""
@@ -28,6 +28,8 @@ class JobWatch:
 
     def __init__(self, available_bytes: Callable[[], int | None] = lambda: None) -> None:
         self._window = Window(available_bytes)
+        self.resume: Resume | None = None
+        """What came back when the attempt resumed; None if unknown."""
         self._book = alerts.AlertBook()
 
     def recall(self, shown: Sequence[Alert]) -> None:
@@ -56,6 +58,7 @@ class JobWatch:
             extra: findings from elsewhere.
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
+        self.resume = snapshot.resume
         several = len({rank.host for rank in ranks}) > 1
         found = [*alerts.find(ranks, () if several else gpus), *extra]
         found += alerts.of_nodes(snapshot.nodes)
@@ -63,7 +66,8 @@ class JobWatch:
             if not several:
                 found += findings.find(ranks, gpus, job, given=given)
             self._window.update(snapshot, now_s)
-            found += training.find(self._window, snapshot.checkpoint)
+            self.resume = self.resume or training.resumed(self._window, snapshot.checkpoint)
+            found += training.find(self._window, snapshot.checkpoint, self.resume)
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)

@@ -20,7 +20,7 @@ from ddptop_runner.judge.causes.error_text import (
     last_words,
     signal_in_words,
 )
-from ddptop_runner.judge.hangs.verdict import short_place
+from ddptop_runner.judge.hangs.verdict import parted, short_place
 from ddptop_runner.model.diagnose import PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
 
@@ -91,7 +91,7 @@ def cause_of(
         rank=None if end.rank == LAUNCHER else end.rank,
         signal=None if left else status.signal,
         exit_code=0 if left else status.exit_code,
-        headline=_headline(culprit, exception, text.kind),
+        headline=_headline(culprit, exception, text.kind, ends),
         summary=clipped(" ".join([text.opening, *text.sentences]), LONGEST),
         evidence=evidence,
         exception=None if exception is None else exception.short_type,
@@ -103,8 +103,14 @@ FIRST = ", the first to fail"
 _ALSO = {"host_oom": "; out of host memory", "gpu": "; its GPU failed"}
 
 
-def _headline(culprit: Culprit, exception: PythonException | None, kind: str) -> str:
+def _headline(
+    culprit: Culprit, exception: PythonException | None, kind: str, ends: Sequence[RankEnd]
+) -> str:
     end, at = culprit.end, _at_step(culprit.end)
+    if is_mismatch(end):
+        places = {rank: place and short_place(place) for rank, place in _places(ends).items()}
+        if where := parted(places, " at "):
+            return f"the ranks entered different collectives: {where}"
     who = "the command" if end.rank == LAUNCHER else f"rank {end.rank}"
     if culprit.how == "left":
         return f"{who} exited with status 0{at} while the others continued"
@@ -132,11 +138,31 @@ def _paragraph(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings) 
     else:
         text = _ended(culprit, around, alone=alone)
     if is_mismatch(end):
-        text.add("It is unknown which rank is at fault; the evidence has their flight records.")
+        text.add(_disagreement(ends))
     _add_devices(text, end, around)
     if around.sees_all_ranks:
         text.add(others(culprit, ends))
     return text
+
+
+def _disagreement(ends: Sequence[RankEnd]) -> str:
+    """Where the ranks were when one of them received what it did not expect."""
+    places = _places(ends)
+    if (where := parted(places, " at ")) is not None:
+        return f"It happened with {where}: all ranks must enter the same collectives in turn."
+    place = places.popitem()[1] if len(places) > 1 and len(set(places.values())) == 1 else None
+    if place is not None:
+        return f"All ranks were at {place}, so the sizes of their tensors differ."
+    return "It is unknown which rank is at fault."
+
+
+def _places(ends: Sequence[RankEnd]) -> dict[int, str | None]:
+    """Where the ranks were as they ended."""
+    return {
+        end.rank: (end.raised and end.raised.place) or end.crashed_at or end.stands_at
+        for end in ends
+        if end.rank >= 0
+    }
 
 
 def others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
@@ -279,7 +305,8 @@ def _left(culprit: Culprit) -> _Paragraph:
     if victim is not None:
         text.add(_lost_it(victim))
     text.add(
-        "All ranks must take the same number of steps: check for an early exit or uneven data."
+        "All ranks must take the same number of steps: check for an early exit, or for uneven data "
+        "(drop_last, or DistributedDataParallel's join())."
     )
     return text
 

@@ -58,6 +58,10 @@ class RankProgress:
     exited_with: int | None = None
     """Return code, if it has ended."""
     stands_at: str | None = None
+    data_position: Sequence[int] | None = None
+    """Pass over the training data, and the batches taken in it."""
+    is_blocked: bool = False
+    """In uninterruptible sleep (D)."""
 
     @property
     def known(self) -> bool:
@@ -247,7 +251,11 @@ def _by_collective(alive: Sequence[RankProgress], ended: Sequence[RankProgress])
         )
         numbers = tuple(rank.rank for rank in those)
         waits = f"{_are(waiting)} waiting in collective {latest}{where}"
-        because = f"{waits}; {name_ranks(numbers)} {missing}"
+        if uneven := _uneven(those, [rank for rank in alive if rank not in behind]):
+            missing = f"{uneven} and {missing}"
+        because = "; ".join(
+            filter(None, (waits, _blocked(those), f"{name_ranks(numbers)} {missing}"))
+        )
         if gone := _ended_in_words(those):
             because += f" ({gone})"
         is_shared = not group.startswith("#") and group != "other"  # the same group on all ranks
@@ -256,6 +264,29 @@ def _by_collective(alive: Sequence[RankProgress], ended: Sequence[RankProgress])
             return found
         unsure = unsure or found
     return unsure
+
+
+def _uneven(behind: Sequence[RankProgress], ahead: Sequence[RankProgress]) -> str | None:
+    """That ranks have come to the end of their data, while others have more of the same pass."""
+    ended = {tuple(rank.data_position or ()) for rank in behind}
+    going_on = {tuple(rank.data_position or ()) for rank in ahead}
+    if len(ended) > 1 or not going_on:
+        return None
+    number, *taken = ended.pop() or (0,)
+    if taken != [0] or any(one[:1] != (number - 1,) or one[1] == 0 for one in going_on):
+        return None
+    return (
+        f"{has_or_have(behind)} no data left in this epoch, unlike the others (use drop_last, or "
+        "DistributedDataParallel's join())"
+    )
+
+
+def _blocked(ranks: Sequence[RankProgress]) -> str | None:
+    """`rank 1 is in uninterruptible sleep (D), ...`, for those that are."""
+    numbers = [rank.rank for rank in ranks if rank.is_blocked]
+    if not numbers:
+        return None
+    return f"{_are(numbers)} in uninterruptible sleep (D), as for a disk, a mount, or a driver"
 
 
 def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
@@ -314,13 +345,34 @@ def _together(standings: Sequence[Standing]) -> str:
     steps = {standing.rank.steps for standing in standings} - {None}
     step = steps.pop() if len(steps) == 1 else None
     at = f" at step {step}" if step else ""
+    blocked = _blocked([standing.rank for standing in standings])
     if len(standings) == 1:
-        return f"rank {standings[0].rank.rank} is stuck{at}"
+        return blocked or f"rank {standings[0].rank.rank} is stuck{at}"
+    where = parted({one.rank.rank: _place([one.rank]) for one in standings}, " at ")
+    places = "" if where is None else f": {where}"
     if (entered := _in_same_collective(standings)) is not None:
-        return f"all ranks are waiting in collective {entered}, which has not completed"
+        return f"all ranks are waiting in collective {entered}, which has not completed{places}"
     if all(standing.doing == "collective" for standing in standings):
-        return f"all ranks are waiting in a collective{at}"
-    return f"all ranks are stuck{at}"
+        return f"all ranks are waiting in a collective{at}{places}"
+    return f"all ranks are stuck{at}" + ("" if blocked is None else f"; {blocked}")
+
+
+MOST_PARTS = 3
+
+
+def parted(values: Mapping[int, str | None], joint: str) -> str | None:
+    """`rank 0 at train.py:9 in a, ranks 1, 2 at train.py:5 in b`; None if unknown or the same.
+
+    Args:
+        values: by rank.
+        joint: between ranks and value, such as " at ".
+    """
+    ranks: dict[str | None, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        ranks.setdefault(value, []).append(rank)
+    if None in ranks or not 1 < len(ranks) <= MOST_PARTS:
+        return None
+    return ", ".join(f"{name_ranks(those)}{joint}{value}" for value, those in ranks.items())
 
 
 def _are(ranks: Sequence[int]) -> str:
@@ -545,6 +597,8 @@ def awaited(judgment: Judgment, standings: Sequence[Standing]) -> tuple[int, ...
     """Ranks that the others wait for, if any."""
     if judgment.culprits.named:
         return judgment.culprits.ranks
+    if _in_same_collective(standings) is not None:
+        return ()
     return _numbers(judgment.deciding) if len(judgment.deciding) < len(standings) else ()
 
 
@@ -558,6 +612,8 @@ def reason(judgment: Judgment, standings: Sequence[Standing]) -> str | None:
         ranks = _numbers(judgment.deciding)
         everyone = len(ranks) == len(standings) > 1
         return f"all ranks are {what}" if everyone else f"{_are(ranks)} {what}"
+    if not judgment.culprits.named and _in_same_collective(standings) is not None:
+        return _together(standings)
     those = awaited(judgment, standings)
     waiting = [one.rank.rank for one in standings if one.rank.rank not in those]
     place = _place([one.rank for one in standings if not those or one.rank.rank in those])

@@ -6,18 +6,19 @@ condition does.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 
-from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training import slow
 from ddptop_runner.judge.training.ddp import ddp_advice
 from ddptop_runner.judge.training.learning import not_learning, overfitting
+from ddptop_runner.judge.training.memory import memory_growth
+from ddptop_runner.judge.training.replicas import diverged
+from ddptop_runner.judge.training.resume import lost_state, resume_of
 from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, typical
-from ddptop_runner.model.snapshot import Checkpoint
+from ddptop_runner.model.snapshot import Checkpoint, Resume
 from ddptop_runner.model.words import Severity
 
 SAME_BATCHES, DISTINCT = 6, 4
@@ -91,6 +92,17 @@ def replayed(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
     return []
 
 
+def resumed(window: Window, checkpoint: Checkpoint | None) -> Resume | None:
+    """What came back when the attempt resumed; None for the first one, and if unknown."""
+    if not window.ranks:
+        return None
+    if checkpoint is not None and checkpoint.attempt == window.attempt:
+        checkpoint = None  # not the one from which it resumed
+    replays = bool(replayed(window, checkpoint))
+    earlier, now = window.earlier_course, window.course
+    return resume_of(earlier, now, window.ranks[0], checkpoint, replays)
+
+
 STARVED_SHARE, STARVED_LEAST_S = 1 / 3, 0.005
 """Part of each step that all ranks wait for data, and at least in seconds."""
 STARVED_STRETCHES = 14
@@ -112,8 +124,9 @@ def starved(window: Window) -> list[Finding]:
         known = [one for one in parts if one.step_time_s and one.data_wait_s is not None]
         if len(known) < STARVED_STRETCHES:
             return []
-        step_s = _mean(one.step_time_s or 0.0 for one in known)
-        wait_s = _mean(one.data_wait_s or 0.0 for one in known)
+        steps = sum(one.steps for one in known)  # a stretch of one slow step counts as one
+        step_s = sum(one.steps * (one.step_time_s or 0.0) for one in known) / steps
+        wait_s = sum(one.steps * (one.data_wait_s or 0.0) for one in known) / steps
         if wait_s < max(STARVED_LEAST_S, STARVED_SHARE * step_s):
             return []
         shares.append(wait_s / step_s)
@@ -138,47 +151,6 @@ def starved(window: Window) -> list[Finding]:
         "loader_workers": next(iter(workers)) if len(workers) == 1 else None,
     }
     return [_finding("starved", message, window, evidence, hold_s=5.0)]
-
-
-GROWTH_PARTS = 6
-"""Memory must grow in each of so many parts of the time, by at least half of the usual."""
-GROWTH_LEAST = 0.1
-"""And by this part of what the ranks hold, in all."""
-SOON_S, LATER_S = 180.0, 86400.0
-"""Memory that is full so soon is named after 40 s; later, after LATEST_S."""
-LATEST_S = 600.0
-
-
-def memory_growth(window: Window) -> list[Finding]:
-    """The ranks' memory grows steadily, and will be full.
-
-    It counts only as far as the machine has less left: mapped files are no growth.
-    """
-    points = list(window.memory)
-    if len(points) < 9:
-        return []
-    first, last = points[0], points[-1]
-    edges = [points[round(i * (len(points) - 1) / GROWTH_PARTS)] for i in range(GROWTH_PARTS + 1)]
-    growth = [
-        (after.used_bytes - before.used_bytes) / (after.now_s - before.now_s)
-        for before, after in itertools.pairwise(edges)
-    ]
-    rate, total = median(growth), last.used_bytes - first.used_bytes
-    if rate <= 0 or min(growth) < rate / 2 or total < GROWTH_LEAST * first.used_bytes:
-        return []
-    full_in_s = last.available_bytes / rate
-    is_soon = full_in_s <= SOON_S or last.now_s - first.now_s >= LATEST_S
-    is_taken = first.available_bytes - last.available_bytes >= total / 2
-    if full_in_s > LATER_S or not is_soon or not is_taken:
-        return []
-    who = "the ranks'" if len(window.ranks) > 1 else "its"
-    message = (
-        f"{who} memory grows by {units.size(rate * 60)} per minute; at this rate the machine's "
-        f"memory is full in {units.duration_in_words(full_in_s)}: does something keep tensors, "
-        "such as losses that were not detached?"
-    )
-    evidence = {"bytes_per_s": round(rate), "full_in_s": round(full_in_s)}
-    return [_finding("memory-growth", message, window, evidence, hold_s=5.0)]
 
 
 CONSTANT_SAMPLES, CONSTANT_STEPS = 20, 100
@@ -240,20 +212,25 @@ def exploding_loss(window: Window) -> list[Finding]:
     return [Finding("exploding-loss", "warning", message, numbers, hold_s=10.0, evidence=evidence)]
 
 
-def find(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
+def find(
+    window: Window, checkpoint: Checkpoint | None, resume: Resume | None = None
+) -> list[Finding]:
     """All findings on the training, worst first.
 
     Args:
         window: the job's ranks.
         checkpoint: the last one, from which an attempt resumes.
+        resume: what came back when it did.
     """
     uneven, starving = slow.straggler(window) or slow.stalls(window), starved(window)
     if starving:  # one of them waits longest, which is no other mistake
         uneven = [one for one in uneven if "data_wait_s" not in one.evidence]
     return [
+        *diverged(window.replicas, window.ranks),
         *exploding_loss(window),
         *(constant_loss(window) or not_learning(window)),
-        *memory_growth(window),
+        *memory_growth(window.memory, window.ranks),
+        *lost_state(resume, window.ranks),
         *same_batches(window),
         *same_order(window),
         *uneven,

@@ -18,10 +18,6 @@ _IDLE: dict[NotLearning, tuple[Severity, str]] = {
         "no parameter of the optimizer has had a gradient in {} steps, so nothing is learned: was "
         "the optimizer given the parameters of the model that is trained?",
     ),
-    "zero_rate": (
-        "warning",
-        "the learning rate has been 0 for {} steps, so nothing is learned: check its schedule",
-    ),
     "zero_gradients": (
         "info",
         "all gradients have been exactly 0 in {} steps, so nothing is learned: does the loss "
@@ -45,39 +41,40 @@ def not_learning(window: Window) -> list[Finding]:
     ]
 
 
-RISES = 4
-"""So many evaluations in a row must be worse than the one before, since the best one."""
-ABOVE_BEST = 1.05
-ABOVE_NOISE = 2.5
-"""And the rise must be so many times the usual deviation from a smooth curve."""
+RISES = 5
+"""So many evaluations in a row must be worse than the one before."""
+ABOVE_BEST = 1.1
+ABOVE_RECOVERED = 2.0
+"""And the rise must be so many times any earlier one."""
 
 
 def overfitting(window: Window) -> list[Finding]:
     """The validation loss rises, while the training loss falls."""
     for name, evaluations in window.evaluations.items():
         losses = [one.loss for one in evaluations]
-        if len(losses) < RISES + 2:
+        # the medians of three, so that no single good or bad one decides
+        smooth = [median(losses[i : i + 3]) for i in range(len(losses) - 2)]
+        if len(smooth) <= RISES:
             continue
-        best = min(range(len(losses)), key=losses.__getitem__)
-        since = losses[best:]
-        if best == 0 or len(since) <= RISES or since[0] <= 0:
+        best = min(range(len(smooth)), key=smooth.__getitem__)
+        before, now = evaluations[best + 1], evaluations[-1]
+        is_rising = all(one < after for one, after in itertools.pairwise(smooth[-RISES - 1 :]))
+        rise = smooth[-1] - smooth[best]
+        # how far it had risen before and come down again
+        lows = itertools.accumulate(smooth[: best + 1], min)
+        recovered = max(one - low for one, low in zip(smooth, lows, strict=False))
+        if not is_rising or rise < ABOVE_RECOVERED * recovered:
             continue
-        noise = median(
-            abs(before - 2 * loss + after)
-            for before, loss, after in zip(losses, losses[1:], losses[2:], strict=False)
-        )
-        rise = since[-1] - since[0]
-        is_rising = all(before < after for before, after in itertools.pairwise(since))
-        if not is_rising or since[-1] < ABOVE_BEST * since[0] or rise < ABOVE_NOISE * noise:
+        if smooth[best] <= 0 or smooth[-1] < ABOVE_BEST * smooth[best]:
             continue
-        training, training_then = evaluations[-1].training_loss, evaluations[best].training_loss
-        if training is None or training_then is None or training >= training_then:
+        if None in (before.training_loss, now.training_loss):
+            continue
+        if (now.training_loss or 0.0) >= (before.training_loss or 0.0):
             continue
         message = (
-            f"{name} has risen in {len(since) - 1} evaluations, from {since[0]:.4g} to "
-            f"{since[-1]:.4g}, while the training loss fell: the model overfits; the best was at "
-            f"step {evaluations[best].step}"
+            f"the {name} has risen from {smooth[best]:.4g} to {smooth[-1]:.4g} since step "
+            f"{before.step}, while the training loss fell: the model overfits"
         )
-        evidence = {"best": since[0], "now": since[-1], "best_step": evaluations[best].step}
-        return [Finding("overfitting", "info", message, (), hold_s=0.0, evidence=evidence)]
+        evidence = {"best": smooth[best], "now": smooth[-1], "best_step": before.step}
+        return [Finding("overfitting", "info", message, evidence=evidence)]
     return []

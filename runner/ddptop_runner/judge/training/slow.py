@@ -65,8 +65,15 @@ def straggler(window: Window) -> list[Finding]:
         if figure == "busy_s" and not window.gpus:
             apart = _confirmed(parts, apart)
         if apart:
-            return [_finding(window, parts, apart, figure)]
+            found = _finding(window, parts, apart, figure)
+            step_s = typical(parts[found.ranks[0]], "step_time_s") or 0.0
+            also_s = found.evidence.get("data_wait_s_of_others") or 0.0
+            return [found] if also_s < ALSO_WAITS * step_s else []
     return []
+
+
+ALSO_WAITS = 0.125
+"""If the others wait for data this part of a step, too, one waits longest by chance."""
 
 
 CONFIRMED = 0.25
@@ -211,10 +218,7 @@ class Slowest:
             reasons = ", ".join(self._gpu.throttle_reasons or ())
             why = f" ({reasons})" if reasons else ""
             return f"; GPU {self._gpu.index} runs at {mhz:.0f} MHz, the others at {usual:.0f}{why}"
-        names = {gpu.name for rank, gpu in self._gpus.items() if rank in self._others}
-        if len(names) != 1 or None in names or self._gpu.name in (None, *names):
-            return ""
-        return f"; GPU {self._gpu.index} is a {self._gpu.name}, the others are {names.pop()}"
+        return ""
 
     def _batches(self) -> str:
         """Longer batches."""
@@ -356,21 +360,19 @@ def slower_than_before(window: Window) -> list[Finding]:
 
     Without a cause, the script itself may do more by now, such as training more layers.
     """
-    steps_s = [
-        [one.step_time_s or 0.0 for one in part] for part in (window.first_minutes, window.minutes)
-    ]
-    if len(steps_s[0]) < FIRST_MINUTES or len(steps_s[1]) < LATEST_MINUTES:
-        return []
-    if not min(steps_s[0]) or min(steps_s[1]) < SLOWER * max(steps_s[0]):
+    first, latest = window.minutes[1:FIRST_MINUTES], window.minutes[FIRST_MINUTES:]
+    first_s = [one.step_time_s or 0.0 for one in first]  # without the very first: a warm-up
+    latest_s = [one.step_time_s or 0.0 for one in latest]
+    if len(latest) < LATEST_MINUTES or not min(first_s) or min(latest_s) < SLOWER * max(first_s):
         return []
 
     def compare(figure: str) -> tuple[float, float] | None:
         """(the figure now, before); None if either is unknown."""
-        now = known_median(getattr(one, figure) for one in window.minutes)
-        before = known_median(getattr(one, figure) for one in window.first_minutes)
+        now = known_median(getattr(one, figure) for one in latest)
+        before = known_median(getattr(one, figure) for one in first)
         return None if now is None or before is None else (now, before)
 
-    step_s, usual_s = median(steps_s[1]), median(steps_s[0])
+    step_s, usual_s = median(latest_s), median(first_s)
     elements, clock = compare("batch_elements"), compare("sm_clock_mhz")
     if elements is not None and abs(elements[0] - elements[1]) > OTHER_BATCHES * elements[1]:
         return []

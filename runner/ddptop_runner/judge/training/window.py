@@ -10,6 +10,8 @@ from typing import NamedTuple
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
+from ddptop_runner.judge.training.replicas import Replicas
+from ddptop_runner.judge.training.resume import Course
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample, Resources
 from ddptop_runner.model.words import ENDED
 
@@ -77,7 +79,7 @@ def known_median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-MINUTE_S, FIRST_MINUTES, LATEST_MINUTES = 60.0, 5, 2
+MINUTE_S, FIRST_MINUTES, LATEST_MINUTES = 60.0, 6, 2
 LEAST_OF_MINUTE = 5
 """A minute with fewer stretches counts as a pause."""
 
@@ -119,6 +121,10 @@ class Memory(NamedTuple):
     """Resident memory of the ranks and their loader workers."""
     available_bytes: int
     """What the machine has left."""
+    children_bytes: int
+    """The part of `used_bytes` that loader workers and other descendants have."""
+    python_blocks: int
+    """Blocks of memory that the ranks' Python objects have; 0 if unknown."""
 
 
 class Evaluation(NamedTuple):
@@ -162,12 +168,9 @@ class Window:
         """By rank, oldest first."""
         self.stretches: dict[int, deque[Stretch]] = {}
         """By rank, oldest first, as many of each."""
-        self.first_minutes: list[Minute] = []
-        """Of the attempt, without the very first."""
-        self.minutes: deque[Minute] = deque(maxlen=LATEST_MINUTES)
-        """The latest after those, oldest first."""
+        self.minutes: list[Minute] = []
+        """The FIRST_MINUTES of the attempt, and the LATEST_MINUTES."""
         self._minute_since_s: float | None = None
-        self._has_warmed_up = False
         self.gpus: dict[int, GpuSample] = {}
         """By rank, its own device."""
         self._counted: dict[int, tuple[int | None, dict[str, float | None]]] = {}
@@ -188,6 +191,9 @@ class Window:
         """By rank, the hashes of this attempt's batches."""
         self.earlier: dict[int, dict[Batch, int]] = {}
         """The same of the attempt before."""
+        self.course, self.earlier_course = Course(), Course()
+        """Where the first rank of this attempt, and that of the one before, has been."""
+        self.replicas = Replicas()
 
     def update(self, snapshot: NodeSnapshot, now_s: float) -> None:
         """Add the ranks of a snapshot; `now_s` is a monotonic clock, in seconds."""
@@ -196,6 +202,8 @@ class Window:
             self.is_late = self.is_late and self.attempt is None
             self.attempt = snapshot.attempt
             self.earlier, self.batches = self.batches, {}
+            self.earlier_course, self.course = self.course, Course()
+            self.replicas = Replicas()
             self.first_losses, self.has_changed_loss = {}, set()
             self.workers = None
             self.evaluations, self._reports = {}, {}
@@ -205,11 +213,13 @@ class Window:
             self.samples = {rank.rank: deque() for rank in living}
             self.stretches = {rank.rank: deque(maxlen=STRETCHES) for rank in living}
             self._counted = {}
-            self.first_minutes, self._minute_since_s, self._has_warmed_up = [], None, False
-            self.minutes.clear()
+            self.minutes, self._minute_since_s = [], None
             self.memory.clear()
         self.ranks, self.gpus = living, own_devices(living, snapshot.gpus)
         self._add_steps(now_s)
+        self.replicas.add(living)
+        if living:
+            self.course.add(living[0])
         self._add_minute(now_s)
         for rank in living:
             self._add(rank, now_s)
@@ -297,16 +307,10 @@ class Window:
         ]
         if any(len(parts) < LEAST_OF_MINUTE for parts in of_ranks):
             return
-        minute = Minute(
-            *(
-                known_median(typical(parts, figure) for parts in of_ranks)
-                for figure in Minute._fields
-            )
-        )
-        if self._has_warmed_up:
-            is_first = len(self.first_minutes) < FIRST_MINUTES
-            (self.first_minutes if is_first else self.minutes).append(minute)
-        self._has_warmed_up = True
+        figures = ([typical(parts, name) for parts in of_ranks] for name in Minute._fields)
+        self.minutes.append(Minute(*map(known_median, figures)))
+        if len(self.minutes) > FIRST_MINUTES + LATEST_MINUTES:
+            del self.minutes[FIRST_MINUTES]
 
     def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
         known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]
@@ -317,7 +321,9 @@ class Window:
         elif not self.memory or now_s - self.memory[-1].now_s >= MEMORY_EVERY_S:
             available_bytes = self._available_bytes()
             if available_bytes is not None:
-                self.memory.append(Memory(now_s, sum(known), available_bytes))
+                children = sum(rank.children_rss_bytes or 0 for rank in living)
+                blocks = sum(rank.python_blocks or 0 for rank in living)
+                self.memory.append(Memory(now_s, sum(known), available_bytes, children, blocks))
 
 
 def common(batches: Mapping[int, Mapping[Batch, int]]) -> list[Batch]:

@@ -100,8 +100,10 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all(monkeypatch):
             assert shown.words == "tmux pane work:1.0 (captured)"
             assert shown.pane == pane
             here = os.stat
-            monkeypatch.setattr(os, "stat", lambda path: here("/dev/null" if path == tty else path))
-            assert find(process.pid).words == words, "a container's own terminal of that name"
+            with monkeypatch.context() as at:
+                at.setattr(os, "stat", lambda path: here("/dev/null" if path == tty else path))
+                others = find(process.pid)
+            assert others.words == words, "a container's own terminal of that name"
     finally:
         os.close(master)
         os.close(slave)

@@ -101,6 +101,15 @@ def test_the_agent_hands_the_job_over(ddptop_home, agent, brought_up):
     assert given.soft_limits == handover.capture({}, 0).soft_limits
 
 
+def test_a_store_keeper_is_not_taken_for_the_agent(ddptop_home, agent):
+    words, env = procs.argv(agent.pid), procs.environ_of(agent.pid)
+    with piped(*words, env=env, text=False) as keeper:
+        assert keeper.stdout is not None and keeper.stdout.readline()
+        living = adoption.living_processes(read_job(unguarded_job(agent)))
+        keeper.communicate()
+    assert living.agents == (agent.pid,)
+
+
 @pytest.mark.parametrize("held", ["guardian_lock", "start_lock"])
 def test_where_another_is_at_it_nothing_is_started(ddptop_home, agent, brought_up, held):
     folder = unguarded_job(agent)

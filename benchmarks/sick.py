@@ -21,7 +21,7 @@ from ddptop.commands.demo import NAMED_BY  # noqa: E402
 from ddptop.commands.demo import SICK as KINDS  # noqa: E402
 from record import SICK, Recording, record, run_together  # noqa: E402
 
-ONE_RANK = frozenset({"straggler", "preempted", "stalls"})
+ONE_RANK = frozenset({"straggler", "preempted", "stalls", "diverged-weights", "mismatch"})
 """What rank 1 has by itself; all ranks have the others."""
 LATER_S = 5.0
 """How long after the finding others may show up, which would be wrong."""
@@ -48,7 +48,8 @@ def result_of(recording: Recording) -> Result:
             if id_ not in named:
                 named[id_] = row["at_s"] - stepped[0] if stepped else 0.0
                 expected = [1] if kind in ONE_RANK else [0, 1]
-                is_right = id_ == NAMED_BY.get(kind, kind) and ranks == expected and has_evidence
+                is_figured = has_evidence or id_ == "stalled"
+                is_right = id_ == NAMED_BY.get(kind, kind) and ranks == expected and is_figured
     return Result(named, is_right and len(named) <= 1, len(stepped))
 
 

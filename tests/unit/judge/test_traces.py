@@ -11,6 +11,9 @@ from tests.support.traces import Replay, names, read
 SICK = {
     "sick-same-batches": ("same-batches", (0, 1)),
     "sick-starved": ("starved", (0, 1)),
+    "sick-straggler": ("straggler", (1,)),
+    "sick-preempted": ("straggler", (1,)),
+    "sick-stalls": ("stalls", (1,)),
     "sick-exploding-loss": ("exploding-loss", (0, 1)),
 }
 """By trace, the id and the ranks of the finding."""

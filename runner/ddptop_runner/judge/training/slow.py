@@ -65,8 +65,15 @@ def straggler(window: Window) -> list[Finding]:
         if figure == "busy_s" and not window.gpus:
             apart = _confirmed(parts, apart)
         if apart:
-            return [_finding(window, parts, apart, figure)]
+            found = _finding(window, parts, apart, figure)
+            step_s = typical(parts[found.ranks[0]], "step_time_s") or 0.0
+            also_s = found.evidence.get("data_wait_s_of_others") or 0.0
+            return [found] if also_s < ALSO_WAITS * step_s else []
     return []
+
+
+ALSO_WAITS = 0.125
+"""If the others wait for data this part of a step, too, one waits longest by chance."""
 
 
 CONFIRMED = 0.25

@@ -6,7 +6,6 @@ rank, with outliers in the alert style. Eight lines in eight colors would share 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -28,8 +27,6 @@ OVER_S = 10.0
 """Time over which steps are counted; over one second, a single step would matter too much."""
 _SOON = 3
 """Number of samples after which a younger attempt has a rate."""
-_SAME_RATIO = 1e-3
-"""Values with a smaller relative difference may be the same one, rounded for printing."""
 
 
 def names_of(data: ChartData) -> tuple[str, ...]:
@@ -124,13 +121,8 @@ def _losses(
 
 
 def _validations(scalars: Mapping[str, Points], convert: Callable[[Points], Points]) -> list[Curve]:
-    """The first scalars with names of validation losses, without duplicates under other names."""
-    chosen: dict[str, Points] = {}
-    for name, points in scalars.items():
-        if is_validation_loss(name) and not any(
-            _is_same(points, other) for other in chosen.values()
-        ):
-            chosen[name] = points
+    """The first scalars with names of validation losses."""
+    chosen = {name: points for name, points in scalars.items() if is_validation_loss(name)}
     return [
         Curve(
             name,
@@ -143,14 +135,6 @@ def _validations(scalars: Mapping[str, Points], convert: Callable[[Points], Poin
         )
         for style, (name, points) in zip(VALIDATIONS, chosen.items(), strict=False)
     ]
-
-
-def _is_same(one: Points, other: Points) -> bool:
-    """Whether two scalars have the same values, such as one that is both reported and printed."""
-    return len(one.mean) == len(other.mean) and all(
-        a is not None and b is not None and math.isclose(a, b, rel_tol=_SAME_RATIO)
-        for a, b in zip(one.mean, other.mean, strict=True)
-    )
 
 
 def _notes(data: ChartData) -> tuple[Line, ...]:

@@ -42,20 +42,23 @@ def run(
     """
     terminal.check()
     gc.disable()  # until the first frame: it would take a tenth of that time in vain
-    from ddptop.tui.app import app_with
-    from ddptop.tui.settings import read_settings
+    from ddptop.tui.app import DdptopApp
+    from ddptop.tui.settings import read_settings, recall, remember
     from ddptop.tui.textual_gaps import TerminalDriver
 
     settings = read_settings()
     asked = settings.interface.ascii if ascii_only is None else ascii_only
     poor = terminal.wants_ascii(os.environ) if asked == "auto" else asked
     written = sys.__stderr__.encoding if sys.__stderr__ else None
-    app = app_with(
-        settings,
+    app = DdptopApp(
         job,
+        tick_s=settings.interface.refresh_s,
         watched=watched,
         readonly=readonly,
         opening=opening,
+        settings=settings,
+        memory=recall(),
+        remember=remember,
         letters=terminal.letters(os.environ, written) if poor else None,
     )
     app.driver_class = TerminalDriver

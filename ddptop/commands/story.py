@@ -190,7 +190,7 @@ class AttemptRow(Base, frozen=True, kw_only=True):
     """How it ended. `lives`: it has not; `again`: a user restarted all ranks; `lost`: its processes
     exited without an exit status; `unknown`: another attempt followed for an unknown reason."""
     steps: int | None
-    """Steps taken by its slowest rank."""
+    """Steps taken in it."""
     cause: Cause | None
     """Why it failed; null if it did not."""
     aftermath: list[str]

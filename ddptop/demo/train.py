@@ -158,24 +158,11 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-@torch.no_grad()
-def write_text(model: GPT, start: bytes, length: int, device: torch.device) -> str:
-    """Continue `start`, drawing each byte from the 20 likeliest ones."""
-    drawn = torch.Generator(device="cpu").manual_seed(0)
-    tokens = torch.tensor([list(start)], device=device)
-    for _ in range(length):
-        logits = model(tokens[:, -model.context :])[0, -1].float().cpu()
-        values, choices = logits.topk(20)
-        pick = torch.multinomial((values / 0.7).softmax(0), 1, generator=drawn)
-        tokens = torch.cat([tokens, choices[pick].to(device)[None]], dim=1)
-    return bytes(tokens[0].tolist()).decode(errors="replace")
-
-
 # --- checkpoint ------------------------------------------------------------------------------
 
 
 def save_checkpoint(
-    file: Path, step: int, size: Size, model: nn.Module, optimizer: torch.optim.Optimizer
+    file: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Replace the checkpoint as a whole: a crash leaves the old one or the new one.
 
@@ -183,7 +170,6 @@ def save_checkpoint(
     """
     state = {
         "step": step,
-        "size": asdict(size),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
@@ -196,17 +182,9 @@ def save_checkpoint(
     temporary.replace(file)
 
 
-def load_checkpoint(
-    file: Path, size: Size, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> int:
+def load_checkpoint(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Take up the checkpoint's state and return its step."""
     state = torch.load(file, map_location="cpu", weights_only=True)
-    for name in ("layers", "width", "context"):
-        if state["size"][name] != getattr(size, name):
-            raise SystemExit(
-                f"{file} was saved with --{name} {state['size'][name]}, not "
-                f"{getattr(size, name)}; use a different --out or pass --no-resume"
-            )
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])
@@ -259,10 +237,10 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
 
     step, file = 0, options.out / "checkpoint.pt"
     if options.resume and file.exists():
-        step = load_checkpoint(file, size, model, optimizer)
+        step = load_checkpoint(file, model, optimizer)
         log(f"resumed from {file} at step {step}")
         if step >= size.steps:
-            log("training is complete; generating sample text only (--no-resume starts over)")
+            log("training is complete (--no-resume starts over)")
     if rank == 0:
         count = sum(parameter.numel() for parameter in model.parameters())
         log(
@@ -273,6 +251,7 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
     faults = None
     if options.fault or options.fault_file:
         faults = importlib.import_module("misbehave").Faults(options, rank)
+
     record = None
     if options.record:
         options.record.mkdir(parents=True, exist_ok=True)
@@ -314,11 +293,8 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
                 log(f"step {step}/{size.steps} validation loss {validation_loss:.4f}")
         due = step % options.save_every == 0 or step == size.steps
         if rank == 0 and due and all(p.isfinite().all() for p in model.parameters()):
-            save_checkpoint(file, step, size, model, optimizer)
+            save_checkpoint(file, step, model, optimizer)
             log(f"step {step}/{size.steps} saved {file}")
-
-    if rank == 0:
-        log("--- sample output ---\n" + write_text(model, b"def main(", 300, device))
 
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, Size]:

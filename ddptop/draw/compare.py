@@ -18,6 +18,7 @@ from ddptop.job.compare import (
     names_of,
     options_of,
 )
+from ddptop.job.help import texts
 from ddptop.job.progress import progress_of, step_text
 from ddptop.job.record import Job
 from ddptop.job.status import job_state
@@ -30,8 +31,6 @@ LARGE = 1.5
 """From this ratio on, a ratio is clearer than a percentage."""
 FASTER = 1.1
 """Paces are called the same up to this ratio."""
-HUGE = 1000
-"""From this ratio on, the exact value is meaningless."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,8 @@ class Row:
 
     key: str
     label: str
-    meaning: str
+    about: str
+    """What it shows, as help.toml names it."""
     values: tuple[Span, ...]
     """Cells in job order."""
     is_measured: bool = False
@@ -61,8 +61,6 @@ def how_much_lower(found: Standing) -> str:
     others = [loss for place, loss in enumerate(found.losses) if place != best and loss is not None]
     if least is not None and least > 0 and others and min(others) / least >= LARGE:
         ratio = min(others) / least
-        if ratio >= HUGE:
-            return f"over {HUGE:,}x lower"
         return f"{ratio:.1f}x lower" if ratio < 10 else f"{ratio:.0f}x lower"
     return f"{100 * by:.0f}% lower" if by >= 0.01 else f"{100 * by:.1f}% lower"
 
@@ -128,7 +126,7 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
         Row(
             standing.name,
             common_label(standing),
-            _OF_TRAINING if standing.name == LOSS else _OF_VALIDATION,
+            LOSS if standing.name == LOSS else "validation loss",
             tuple(_common(standing, place) for place in range(len(runs))),
             is_measured=True,
         )
@@ -139,7 +137,7 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
         Row(
             f"given {one.what}",
             one.what,
-            "an option that differs between these jobs",
+            "option",
             tuple(("not set", "dim") if text is None else (text, "strong") for text in one.values),
         )
         for one in comparison.differences
@@ -150,24 +148,12 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
         Row(
             f"figure {label}",
             label,
-            meaning,
+            label,
             tuple(_cell(value(run, now)) for run in runs),
             is_measured=is_measured,
         )
-        for label, meaning, value, is_measured in figures
+        for label, value, is_measured in figures
     ]
-
-
-_OF_VALIDATION = (
-    "the last one at or before the last step that all of these jobs evaluated, or time since "
-    "launch if steps are unknown"
-)
-_OF_TRAINING = (
-    "the median of the ranks' losses at the last step that all of these jobs reached or, if steps "
-    "are unknown, at the longest time since launch that all reached; computed over the last 10% "
-    "before that point, because single batches are noisy. A difference that may be noise is not "
-    "marked"
-)
 
 
 def _cell(value: str | Span) -> Span:
@@ -214,7 +200,7 @@ def _scalar(name: str) -> _Figure:
             text += f", best {units.loss(best.loss)}{where}"
         return text
 
-    return name, f"the latest value{' and the lowest one' if is_loss else ''}", value, True
+    return name, value, True
 
 
 def _steps(run: Run, now: dt.datetime) -> str:
@@ -227,65 +213,27 @@ def _elapsed(run: Run, now: dt.datetime) -> str:
     return units.duration(run.view.elapsed_s(now))
 
 
-_Figure = tuple[str, str, Callable[[Run, dt.datetime], str | Span], bool]
-"""Label, meaning, value, and whether it is measured and so always differs slightly."""
+_Figure = tuple[str, Callable[[Run, dt.datetime], str | Span], bool]
+"""Label, value, and whether it is measured and so always differs slightly."""
 
-_LOSSES: tuple[_Figure, ...] = (
-    (
-        "best loss",
-        "the lowest loss in the whole run; each sample covers one or more seconds",
-        _best,
-        True,
-    ),
-    ("last loss", "the latest loss", _last, True),
-)
+_LOSSES: tuple[_Figure, ...] = (("best loss", _best, True), ("last loss", _last, True))
 _FIGURES: tuple[_Figure, ...] = (
-    (
-        "time per step",
-        "across all attempts, excluding the time between them",
-        lambda run, _: units.step_time(run.curve.step_time_s()),
-        True,
-    ),
-    (
-        "steps",
-        "the run's current step and, if known, its total; if an attempt's starting step is "
-        "unknown, the steps taken in that attempt",
-        _steps,
-        True,
-    ),
-    (
-        "state",
-        "what the job is doing now, or how it ended",
-        lambda run, _: job_state(run.view.state),
-        False,
-    ),
-    (
-        "elapsed",
-        "time since launch, excluding the time between an exit and a restart",
-        _elapsed,
-        True,
-    ),
-    (
-        "restarts",
-        "how many times all ranks restarted; the chart marks each restart: B↻1 is B's attempt 1",
-        lambda run, _: units.count(run.view.snapshot.attempt),
-        False,
-    ),
-    ("ranks", "world size", lambda run, _: units.count(run.view.snapshot.world_size), False),
-    ("devices", "the devices used by the ranks", lambda run, _: run.devices, False),
-    (
-        "started",
-        "when the job was launched",
-        lambda run, _: f"{run.view.created_at.astimezone():%b %d %H:%M:%S}",
-        True,
-    ),
+    ("time per step", lambda run, _: units.step_time(run.curve.step_time_s()), True),
+    ("steps", _steps, True),
+    ("state", lambda run, _: job_state(run.view.state), False),
+    ("elapsed", _elapsed, True),
+    ("restarts", lambda run, _: units.count(run.view.snapshot.attempt), False),
+    ("ranks", lambda run, _: units.count(run.view.snapshot.world_size), False),
+    ("devices", lambda run, _: run.devices, False),
+    ("started", lambda run, _: f"{run.view.created_at.astimezone():%b %d %H:%M:%S}", True),
 )
 
 
 def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """A row's meaning, and its values in full."""
+    known = texts().about["comparison"]
     values = [(name_of(place, run), row.values[place][0]) for place, run in enumerate(runs)]
-    return [(row.label, row.meaning), *values]
+    return [(row.label, known.get(row.about, known["metric"])), *values]
 
 
 # --- jobs to compare with -----------------------------------------------------------------------

@@ -26,11 +26,6 @@ def event_row(event: Event) -> dict[str, Span]:
     }
 
 
-def same(row: Mapping[str, Span], other: Mapping[str, Span] | None) -> bool:
-    """Whether two rows have the same cells."""
-    return other is not None and dict(row) == dict(other)
-
-
 REPEATED = ("hang_suspected", "checkpoint_asked")
 """Event types that count as repeated, whatever they say."""
 
@@ -66,11 +61,6 @@ class FoldedEvents(msgspec.Struct, frozen=True):
     def ranks(self) -> list[int]:
         """The ranks of the events."""
         return sorted({event.rank for event in self.events if event.rank is not None})
-
-    @property
-    def evidence(self) -> str | None:
-        """The path of the first saved evidence, if any."""
-        return next((event.evidence for event in self.events if event.evidence), None)
 
     @property
     def message(self) -> str:

@@ -15,7 +15,7 @@ from ddptop.job.progress import (
     step_text,
     steps_per_s,
 )
-from ddptop.job.ranks import common_parts, hosts_in_words, hosts_of
+from ddptop.job.ranks import common_parts, hosts_in_words, hosts_of, is_rank_too, launcher_name
 from ddptop.job.record import Job
 from ddptop.job.series import LossTrend, bad_loss, trend_words, whose_loss
 from ddptop.job.status import (
@@ -25,6 +25,7 @@ from ddptop.job.status import (
     loss_remark,
     pause_why,
     pause_words,
+    rank_state,
     state_of,
 )
 from ddptop.style import Line, bar, clip, field, fill, fit, join, line, plain, spread, width
@@ -32,7 +33,7 @@ from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
-from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RankSample
+from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, Progress, RankSample
 from ddptop_runner.model.words import is_validation_loss
 
 LABELED = 110
@@ -84,6 +85,9 @@ def header_lines(
         rows.append(("loss", fill(learning, room)))
     if not fits and most > 3:
         rows.append(("", fill(facts, room)))
+    if (launcher := snapshot.launcher) and not is_rank_too(launcher, snapshot.ranks):
+        name = launcher_name(job) or launcher.name
+        rows.append(("launcher", fill(launcher_fields(name, launcher), room)))
     if job.is_foreign:
         for name, text in (("output", job.output or units.NOT_AVAILABLE), ("command", job.command)):
             text = clip(text, room - len(name) - 1)
@@ -91,20 +95,24 @@ def header_lines(
     return [fit((*question(name, cells), *row), cells) for name, row in rows[:most]]
 
 
-def gone_lines(seen_at: dt.datetime | None, cells: int) -> list[Line]:
-    """For a job that no longer exists: when it was last seen."""
-    parts = [line(("? gone", "bad")), line(("the job no longer exists", "strong"))]
-    head = question("status", cells)
-    if seen_at is None:
-        return [fit((*head, *join(parts)), cells)]
-    parts.append(field("last seen", f"{seen_at.astimezone():%H:%M:%S}"))
-    below = line(*question("", cells), ("the values below are from that time", "dim"))
-    return [fit((*head, *join(parts)), cells), fit(below, cells)]
-
-
 def question(name: str, cells: int) -> Line:
     """The label in front of a row, if there is room."""
     return line((f" {name:<9} ", "title")) if cells >= LABELED else line(" ")
+
+
+LONGEST_NAME = 20
+"""Maximum width of a launcher's name, in cells."""
+
+
+def launcher_fields(name: str, launcher: LauncherSample) -> list[Line]:
+    """The process that a command started: its state, and what its whole tree uses."""
+    return [
+        line((clip(name, LONGEST_NAME), "strong")),
+        line(rank_state(launcher.state, launcher.exit_code, launcher.signal)),
+        field("whole tree CPU", units.percent(launcher.cpu_percent), ""),
+        field("RSS", units.size(launcher.rss_bytes), ""),
+        field("pid", units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid), ""),
+    ]
 
 
 # --- is it alive ----------------------------------------------------------------------------------
@@ -308,16 +316,3 @@ def from_log(snapshot: NodeSnapshot) -> Line:
     """A note if the losses come from output or files; empty if a probe reported one."""
     sources = {rank.loss_source for rank in snapshot.ranks if rank.loss_state is not None}
     return line(("from the log", "dim")) if sources == {"log"} else ()
-
-
-def cost(viewer_percent: float | None, sampler_percent: float | None) -> tuple[str, str]:
-    """CPU used by ddptop itself, in full and in brief; empty if unknown.
-
-    `ddptop overhead 3.1% CPU, sampler 0.9%`, or `ddptop overhead 4.0% CPU` in total.
-    """
-    if viewer_percent is None:
-        return "", ""
-    text = f"ddptop overhead {viewer_percent:.1f}% CPU"
-    if sampler_percent is not None:
-        text += f", sampler {sampler_percent:.1f}%"
-    return text, f"ddptop overhead {viewer_percent + (sampler_percent or 0.0):.1f}% CPU"

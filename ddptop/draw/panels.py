@@ -15,7 +15,7 @@ from ddptop.job.ranks import (
 )
 from ddptop.job.record import Job
 from ddptop.job.series import Machine
-from ddptop.job.status import job_state, rank_state, severity
+from ddptop.job.status import job_state, severity
 from ddptop.style import (
     Line,
     bar,
@@ -23,7 +23,6 @@ from ddptop.style import (
     field,
     fill,
     fit,
-    join,
     line,
     spread,
     width,
@@ -220,29 +219,6 @@ def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str
         )
         for one in unreadable
     ]
-
-
-LONGEST_NAME = 20
-"""Maximum width of a launcher's name, in cells."""
-
-
-def launcher_summary(name: str, launcher: LauncherSample, *, chosen: bool = False) -> Line:
-    """The launcher's row above those of ranks; `chosen` if it has the cursor."""
-    mark = ("▸" if chosen else " ", "chosen")
-    return join(
-        [
-            line(mark, (clip(name, LONGEST_NAME), "strong")),
-            line(launcher_state(launcher)),
-            field("whole tree CPU", units.percent(launcher.cpu_percent), ""),
-            field("RSS", units.size(launcher.rss_bytes), ""),
-            field("pid", units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid), ""),
-        ]
-    )
-
-
-def launcher_state(launcher: LauncherSample) -> tuple[str, str]:
-    """The launcher's state as a symbol and words, and a style."""
-    return rank_state(launcher.state, launcher.exit_code, launcher.signal)
 
 
 def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -> Line:

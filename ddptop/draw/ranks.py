@@ -63,7 +63,7 @@ class Grid(msgspec.Struct, frozen=True):
     columns: int
     rows: int
     width: int
-    """Width of the narrowest card; earlier cards get the remaining cells."""
+    """Width of a card."""
     height: int
 
 
@@ -176,24 +176,20 @@ def card_lines(
     cells: int,
     rows: int,
     chosen: bool,
-    least: int = 0,
 ) -> list[Line]:
-    """One card in exactly `rows` lines of `cells`; `least` is the narrowest card's width."""
+    """One card in exactly `rows` lines of `cells`."""
     worst = severity(rank, apart, others.live)
     edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
-    boxed = rows >= min(BOXED, len(others.rows) + 2) and (least or cells) >= LEAST_BOX
-    frame = 4 if boxed else 2
-    inner = cells - frame
-    content = (least or cells) - frame
-    body = _body(rank, apart, others, content, rows - (2 if boxed else 1))
+    boxed = rows >= min(BOXED, len(others.rows) + 2) and cells >= LEAST_BOX
+    inner = cells - (4 if boxed else 2)
+    body = _body(rank, apart, others, inner, rows - (2 if boxed else 1))
     if not boxed:
         mark = "▌" if worst or chosen else "▏"
-        head = _head(rank, apart, others, content, chosen, " ")
+        head = _head(rank, apart, others, inner, chosen, " ")
         return [fit(line((mark, edge), " ", *text), cells) for text in (head, *body)]
     corners = "┏━┓┃┗┛" if chosen else "╭─╮│╰╯"
-    head = _head(rank, apart, others, content - 1, chosen, corners[1], edge, after=1)
-    more = corners[1] * (1 + inner - content)
-    top = line((corners[0] + corners[1], edge), " ", *head, (more + corners[2], edge))
+    head = _head(rank, apart, others, inner - 1, chosen, corners[1], edge, after=1)
+    top = line((corners[0] + corners[1], edge), " ", *head, (corners[1] + corners[2], edge))
     middle = [
         line((corners[3] + " ", edge), *fit(text, inner), (" " + corners[3], edge)) for text in body
     ]

@@ -8,6 +8,7 @@ import msgspec
 
 from ddptop.charts.axis import time_step_s
 from ddptop.job.attempts import MARKS, Course, Mark, neighbor
+from ddptop.job.help import about
 from ddptop.style import Line, Span, fill, fit, line, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 
@@ -189,12 +190,7 @@ def moment_label(course: Course, at: float) -> str:
 def explain_timeline(course: Course | None) -> list[tuple[str, str]]:
     """Explain the letters, and how much is recorded."""
     letters = "; ".join(f"{letter or '0 1 2'}: {meaning}" for letter, _, meaning in MARKS.values())
-    known = (
-        "The recording keeps one sample per second for the last hour of a run, one per ten "
-        "seconds for the last day, and one per minute before that. Dots mark periods with no "
-        "data because no supervisor was running."
-    )
-    found = [("timeline", f"{letters}."), ("resolution", known)]
+    found = [("timeline", f"{letters}."), *about("timeline")]
     if course is not None:
         marks = plural(len(course.marks), "mark")
         found.append(("this run", f"{duration(course.span_s)} recorded, with {marks}."))

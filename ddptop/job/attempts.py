@@ -33,7 +33,7 @@ class Attempt(msgspec.Struct, frozen=True):
     cause: Cause | None = None
     """Why it failed; None if it did not."""
     steps: int | None = None
-    """Optimizer steps of its slowest rank."""
+    """Optimizer steps taken in it."""
     aftermath: tuple[str, ...] = ()
     """What ddptop did about its end, one sentence each."""
     events: tuple[Event, ...] = ()
@@ -101,7 +101,7 @@ def attempts_of(
         events: in order.
         state: the job's state, verified.
         ended_at: when the job ended.
-        steps: steps of the slowest rank, by attempt.
+        steps: steps taken, by attempt.
     """
     grouped = by_attempt(events)
     last = max(grouped, default=None)

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -231,17 +231,16 @@ def _is_option(word: str) -> bool:
     return False
 
 
-def companions(jobs: Iterable[Job], first: str, preferred: Collection[str] = ()) -> list[Job]:
+def companions(jobs: Iterable[Job], first: str) -> list[Job]:
     """Jobs that `first` can be compared with, the best choice first.
 
-    The preferred ones come first, then those with its script, and newer ones before older ones.
+    Those with its script come first, and newer ones before older ones.
     """
     own = [job for job in jobs if not job.is_foreign]
     mine = next((job for job in own if job.name == first), None)
     others = [job for job in own if job.name != first]
     others.sort(key=lambda job: job.created_at, reverse=True)
     others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
-    others.sort(key=lambda job: job.name not in preferred)
     return others
 
 

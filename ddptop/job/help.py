@@ -50,10 +50,8 @@ class Texts(msgspec.Struct, frozen=True):
     """Meanings of the types of events."""
     alerts: dict[str, str]
     """What each alert means, its usual causes, and what to do."""
-    processes: dict[str, str]
-    """Meanings of the columns of the processes on a device."""
-    launch_form: dict[str, str]
-    """Meanings of the fields of the launch form."""
+    about: dict[str, dict[str, str]]
+    """Headings and texts on parts of screens, such as the fields of the launch form."""
 
 
 @functools.cache
@@ -83,6 +81,11 @@ def glossary(*names: str) -> list[tuple[str, str]]:
     """Return these terms and their meanings, in order, skipping unknown ones."""
     known = {term: meaning for words in sections().values() for term, meaning in words}
     return [(name, known[name]) for name in names if name in known]
+
+
+def about(what: str) -> list[tuple[str, str]]:
+    """Return the headings and texts on a part of a screen."""
+    return [(name, with_keys(text)) for name, text in texts().about[what].items()]
 
 
 def explain_alert(finding_id: str) -> str:

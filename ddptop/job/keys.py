@@ -64,9 +64,9 @@ class Key(msgspec.Struct, frozen=True):
         return not (self.own and foreign) and not (self.changes and readonly)
 
 
-def _chart(name: str, keys: str, title: str, about: str, do: str = "") -> Key:
-    call = do or f"chart('{name}')"
-    return Key(f"chart.{name}", keys, title, f"chart: {about}", call, bar=False)
+def _chart(name: str, keys: str, title: str, about: str, method: str, *amount: int) -> Key:
+    call = ", ".join(map(repr, (method, *amount)))
+    return Key(f"chart.{name}", keys, title, f"chart: {about}", f"chart({call})", bar=False)
 
 
 def _page(name: str, keys: str, title: str, about: str) -> Key:
@@ -139,34 +139,40 @@ MOVING = (
     _move("choose", "enter", "Open", "open the item under the cursor", "choose"),
 )
 """Actions of widgets that have a cursor or scroll."""
+ACROSS = (
+    _move("left", "←", "Left", "move left, or scroll long lines", "across(-1)"),
+    _move("right", "→", "Right", "move right, or scroll long lines", "across(1)"),
+)
+"""Actions of widgets that also move sideways."""
 
-CHART_MODE = replace(_chart("mode", "a", "Chart", "show the median, all ranks, or one rank"),
-                     bar=True)
+CHART_MODE = replace(_chart("mode", "a", "Chart", "show the median, all ranks, or one rank",
+                            "next_mode"), bar=True)
 CHART_FIGURE = _chart("figure", "M", "Next chart",
-                      "show the loss, the throughput, or the next metric")
-CHART_LOG = _chart("log", "y", "Log scale", "use a linear or logarithmic scale")
-CHART_AXIS = _chart("axis", "b", "Axis", "plot against time or step")
-CHART_SMOOTH = _chart("smooth", "w", "Smooth", "set smoothing to 0.6, 0.9, 0.97, or off")
+                      "show the loss, the throughput, or the next metric", "next_figure")
+CHART_LOG = _chart("log", "y", "Log scale", "use a linear or logarithmic scale", "next_scale")
+CHART_AXIS = _chart("axis", "b", "Axis", "plot against time or step", "next_axis")
+CHART_SMOOTH = _chart("smooth", "w", "Smooth", "set smoothing to 0.6, 0.9, 0.97, or off",
+                      "next_smoothing")
 CHART_VIEW = (
-    _chart("in", "+ =", "Zoom in", "zoom in at the cursor or the right edge", "chart('zoom', 1)"),
-    _chart("out", "-", "Zoom out", "zoom out", "chart('zoom', -1)"),
-    _chart("whole", "0", "Whole run", "show the whole run"),
+    _chart("in", "+ =", "Zoom in", "zoom in at the cursor or the right edge", "zoom", 1),
+    _chart("out", "-", "Zoom out", "zoom out", "zoom", -1),
+    _chart("whole", "0", "Whole run", "show the whole run", "show_whole"),
     _chart("left", "←", "Cursor left", "move the cursor left to read values; esc hides it",
-           "chart('cursor', -1)"),
+           "move_cursor", -1),
     _chart("right", "→", "Cursor right", "move the cursor right to read values",
-           "chart('cursor', 1)"),
+           "move_cursor", 1),
     _chart("pan_left", "shift+←", "Pan left", "pan left, or move the cursor left ten cells",
-           "chart('pan', -1)"),
+           "pan", -1),
     _chart("pan_right", "shift+→", "Pan right", "pan right, or move the cursor right ten cells",
-           "chart('pan', 1)"),
+           "pan", 1),
     _chart("first", "home", "Cursor to start", "move the cursor to the left edge",
-           "chart('end', -1)"),
+           "cursor_to_end", -1),
     _chart("last", "end", "Cursor to end", "move the cursor to the right edge",
-           "chart('end', 1)"),
+           "cursor_to_end", 1),
 )
 CHART_LOOK = (CHART_FIGURE, CHART_LOG, CHART_AXIS, CHART_SMOOTH)
 CHART = (CHART_MODE, *CHART_LOOK, *CHART_VIEW)
-"""Actions of the charts; `screens/base.py` maps each name to a method."""
+"""Actions of the charts, with their methods of `ChartWidget`."""
 
 SCREENS: dict[str, tuple[Key, ...]] = {
     "all jobs": (
@@ -209,8 +215,8 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         BACK,
         Key("device.open", "enter", "Open",
             "explain a device's metrics, or open a process's job"),
-        Key("device.figure", "m", "Metric", "chart: show the next metric"),
-        replace(CHART_MODE, bar=False), *CHART_LOOK, *CHART_VIEW, JOBS, LEAVE, DETACH, HELP,
+        replace(CHART_MODE, name="Metric", help="chart: show the next metric"),
+        *CHART_LOOK, *CHART_VIEW, JOBS, LEAVE, DETACH, HELP,
     ),
     "logs": (
         BACK, LEAVE,
@@ -237,7 +243,6 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         Key("story.open", "enter", "Open",
             "open an attempt's evidence, or an event's details"),
         LOGS, replace(EVIDENCE, bar=True), REPLAY,
-        Key("story.other", "tab", "Events", "switch between attempts and events"),
         FILTER, AGAIN, FINDINGS, LEAVE, DETACH, HELP,
     ),
     "a comparison": (
@@ -260,10 +265,6 @@ SCREENS: dict[str, tuple[Key, ...]] = {
             "event(1)"),
         Key("replay.previous_event", "[", "Previous event", "go to the previous event",
             "event(-1)", bar=False),
-        Key("replay.next_trouble", "}", "Next failure", "go to the next failure or hang",
-            "trouble(1)"),
-        Key("replay.previous_trouble", "{", "Previous failure",
-            "go to the previous failure or hang", "trouble(-1)", bar=False),
         Key("replay.faster", "+ =", "Faster", "speed up: 1x, 10x, 60x, 600x", "speed(1)"),
         Key("replay.slower", "-", "Slower", "slow down: 600x, 60x, 10x, 1x", "speed(-1)",
             bar=False),
@@ -285,8 +286,9 @@ SCREENS: dict[str, tuple[Key, ...]] = {
 """The actions of each screen, by its title in the help; the key bar shows them in this order."""
 # fmt: on
 
+ON_EVERY_SCREEN = (*MOVING, *ACROSS, *EVERYWHERE)
 ANYWHERE = "every screen"
-TABLES = {**SCREENS, ANYWHERE: (*MOVING, *EVERYWHERE)}
+TABLES = {**SCREENS, ANYWHERE: ON_EVERY_SCREEN}
 
 BY_ID: dict[str, Key] = {
     action.id: action for table in reversed(TABLES.values()) for action in table

@@ -38,7 +38,6 @@ MOST_TABS = 16
 END_S = 3.0
 """How long a viewer may take to exit by itself."""
 LEAST_CELLS, MOST_CELLS = 10, 1000
-FONT_SIZE = "15"
 
 HEADERS = {
     # the page cannot be framed, loads nothing from elsewhere, and sends no Referer
@@ -168,9 +167,7 @@ class Server:
 
     async def _page(self, request: web.Request) -> web.Response:
         page = (HERE / "page.html").read_text(encoding="utf-8")
-        size = request.query.get("fontsize", FONT_SIZE)
         page = page.replace("@SOCKET@", f"ws://{request.host}/{self._token}/ws")
-        page = page.replace("@FONT_SIZE@", size if size.isdecimal() else FONT_SIZE)
         return web.Response(text=page, content_type="text/html")
 
     async def _style(self, _: web.Request) -> web.Response:

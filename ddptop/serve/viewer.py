@@ -19,15 +19,22 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, when Textual is imported
     gc.disable()  # until the first frame: it would take a tenth of that time in vain
-    from ddptop.serve.driver import TabDriver
+    from ddptop.tui.app import DdptopApp
+    from ddptop.tui.settings import read_settings, recall, remember
+    from ddptop.tui.textual_gaps import TabDriver
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # must not be passed on to jobs launched from here
-    from ddptop.tui.app import app_with
-    from ddptop.tui.settings import read_settings
 
     settings = read_settings()
     letters = "utf-8" if settings.interface.ascii is True else None
-    app = app_with(settings, readonly=not options.actions, letters=letters)
+    app = DdptopApp(
+        tick_s=settings.interface.refresh_s,
+        readonly=not options.actions,
+        settings=settings,
+        memory=recall(),
+        remember=remember,
+        letters=letters,
+    )
     app.driver_class = TabDriver
     app.run(mouse=settings.interface.mouse, size=(options.columns, options.rows))
     return app.return_code or 0

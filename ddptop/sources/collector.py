@@ -39,8 +39,6 @@ TRY_AGAIN_S = 30.0
 """How long to wait before trying to adopt a job again."""
 DRAWN_S = 1.0
 """How long to wait at most until the first answer is drawn."""
-COST_S = 5.0
-"""The viewer's own CPU usage is averaged over, and updated after, this time."""
 
 
 class Collector:
@@ -74,8 +72,6 @@ class Collector:
         self._jobs = JobSource()
         self._sources = Sources()
         self._shows_own_first = watched is None
-        self._spent = (time.monotonic(), time.process_time())
-        self._cost_percent: float | None = None
         self.devices = DeviceSource()
         self._asked = threading.Event()
         self._drawn = threading.Event()
@@ -190,17 +186,8 @@ class Collector:
             damaged=tuple((error.job, str(error)) for error in self._jobs.damaged),
             devices=devices,
             owners=owners,
-            cpu_percent=self._cost(),
         )
         return query.answer(look, self._sources)
-
-    def _cost(self) -> float | None:
-        """CPU usage of this process in the last few seconds, in percent of one core."""
-        (since_s, before_s), (now_s, cpu_s) = self._spent, (time.monotonic(), time.process_time())
-        if now_s - since_s >= COST_S:
-            self._spent = now_s, cpu_s
-            self._cost_percent = 100 * (cpu_s - before_s) / (now_s - since_s)
-        return self._cost_percent
 
 
 class JobSource:

@@ -116,7 +116,7 @@ class DeviceSource:
         )
         if report is None:
             return Devices(gpus=gpus)
-        return Devices(gpus, report.note, report.driver, report.sampler_cpu_percent)
+        return Devices(gpus, report.note, report.driver)
 
     def pause(self) -> Devices:
         """Stop sampling until the next `read`; returns no devices."""

@@ -32,8 +32,6 @@ class Devices(msgspec.Struct, frozen=True):
     """Why devices are missing or incomplete."""
     driver: str | None = None
     """Driver version, if this viewer's own sampler reported it."""
-    sampler_cpu_percent: float | None = None
-    """CPU usage of this viewer's own sampler; None if it has none."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -47,8 +45,6 @@ class Look(msgspec.Struct, frozen=True):
     """(name, reason) of each run folder that cannot be read."""
     unreadable: tuple[Unreadable, ...] = ()
     """Processes that may be training but cannot be inspected."""
-    cpu_percent: float | None = None
-    """CPU usage of this viewer over the last few seconds; 100 means one core."""
     devices: Devices = msgspec.field(default_factory=Devices)
     owners: Mapping[int, tuple[str, int | None]] = msgspec.field(default_factory=dict)
     """Job and rank of every process of a live job on this host, by pid."""

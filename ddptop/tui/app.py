@@ -8,7 +8,6 @@ import ctypes
 import datetime as dt
 import gc
 import os
-import select
 import shutil
 import signal
 import threading
@@ -23,17 +22,17 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.geometry import Size
 
-from ddptop.job.keys import EVERYWHERE, HELP, PALETTE, key, use
+from ddptop.job.keys import EVERYWHERE, key, use
 from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
 from ddptop.sources.overview import read_machine
-from ddptop.sources.query import Answer, Answered, Devices, Look, Query
+from ddptop.sources.query import Answer, Answered, Devices, Query
 from ddptop.tui import messages, operations
-from ddptop.tui.ascii import Filters
+from ddptop.tui.ascii import filters
 from ddptop.tui.keymap import bindings, for_textual
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.settings import Memory, Settings, recall, remember
+from ddptop.tui.settings import Memory, Settings
 from ddptop.tui.textual_gaps import QuietApp, forget_drawn
 from ddptop.tui.themes import OWN, STRONG
 from ddptop_runner.base.clock import utc_now
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 
 
 TICK_S = 1.0
-CHECK_TERMINAL_S = 5.0
-"""How often to check the terminal, although it reports hang-ups and sizes itself."""
+CHECK_TERMINAL_S = 1.0
+"""How often to check whether the terminal is still there, and its size."""
 LEAVE_S = 2.0
 """How long Textual may take to exit once the terminal is gone."""
 
@@ -59,14 +58,6 @@ class ShowsDevices(Protocol):
 
     def show_devices(self, devices: Devices) -> None:
         """Show the current devices."""
-
-
-@runtime_checkable
-class LooksAgain(Protocol):
-    """A dialog whose text is rebuilt after each poll."""
-
-    def look_again(self, look: Look) -> None:
-        """Rebuild the text."""
 
 
 def _commands() -> type[Provider]:
@@ -120,7 +111,7 @@ class DdptopApp(QuietApp):
         self._settings = settings or Settings()
         self._memory = memory or Memory()
         self._remember = remember
-        self._outgoing = Filters(letters)
+        self._letters = letters
         self._take_settings()
         self._readonly = readonly
         self._first = opening
@@ -144,10 +135,9 @@ class DdptopApp(QuietApp):
         self.collector.start(loop)
         if self._tick_s is not None:
             self.set_interval(self._tick_s, self.collector.ask)
-        self._greet()
+        self._report_settings()
         if _is_terminal():  # a terminal that never existed cannot hang up
             self.set_interval(CHECK_TERMINAL_S, self._check_terminal)
-            _watch_for_hang_up(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
 
@@ -157,23 +147,17 @@ class DdptopApp(QuietApp):
         await self.collector.devices.close()
 
     def _check_terminal(self) -> None:
-        self._leave_with_terminal()
-        self._follow_size()
+        """Leave with the terminal, or correct Textual's size of it if it is outdated.
 
-    def _leave_with_terminal(self) -> None:
+        If a SIGWINCH arrives while Textual handles another one, Textual handles the newer first and
+        keeps the older size.
+        """
         if not _is_terminal():
             if not self.is_headless:  # Textual may not finish its own shutdown
                 timer = threading.Timer(LEAVE_S, os._exit, (1,))
                 timer.daemon = True
                 timer.start()
             self.exit(return_code=1)
-
-    def _follow_size(self) -> None:
-        """Correct Textual's terminal size if it is outdated.
-
-        If a SIGWINCH arrives while Textual handles another one, Textual handles the newer first and
-        keeps the older size.
-        """
         size = Size(*shutil.get_terminal_size((0, 0)))
         if (
             size and size != self.size and not self.supports_smooth_scrolling
@@ -185,7 +169,7 @@ class DdptopApp(QuietApp):
     def _take_settings(self) -> None:
         use(self._settings.keys)
         self.animation_level = "none"
-        for theme in (*OWN, *self._settings.themes):
+        for theme in OWN:
             self.register_theme(theme)
         self.theme = self._settings.theme(self._memory)
         self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
@@ -193,32 +177,24 @@ class DdptopApp(QuietApp):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Remove control characters, and use only colors and glyphs that the terminal has."""
-        return self._outgoing.around(super().get_line_filters(), no_color=self.no_color)
+        return filters(super().get_line_filters(), self._letters, no_color=self.no_color)
 
-    def _greet(self) -> None:
-        """Report errors in the settings; on the first start, show how to get help."""
+    def _report_settings(self) -> None:
+        """Report errors in the settings, and remember themes from now on."""
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
         if self._settings.problems:
             first, *others = self._settings.problems
             more = f"\nand {len(others)} more; run ddptop keys to list them" if others else ""
             text = f"{first}{more}"
             self.notify(text, title="settings", severity="warning", timeout=12, markup=False)
-        if self._remember is not None and not self._memory.greeted:
-            hint = f"{HELP.short} help · {PALETTE.short} commands"
-            self.notify(hint, markup=False, timeout=12)
-            self._keep(greeted=True)
 
     def _theme_chosen(self, theme: Theme) -> None:
         """Remember a theme chosen in the palette for the next start."""
         self.set_class(STRONG in theme.variables, "-strong-contrast")
         if theme.name != self._settings.theme(self._memory):
-            self._keep(theme=theme.name, asked=self._settings.interface.theme)
-
-    def _keep(self, **changes: str | bool | None) -> None:
-        """Remember something for the next start."""
-        self._memory = replace(self._memory, **changes)
-        if self._remember is not None:
-            self._remember(self._memory)
+            self._memory = Memory(theme=theme.name)
+            if self._remember is not None:
+                self._remember(self._memory)
 
     def action_refuse_suspending(self) -> None:
         """Refuse to suspend where that would leave the terminal in raw mode."""
@@ -232,12 +208,6 @@ class DdptopApp(QuietApp):
             self.clear_notifications()  # one notification is enough
             self.notify(f"read-only: {what} is disabled", severity="warning", markup=False)
         return self._readonly
-
-    # --- operations on jobs ----------------------------------------------------------------------
-
-    def on_command_done(self, message: messages.CommandDone) -> None:
-        """Report the result and refresh."""
-        operations.done(self, message)
 
     # --- data ------------------------------------------------------------------------------------
 
@@ -263,8 +233,6 @@ class DdptopApp(QuietApp):
             self.call_after_refresh(self._drawn)
         if isinstance(self.screen, ShowsDevices) and answer.query.devices:
             self.screen.show_devices(answer.look.devices)
-        if isinstance(self.screen, LooksAgain):
-            self.screen.look_again(answer.look)
 
     def _drawn(self) -> None:
         """Do what had to wait for the first frame."""
@@ -392,19 +360,6 @@ def _is_terminal() -> bool:
         return False
 
 
-def _watch_for_hang_up(loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:
-    """Call `gone` in the loop when the terminal hangs up."""
-
-    def wait() -> None:
-        poll = select.poll()
-        poll.register(0, 0)  # no events, only hang-ups and errors
-        poll.poll()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the app is exiting
-            loop.call_soon_threadsafe(gone)
-
-    threading.Thread(target=wait, name="hang-up", daemon=True).start()
-
-
 def give_back() -> None:
     """Return free memory to the system: glibc keeps some per thread, 4 MiB after a day.
 
@@ -412,40 +367,3 @@ def give_back() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def app_with(
-    settings: Settings,
-    job: str | None = None,
-    *,
-    watched: ForeignJob | None = None,
-    readonly: bool = False,
-    opening: messages.ScreenWanted | None = None,
-    letters: str | None = None,
-) -> DdptopApp:
-    """Create the app with the user's settings, for a terminal or a browser tab.
-
-    Without a job or message it opens on the screen that the settings name.
-
-    Args:
-        settings: the settings file.
-        job: the name of one of ddptop's own jobs to open on.
-        watched: a foreign job to open on instead.
-        readonly: whether to refuse all actions that change a job.
-        opening: the message that opens another screen first, such as a comparison.
-        letters: if set, only ASCII is drawn, and letters that this encoding can write.
-    """
-    is_free = job is None and watched is None and opening is None
-    if is_free and settings.interface.first == "devices":
-        opening = messages.ScreenWanted("devices")
-    return DdptopApp(
-        job,
-        watched=watched,
-        readonly=readonly,
-        opening=opening,
-        tick_s=settings.interface.refresh_s,
-        settings=settings,
-        memory=recall(),
-        remember=remember,
-        letters=letters,
-    )

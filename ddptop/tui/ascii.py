@@ -132,20 +132,21 @@ class _Glyphs(LineFilter):
         ]
 
 
-class Filters:
-    """The filters of an app."""
+def filters(
+    textuals: Sequence[LineFilter], letters: str | None, *, no_color: bool
+) -> Sequence[LineFilter]:
+    """Textual's filters and ours; with NO_COLOR, no colors instead of shades of gray.
 
-    def __init__(self, letters: str | None) -> None:
-        """`letters`: if set, draw with ASCII only, and letters that this encoding can write."""
-        self._harmless = _Harmless()
-        self._no_color = NoColor()
-        self._glyphs = [] if letters is None else [_Glyphs(letters)]
+    Args:
+        textuals: Textual's own filters.
+        letters: if set, draw with ASCII only, and letters that this encoding can write.
+        no_color: whether to use no colors.
+    """
+    if no_color:
+        shades = (Monochrome, ANSIToTruecolor)
+        textuals = [*(one for one in textuals if not isinstance(one, shades)), _NO_COLOR]
+    return [_HARMLESS, *textuals, *([] if letters is None else [_glyphs_in(letters)])]
 
-    def around(self, textuals: Sequence[LineFilter], *, no_color: bool) -> Sequence[LineFilter]:
-        """Textual's filters and ours; with NO_COLOR, no colors instead of shades of gray."""
-        if no_color:
-            textuals = [
-                one for one in textuals if not isinstance(one, (Monochrome, ANSIToTruecolor))
-            ]
-            textuals = [*textuals, self._no_color]
-        return [self._harmless, *textuals, *self._glyphs]
+
+_HARMLESS, _NO_COLOR = _Harmless(), NoColor()
+_glyphs_in = functools.cache(_Glyphs)

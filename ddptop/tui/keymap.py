@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 from textual.keys import Keys
 
-from ddptop.job.keys import HELP, Key
+from ddptop.job.keys import Key
 from ddptop.tui.textual_gaps import key_of_character
 
 NO_KEY = "no-key"
@@ -72,12 +72,6 @@ def bindings(actions: Iterable[Key], methods: Mapping[str, str] | None = None) -
 def for_textual(chosen: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """The user's keys for `App.set_keymap`."""
     return {name: ",".join(map(textual_key, keys)) or NO_KEY for name, keys in chosen.items()}
-
-
-def help_hint(*, typing: bool = False) -> str:
-    """Such as `? help`; if `typing`, with a key that a text field does not take."""
-    key = next((key for key in HELP.keys if not typing or len(key) > 1), None)
-    return f"{key} help" if key else ""
 
 
 def parse_key(text: str) -> str | None:

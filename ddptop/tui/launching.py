@@ -6,8 +6,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from ddptop_runner.base import interpreters, programs, units
 from ddptop_runner.base.errors import DdptopError
@@ -38,10 +37,6 @@ class LaunchForm:
     max_restarts: str = DEFAULT_MAX_RESTARTS
     options: str = ""
     """Other options of `ddptop launch`."""
-    force: bool = False
-    """Use the GPUs even if they are busy."""
-    wait: bool = False
-    """Queue the job until its GPUs are free."""
 
 
 def command_words(script: str) -> list[str] | None:
@@ -112,8 +107,6 @@ def launch_argv(form: LaunchForm) -> list[str]:
     argv = ["launch"]
     if form.gpus is not None and not _has(form, "--gpus", "--hosts"):
         argv += ["--gpus", units.ranks(list(form.gpus)) or "none"]
-    if form.force or form.wait:
-        argv.append("--force" if form.force else "--wait-gpus")
     if form.nproc.strip():
         argv += ["--nproc", form.nproc.strip()]
     if form.name.strip():
@@ -145,10 +138,7 @@ def argv_of(form: LaunchForm, before: LaunchForm | None) -> list[str]:
     Raises:
         ValueError: as `launch_argv`.
     """
-    if before is None or replace(form, force=False, wait=False) != before:
-        return launch_argv(form)
-    how = ["--force"] if form.force else ["--wait-gpus"] if form.wait else []
-    return ["restart", *how, before.name]
+    return ["restart", before.name] if form == before else launch_argv(form)
 
 
 def command_line(form: LaunchForm, before: LaunchForm | None = None) -> str:
@@ -263,22 +253,8 @@ def complete_path(text: str) -> str | None:
 
     Reads the file system, so do not call it in the event loop.
     """
-    found = _completions(text)
-    return found[0] if found and found[0] != text else None
-
-
-def complete_only(text: str) -> str | None:
-    """Complete `text` if exactly one file or folder matches and `text` is not itself a file.
-
-    Reads the file system, as `complete_path`.
-    """
-    found = _completions(text)
-    return found[0] if len(found) == 1 and found[0] != text and not exists(text) else None
-
-
-def _completions(text: str) -> list[str]:
     if not text:
-        return []
+        return None
     expanded = os.path.expanduser(text)  # noqa: PTH111 - keeps a trailing slash
     folder, start = os.path.split(expanded)
     try:
@@ -291,12 +267,8 @@ def _completions(text: str) -> list[str]:
                 and (entry.is_dir() or entry.name.endswith(".py"))
             )
     except OSError:
-        return []
+        return None
     # a script is more likely than a folder
     names.sort(key=lambda name: name.endswith("/"))
-    return [text[: len(text) - len(start)] + name for name in names]
-
-
-def exists(script: str) -> bool:
-    """Whether the script's file exists here."""
-    return Path(script).expanduser().is_file()
+    found = text[: len(text) - len(start)] + names[0] if names else text
+    return found if found != text else None

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
-from ddptop_runner.base.errors import DdptopError
-
 if TYPE_CHECKING:
     from ddptop.tui.screens.base import MonitorScreen
 
@@ -44,34 +42,3 @@ class ScreenWanted(Message):
         make = getattr(module, SCREENS[self.screen])
         screen: MonitorScreen[Any] = make(*self.subject, **self.options, readonly=readonly)
         return screen
-
-
-class CommandDone(Message):
-    """An operation finished or failed."""
-
-    def __init__(
-        self,
-        text: str,
-        error: DdptopError | None = None,
-        ended: tuple[str, str] | None = None,
-        job: str | None = None,
-    ) -> None:
-        """Report an operation.
-
-        Args:
-            text: the notification on success.
-            error: why it failed.
-            ended: a foreign job and the signal that ended it.
-            job: the job that the operation was for.
-        """
-        super().__init__()
-        self.text, self.error, self.ended, self.job = text, error, ended, job
-
-
-class JobLaunched(Message):
-    """A launch or relaunch finished or failed."""
-
-    def __init__(self, job: str | None, error: str | None = None) -> None:
-        """`job` is the new job's name; None if it failed with the error, which is one line."""
-        super().__init__()
-        self.job, self.error = job, error

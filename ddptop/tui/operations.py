@@ -5,6 +5,7 @@ Cheap to import, because the screens import it: each operation imports what it n
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ import msgspec
 from ddptop.job.keys import key
 from ddptop.job.ranks import launcher_in_words
 from ddptop.job.record import Job, own_view
-from ddptop.tui import messages
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.foreign.types import ForeignView
@@ -277,19 +277,18 @@ def _carry_out(app: DdptopApp, job: str, operation: Operation) -> None:
             error = refused
         except OSError as failed:
             error = DdptopError(str(failed))
-        app.post_message(messages.CommandDone(summary, error, ended, job))
+
+        def report() -> None:
+            if ended is not None:
+                app.collector.ended(*ended)
+            app.collector.stopping(job, None)
+            notify(app, summary, error)
+            app.collector.ask()
+
+        with contextlib.suppress(RuntimeError):  # the app has exited
+            app.call_from_thread(report)
 
     app.run_worker(run, thread=True, group="commands")
-
-
-def done(app: DdptopApp, message: messages.CommandDone) -> None:
-    """Report the result and refresh."""
-    if message.ended is not None:
-        app.collector.ended(*message.ended)
-    if message.job is not None:
-        app.collector.stopping(message.job, None)
-    notify(app, message.text, message.error)
-    app.collector.ask()
 
 
 def notify(app: DdptopApp, text: str, error: DdptopError | None) -> None:

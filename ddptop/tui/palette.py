@@ -1,4 +1,4 @@
-"""The command palette: actions of the current screen, jobs and ranks, and themes."""
+"""The command palette: actions of the current screen, jobs and ranks, and metrics."""
 
 from __future__ import annotations
 
@@ -10,20 +10,7 @@ from functools import partial
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from ddptop.job.keys import (
-    BACK,
-    COMPARE,
-    EVERYWHERE,
-    EXIT,
-    LEAVE,
-    LOGS,
-    PALETTE,
-    REPLAY,
-    SCREENS,
-    STORY,
-    Key,
-)
-from ddptop.job.record import Job
+from ddptop.job.keys import BACK, EVERYWHERE, EXIT, LEAVE, PALETTE, SCREENS, Key
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.base import MonitorScreen
@@ -65,19 +52,6 @@ class Command:
     """Whether it is listed before the user types anything."""
 
 
-OF_OWN_JOBS = (
-    ("story of {}", STORY, "story"),
-    ("replay {}", REPLAY, "replay"),
-    ("compare {}", COMPARE, "compare"),
-)
-"""Name, action, and screen of the commands for a job that ddptop launched."""
-OF_RANKS = (
-    ("rank {rank} of {job}", "open this rank", "rank"),
-    ("logs for {job} rank {rank}", "show this rank's output", "logs"),
-)
-"""Name, help, and screen of the commands for a rank."""
-
-
 class Commands(Provider):
     """Commands by name, each with its key."""
 
@@ -105,7 +79,7 @@ class Commands(Provider):
         yield from self._actions()
         yield from self._jobs(query)
         yield from self._charts()
-        yield from self._themes()
+        yield Command("Theme", "select a theme; the choice is remembered", self.app.search_themes)
 
     def _actions(self) -> Iterator[Command]:
         """Actions that the key bar offers, including those for which it has no room."""
@@ -124,31 +98,17 @@ class Commands(Provider):
         return action.is_offered(None, foreign=False, readonly=readonly)
 
     def _jobs(self, query: str) -> Iterator[Command]:
-        """The screens of each job, and of the ranks whose number the user typed."""
+        """Each job, and its ranks whose number the user typed."""
         answer = self.screen.answer if isinstance(self.screen, MonitorScreen) else None
         numbers = {int(number) for number in re.findall(r"\d{1,6}", query)}
-        for view in answer.look.jobs[:MAX_JOBS] if answer is not None else ():
-            yield from self._of_job(view)
-            yield from self._of_ranks(view, numbers)
-
-    def _of_job(self, job: Job) -> Iterator[Command]:
-        name, foreign = job.name, job.is_foreign
-        wanted = ScreenWanted("job", name, foreign=foreign)
-        yield Command(f"go to {name}", "open this job", self._post(wanted))
-        wanted = ScreenWanted("logs", name, foreign=foreign)
-        yield Command(f"logs for {name}", LOGS.help, self._post(wanted), listed=False)
-        for text, action, screen in () if foreign else OF_OWN_JOBS:
-            subject = (name,) if screen == "compare" else name
-            post = self._post(ScreenWanted(screen, subject))
-            yield Command(text.format(name), action.help, post, listed=False)
-
-    def _of_ranks(self, job: Job, numbers: set[int]) -> Iterator[Command]:
-        ranks = job.snapshot.ranks if numbers else ()
-        for number in (rank.rank for rank in ranks if rank.rank in numbers):
-            for text, about, screen in OF_RANKS:
-                wanted = ScreenWanted(screen, job.name, number, foreign=job.is_foreign)
-                name = text.format(rank=number, job=job.name)
-                yield Command(name, about, self._post(wanted), listed=False)
+        for job in answer.look.jobs[:MAX_JOBS] if answer is not None else ():
+            wanted = ScreenWanted("job", job.name, foreign=job.is_foreign)
+            yield Command(f"go to {job.name}", "open this job", self._post(wanted))
+            for rank in job.snapshot.ranks if numbers else ():
+                if rank.rank in numbers:
+                    wanted = ScreenWanted("rank", job.name, rank.rank, foreign=job.is_foreign)
+                    name = f"rank {rank.rank} of {job.name}"
+                    yield Command(name, "open this rank", self._post(wanted), listed=False)
 
     def _post(self, wanted: ScreenWanted) -> Callable[[], object]:
         return partial(self.app.post_message, wanted)
@@ -159,14 +119,6 @@ class Commands(Provider):
             for name in chart.names if chart.can_focus or chart.display else ():
                 run = partial(chart.show_as, name)
                 yield Command(f"chart {name}", "show this metric over time", run, listed=False)
-
-    def _themes(self) -> Iterator[Command]:
-        """The theme list, and each theme."""
-        app = self.app
-        yield Command("Theme", "select a theme; the choice is remembered", app.search_themes)
-        for name in sorted(app.available_themes):
-            run = partial(setattr, app, "theme", name)
-            yield Command(f"theme {name}", "color theme", run, listed=False)
 
 
 def _display(name: Content, command: Command) -> Content:

@@ -1,83 +1,52 @@
 """The user's settings of the interface, and what it remembers between runs.
 
-Each entry of config.toml is checked by itself: wrong ones are reported and keep their defaults.
+What is wrong in config.toml is reported, and the defaults are used instead.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import os
-import typing
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from textual.color import Color, ColorParseError
-from textual.theme import BUILTIN_THEMES, Theme
+from textual.theme import BUILTIN_THEMES
 
-from ddptop.job.keys import BY_ID, EVERYWHERE, MOVING, SCREENS
+from ddptop.job.keys import BY_ID, ON_EVERY_SCREEN, SCREENS
 from ddptop.tui.keymap import KNOWN, RESERVED, SHOWN, parse_key
-from ddptop.tui.themes import DARK, LIGHT, OWN
+from ddptop.tui.themes import DARK, OWN
 from ddptop_runner.base import bounded
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import config_file, state_home
 
 SCHEMA = 1
 FILE_BYTES = 1 << 16
-TABLES = ("interface", "keys", "themes", "notify", "hooks")
+TABLES = ("interface", "keys", "notify", "hooks")
 
-TableT = TypeVar("TableT", bound=msgspec.Struct)
-Flag = Annotated[bool, Meta(description="true or false")]
-Text = Annotated[str, Meta(description="a theme name in quotes")]
-ColorText = Annotated[str | None, Meta(description='a color such as "#6fa8dc"')]
+THEMES = (*BUILTIN_THEMES, *(theme.name for theme in OWN))
 
 
-class Interface(msgspec.Struct, frozen=True):
-    """`[interface]`; each description says what is valid."""
+class Interface(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[interface]`."""
 
-    theme: Text | None = None
+    theme: str | None = None
     """None: the theme last chosen in the palette, else ddptop's default."""
-    ascii: Annotated[bool | Literal["auto"], Meta(description='"auto", true, or false')] = "auto"
-    refresh_s: Annotated[
-        float, Meta(ge=0.2, le=60, description="a number of seconds from 0.2 to 60")
-    ] = 1.0
-    mouse: Flag = True
-    first: Annotated[Literal["jobs", "devices"], Meta(description='"jobs" or "devices"')] = "jobs"
-
-
-class ThemeTable(msgspec.Struct, frozen=True):
-    """`[themes.NAME]`: a base, and the colors that differ from it."""
-
-    base: Text | None = None
-    dark: Flag | None = None
-    background: ColorText = None
-    surface: ColorText = None
-    panel: ColorText = None
-    foreground: ColorText = None
-    primary: ColorText = None
-    secondary: ColorText = None
-    accent: ColorText = None
-    success: ColorText = None
-    warning: ColorText = None
-    error: ColorText = None
-    boost: ColorText = None
+    ascii: bool | Literal["auto"] = "auto"
+    refresh_s: Annotated[float, Meta(ge=0.2, le=60)] = 1.0
+    mouse: bool = True
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The state file's content."""
 
     schema: int = SCHEMA
-    greeted: bool = False
-    """Whether the hint of the first start was shown."""
     theme: str | None = None
     """The theme chosen in the palette."""
-    asked: str | None = None
-    """The theme in the settings at that time; a different one there now takes precedence."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -86,20 +55,13 @@ class Settings(msgspec.Struct, frozen=True):
     interface: Interface = Interface()
     keys: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """The user's keys by action."""
-    themes: tuple[Theme, ...] = ()
-    """The user's themes."""
     problems: tuple[str, ...] = ()
     """Errors, one line each, with file, section, key, and remedy."""
 
     def theme(self, memory: Memory) -> str:
-        """The theme at startup: the one chosen in the palette, unless the settings changed since.
-
-        Args:
-            memory: what earlier runs remembered.
-        """
-        chosen = memory.theme if memory.asked == self.interface.theme else None
-        known = known_themes(self.themes)
-        return next((name for name in (chosen, self.interface.theme) if name in known), DARK.name)
+        """The theme at startup: that of the file, or else the one last chosen in the palette."""
+        names = (name for name in (self.interface.theme, memory.theme) if name in THEMES)
+        return next(names, DARK.name)
 
 
 def read_settings(file: Path | None = None) -> Settings:
@@ -126,48 +88,19 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
         for table in data
         if table not in TABLES and near(table, TABLES)
     ]
-    interface = _table(Interface, data.get("interface", {}), file, "interface", problems)
+    interface = Interface()
+    try:
+        interface = msgspec.convert(data.get("interface", {}), Interface)
+    except msgspec.ValidationError as error:
+        problems.append(f"{file}, [interface]: {error}; the defaults are used")
     keys = _keys(data.get("keys", {}), file, problems)
-    themes = _themes(data.get("themes", {}), file, problems)
-    known = known_themes(themes)
-    if interface.theme is not None and interface.theme not in known:
-        meant = near(interface.theme, known)
+    if interface.theme is not None and interface.theme not in THEMES:
+        meant = near(interface.theme, THEMES)
         hint = f'did you mean "{meant}"?' if meant else "the command palette lists all themes"
         problems.append(
             f'{file}, [interface]: theme = "{interface.theme}" is not a known theme; {hint}'
         )
-    return Settings(interface, keys, themes, tuple(problems))
-
-
-def _section(given: object, file: str, name: str, problems: list[str]) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        return given
-    problems.append(f"{file}: {name} is not a section; write [{name}]")
-    return {}
-
-
-def _table(kind: type[TableT], given: object, file: str, name: str, problems: list[str]) -> TableT:
-    """A section's valid entries; the others are reported and keep their defaults."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    valid: dict[str, object] = {}
-    for key, value in _section(given, file, name, problems).items():
-        if key not in hints:
-            problems.append(f'{file}, [{name}]: "{key}" is not a setting{did_you_mean(key, hints)}')
-            continue
-        try:
-            valid[key] = msgspec.convert(value, hints[key])
-        except msgspec.ValidationError:
-            problems.append(
-                f"{file}, [{name}]: {key} = {shown(value)} is not valid; use {_valid(hints[key])}"
-            )
-    return kind(**valid)
-
-
-def _valid(hint: object) -> str:
-    """What a field accepts, from the description in its type."""
-    found = (meta.description for meta in getattr(hint, "__metadata__", ()))
-    inner = (_valid(one) for one in typing.get_args(hint))
-    return next((text for text in (*found, *inner) if text), "")
+    return Settings(interface, keys, tuple(problems))
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -180,7 +113,10 @@ def _keys(given: object, file: str, problems: list[str]) -> dict[str, tuple[str,
     """
     where = f"{file}, [keys]"
     chosen: dict[str, tuple[str, ...]] = {}
-    for name, value in _section(given, file, "keys", problems).items():
+    if not isinstance(given, Mapping):
+        problems.append(f"{file}: keys is not a section; write [keys]")
+        return chosen
+    for name, value in given.items():
         if name not in BY_ID:
             remedy = did_you_mean(name, BY_ID) or "; see ddptop keys"
             problems.append(f'{where}: "{name}" is not an action{remedy}')
@@ -189,9 +125,7 @@ def _keys(given: object, file: str, problems: list[str]) -> dict[str, tuple[str,
             texts = msgspec.convert([value] if isinstance(value, str) else value, list[str])
             chosen[name] = tuple(dict.fromkeys(_key(text) for text in texts if text))
         except msgspec.ValidationError:
-            problems.append(
-                f'{where}: "{name}" = {shown(value)} is not a key; use "s" or ["s", "ctrl+s"]'
-            )
+            problems.append(f'{where}: "{name}" is not a key; use "s" or ["s", "ctrl+s"]')
         except ValueError as error:
             problems.append(f'{where}: "{name}": {error}')
     while clash := _clash(chosen):
@@ -223,7 +157,7 @@ def _clash(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str], str] 
     for screen, table in SCREENS.items():
         owners: defaultdict[str, list[str]] = defaultdict(list)
         given: set[str] = set()
-        for action in (*table, *MOVING, *EVERYWHERE):
+        for action in (*table, *ON_EVERY_SCREEN):
             defaults = action.defaults.split()
             keys = chosen.get(action.id, tuple(defaults))
             given |= set(keys) - set(defaults)
@@ -235,47 +169,7 @@ def _clash(chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str], str] 
     return None
 
 
-# --- themes ---------------------------------------------------------------------------------------
-
-
-def known_themes(users: Iterable[Theme]) -> dict[str, Theme]:
-    """All themes by name: Textual's, ddptop's, and the user's."""
-    return {theme.name: theme for theme in (*BUILTIN_THEMES.values(), *OWN, *users)}
-
-
-def _themes(given: object, file: str, problems: list[str]) -> tuple[Theme, ...]:
-    themes: list[Theme] = []
-    for name, table in _section(given, file, "themes", problems).items():
-        where = f"{file}, [themes.{name}]"
-        wanted = _table(ThemeTable, table, file, f"themes.{name}", problems)
-        known = known_themes(themes)
-        if wanted.base is not None and wanted.base not in known:
-            hint = did_you_mean(wanted.base, known)
-            problems.append(f'{where}: base = "{wanted.base}" is not a known theme{hint}')
-        base = known.get(wanted.base or "", LIGHT if wanted.dark is False else DARK)
-        changes: dict[str, Any] = {} if wanted.dark is None else {"dark": wanted.dark}
-        for color, text in msgspec.structs.asdict(wanted).items():
-            if color in ("base", "dark") or text is None:
-                continue
-            try:
-                changes[color] = Color.parse(text).hex
-            except ColorParseError:
-                problems.append(
-                    f"{where}: {color} = {shown(text)} is not valid; use {_valid(ColorText)}"
-                )
-        themes.append(dataclasses.replace(base, name=name, **changes))
-    return tuple(themes)
-
-
 # --- messages -------------------------------------------------------------------------------------
-
-
-def shown(value: object) -> str:
-    """A value as written in the file, shortened if it is long."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = f'"{value}"' if isinstance(value, str) else str(value)
-    return text if len(text) <= 40 else text[:39] + "…"
 
 
 def near(name: str, known: Iterable[str]) -> str | None:

@@ -11,10 +11,11 @@ from textual._styles_cache import StylesCache
 from textual.app import App, ScreenStackError, _PrintCapture
 from textual.css.query import NoMatches
 from textual.dom import DOMNode, NoScreen
-from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.drivers.web_driver import WebDriver
 from textual.keys import _character_to_key
 from textual.message import Message
+from textual.messages import ExitApp
 from textual.screen import Screen
 
 _PrintCapture.encoding = "utf-8"  # type: ignore[attr-defined]  # libtmux reads it when imported
@@ -96,9 +97,23 @@ class TerminalDriver(LinuxDriver):
             self._is_suspended = not self._draws()  # in the background: retry on the next SIGCONT
 
 
-def post_from_thread(driver: Driver, message: Message) -> None:
-    """Post a message to the app from any thread; raises RuntimeError if the app has exited."""
-    driver._loop.call_soon_threadsafe(driver._app.post_message, message)
+class TabDriver(WebDriver):
+    """For a browser tab; exits the app when its tab is gone."""
+
+    def run_input_thread(self) -> None:
+        """Read input from the tab until it is closed."""
+        super().run_input_thread()
+        if not self.exit_event.is_set():
+            self.send_message(ExitApp())
+
+    def send_message(self, message: Message) -> None:
+        """Post a message to the app, from any thread; to none that has exited.
+
+        The tab may still send input while the process exits. Textual would then create a coroutine
+        that is never awaited, and Python would warn about it on stderr.
+        """
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._app.post_message, message)
 
 
 def forget_drawn() -> None:

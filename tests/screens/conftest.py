@@ -10,6 +10,7 @@ from tests.support.frozen import (
     quick_logs,
     terminal,
 )
+from tests.support.pictures import picture
 
 __all__ = [
     "default_keys",
@@ -18,6 +19,7 @@ __all__ = [
     "held_gpus",
     "ill_gpus",
     "make_app",
+    "picture",
     "quick_logs",
     "terminal",
 ]

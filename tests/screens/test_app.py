@@ -15,14 +15,13 @@ from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens import base
-from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import GpuChoice, LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.jobs import JobsTable
 from ddptop.tui.widgets.lines import LinesView
 from tests.support import fake_gpus, fake_home
-from tests.support.driving import look, offered, settle, shown, until
+from tests.support.driving import look, running, settle, shown, until
 from textual import events
 from textual.geometry import Size
 from textual.widgets import Input, Static
@@ -35,31 +34,11 @@ MakeApp = Callable[..., DdptopApp]
 
 
 class TestOverview:
-    async def test_live_jobs_come_first_and_enter_opens_one(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        fake_home.finished_job(frozen)
-        fake_home.two_cpu_ranks(frozen)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
-            overview = app.screen
-            assert isinstance(overview, OverviewScreen)
-            assert overview.jobs.cursor_key == "mlp-cpu"
-            await pilot.press("enter")
-            await until(pilot, lambda: isinstance(app.screen, JobScreen))
-            await settle(pilot)
-            assert "step 2,261" in shown(app)
-            await pilot.press("escape")
-            await until(pilot, lambda: app.screen is overview)
-
     def test_before_the_first_update_nothing_is_shown_about_jobs(self) -> None:
         assert JobsTable().empty.startswith("looking for jobs")
 
     async def test_without_jobs_it_says_what_to_do(self, frozen: Path, make_app: MakeApp) -> None:
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, _):
             assert "no jobs yet" in shown(app)
             assert "ddptop launch --gpus 0-3 train.py" in shown(app)
             assert "libnvidia-ml.so.1 not found" in shown(app)
@@ -67,9 +46,7 @@ class TestOverview:
     async def test_the_cursor_stays_on_its_job(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.two_cpu_ranks(frozen)
         fake_home.finished_job(frozen)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             await pilot.press("j")
             assert app.screen.jobs.cursor_key == "resnet-a"
             fake_home.failed_job(frozen)  # comes in between
@@ -82,19 +59,10 @@ class TestOverview:
         fake_home.two_cpu_ranks(frozen)
         broken = fake_home.finished_job(frozen)
         broken.spec_file.write_text("{")
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, _):
             assert "mlp-cpu" in shown(app)
             assert "be read: resnet-a" in shown(app)
             assert app.screen.jobs.cursor_key == "mlp-cpu"
-
-    async def test_q_leaves(self, frozen: Path, make_app: MakeApp) -> None:
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
-            await pilot.press("q")
-        assert app.return_code == 0
 
 
 class TestLaunch:
@@ -113,9 +81,7 @@ class TestLaunch:
 
         monkeypatch.setattr(launching, "launch", launch)
         monkeypatch.setattr(hardware, "exists", lambda: True)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
             await look(pilot, 2)
@@ -141,9 +107,7 @@ class TestLaunch:
     async def test_free_devices_are_chosen_and_space_changes_that(
         self, eight_gpus: Path, make_app: MakeApp
     ) -> None:
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await look(pilot)
+        async with running(make_app()) as (app, pilot):
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
             choice = app.screen.query_one(GpuChoice)
@@ -191,27 +155,12 @@ class TestDevices:
 
 
 class TestProgram:
-    async def test_help_and_palette(self, frozen: Path, make_app: MakeApp) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            await pilot.press("question_mark")
-            await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-            assert "group restart" in shown(app)
-            await pilot.press("q")
-            await until(pilot, lambda: isinstance(app.screen, JobScreen))
-            titles = offered(app)
-            assert {"Stop", "Kill", "Restart", "Stacks", "Theme", "Exit"} <= titles
-            assert titles.isdisjoint({"Back", "Cancel"})
-
     async def test_a_tick_keeps_no_widgets_and_draws_nothing_that_did_not_change(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
         app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(app) as (app, pilot):
             widgets = len(app.screen.query("*"))
             drawn: list[object] = []
             for view in app.screen.query(LinesView):
@@ -223,9 +172,7 @@ class TestProgram:
     async def test_a_defect_of_the_collector_ends_the_program_with_words(
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             monkeypatch.setattr(app.collector, "answer", lambda query: 1 / 0)
             app.collector.ask()
             await until(pilot, lambda: app._exit)
@@ -238,9 +185,7 @@ class TestProgram:
 
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
         monkeypatch.setattr(module, "CHECK_TERMINAL_S", 0.1)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             monkeypatch.setattr(module, "_is_terminal", lambda: False)
             await until(pilot, lambda: app._exit)
         assert app.return_code == 1
@@ -254,9 +199,7 @@ class TestProgram:
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
         monkeypatch.setattr(module, "CHECK_TERMINAL_S", 0.1)
         monkeypatch.setattr(module, "shutil", told)  # others call the real one too
-        app = make_app()
-        async with app.run_test(size=(60, 18)) as pilot:
-            await look(pilot)
+        async with running(make_app(), (60, 18)) as (app, pilot):
             await until(pilot, lambda: app.screen.size == (100, 30))
             told.get_terminal_size = lambda unknown: unknown
             app.post_message(events.Resize(Size(70, 20), Size(70, 20)))
@@ -267,21 +210,9 @@ class TestProgram:
     async def test_without_a_terminal_at_the_start_there_is_none_to_lose(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             await pilot.pause(1.2)
             assert not app._exit
-
-    async def test_any_theme_can_be_used(self, frozen: Path, make_app: MakeApp) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            for theme in ("nord", "ansi-dark"):
-                app.theme = theme
-                await look(pilot)
-                assert "mlp-cpu" in shown(app)
 
     async def test_continuing_job_shows_why_an_attempt_failed(
         self, frozen: Path, make_app: MakeApp
@@ -305,8 +236,7 @@ class TestProgram:
 
         comes("restarting", 900, now)
         app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(app, (80, 24)) as (app, pilot):
             assert "attempt 1 failed: Rank 1 was killed.   i: evidence" in shown(app)
             for state, started_s in (("starting", 900), ("running", 299)):
                 comes(state, started_s)
@@ -321,8 +251,7 @@ class TestProgram:
     ) -> None:
         fake_home.failed_job(frozen)
         app = make_app("vit-base")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(app, (80, 24)) as (app, _):
             shown_now = app.monitor.answer
             query = StoryQuery(job="vit-base", viewer=app.monitor.viewer + 1)
             app.on_answered(Answered(app.collector.answer(query)))
@@ -384,8 +313,7 @@ async def test_ddptop_can_be_left_from_whatever_lies_on_top(
 ) -> None:
     fake_home.two_cpu_ranks(frozen)
     app = make_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(app) as (app, pilot):
         await pilot.press(*keys)
         await until(pilot, lambda: type(app.screen).__name__ == screen)
         await pilot.press("ctrl+q")

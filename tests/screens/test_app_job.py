@@ -14,8 +14,8 @@ from ddptop.tui.widgets.bars import KeyBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.job import JobHeader
 from ddptop.tui.widgets.logs import LogPane
-from tests.support import fake_gpus, fake_home
-from tests.support.driving import keys_shown, look, said, settle, shown, until
+from tests.support import fake_home
+from tests.support.driving import keys_shown, look, running, said, settle, shown, until
 
 from ddptop_runner.jobs.launch import archive
 from ddptop_runner.model.snapshot import Cause, Pause
@@ -28,9 +28,7 @@ class TestJob:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu")) as (app, pilot):
             chart, log = app.screen.query_one(LossChart), app.screen.query_one(LogPane)
             for key, page in (("4", "log"), ("3", "events"), ("2", "devices")):
                 await pilot.press(key)
@@ -42,22 +40,9 @@ class TestJob:
                 await pilot.pause()
                 assert chart.size.height
 
-    async def test_a_small_terminal_shows_pages(self, frozen: Path, make_app: MakeApp) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(80, 24)) as pilot:
-            await settle(pilot)
-            assert "1 ranks and loss" in shown(app)
-            assert not app.screen.query_one(LogPane).size.height
-            await pilot.press("4")
-            await pilot.pause()
-            assert app.screen.query_one(LogPane).size.height > 10
-
     async def test_the_chosen_rank_s_log_is_followed(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu")) as (app, pilot):
             log = app.screen.log_view.lines
             assert log.lines[-1].startswith("epoch 3 step 395")
             with folder.log_file(0, 0).open("a") as file:
@@ -74,9 +59,7 @@ class TestJob:
 
     async def test_log_starts_over_for_a_new_viewer(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.two_cpu_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await look(pilot)
+        async with running(make_app()) as (app, pilot):
             for _ in range(2):
                 await pilot.press("enter")
                 await until(pilot, lambda: isinstance(app.screen, JobScreen))
@@ -89,16 +72,14 @@ class TestJob:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.failed_job(frozen)
-        app = make_app("vit-base")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("vit-base")) as (app, pilot):
             assert app.screen.ranks.rank == 1
             text = shown(app)
             assert "rank 1 failed first (exit 1)" in text
             assert "next  press R to relaunch   i evidence" in text
             assert text.index("failed first") < text.index("ended Mar 14"), "why comes first"
             assert "│ RuntimeError: shape '[64, 3, 224]' is invalid" in shown(app)
-            await pilot.press("h")
+            await pilot.press("left")
             await look(pilot)
             assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
 
@@ -107,9 +88,7 @@ class TestJob:
     ) -> None:
         folder = fake_home.two_cpu_ranks(frozen)
         fake_home.write_log(folder, 0, 1, "RuntimeError: of attempt 0\n")
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(160, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (160, 40)) as (app, pilot):
             log, ranks = app.screen.log_view.lines, app.screen.ranks
             assert "log: rank 0 ──" in shown(app)
             pause = Pause(state="hung", since=fake_home.ago(90), ranks=[1])
@@ -133,79 +112,25 @@ class TestJob:
             await look(pilot, 2)
             assert ranks.rank == 0, "the person's choice wins"
 
-    async def test_the_rank_that_an_alert_names_is_chosen_until_a_person_chooses(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        fake_gpus.eight_gpu_ranks(frozen)
-        app = make_app("llama-ft")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert app.screen.ranks.rank == 5
-            await pilot.press("left_square_bracket")
-            await look(pilot, 2)
-            assert app.screen.ranks.rank == 4
-
     async def test_the_keys_of_a_job_name_the_comparison_at_80_columns(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(80, 24)) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24)) as (app, pilot):
             assert keys_shown(app).endswith("  q Quit  ? Help ") and "C Compare" in keys_shown(app)
             await pilot.click(KeyBar, offset=(62, 0))  # where it is drawn
             await until(pilot, lambda: isinstance(app.screen, CompareScreen))
 
-    async def test_chart_keys(self, frozen: Path, make_app: MakeApp) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert "loss, whole run" in shown(app)
-            await pilot.press("a")
-            assert "━ rank 0" in shown(app)
-            await pilot.press("y")
-            assert "log scale" in shown(app)
-            for _ in range(9):
-                await pilot.press("plus")
-            await look(pilot, 2)
-            assert "loss, last 10s" in shown(app)
-            await pilot.press("0")
-            await look(pilot, 2)
-            assert "loss, whole run" in shown(app)
-
-    async def test_stale_values_are_labeled(self, frozen: Path, make_app: MakeApp) -> None:
-        folder = fake_home.two_cpu_ranks(frozen)
-        fake_home.change(folder, ts=fake_home.ago(42))
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert "last update 42 s ago" in shown(app)
-
-    async def test_a_job_whose_processes_are_gone_is_lost(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        folder = fake_home.two_cpu_ranks(frozen)
-        fake_home.change(folder, guardian=None)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert "? lost" in shown(app)
-
     async def test_a_job_that_is_removed_meanwhile(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu")) as (app, pilot):
             header = app.screen.query_one(JobHeader)
             assert "● running" in plain(header._lines[0])
             assert "s Stop" in keys_shown(app)
             folder.spec_file.unlink()
             await look(pilot)
             assert "mlp-cpu no longer exists" in shown(app)
-            told = "".join(map(plain, header._lines))
-            assert "? gone   the job no longer exists   last seen 12:00:00" in told
-            assert "running" not in told
+            assert not header.display, "its state is not known"
             assert "s Stop" not in keys_shown(app)
             for key in "Rtif":
                 app.clear_notifications()
@@ -216,9 +141,7 @@ class TestJob:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.failed_job(frozen)
-        app = make_app("vit-base")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("vit-base")) as (app, pilot):
             assert "shape '[64, 3, 224]' is invalid" in shown(app)
             assert archive("vit-base") == "vit-base-1"
             spec = fake_home.spec_of("vit-base", 2, 1, job_id="vit-base@another")
@@ -233,9 +156,7 @@ class TestJob:
 
     async def test_a_job_without_snapshot_or_history(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.make_folder(frozen, fake_home.spec_of("young", 2, 3))
-        app = make_app("young")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("young")) as (app, _):
             assert "◔ starting" in shown(app)
             assert "no loss yet" in shown(app)
             assert "no ranks have started yet" in shown(app)
@@ -245,9 +166,7 @@ class TestJob:
     ) -> None:
         folder = fake_home.two_cpu_ranks(frozen)
         folder.history_db.write_bytes(b"not a database" * 100)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu")) as (app, _):
             assert "step 2,261" in shown(app)
             assert "not a valid history" in shown(app)
 
@@ -255,9 +174,7 @@ class TestJob:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24)) as (app, pilot):
             await pilot.press("o")
             await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
             await look(pilot)
@@ -278,9 +195,7 @@ class TestJob:
             for r in range(64)
         ]
         fake_home.change(folder, ranks=ranks, world_size=64)
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu")) as (app, pilot):
             assert "1-14 of 64" in shown(app)
             assert app.screen.query_one(LossChart).size.height >= 6
             await pilot.press("G")

@@ -16,7 +16,7 @@ from ddptop.tui.screens.dialogs import ConfirmScreen, SectionsScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from tests.support import fake_home
-from tests.support.driving import look, said, settle, until
+from tests.support.driving import running, said, settle, until
 from textual.screen import Screen
 from textual.widgets import Static
 
@@ -67,9 +67,7 @@ class TestOperations:
         self, frozen: Path, make_app: MakeApp, calls: Calls
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24)) as (app, pilot):
             for key, command, effect in self.KEYS:
                 for answer in ("enter", "n", "escape"):  # the focus is on the button that says no
                     await pilot.press(key)
@@ -101,9 +99,7 @@ class TestOperations:
 
         monkeypatch.setattr(wanted, "ask", lambda view: view.job)
         monkeypatch.setattr(wanted, "wait", wait)
-        app = make_app("mlp-cpu")
-        async with app.run_test(notifications=True) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24), notifications=True) as (app, pilot):
             await pilot.press("c")
             await until(pilot, lambda: answered)
             assert isinstance(app.screen, JobScreen)
@@ -124,9 +120,7 @@ class TestOperations:
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
         calls.error = ControlError("the supervisor [x] did not answer", "see supervisor.log")
-        app = make_app("mlp-cpu")
-        async with app.run_test(notifications=True) as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24), notifications=True) as (app, pilot):
             await pilot.press("s")
             await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
             await pilot.press("y")
@@ -150,9 +144,7 @@ class TestOperations:
             return "vit-base\n"
 
         monkeypatch.setattr(launching, "run_cli", run_cli)
-        app = make_app("vit-base")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("vit-base"), (80, 24)) as (app, pilot):
             await pilot.press("s")
             await pilot.pause()
             assert isinstance(app.screen, JobScreen)
@@ -167,7 +159,7 @@ class TestOperations:
             await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
             await pilot.press("end", *" --lr 1")
             form = app.screen
-            await until(pilot, lambda: "the last vit-base keeps its logs" in command_shown(form))
+            await until(pilot, lambda: "vit-base keeps its logs" in command_shown(form))
             await pilot.press("ctrl+l")
             await until(pilot, lambda: started)
         (argv,) = started
@@ -179,9 +171,7 @@ class TestOperations:
         self, frozen: Path, make_app: MakeApp, calls: Calls
     ) -> None:
         folder = fake_home.finished_job(frozen)
-        app = make_app()
-        async with app.run_test() as pilot:
-            await look(pilot)
+        async with running(make_app(), (80, 24)) as (app, pilot):
             await pilot.press("x")
             await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
             assert str(folder.path) in str(app.screen.query_one(".effect", Static).content)
@@ -194,9 +184,7 @@ class TestOperations:
     ) -> None:
         folder = fake_home.two_cpu_ranks(frozen)
         before = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24)) as (app, pilot):
             await pilot.press("d")
         assert app.return_code == 0
         after = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
@@ -214,9 +202,7 @@ class TestStacks:
             RankStacks(rank=1, note="the rank has ended"),
         ]
         monkeypatch.setattr(commands, "stacks", lambda view: entries)
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24)) as (app, pilot):
             await pilot.press("t")
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
             await until(pilot, lambda: len(app.screen.query(".text")) == 2)
@@ -258,9 +244,7 @@ class TestStacks:
             return [RankStacks(rank=0, pid=4100, text="File x")]
 
         monkeypatch.setattr(commands, "stacks", stacks)
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24)) as (app, pilot):
             await pilot.press("t")
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
             await pilot.press("escape")
@@ -274,9 +258,7 @@ class TestStacks:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.failed_job(frozen)
-        app = make_app("vit-base")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("vit-base"), (80, 24)) as (app, pilot):
             await pilot.press("t")
             await until(pilot, lambda: len(app.screen.query(".text")) == 4)
             texts = [str(static.content) for static in app.screen.query(Static)]
@@ -290,9 +272,7 @@ class TestStacks:
         (kept / "tail-rank-3.txt").write_text("loss \x1b[31mred\n")
         (folder.evidence_dir / "attempt-0-hang").mkdir()
         os.utime(folder.evidence_dir / "attempt-0-hang", (1, 1))
-        app = make_app("vit-base")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("vit-base"), (80, 24)) as (app, pilot):
             await pilot.press("i")
             await until(pilot, lambda: len(app.screen.query(".text")) == 7)
             heads = [str(static.content) for static in app.screen.query(".head").results(Static)]
@@ -306,14 +286,3 @@ class TestStacks:
             await until(pilot, lambda: "esc closes; j and k scroll" in said(app))
             await pilot.press("i")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
-
-    async def test_none_is_shown(self, frozen: Path, make_app: MakeApp) -> None:
-        fake_home.finished_job(frozen)
-        app = make_app("resnet-a")
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            await pilot.press("t")
-            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
-            await until(pilot, lambda: app.screen.query(".text"))
-            texts = [str(static.content) for static in app.screen.query(Static)]
-            assert "resnet-a has no saved stacks" in texts

@@ -14,9 +14,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.ascii import braille, glyph, harmless, translated
 from rich.cells import cell_len
 from tests.support import fake_gpus, fake_home
-from tests.support.driving import look, settle
-
-from ddptop_runner.base.errors import UsageError
+from tests.support.driving import look, running
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -135,26 +133,6 @@ def test_which_letters_can_be_drawn(env: dict[str, str], written: str | None, le
     assert terminal.letters(env, written) == letters
 
 
-class Screenful:
-    """A stream that claims to be a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("term", ["dumb", "unknown"])
-def test_terminal_without_a_cursor_gets_a_remedy(
-    term: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr("sys.__stderr__", Screenful())
-    with pytest.raises(UsageError, match=f"TERM={term}.*cursor") as refused:
-        terminal.check()
-    assert "ddptop ls" in str(refused.value) and "xterm-256color" in str(refused.value)
-
-
 KEYS = [
     (),
     ("ctrl+p",),
@@ -177,9 +155,7 @@ KEYS = [
 async def test_no_cell_of_any_screen_is_anything_else(eight_gpus: Path, make_app: MakeApp) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
     fake_home.failed_job(eight_gpus)
-    app = make_app(letters="ascii")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app(letters="ascii")) as (app, pilot):
         app.notify("a toast with a frame", title="title", timeout=60)
         overview = app.screen
         seen: set[str] = set()

@@ -18,16 +18,16 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.ranks import RankTable
 from tests.support import fake_commands, fake_home
-from tests.support.driving import look, settle, shown
+from tests.support.driving import look, running, settle, shown
 from tests.support.fake_commands import launcher_of, rank_of
 from tests.support.fake_home import ago, change
 from tests.support.own_views import read, row_of
+from tests.support.pictures import Picture
 from textual.pilot import Pilot
 
 from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
 
 MakeApp = Callable[..., DdptopApp]
-Compare = Callable[..., bool]
 LAUNCHER_OF_FOUR = LauncherSample(name="DataParallel", pid=7)
 
 
@@ -37,12 +37,7 @@ LAUNCHER_OF_FOUR = LauncherSample(name="DataParallel", pid=7)
     ids=["ranks", "waiting"],
 )
 def test_a_command(
-    frozen: Path,
-    make_app: MakeApp,
-    snap_compare: Compare,
-    make: str,
-    keys: tuple[str, ...],
-    size: object,
+    frozen: Path, picture: Picture, make: str, keys: tuple[str, ...], size: object
 ) -> None:
     folder = getattr(fake_commands, make)(frozen)
 
@@ -51,8 +46,7 @@ def test_a_command(
         await pilot.press(*keys)
         await look(pilot, 2)
 
-    app = make_app(folder.path.name)
-    assert snap_compare(app, terminal_size=size, run_before=prepare)
+    picture(size, prepare, folder.path.name)
 
 
 class TestWords:
@@ -171,29 +165,19 @@ def text_of(table: RankTable) -> list[str]:
 async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: MakeApp) -> None:
     folder = fake_commands.waiting(frozen)
     app = make_app("sft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        table = table_of(app)
-        row = " ".join(text_of(table)[2].split())
-        assert row.startswith("accelerate ● running whole tree CPU 96% RSS 240 MiB")
-        assert text_of(table)[-1].startswith(" waiting for ranks")
+    async with running(app) as (app, pilot):
+        launcher = "accelerate   ● running   whole tree CPU 96%   RSS 240 MiB   pid 4700"
+        assert launcher in shown(app)
+        assert text_of(table_of(app))[-1].startswith(" waiting for ranks")
         ranks = app.screen.ranks
         assert ranks.rank is None
         change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
         await look(pilot, 2)
         assert ranks.shape == "cards"
-        assert "▸accelerate   ● running   whole tree CPU 96%   RSS 240 MiB   pid 4700" in shown(app)
-        assert "─ 0 ● running ─" in shown(app) and "─ 1 ● running ─" in shown(app)
-        assert ranks.rank is None, "the launcher stays chosen"
-        assert " press l for output from all ranks" in shown(app)
-        await pilot.press("down")
+        assert launcher in shown(app)
+        assert "▸0 ● running" in shown(app) and " 1 ● running" in shown(app)
         assert ranks.rank == 0
         assert " rank 0  pid 4711" in shown(app)
-        await pilot.press("up")
-        assert ranks.rank is None
-        await pilot.press("T", "down")
-        assert ranks.shape == "table" and ranks.rank == 0
-        assert [text.split()[0] for text in text_of(table)[2:5]] == ["accelerate", "0", "1"]
         change(folder, ranks=[], world_size=None, state="restarting")
         await look(pilot, 2)
         assert ranks.rank is None
@@ -203,9 +187,7 @@ async def test_a_process_that_is_its_own_launcher_has_one_row(
     frozen: Path, make_app: MakeApp
 ) -> None:
     fake_commands.replicas(frozen)
-    app = make_app("dp")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app("dp")) as (app, _):
         assert app.screen.ranks.rank == 0
         assert " rank 0  1 process, 4 GPUs (DataParallel): no per-device loss" in shown(app)
         assert "whole tree" not in shown(app)
@@ -213,22 +195,15 @@ async def test_a_process_that_is_its_own_launcher_has_one_row(
 
 async def test_a_rank_shows_the_one_log(frozen: Path, make_app: MakeApp) -> None:
     fake_commands.mpirun(frozen)
-    app = make_app("gan")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app("gan")) as (app, _):
         screen = app.screen
         assert isinstance(screen, JobScreen)
         title = screen.log_view.query_one("LogTitle")
-        assert title.title == "log: mpirun"
-        lines = [
+        assert title.title == "log: mpirun, all ranks"
+        assert list(screen.log_view.lines.lines)[:2] == [
             "from mpirun itself",
             "[1,0]<stdout>:step 0 d_loss 0.530 g_loss 1.200",
         ]
-        assert list(screen.log_view.lines.lines)[:2] == lines
-        await pilot.press("down", "right")
-        await look(pilot, 2)
-        assert title.title == "log: mpirun, all ranks"
-        assert list(screen.log_view.lines.lines)[:2] == lines
 
 
 async def test_lines_that_do_not_say_whose_they_are_are_everyones(
@@ -236,11 +211,7 @@ async def test_lines_that_do_not_say_whose_they_are_are_everyones(
 ) -> None:
     folder = fake_commands.waiting(frozen)
     change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
-    app = make_app("sft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await pilot.press("down")
-        await look(pilot, 2)
+    async with running(make_app("sft")) as (app, _):
         screen = app.screen
         assert isinstance(screen, JobScreen)
         assert screen.log_view.query_one("LogTitle").title == "log: accelerate, all ranks"
@@ -259,9 +230,7 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
         cause=cause,
         launcher=launcher_of(read(folder).spec, state="failed", exit_code=1, pid=None),
     )
-    app = make_app("gan")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app("gan")) as (app, _):
         assert app.screen.ranks.rank == 1
         assert isinstance(app.latest, JobAnswer) and app.latest.detail is not None
         tail = app.latest.detail.cause_tail

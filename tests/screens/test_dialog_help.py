@@ -10,11 +10,9 @@ from ddptop.job.help import texts
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.launch import LaunchScreen
-from ddptop.tui.settings import Settings
-from tests.support import fake_gpus
-from tests.support.driving import settle, shown, until
+from tests.support.driving import running, shown, until
 from textual.pilot import Pilot
-from textual.widgets import Checkbox, Input, Label
+from textual.widgets import Input, Label
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -30,9 +28,7 @@ async def opened(pilot: Pilot[None], *keys: str) -> str:
 
 @pytest.mark.parametrize("size", [(60, 18), (120, 40)])
 async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, int]) -> None:
-    app = make_app()
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with running(make_app(), size) as (app, pilot):
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
         form = app.screen
@@ -52,46 +48,9 @@ async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, in
         await pilot.press("question_mark")
         await until(pilot, lambda: app.screen is form)
         labels = {str(one.content) for one in form.query(".row > Label").results(Label)}
-        boxes = {str(one.label) for one in form.query(Checkbox)}
-        named = ", ".join(texts().launch_form)
-        unknown = {one for one in labels | boxes if one not in named}
+        named = ", ".join(texts().about["launch form"])
+        unknown = {one for one in labels if one not in named}
         assert unknown == {
             "auto: one per selected GPU",
             "group restarts allowed after failures",
         }, "notes only"
-
-
-async def test_a_question_and_a_text(frozen: Path, make_app: MakeApp) -> None:
-    fake_gpus.eight_gpu_ranks(frozen)
-    app = make_app("llama-ft")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        for key, told in (
-            ("K", "changes nothing; enter selects this"),
-            ("f", "PgDn, PgUp, g, and G scroll"),
-        ):
-            below = app.screen
-            await pilot.press(key)
-            await until(pilot, lambda below=below: app.screen is not below)
-            dialog = app.screen
-            assert told in " ".join((await opened(pilot, "question_mark")).split())
-            await pilot.press("escape")
-            await until(pilot, lambda dialog=dialog: app.screen is dialog)
-            await pilot.press("escape")
-            await until(pilot, lambda below=below: app.screen is below)
-
-
-async def test_a_key_of_ones_own_is_named_and_the_question_mark_is_free_again(
-    frozen: Path, make_app: MakeApp
-) -> None:
-    app = make_app(settings=Settings(keys={"app.help": ("F2",)}))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await pilot.press("n")
-        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
-        assert str(app.screen.children[0].border_subtitle) == "F2 help"
-        name = app.screen.query_one("#name", Input)
-        name.focus()
-        await pilot.press("question_mark")
-        assert name.value == "?"
-        await opened(pilot, "f2")

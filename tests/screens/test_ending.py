@@ -10,7 +10,7 @@ import pytest
 from ddptop.sources.query import Answered
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import HelpScreen
-from tests.support.driving import settle, until
+from tests.support.driving import running, until
 from textual.css.query import NoMatches
 from textual.dom import NoScreen
 from textual.events import Key
@@ -19,9 +19,7 @@ MakeApp = Callable[..., DdptopApp]
 
 
 async def test_a_screen_that_opens_as_ddptop_is_left_is_no_failure(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with running(make_app(), (80, 24)) as (app, pilot):
         app.action_help()
         app.action_command_palette()
         app.exit()
@@ -38,8 +36,7 @@ async def test_screen_failure_is_reported(
     monkeypatch.setattr(HelpScreen, "compose", fail)
     app = make_app()
     with pytest.raises(ZeroDivisionError):
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(app, (80, 24)) as (app, pilot):
             await pilot.press("question_mark")
             await pilot.pause()
     assert app.return_code == 1
@@ -47,8 +44,8 @@ async def test_screen_failure_is_reported(
 
 async def test_update_after_the_last_screen_is_dropped(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with running(app, (80, 24)):
+        pass
     assert app.screen_stack == [] and app.latest is not None
     app.on_query_changed()
     app.on_answered(Answered(app.latest))
@@ -76,8 +73,7 @@ async def test_of_the_end_only_what_has_no_widgets_any_more_is_no_failure(
     shutdown = app._shutdown
     monkeypatch.setattr(app, "_shutdown", end)
     with pytest.raises(error) if is_told else contextlib.nullcontext():
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(app, (80, 24)) as (app, pilot):
             app.push_screen(Fails())
             await until(pilot, lambda: isinstance(app.screen, Fails))
             app.screen.post_message(Key("x", "x"))

@@ -1,4 +1,4 @@
-"""The very first start shows where to find help; later ones do not."""
+"""The settings file is that of the program."""
 
 from __future__ import annotations
 
@@ -6,29 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.settings import Settings, parse, recall, remember
-from tests.support.driving import said, settle, until
 from tests.support.terminal import Terminal
 
 MakeApp = Callable[..., DdptopApp]
-
-
-async def test_a_hint_once(frozen: Path, make_app: MakeApp) -> None:
-    for expected in (True, False):
-        app = make_app(settings=Settings(), memory=recall(), remember=remember)
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            assert ("? help · ctrl+p commands" in said(app)) is expected
-
-
-async def test_it_names_the_users_keys(frozen: Path, make_app: MakeApp) -> None:
-    given = parse({"keys": {"app.help": "f9", "app.palette": "ctrl+o"}}, "config.toml")
-    app = make_app(settings=given, remember=remember)
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        assert "F9 help · ctrl+o commands" in said(app)
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: type(app.screen).__name__ == "Palette")
 
 
 def test_the_settings_are_the_programs(
@@ -39,16 +19,11 @@ def test_the_settings_are_the_programs(
 ) -> None:
     (tmp_path / "ddptop").mkdir()
     (tmp_path / "ddptop" / "config.toml").write_text(
-        "[interface]\nmouse = false\nfirst = 'devices'\nascii = true\n[keys]\n'app.leave' = 'Q'\n"
+        "[interface]\nmouse = false\nascii = true\n[keys]\n'app.leave' = 'Q'\n"
     )
     one = terminal(env={"XDG_CONFIG_HOME": str(tmp_path), "LC_ALL": "C.UTF-8"})
-    wait_until(lambda: one.draws(b" ddptop "), what="a screen")
     wait_until(lambda: one.draws(b"Help"), what="the keys")
-    first, one.drawn = one.drawn, b""
-    one.type("Q")
-    wait_until(lambda: one.draws(b"all jobs"), what="the screen below that of the devices")
-    one.type("\x11")
+    one.type("qQ")
     wait_until(one.ended, what="its end")
     assert one.process.returncode == 0
-    assert one.drawn.isascii() and b"\x1b[?1000h" not in first + one.drawn
-    assert recall().greeted
+    assert one.drawn.isascii() and b"\x1b[?1000h" not in one.drawn

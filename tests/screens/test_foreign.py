@@ -17,14 +17,14 @@ from ddptop.tui.screens.dialogs import SectionsScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from tests.support import fake_foreign, fake_home
-from tests.support.driving import keys_shown, look, said, settle, shown, until
+from tests.support.driving import keys_shown, look, running, said, settle, shown, until
 from tests.support.fake_foreign import FakeWorld
 from tests.support.fake_home import NOW
 from tests.support.fake_signals import Sent
 
 from ddptop_runner.foreign import actions
 from ddptop_runner.foreign.actions import SignalOutcome, SignalPlan
-from ddptop_runner.model.snapshot import Alert, RankStacks
+from ddptop_runner.model.snapshot import RankStacks
 from ddptop_runner.store.history_reader import Series
 
 MakeApp = Callable[..., DdptopApp]
@@ -37,9 +37,7 @@ class TestOverview:
         fake_home.two_cpu_ranks(held_gpus)
         fake_foreign.healthy()
         fake_foreign.with_findings()
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app()) as (app, _):
             text = shown(app)
             rows = [text.index(f"{job} ") for job in ("mlp-cpu", "finetune.py:5100")]
             assert rows == sorted(rows), "own jobs come first"
@@ -49,23 +47,11 @@ class TestOverview:
             assert "2 not started by ddptop" in text
             assert "train.py:4711 rank 3" in text, "the holder of a sampled device"
 
-    async def test_without_foreign_jobs_there_is_no_column_for_them(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        fake_home.two_cpu_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert " by " not in shown(app)
-            assert "not started by" not in shown(app)
-
     async def test_processes_that_cannot_be_inspected_are_listed_with_the_reason(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_foreign.unreadable()
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app()) as (app, pilot):
             assert "2 processes owned by bob cannot be inspected" in shown(app)
             assert "ddptop launch" in shown(app), "the way to start a job stays"
             await pilot.press("u")
@@ -78,9 +64,7 @@ class TestOverview:
         self, held_gpus: Path, make_app: MakeApp
     ) -> None:
         view = fake_foreign.healthy()
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app()) as (app, pilot):
             assert FakeWorld.followed[-1] is None
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
@@ -96,9 +80,7 @@ class TestOverview:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_home.two_cpu_ranks(frozen)
-        app = make_app("mlp-cpu")
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app("mlp-cpu"), (80, 24)) as (_, pilot):
             FakeWorld.followed.clear()
             await look(pilot, 2)
             assert FakeWorld.followed == []
@@ -109,9 +91,7 @@ class TestJobScreen:
         self, held_gpus: Path, make_app: MakeApp
     ) -> None:
         view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign)) as (app, pilot):
             text = shown(app)
             assert "/home/root/run.log" in text
             assert "2.1843 from the log" in text
@@ -129,9 +109,7 @@ class TestJobScreen:
         view = fake_foreign.healthy()
         losses = fake_foreign.falling_losses()[0]
         FakeWorld.scalars[view.job] = {"learning rate": losses, "validation loss": losses}
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(160, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign), (160, 40)) as (app, pilot):
             assert "━ validation loss" in shown(app)
             await pilot.press("M", "M")
             await settle(pilot)
@@ -139,9 +117,7 @@ class TestJobScreen:
 
     async def test_trouble_is_said_in_words(self, held_gpus: Path, make_app: MakeApp) -> None:
         view = fake_foreign.with_findings()
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(200, 60)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign), (200, 60)) as (app, pilot):
             text = shown(app)
             assert "78.0 GiB" in text and "▲+27%" not in text, "no alert names that rank"
             await pilot.press("T")
@@ -159,9 +135,7 @@ class TestJobScreen:
         self, held_gpus: Path, make_app: MakeApp
     ) -> None:
         view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign)) as (app, pilot):
             FakeWorld.views.clear()
             fake_foreign.gone()
             await settle(pilot)
@@ -187,9 +161,7 @@ class TestJobScreen:
         Sent(monkeypatch)
         monkeypatch.setattr(actions, "send", send)
         view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign)) as (app, pilot):
             await pilot.press("s", "y")
             await until(pilot, lambda: "exited after ddptop sent SIGINT" in shown(app))
             assert "nobody saw how" not in shown(app)
@@ -205,9 +177,10 @@ class TestJobScreen:
 
         Sent(monkeypatch)
         monkeypatch.setattr(actions, "send", send)
-        app = make_app(watched=fake_foreign.healthy().foreign)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=fake_foreign.healthy().foreign), (80, 24)) as (
+            app,
+            pilot,
+        ):
             assert "● running" in shown(app)
             await pilot.press("s", "y")
             try:
@@ -219,46 +192,15 @@ class TestJobScreen:
             assert "SIGINT sent at " not in shown(app)
             assert "survived SIGKILL" in said(app)
 
-    async def test_findings_that_are_open_follow_what_is_found(
-        self, held_gpus: Path, make_app: MakeApp
-    ) -> None:
-        view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            await pilot.press("f")
-            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
-            await until(pilot, lambda: "no problems found" in said(app))
-            alert = Alert(id="x", severity="warning", message="GPU 3 is hot", since=NOW)
-            later = fake_foreign.replace(view.snapshot, alerts=[alert])
-            FakeWorld.views[:] = [msgspec.structs.replace(view, snapshot=later)]
-            await look(pilot)
-            await until(pilot, lambda: "GPU 3 is hot" in said(app))
-            assert "worst first" in said(app)
-            FakeWorld.views.clear()
-            await look(pilot)
-            await until(pilot, lambda: "no longer exists" in said(app))
-
     async def test_only_stop_and_kill_are_offered(self, held_gpus: Path, make_app: MakeApp) -> None:
         view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(160, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign), (160, 40)) as (app, pilot):
             assert "s Stop" in keys_shown(app)
             assert "K Kill" in keys_shown(app)
             for absent in ("Restart", "Launch again", "Remove"):
                 assert absent not in keys_shown(app)
             await pilot.press("r")
             await until(pilot, lambda: "ddptop did not start" in said(app))
-
-    async def test_q_leaves_the_one_that_ddptop_was_opened_on(
-        self, held_gpus: Path, make_app: MakeApp
-    ) -> None:
-        app = make_app(watched=fake_foreign.healthy().foreign)
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            await pilot.press("q")
-        assert app.return_code == 0
 
     async def test_stacks_come_from_outside(
         self, held_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
@@ -271,9 +213,7 @@ class TestJobScreen:
             ],
         )
         view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign, readonly=True)
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign, readonly=True), (80, 24)) as (app, pilot):
             await pilot.press("t")
             await until(pilot, lambda: "train.py:8 in step" in said(app))
             assert "ranks 0-3" in said(app)
@@ -336,9 +276,7 @@ class TestLossesOfBefore:
     async def test_the_chart_shows_them_by_step(self, frozen: Path, make_app: MakeApp) -> None:
         view = fake_foreign.healthy()
         FakeWorld.by_step[view.job] = {0: series(range(10, 4001, 10), lambda at: 5.2 - at / 1000)}
-        app = make_app(watched=view.foreign)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign)) as (app, pilot):
             assert "loss, whole run, by step" in shown(app)
             assert " 500  " in shown(app)
             await pilot.press("b")

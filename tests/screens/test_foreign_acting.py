@@ -15,7 +15,7 @@ from ddptop.tui.screens.dialogs import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from tests.support import fake_foreign, fake_home
-from tests.support.driving import keys_shown, look, offered, said, settle, shown, until
+from tests.support.driving import keys_shown, offered, running, said, shown, until
 from tests.support.fake_signals import SENTENCE, Sent
 from textual.pilot import Pilot
 
@@ -46,9 +46,7 @@ class TestSignals:
         self, held_gpus: Path, make_app: MakeApp, sent: Sent, key: str, action: str
     ) -> None:
         view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign)
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign), (80, 24)) as (app, pilot):
             await pilot.press(key)
             await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
             assert SENTENCE in said(app)
@@ -67,9 +65,7 @@ class TestSignals:
     ) -> None:
         sent.refusal = UsageError("its processes are alice's", "ask her, or use sudo")
         view = fake_foreign.with_findings()
-        app = make_app(watched=view.foreign)
-        async with app.run_test() as pilot:
-            await settle(pilot)
+        async with running(make_app(watched=view.foreign), (80, 24)) as (app, pilot):
             await pilot.press("s")
             await until(pilot, lambda: "its processes are alice's" in said(app))
             assert isinstance(app.screen, JobScreen)
@@ -107,8 +103,7 @@ class TestReadonly:
         else:
             fake_home.two_cpu_ranks(held_gpus)
             app = make_app("mlp-cpu", readonly=True)
-        async with app.run_test(size=(160, 40)) as pilot:
-            await settle(pilot)
+        async with running(app, (160, 40)) as (app, pilot):
             assert "read-only" in shown(app).splitlines()[0]
             for hidden in ("Stop", "Kill", "Restart", "Launch"):
                 assert hidden not in keys_shown(app)
@@ -119,20 +114,9 @@ class TestReadonly:
         self, held_gpus: Path, make_app: MakeApp, refused: Sent
     ) -> None:
         fake_home.failed_job(held_gpus)
-        app = make_app(readonly=True)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app(readonly=True)) as (app, pilot):
             assert "Remove" not in keys_shown(app)
             await self._refuses(pilot, "nxR")
             titles = offered(app)
             assert "Open" in titles
             assert not titles & {"Stop", "Kill", "Launch", "Remove", "Launch again"}
-
-    async def test_an_empty_machine_offers_the_shell_only(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        app = make_app(readonly=True)
-        async with app.run_test() as pilot:
-            await look(pilot)
-            assert "in a shell:" in shown(app)
-            assert "launches one" not in shown(app)

@@ -12,7 +12,7 @@ import pytest
 from ddptop.tui import app as app_module
 from ddptop.tui.app import DdptopApp
 from tests.support import fake_home
-from tests.support.driving import settle, until
+from tests.support.driving import running, until
 
 HELD = """
 import gc, psutil
@@ -40,9 +40,7 @@ async def test_it_does_when_a_screen_is_closed(
     given: list[int] = []
     monkeypatch.setattr(app_module, "give_back", lambda: given.append(len(app.screen_stack)))
     fake_home.two_cpu_ranks(frozen)
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with running(make_app(), (80, 24)) as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: len(app.screen_stack) == 3)
         assert given == []

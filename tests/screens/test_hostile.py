@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -125,19 +123,6 @@ def test_suspending_is_refused_by_key_and_clean_by_signal(
     assert one.process.returncode == 0
 
 
-def test_a_job_that_is_removed_under_the_viewer(
-    terminal: OpenTerminal, wait_until: WaitUntil, ddptop_home: Path
-) -> None:
-    folder = fake_home.failed_job(ddptop_home)
-    one = terminal("attach", "vit-base")
-    wait_until(lambda: one.draws(b"failed first"), what="the job")
-    shutil.rmtree(folder.path)
-    wait_until(lambda: one.draws(b"no longer exists"), what="the word of it")
-    one.type("sktfia\x11")
-    wait_until(one.ended, what="its end")
-    assert one.process.returncode == 0
-
-
 @pytest.fixture
 def multiplexer() -> Iterator[list[list[str]]]:
     """Commands that end what a test started."""
@@ -175,29 +160,3 @@ def test_inside_of_tmux(
     subprocess.run([*tmux, "send-keys", "q"], check=True)
     gone = [*tmux, "has-session"]
     wait_until(lambda: subprocess.run(gone, capture_output=True, check=False).returncode)
-
-
-@pytest.mark.skipif(shutil.which("screen") is None, reason="GNU screen is not installed")
-def test_inside_of_screen(
-    wait_until: WaitUntil, multiplexer: list[list[str]], ddptop_home: Path, tmp_path: Path
-) -> None:
-    fake_home.failed_job(ddptop_home)
-    name = f"hostile-{uuid.uuid4().hex[:8]}"
-    sockets = tmp_path / "s"
-    sockets.mkdir(mode=0o700)
-    env = {**os.environ, **UTF8, "SCREENDIR": str(sockets), "TERM": "xterm"}
-    screen = ["screen", "-c", "/dev/null", "-U", "-S", name]
-    command = ["env", f"SCREENDIR={sockets}", *screen, "-X", "quit"]
-    multiplexer.append(command)
-    subprocess.run([*screen, "-dm", "sh", "-c", DDPTOP], check=True, env=env)
-    copy = tmp_path / "copy"
-
-    def drawn() -> str:
-        command = [*screen, "-X", "hardcopy", str(copy)]
-        subprocess.run(command, check=False, env=env, capture_output=True)
-        return copy.read_text(errors="replace") if copy.exists() else ""
-
-    whole = re.compile(r" ddptop  all jobs.*vit-base.*\? Help", re.DOTALL)
-    wait_until(lambda: whole.match(drawn()), what="the overview")
-    subprocess.run([*screen, "-X", "stuff", "q"], check=True, env=env)
-    wait_until(lambda: not list(sockets.iterdir()), what="its end")

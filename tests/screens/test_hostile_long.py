@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import psutil
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.screens.job import JobScreen
-from tests.support import fake_gpus, fake_home
-from tests.support.driving import look, settle, shown, until
+from tests.support import fake_gpus
+from tests.support.driving import running, shown, until
 from textual.pilot import Pilot
 from textual.timer import Timer
 from textual.widget import Widget
@@ -68,9 +66,7 @@ async def test_looks_leave_nothing_behind_and_neither_do_screens(
 ) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
     keys = ("question_mark", "f", "l", "e", "v", "p")
-    app = make_app("llama-ft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app("llama-ft")) as (app, pilot):
         app.collector.stop()  # this thread updates now
         await there_and_back(pilot, keys)
         await run_on(pilot, LOOKS)
@@ -90,26 +86,3 @@ async def test_looks_leave_nothing_behind_and_neither_do_screens(
         assert left.pop("all") < MOST_GROWTH * len(keys)
         assert max(left.values()) <= 0, left
         assert shown(app)
-
-
-async def test_the_job_ends_and_is_removed_while_it_is_watched(
-    eight_gpus: Path, make_app: MakeApp
-) -> None:
-    folder = fake_gpus.eight_gpu_ranks(eight_gpus)
-    app = make_app("llama-ft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        fake_home.change(folder, state="finished", ended_at=fake_home.NOW, guardian=None)
-        await look(pilot, 2)
-        assert "finished" in shown(app)
-        shutil.rmtree(folder.path)
-        await until(pilot, lambda: app.collector.ask() or "no longer exists" in shown(app))
-        for key in ("s", "k", "t", "f", "i", "a", "l", "e", "p", "v", "r", "R", "c"):
-            await pilot.press(key)
-            await look(pilot)
-            while type(app.screen) is not JobScreen:
-                app.pop_screen()
-                await pilot.pause()
-        await pilot.press("o")
-        await look(pilot, 2)
-        assert "llama-ft" not in shown(app)

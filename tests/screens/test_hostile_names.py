@@ -11,7 +11,7 @@ from ddptop.job.series import Machine
 from ddptop.tui.app import DdptopApp
 from rich.cells import cell_len
 from tests.support import fake_foreign, fake_gpus, fake_home
-from tests.support.driving import look, settle
+from tests.support.driving import look, running
 from tests.support.fake_home import GIB, ago
 
 from ddptop_runner.model.snapshot import Alert, Cause
@@ -62,8 +62,7 @@ async def test_of_a_job_of_somebody_else(
 async def walk(app: DdptopApp, job: str | None, name: str) -> None:
     """Open every screen of the job; no cell may contain control characters."""
     drawn = ""
-    async with app.run_test(size=(140, 45)) as pilot:
-        await settle(pilot)
+    async with running(app, (140, 45)) as (app, pilot):
         app.notify(name, markup=False, timeout=60)
         overview = app.screen
         if job is not None:

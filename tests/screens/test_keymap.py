@@ -16,7 +16,7 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.settings import parse
 from tests.support import fake_gpus, fake_home
-from tests.support.driving import keys_shown, offered, settle, shown, until
+from tests.support.driving import keys_shown, offered, running, shown, until
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -27,9 +27,7 @@ async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: M
     given = {"keys": {"job.stop": "X", "app.help": "f9", "move.down": "ctrl+n", "job.kill": ""}}
     settings = parse(given, "config.toml")
     assert settings.problems == ()
-    app = make_app(settings=settings)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app(settings=settings)) as (app, pilot):
         assert "X Stop" in keys_shown(app) and "F9 Help" in keys_shown(app)
         assert "Kill" not in keys_shown(app)
         assert "Kill" in offered(app)
@@ -52,9 +50,10 @@ async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: M
 async def test_a_wrong_key_map_does_not_keep_it_from_starting(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    app = make_app(settings=parse({"keys": {"job.stopp": "s", "job.kill": 3}}, "config.toml"))
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with running(
+        make_app(settings=parse({"keys": {"job.stopp": "s", "job.kill": 3}}, "config.toml")),
+        (80, 24),
+    ) as (app, pilot):
         (note,) = app._notifications
         assert 'did you mean "job.stop"?' in note.message
         assert "1 more; run ddptop keys to list them" in note.message
@@ -125,9 +124,7 @@ def test_texts_name_known_actions() -> None:
 async def test_messages_name_the_users_keys(eight_gpus: Path, make_app: MakeApp) -> None:
     fake_home.two_cpu_ranks(eight_gpus)
     given = {"keys": {"job.launch": "f7", "view.story": "Z", "job.findings": "", "view.back": "B"}}
-    app = make_app(settings=parse(given, "config.toml"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app(settings=parse(given, "config.toml"))) as (app, pilot):
         assert keys.with_keys("{job.launch} {view.story} {job.stop}") == "F7 Z s"
         assert keys.key("job.findings") == "ctrl+p Findings"
         await pilot.press("slash", *"nothing", "enter")

@@ -12,7 +12,7 @@ from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.logs import LogHead, LogsScreen
 from tests.support import fake_commands, fake_home, fake_logs
 from tests.support.driving import look, shown, until
-from tests.support.driving_logs import cursor, opened, press, settled, title, view
+from tests.support.driving_logs import cursor, log_of, press, settled, title, view
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -25,9 +25,7 @@ class TestOneRank:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         folder = fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, 0)
+        async with log_of(make_app(), 0) as (_, pilot, screen):
             assert "log: rank 0" in title(screen) and "following" in title(screen)
             assert "step 59 loss 2.0500" in view(screen)[-2]
             fake_logs.append(folder, 0, "one more\nand [bold]half")
@@ -53,9 +51,7 @@ class TestOneRank:
 
     async def test_moving_in_it(self, frozen: Path, make_app: MakeApp) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(80, 24)) as pilot:
-            screen = await opened(pilot, 0)
+        async with log_of(make_app(), 0, size=(80, 24)) as (_, pilot, screen):
             height = screen.pager.size.height
             await pilot.press("g")
             await pilot.pause()
@@ -84,19 +80,17 @@ class TestOneRank:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(80, 24)) as pilot:
-            screen = await opened(pilot, 5)
+        async with log_of(make_app(), 5, size=(80, 24)) as (_, pilot, screen):
             assert (
                 view(screen)[-1].startswith("✗ RuntimeError: CUDA") and view(screen)[-1][-1] == "…"
             )
             await pilot.press("right", "right")
             assert screen.pager.shift == 32
             assert view(screen)[-1].startswith("✗ egal memory access")
-            screen.pager.action_shift(20)
+            screen.pager.action_across(20)
             assert view(screen)[-1].endswith("cut or wrapped")
             await pilot.press("left")
-            screen.pager.action_shift(-20)
+            screen.pager.action_across(-20)
             assert view(screen)[-1].startswith("✗ RuntimeError")
             await pilot.press("W")
             assert [row[:2] for row in view(screen)[-3:]] == ["✗ ", "┆ ", "┆ "]
@@ -108,9 +102,7 @@ class TestOneRank:
 
     async def test_levels_hide_what_is_less_grave(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, 5)
+        async with log_of(make_app(), 5) as (app, pilot, screen):
             await press(pilot, screen, "L")
             assert "warnings and errors only" in title(screen)
             assert view(screen)[0].startswith("▲ train.py:31: UserWarning")
@@ -135,9 +127,7 @@ class TestOneRank:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         folder = fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, 0)
+        async with log_of(make_app(), 0) as (app, pilot, screen):
             assert "attempt 1 (latest)" in title(screen)
             await press(pilot, screen, "right_square_bracket", "right_square_bracket")
             assert "log: rank 2" in title(screen)
@@ -162,31 +152,17 @@ class TestOneRank:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         folder = fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, 0)
+        async with log_of(make_app(), 0) as (_, pilot, screen):
             await pilot.press("k")
             fake_home.write_log(folder, 2, 0, "third time\n")
             await until(pilot, lambda: "attempt 1 (latest: 2)" in title(screen))
             assert "step 5" in cursor(screen)
 
-    async def test_the_line_under_the_cursor_explains_itself(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, 5)
-            text = "printed by rank 5, attempt 1; looks like an error"
-            assert screen.explain() == [("this line", text)]
-
 
 class TestAllRanks:
     async def test_same_lines_are_one_and_say_whose(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, None)
+        async with log_of(make_app(), None) as (_, pilot, screen):
             assert "log: 8 ranks" in title(screen)
             assert "identical lines collapsed" in title(screen)
             rows = view(screen)
@@ -205,9 +181,7 @@ class TestAllRanks:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(80, 24)) as pilot:
-            screen = await opened(pilot, None)
+        async with log_of(make_app(), None, size=(80, 24)) as (_, pilot, screen):
             await press(pilot, screen, "3")
             assert screen.view.whose == 3 and "log: rank 3" in title(screen)
             await press(pilot, screen, "9")
@@ -221,9 +195,7 @@ class TestAllRanks:
 
     async def test_similar_lines_collapse_too(self, frozen: Path, make_app: MakeApp) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, None)
+        async with log_of(make_app(), None) as (_, pilot, screen):
             await pilot.press("g")
             await pilot.pause()
             assert view(screen)[1] == "    0 │ device cuda:0 is ready"
@@ -239,9 +211,7 @@ class TestAllRanks:
 
     async def test_one_goes_to_one_rank_and_back(self, frozen: Path, make_app: MakeApp) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, None)
+        async with log_of(make_app(), None) as (app, pilot, screen):
             await press(pilot, screen, "enter")
             assert "log: rank 5" in title(screen)
             await pilot.press("c")
@@ -254,9 +224,7 @@ class TestAllRanks:
     async def test_a_single_rank_is_shown_as_it_is(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_home.make_folder(frozen, fake_home.spec_of("solo", 1, 60))
         fake_home.write_log(folder, 0, 0, "alone\n")
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, None, "solo")
+        async with log_of(make_app(), None, "solo") as (_, pilot, screen):
             await until(pilot, lambda: view(screen)[:1] == ["  alone"])
             assert "log: rank 0" in title(screen)
 
@@ -264,22 +232,11 @@ class TestAllRanks:
 class TestCommands:
     async def test_launcher_and_ranks_share_one_log(self, frozen: Path, make_app: MakeApp) -> None:
         fake_commands.mpirun(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, None, "gan")
+        async with log_of(make_app(), None, "gan") as (_, pilot, screen):
             assert "everything mpirun printed" in title(screen)
             assert any("from mpirun itself" in row for row in screen.pager.lines)
             await press(pilot, screen, "right_square_bracket")
             assert "everything mpirun printed" in title(screen)
-
-    async def test_without_tags_there_is_one_log(self, frozen: Path, make_app: MakeApp) -> None:
-        fake_commands.waiting(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, None, "sft")
-            assert "everything accelerate printed" in title(screen)
-            await pilot.press("m", "right_square_bracket")
-            assert "only one log, which all ranks share" in [*app._notifications][-1].message
 
 
 class TestNothing:
@@ -301,9 +258,7 @@ class TestNothing:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         folder = fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(80, 24)) as pilot:
-            screen = await opened(pilot, 2)
+        async with log_of(make_app(), 2, size=(80, 24)) as (_, pilot, screen):
             path = folder.log_file(1, 2)
             path.write_text("cut short\n")
             await until(pilot, lambda: view(screen) == ["  cut short"])
@@ -327,9 +282,7 @@ class TestNothing:
     ) -> None:
         folder = fake_logs.eight_ranks(frozen)
         fake_home.write_log(folder, 1, 1, "")
-        app = make_app()
-        async with app.run_test(size=(80, 24)) as pilot:
-            screen = await opened(pilot, 1)
+        async with log_of(make_app(), 1, size=(80, 24)) as (app, pilot, screen):
             assert "no output yet" in shown(app)
             folder.log_file(0, 1).unlink()
             await pilot.press("less_than_sign")

@@ -9,12 +9,10 @@ import pytest
 from ddptop.logs import file as log_file
 from ddptop.logs import reader as log_source
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
-from ddptop.tui.widgets.logs import LogPager
 from tests.support import fake_foreign, fake_home, fake_logs
-from tests.support.driving import look, settle, shown, until
-from tests.support.driving_logs import cursor, opened, press, search, title, view
+from tests.support.driving import look, shown, until
+from tests.support.driving_logs import cursor, log_of, press, search, title, view
 from textual import events
 
 MakeApp = Callable[..., DdptopApp]
@@ -28,9 +26,7 @@ class TestSearch:
         self, frozen: Path, make_app: MakeApp
     ) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 30)) as pilot:
-            screen = await opened(pilot, 0)
+        async with log_of(make_app(), 0, size=(120, 30)) as (app, pilot, screen):
             await search(pilot, screen, "epoch")
             assert cursor(screen).startswith("epoch 5"), "from the end the last one is the nearest"
             assert "6 of 6   n: next, N: previous" in shown(app)
@@ -60,9 +56,7 @@ class TestSearch:
 
     async def test_patterns_case_and_levels(self, frozen: Path, make_app: MakeApp) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 30)) as pilot:
-            screen = await opened(pilot, 0)
+        async with log_of(make_app(), 0, size=(120, 30)) as (app, pilot, screen):
             await pilot.press("g")
             await search(pilot, screen, r"step 1\d loss")
             assert "step 10 loss" in cursor(screen) and "regex" in shown(app)
@@ -79,9 +73,7 @@ class TestSearch:
 
     async def test_all_ranks_are_searched(self, frozen: Path, make_app: MakeApp) -> None:
         fake_logs.eight_ranks(frozen)
-        app = make_app()
-        async with app.run_test(size=(120, 30)) as pilot:
-            screen = await opened(pilot, None)
+        async with log_of(make_app(), None, size=(120, 30)) as (_, pilot, screen):
             await search(pilot, screen, "slow")
             assert "worker 2 is slow: 4.52 s" in cursor(screen)
             await pilot.press("N")
@@ -99,9 +91,7 @@ class TestSearch:
         monkeypatch.setattr(log_file, "SCAN_BYTES", 1 << 16)
         monkeypatch.setattr(log_source, "SLICE_S", 0.0)
         monkeypatch.setattr(log_source, "REPORT_S", -1.0)
-        app = make_app()
-        async with app.run_test(size=(120, 30)) as pilot:
-            screen = await opened(pilot, 0)
+        async with log_of(make_app(), 0, size=(120, 30)) as (app, pilot, screen):
             # the reader reads one part, reports its progress, and waits to continue
             parts = []
             ordinary = screen.pager.reader._search_on
@@ -161,9 +151,7 @@ class TestHostile:
         for one in range(2):
             fake_home.write_log(folder, 0, one, "")
             folder.log_file(0, one).write_bytes(HOSTILE)
-        app = make_app()
-        async with app.run_test(size=size) as pilot:
-            screen = await opened(pilot, rank, "evil")
+        async with log_of(make_app(), rank, "evil", size=size) as (_, pilot, screen):
             pager = screen.pager
             await pilot.press("g")
             seen = ""
@@ -182,29 +170,11 @@ class TestHostile:
                     seen += text
             assert "[red]no[/red]" in seen and "owned" not in seen and "tabs" in seen
 
-    async def test_the_job_s_panel_draws_them_the_same_way(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        folder = fake_home.two_cpu_ranks(frozen)
-        folder.log_file(0, 0).write_bytes(HOSTILE + b"\x1b[31mERROR\x1b[0m: gone\nstep 1\n")
-        app = make_app("mlp-cpu")
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert isinstance(app.screen, JobScreen)
-            pager = app.screen.log_view.lines
-            assert isinstance(pager, LogPager)
-            assert pager.lines[-2:] == ["ERROR: gone", "step 1"]
-            assert "✗ ERROR: gone" in shown(app)
-            for y in range(pager.size.height):
-                assert all(char.isprintable() for char in pager.render_line(y).text)
-
 
 class TestForeign:
     async def test_its_output_is_what_can_be_read(self, held_gpus: Path, make_app: MakeApp) -> None:
         view_ = fake_foreign.healthy()
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            screen = await opened(pilot, None, view_.job, foreign=True)
+        async with log_of(make_app(), None, view_.job, foreign=True) as (app, pilot, screen):
             await until(pilot, lambda: "step 1841 loss 2.0159" in shown(app))
             assert "/home/root/run.log" in title(screen)
             await press(pilot, screen, "right_square_bracket")
@@ -218,18 +188,14 @@ class TestForeign:
     ) -> None:
         view_ = fake_foreign.healthy()
         fake_foreign.FakeWorld.lines.clear()
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await opened(pilot, None, view_.job, foreign=True)
+        async with log_of(make_app(), None, view_.job, foreign=True) as (app, pilot, _):
             await until(pilot, lambda: "no output read yet" in shown(app))
             assert "ddptop launch saves a log for every rank" in shown(app)
 
 
 async def test_the_reader_ends_with_its_screen(frozen: Path, make_app: MakeApp) -> None:
     fake_logs.eight_ranks(frozen)
-    app = make_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(pilot, 0)
+    async with log_of(make_app(), 0) as (_, pilot, screen):
         thread = screen.pager.reader._thread
         assert thread.is_alive()
         await pilot.press("q")
@@ -238,9 +204,7 @@ async def test_the_reader_ends_with_its_screen(frozen: Path, make_app: MakeApp) 
 
 async def test_what_is_typed_in_one_go_reaches_the_field(frozen: Path, make_app: MakeApp) -> None:
     fake_logs.eight_ranks(frozen)
-    app = make_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(pilot, 0)
+    async with log_of(make_app(), 0) as (app, pilot, screen):
         for key in ("slash", *"epoch", "[", "0", "3", "]", "enter"):
             name = {"[": "left_square_bracket", "]": "right_square_bracket"}.get(key, key)
             app.post_message(events.Key(name, key if len(key) == 1 else None))

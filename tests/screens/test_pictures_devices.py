@@ -13,25 +13,20 @@ from ddptop.tui.themes import DARK
 from tests.support import fake_gpus
 from tests.support.fake_device_history import write_gpu_history
 from tests.support.fake_home import uuid
-from tests.support.pictures import Compare, MakeApp, after, by_look
+from tests.support.pictures import Picture, after, by_look
 
 
 @by_look
-def test_one_is_too_hot(
-    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
-) -> None:
+def test_one_is_too_hot(eight_gpus: Path, picture: Picture, size: object, theme: str) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 1000)
-    app = make_app(opening=messages.ScreenWanted("devices", uuid(5)))
-    assert snap_compare(app, terminal_size=size, run_before=after(theme, looks=6))
+    picture(size, after(theme, looks=6), opening=messages.ScreenWanted("devices", uuid(5)))
 
 
-def test_each_in_another_trouble(ill_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(opening=messages.ScreenWanted("devices"))
-    assert snap_compare(
-        app, terminal_size=(120, 40), run_before=after(DARK.name, "j", "j", looks=6)
+def test_each_in_another_trouble(ill_gpus: Path, picture: Picture) -> None:
+    picture(
+        (120, 40), after(DARK.name, "j", "j", looks=6), opening=messages.ScreenWanted("devices")
     )
 
 
-def test_none(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(opening=messages.ScreenWanted("devices"))
-    assert snap_compare(app, terminal_size=(80, 24), run_before=after(DARK.name))
+def test_none(frozen: Path, picture: Picture) -> None:
+    picture((80, 24), after(DARK.name), opening=messages.ScreenWanted("devices"))

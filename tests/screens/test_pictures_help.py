@@ -15,12 +15,12 @@ from ddptop.tui.settings import Interface, Settings
 from ddptop.tui.themes import OWN
 from tests.support import fake_gpus, fake_home
 from tests.support.driving import look, settle, until
-from tests.support.pictures import Compare, MakeApp, by_size
+from tests.support.pictures import Compare, MakeApp, Picture, by_size
 from textual.pilot import Pilot
 
 
 @by_size
-def test_help(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+def test_help(frozen: Path, picture: Picture, size: object) -> None:
     fake_home.failed_job(frozen)
 
     async def prepare(pilot: Pilot[None]) -> None:
@@ -29,8 +29,7 @@ def test_help(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: obje
         await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
         await look(pilot)
 
-    app = make_app()
-    assert snap_compare(app, terminal_size=size, run_before=prepare)
+    picture(size, prepare)
 
 
 @pytest.mark.parametrize("theme", [theme.name for theme in OWN[2:]])

@@ -10,48 +10,49 @@ from pathlib import Path
 
 import pytest
 from tests.support import fake_gpus, fake_home, fake_ranks
-from tests.support.pictures import SIZES, SMALL, Compare, MakeApp, after, by_look, by_size, name_of
+from tests.support.pictures import (
+    SIZES,
+    SMALL,
+    Picture,
+    after,
+    by_look,
+    by_size,
+    name_of,
+)
 
 
 @by_look
 def test_eight_gpus_with_a_straggler(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+    frozen: Path, picture: Picture, size: object, theme: str
 ) -> None:
     fake_gpus.eight_gpu_ranks(frozen)
-    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after(theme, "]"))
+    picture(size, after(theme, "]"), "llama-ft")
 
 
 @pytest.mark.parametrize("size", [SIZES[0], SMALL], ids=name_of)
-def test_two_cpu_ranks(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
+def test_two_cpu_ranks(frozen: Path, picture: Picture, size: object) -> None:
     fake_home.two_cpu_ranks(frozen)
-    assert snap_compare(make_app("mlp-cpu"), terminal_size=size, run_before=after("ddptop"))
+    picture(size, after("ddptop"), "mlp-cpu")
 
 
 @pytest.mark.parametrize("size", SIZES[:2], ids=name_of)
-def test_a_failed_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+def test_a_failed_job(frozen: Path, picture: Picture, size: object) -> None:
     fake_home.failed_job(frozen)
-    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after("ddptop"))
+    picture(size, after("ddptop"), "vit-base")
 
 
 @by_size
-def test_a_thousand_ranks(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
+def test_a_thousand_ranks(frozen: Path, picture: Picture, size: object) -> None:
     fake_ranks.many(frozen, 1024)
-    app = make_app("llama-ft")
-    assert snap_compare(app, terminal_size=size, run_before=after("ddptop", "down", "right"))
+    picture(size, after("ddptop", "down", "right"), "llama-ft")
 
 
-def test_sixteen_ranks_are_a_table(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
+def test_sixteen_ranks_are_a_table(frozen: Path, picture: Picture) -> None:
     fake_ranks.many(frozen, 16)
-    app = make_app("llama-ft")
-    assert snap_compare(app, terminal_size=(120, 40), run_before=after("ddptop", "S"))
+    picture((120, 40), after("ddptop", "S"), "llama-ft")
 
 
 @pytest.mark.parametrize("key", ["2", "4"], ids=["devices", "log"])
-def test_one_of_its_pages(frozen: Path, make_app: MakeApp, snap_compare: Compare, key: str) -> None:
+def test_one_of_its_pages(frozen: Path, picture: Picture, key: str) -> None:
     fake_gpus.eight_gpu_ranks(frozen)
-    app = make_app("llama-ft")
-    assert snap_compare(app, terminal_size=(80, 24), run_before=after("ddptop", key))
+    picture((80, 24), after("ddptop", key), "llama-ft")

@@ -13,7 +13,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from tests.support import fake_logs
 from tests.support.driving import look, until
 from tests.support.driving_logs import search, settled
-from tests.support.pictures import Compare, MakeApp, by_look
+from tests.support.pictures import Picture, by_look
 from textual.pilot import Pilot
 
 pytestmark = by_look
@@ -32,19 +32,16 @@ async def ready(pilot: Pilot[None], theme: str) -> LogsScreen:
     return screen
 
 
-def test_all_ranks(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
-) -> None:
+def test_all_ranks(frozen: Path, picture: Picture, size: object, theme: str) -> None:
     async def prepare(pilot: Pilot[None]) -> None:
         await ready(pilot, theme)
 
     fake_logs.eight_ranks(frozen)
-    app = make_app(opening=messages.ScreenWanted("logs", fake_logs.JOB))
-    assert snap_compare(app, terminal_size=size, run_before=prepare)
+    picture(size, prepare, opening=messages.ScreenWanted("logs", fake_logs.JOB))
 
 
 def test_one_rank_searched_and_wrapped(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+    frozen: Path, picture: Picture, size: object, theme: str
 ) -> None:
     async def prepare(pilot: Pilot[None]) -> None:
         screen = await ready(pilot, theme)
@@ -55,5 +52,4 @@ def test_one_rank_searched_and_wrapped(
         await pilot.pause()
 
     fake_logs.eight_ranks(frozen)
-    app = make_app(opening=messages.ScreenWanted("logs", fake_logs.JOB, 5))
-    assert snap_compare(app, terminal_size=size, run_before=prepare)
+    picture(size, prepare, opening=messages.ScreenWanted("logs", fake_logs.JOB, 5))

@@ -11,40 +11,34 @@ from pathlib import Path
 from ddptop.tui.themes import DARK, LIGHT
 from tests.support import fake_foreign, fake_gpus, fake_home
 from tests.support.fake_device_history import write_gpu_history
-from tests.support.pictures import Compare, MakeApp, after, by_look, by_size
+from tests.support.pictures import Picture, after, by_look, by_size
 
 
 @by_look
-def test_all_jobs(
-    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
-) -> None:
+def test_all_jobs(eight_gpus: Path, picture: Picture, size: object, theme: str) -> None:
     fake_home.two_cpu_ranks(eight_gpus)
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 600)
     fake_home.failed_job(eight_gpus)
     fake_home.finished_job(eight_gpus)
-    assert snap_compare(make_app(), terminal_size=size, run_before=after(theme, "down", looks=4))
+    picture(size, after(theme, "down", looks=4))
 
 
 @by_size
-def test_jobs_that_ddptop_did_not_start(
-    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
+def test_jobs_that_ddptop_did_not_start(held_gpus: Path, picture: Picture, size: object) -> None:
     for make in (fake_home.two_cpu_ranks, fake_home.failed_job):
         make(held_gpus)
     fake_foreign.healthy()
     fake_foreign.with_findings()
     fake_foreign.unreadable()
-    assert snap_compare(make_app(), terminal_size=size, run_before=after(DARK.name, looks=4))
+    picture(size, after(DARK.name, looks=4))
 
 
-def test_no_job(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:
-    assert snap_compare(make_app(), terminal_size=(80, 24), run_before=after(LIGHT.name, looks=4))
+def test_no_job(frozen: Path, picture: Picture) -> None:
+    picture((80, 24), after(LIGHT.name, looks=4))
 
 
-def test_a_filter_and_marks(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
+def test_a_filter_and_marks(eight_gpus: Path, picture: Picture) -> None:
     for make in (fake_home.two_cpu_ranks, fake_home.failed_job, fake_home.finished_job):
         make(eight_gpus)
     keys = ("j", "space", "slash", *"done>2 loss<9")
-    assert snap_compare(
-        make_app(), terminal_size=(80, 24), run_before=after(DARK.name, *keys, looks=4)
-    )
+    picture((80, 24), after(DARK.name, *keys, looks=4))

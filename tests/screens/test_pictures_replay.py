@@ -12,18 +12,13 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.replay import ReplayScreen
 from tests.support.driving import settle, until
-from tests.support.pictures import Compare, MakeApp, by_size
+from tests.support.pictures import Picture, by_size
 from tests.support.replay_home import HANG, JOB, begin, recorded_job
 from textual.pilot import Pilot
 
 
 @by_size
-def test_a_moment_of_a_hang(
-    frozen: Path,
-    make_app: MakeApp,
-    snap_compare: Compare,
-    size: object,
-) -> None:
+def test_a_moment_of_a_hang(frozen: Path, picture: Picture, size: object) -> None:
     async def prepare(pilot: Pilot[None]) -> None:
         app = pilot.app
 
@@ -35,8 +30,7 @@ def test_a_moment_of_a_hang(
         await until(pilot, lambda: log_of(app), "the log of then")
 
     recorded_job(frozen, every_s=2)
-    app = make_app(opening=ScreenWanted("replay", JOB, begin() + HANG - 1))
-    assert snap_compare(app, terminal_size=size, run_before=prepare)
+    picture(size, prepare, opening=ScreenWanted("replay", JOB, begin() + HANG - 1))
 
 
 def log_of(app: object) -> object:

@@ -10,17 +10,12 @@ from pathlib import Path
 
 from ddptop.tui import messages
 from tests.support import fake_story
-from tests.support.pictures import Compare, MakeApp, after, by_look
+from tests.support.pictures import Picture, after, by_look
 
 
 @by_look
 def test_the_story_of_a_failed_job(
-    frozen: Path,
-    make_app: MakeApp,
-    snap_compare: Compare,
-    size: object,
-    theme: str,
+    frozen: Path, picture: Picture, size: object, theme: str
 ) -> None:
     fake_story.many_attempts(frozen)
-    app = make_app(opening=messages.ScreenWanted("story", "gpt-small"))
-    assert snap_compare(app, terminal_size=size, run_before=after(theme))
+    picture(size, after(theme), opening=messages.ScreenWanted("story", "gpt-small"))

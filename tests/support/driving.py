@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from ddptop.sources.query import Answer, Query
 from ddptop.style import plain
@@ -89,10 +91,22 @@ async def settle(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
+@contextlib.asynccontextmanager
+async def running(
+    app: DdptopApp, size: tuple[int, int] = (120, 40), **options: Any
+) -> AsyncIterator[tuple[DdptopApp, Pilot[None]]]:
+    """The app in a terminal of this size, with its first results shown."""
+    async with app.run_test(size=size, **options) as pilot:
+        await settle(pilot)
+        yield app, pilot
+
+
 def shown(app: DdptopApp) -> str:
-    """The text of all line widgets on the screen."""
+    """The text of all line widgets on the screen, and the status of a filter."""
     views = app.screen.query(LinesView)
-    return "\n".join(plain(line) for view in views if view.display for line in view._lines)
+    rows = [plain(line) for view in views if view.display for line in view._lines]
+    statuses = app.screen.query(".status").results(Static)
+    return "\n".join([*rows, *(str(status.content) for status in statuses)])
 
 
 def said(app: DdptopApp) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
@@ -25,6 +28,19 @@ async def opened(
     await look(pilot)
     await settled(pilot, screen)
     return screen
+
+
+@contextlib.asynccontextmanager
+async def log_of(
+    app: DdptopApp,
+    rank: int | None,
+    job: str = fake_logs.JOB,
+    size: tuple[int, int] = (120, 40),
+    **more: bool,
+) -> AsyncIterator[tuple[DdptopApp, Pilot[None], LogsScreen]]:
+    """The app with the log screen open, and its first lines."""
+    async with app.run_test(size=size) as pilot:
+        yield app, pilot, await opened(pilot, rank, job, **more)
 
 
 async def settled(pilot: Pilot[None], screen: LogsScreen) -> None:

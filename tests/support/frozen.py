@@ -14,7 +14,6 @@ from ddptop.job.series import Machine
 from ddptop.logs import reader as log_source
 from ddptop.sources import devices as sources
 from ddptop.sources import foreign as foreign_source
-from ddptop.sources.collector import Collector
 from ddptop.tui.app import DdptopApp
 from tests.support import fake_gpus, idle
 from tests.support.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
@@ -54,7 +53,6 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setattr(sources, "driver_library_exists", lambda: False)
     monkeypatch.setattr(foreign_source, "HostCensus", FakeTaker)
     monkeypatch.setattr(foreign_source, "ForeignBook", FakeBook)
-    monkeypatch.setattr(Collector, "_cost", lambda self: None)
     monkeypatch.chdir("/")
     FakeWorld.clear()
     yield ddptop_home

@@ -13,6 +13,8 @@ from textual.screen import Screen
 
 MakeApp = Callable[..., DdptopApp]
 Compare = Callable[..., bool]
+Picture = Callable[..., None]
+Prepare = Callable[[Pilot[None]], object]
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 SMALL = (60, 18)
@@ -27,6 +29,17 @@ by_size = pytest.mark.parametrize("size", SIZES, ids=name_of)
 LOOKS = [*((size, DARK.name) for size in SIZES), (SIZES[1], LIGHT.name)]
 """Another theme changes only colors, so there is one light picture per screen."""
 by_look = pytest.mark.parametrize(("size", "theme"), LOOKS, ids=name_of)
+
+
+@pytest.fixture
+def picture(make_app: MakeApp, snap_compare: Compare) -> Picture:
+    """Compares what an app with these options draws with the picture taken before."""
+
+    def compare(size: object, prepare: Prepare, job: str | None = None, **options: object) -> None:
+        app = make_app(job, **options)
+        assert snap_compare(app, terminal_size=size, run_before=prepare)
+
+    return compare
 
 
 def after(

@@ -397,10 +397,10 @@ FIGURES: tuple[JobFigure, ...] = (
 )  # fmt: skip
 """In table order; a filter compares the lowest `util` and the highest `mem` of the devices."""
 
-ORDER_OF_COLUMN = {one.key: one.order for one in FIGURES if one.order}
+_ORDERS = {one.key: one.order for one in FIGURES if one.order}
 """Sort order by column, for clicks on titles."""
 
-COLUMN_OF_ORDER = {order: key for key, order in reversed(ORDER_OF_COLUMN.items())}
+COLUMN_OF_ORDER = {order: key for key, order in reversed(_ORDERS.items())}
 
 
 def columns_for(

@@ -341,10 +341,11 @@ FIGURES: tuple[RankFigure, ...] = (
         title="busy", width=7, own=Drop(0, 1), known=_any_busy,
         filter="busy", unit="s",
         card=Card("busy", 1, lambda rank, gpu: busy_share(rank)),
-        map=Map("busy time vs median", lambda rank, apart: apart.own_time,
+        map=Map("busy time vs others", lambda rank, apart: apart.own_time,
                 worst=lambda ratio: ratio, is_time=True),
         help=("busy", "the part of a step in which a rank does not wait for others, which all "
-              "take the same step time; the slowest rank is busy the longest"),
+              "take the same step time; its percentage is what it adds to each step, compared with "
+              "the median of the other ranks"),
     ),
     RankFigure(
         key="wait",

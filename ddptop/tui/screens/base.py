@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 from textual import on
 from textual.dom import NoScreen
@@ -13,7 +13,6 @@ from textual.reactive import var
 from textual.widget import Widget
 
 from ddptop.charts.axis import View
-from ddptop.draw.header import cost
 from ddptop.job.help import findings
 from ddptop.job.ranks import device_uuid
 from ddptop.job.record import Job
@@ -61,8 +60,6 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """Identifies answers to this screen."""
         self.readonly = readonly
         """Whether this viewer refuses to change jobs."""
-        self.keys_before: Widget | None = None
-        """The widget that had the focus before a chart took it."""
         self.is_first = False
         """Whether ddptop was opened on this screen; leaving it then quits ddptop."""
 
@@ -86,10 +83,6 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """The host and time shown in the title."""
         local = look.taken_at.astimezone()
         return line((look.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
-
-    def cost(self, look: Look) -> tuple[str, str]:
-        """What watching costs, for the key bar: a long and a short text."""
-        return cost(look.cpu_percent, look.devices.sampler_cpu_percent)
 
     # --- the job that keys apply to --------------------------------------------------------------
 
@@ -156,32 +149,14 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
     def action_findings(self) -> None:
         """Show all findings in full."""
         if (job := self.target()) is not None and self.answer is not None:
-            name = job.name
+            hint, sections = findings(job, self.answer.look.taken_at)
+            self.show_sections(f"findings for {job.name}", hint, sections)
 
-            def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
-                return findings(later.job(name), later.taken_at)
-
-            hint, sections = made(self.answer.look)
-            self.show_sections(f"findings for {name}", hint, sections, made)
-
-    def show_sections(
-        self,
-        title: str,
-        hint: str,
-        sections: list[tuple[str, str]],
-        look_again: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None,
-    ) -> None:
-        """Open a dialog with (heading, text) pairs.
-
-        Args:
-            title: the dialog's title.
-            hint: the line below it.
-            sections: the pairs.
-            look_again: returns the hint and sections after each poll; None: they never change.
-        """
+    def show_sections(self, title: str, hint: str, sections: list[tuple[str, str]]) -> None:
+        """Open a dialog with a title, a line below it, and (heading, text) pairs."""
         from ddptop.tui.screens.dialogs import SectionsScreen
 
-        self.app.push_screen(SectionsScreen(title, hint, sections, look_again))
+        self.app.push_screen(SectionsScreen(title, hint, sections))
 
     # --- charts ----------------------------------------------------------------------------------
 
@@ -204,36 +179,17 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         view = next((chart.view for chart in self.charts()), View())
         return ChartQuery(columns, view.axis, view.span, view.right, rank)
 
-    def action_chart(self, name: str, amount: int = 0) -> None:
+    def action_chart(self, method: str, *amount: int) -> None:
         """Apply a chart key to the focused chart, or else to the first visible one."""
         charts = self.charts()
         focused = next((chart for chart in charts if chart.has_focus), None)
         chart = focused or next((chart for chart in charts if chart.size.height), None)
         if chart is not None:
-            CHART_KEYS[name](self, chart, amount)
-
-    def next_axis(self, chart: ChartWidget) -> None:
-        """Switch between time and steps, or explain why that is not possible."""
-        if (why_not := chart.no_steps) is None:
-            chart.next_axis()
-        else:
-            self.notify(why_not, severity="warning")
-
-    def pan(self, chart: ChartWidget, direction: int) -> None:
-        """Pan a chart; if another widget uses the arrow keys, the chart takes the focus."""
-        taker = self.active_bindings.get("left")
-        if taker is not None and taker.node is not self and self.focused is not chart:
-            self.keys_before = self.focused
-            chart.focus()
-        chart.pan(direction)
+            getattr(chart, method)(*amount)
 
     def drop_cursor(self) -> bool:
         """Remove the charts' cursor; returns whether there was one."""
         there = [chart.drop_cursor() for chart in self.charts()]
-        if (before := self.keys_before) is not None:
-            if before.is_attached:
-                before.focus()
-            self.keys_before = None
         return any(there)
 
     def needs(self) -> Query:
@@ -285,21 +241,6 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         with contextlib.suppress(NoScreen), self.app.batch_update():
             self.show(answer)
             self.release()
-
-
-CHART_KEYS: Mapping[str, Callable[[MonitorScreen[Any], ChartWidget, int], None]] = {
-    "mode": lambda screen, chart, amount: chart.next_mode(),
-    "figure": lambda screen, chart, amount: chart.next_figure(),
-    "log": lambda screen, chart, amount: chart.next_scale(),
-    "axis": lambda screen, chart, amount: screen.next_axis(chart),
-    "smooth": lambda screen, chart, amount: chart.next_smoothing(),
-    "zoom": lambda screen, chart, direction: chart.zoom(direction),
-    "whole": lambda screen, chart, amount: chart.show_whole(),
-    "cursor": lambda screen, chart, cells: chart.move_cursor(cells),
-    "pan": lambda screen, chart, direction: screen.pan(chart, direction),
-    "end": lambda screen, chart, direction: chart.cursor_to_end(direction),
-}
-"""The chart method for each name in keys.CHART; the number is a direction or cells."""
 
 
 class JobBound(MonitorScreen[AnswerT]):

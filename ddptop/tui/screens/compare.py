@@ -16,6 +16,7 @@ from ddptop.draw.compare import Row, companion_row, explained, rows, verdict
 from ddptop.job.compare import LETTERS, LOSS, Comparison, Run, companions, names_of
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
+from ddptop.job.help import about
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
 from ddptop.sources.compare import CompareAnswer, CompareQuery
@@ -79,27 +80,7 @@ class CompareChart(FigureChart):
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the curves."""
-        return [
-            (
-                "loss",
-                "each job's median loss across its ranks; letters at the right identify the "
-                "curves, and each curve has its own pattern",
-            ),
-            (
-                "metrics",
-                f"press {key('chart.figure')} for the next one: the loss, then whatever the jobs "
-                "report, such as a validation loss or learning rate; each is the mean of the ranks "
-                "that report it",
-            ),
-            (
-                "by step",
-                "steps since the job started; where attempts overlap, the later attempt's losses "
-                f"are shown; press {key('chart.axis')} to switch to the time since each job's "
-                "start",
-            ),
-            ("A↻1", "attempt 1 of job A starts here; all of its ranks were restarted"),
-            ("✕", "the loss was NaN or infinite here"),
-        ]
+        return about("compared curves")
 
 
 def _drawn(run: Run) -> tuple[object, ...]:
@@ -182,21 +163,7 @@ class CompanionTable(Table):
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on choosing a job."""
-        return [
-            (
-                "compare with",
-                "jobs that matched the filter first, then those with the same script, then longer "
-                "runs before those of a few steps, then newest first",
-            ),
-            (
-                "different options",
-                "options that differ; for a different script, its full command",
-            ),
-            (
-                "A B C D",
-                f"a job's letter on the chart; press {key('compare.keep')} to keep the job there",
-            ),
-        ]
+        return about("compare with")
 
 
 MOST_JOBS = len(LETTERS)
@@ -227,15 +194,9 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     KEYS = "a comparison"
     BINDINGS = bindings(SCREENS[KEYS])
 
-    def __init__(
-        self, jobs: tuple[str, ...], preferred: tuple[str, ...] = (), *, readonly: bool = False
-    ) -> None:
-        """One job is compared with jobs from a list; two to four are compared directly.
-
-        `preferred` jobs are listed first.
-        """
+    def __init__(self, jobs: tuple[str, ...], *, readonly: bool = False) -> None:
+        """One job is compared with jobs from a list; two to four are compared directly."""
         super().__init__(readonly=readonly)
-        self._preferred = preferred
         self.given = jobs[:MOST_JOBS]
         """Names of the requested jobs."""
         self._kept: list[str] = []
@@ -312,7 +273,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     def _show_companions(self, look: Look) -> None:
         """List the matching jobs that the first one can be compared with."""
         first = self.given[0] if self.given else ""
-        everyone = companions(look.jobs, first, self._preferred)
+        everyone = companions(look.jobs, first)
         filtered = parse(self._filter.text, JOB_WORDS)
         now = look.taken_at
         left = [view for view in everyone if filtered.matches(job_facts(view, now))]
@@ -343,9 +304,6 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self.post_message(QueryChanged())
 
     @on(Table.Chosen, "#companions")
-    def _companion_entered(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Open the job under the cursor, or the first one."""
         job = self._companions.cursor_key if self._companions.has_focus else None

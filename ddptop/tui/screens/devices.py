@@ -14,7 +14,6 @@ from ddptop.charts.plots import figures_of
 from ddptop.job.help import explain_device
 from ddptop.job.keys import SCREENS
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
-from ddptop.sources.query import Look
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
@@ -24,7 +23,6 @@ from ddptop.tui.widgets.devices import (
     DeviceDetails,
     DevicesTable,
     ProcessTable,
-    key_of,
     name_of,
 )
 from ddptop.tui.widgets.table import HEAD_LINES, Table
@@ -32,12 +30,6 @@ from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
 """Initial range of the chart."""
-
-
-_OF_A_DEVICE = frozenset(
-    action.id for action in SCREENS["devices"] if action.id.startswith(("device.", "chart."))
-)
-"""Actions that require a device."""
 
 
 class DevicesScreen(MonitorScreen[DevicesAnswer]):
@@ -107,12 +99,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         """Update the screen."""
         look, devices = answer.look, answer.look.devices
         self._title.show("devices", self.place(look))
-        self._keys.show(
-            None,
-            readonly=self.readonly,
-            cost=self.cost(look),
-            without=frozenset() if devices.gpus else _OF_A_DEVICE,
-        )
+        self._keys.show(None, readonly=self.readonly)
         self.set_class(not devices.gpus, "-none")
         reason = devices.note
         if not devices.gpus and reason is None:
@@ -159,14 +146,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self._show_chosen()
         self.post_message(QueryChanged())
 
-    @on(Table.Chosen, "#gpus")
-    def _chosen(self) -> None:
-        self._explain_device()
-
-    @on(Table.Chosen, "#processes")
-    def _process_chosen(self) -> None:
-        self._open_job()
-
+    @on(Table.Chosen)
     def action_open(self) -> None:
         """Explain a device's figures, or open the job of a process."""
         if self.processes.has_focus:
@@ -178,13 +158,8 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         if self.answer is None or (gpu := self.devices.chosen) is None:
             self.notify("no device selected", severity="warning")
             return
-
-        def made(later: Look) -> tuple[str, list[tuple[str, str]]]:
-            same = (one for one in later.devices.gpus if key_of(one) == key_of(gpu))
-            return "what each metric means; esc closes", explain_device(next(same, gpu))
-
-        look = self.answer.look
-        self.show_sections(name_of(gpu, look.machine.host), *made(look), made)
+        hint = "what each metric means; esc closes"
+        self.show_sections(name_of(gpu, self.answer.look.machine.host), hint, explain_device(gpu))
 
     def _open_job(self) -> None:
         view = None if self.answer is None else self.answer.look.job(self.processes.job)
@@ -192,7 +167,3 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             self.notify("this process does not belong to a known job", severity="warning")
             return
         self.open("job", view.name, foreign=view.is_foreign)
-
-    def action_figure(self) -> None:
-        """Put the next figure first."""
-        self._chart.next_mode()

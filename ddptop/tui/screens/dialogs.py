@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
-
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from ddptop.job.keys import (
-    EVIDENCE,
-    EXIT,
-    FINDINGS,
-    HELP,
-    MOVING,
-    PROFILE,
-    STACKS,
-    UNSEEN,
-    with_keys,
-)
-from ddptop.sources.query import Look
+from ddptop.job.keys import EVIDENCE, EXIT, FINDINGS, MOVING, PROFILE, STACKS, UNSEEN, with_keys
 from ddptop.style import cells_of
-from ddptop.tui.keymap import bindings, help_hint
+from ddptop.tui.keymap import bindings
 
 
 class PagerScreen(ModalScreen[None]):
@@ -57,12 +43,7 @@ class PagerScreen(ModalScreen[None]):
         scroll.scroll_relative(y=pages * max(1, scroll.size.height // 2), animate=False)
 
 
-READING = (
-    "{move.down}, {move.up}, {move.page_down}, {move.page_up}, {move.first}, and {move.last} "
-    "scroll; esc, q, or the key that opened the dialog closes it"
-)
-
-MORE = "; {move.down} and {move.up} scroll"
+SCROLLING = "; {move.down} and {move.up} scroll"
 OPENERS = (STACKS, FINDINGS, UNSEEN, EVIDENCE, PROFILE)
 """Actions that open such a dialog; their keys also close it."""
 
@@ -80,7 +61,6 @@ class SectionsScreen(PagerScreen):
     SectionsScreen { align: center middle; background: $background 60%; }
     SectionsScreen > Vertical {
         height: auto; background: $surface; border: round $panel; padding: 0 1;
-        border-subtitle-color: $secondary;
     }
     SectionsScreen .title { text-style: bold; }
     SectionsScreen .hint { color: $foreground 62%; margin-bottom: 1; }
@@ -94,7 +74,6 @@ class SectionsScreen(PagerScreen):
     BINDINGS = [
         Binding("q,escape", "dismiss", "Close", id="sections.close"),
         *bindings(OPENERS, {one.id: "dismiss" for one in OPENERS}),
-        *bindings([HELP]),
     ]
 
     def __init__(
@@ -102,17 +81,15 @@ class SectionsScreen(PagerScreen):
         title: str,
         hint: str,
         sections: list[tuple[str, str]] | None = None,
-        look: Callable[[Look], tuple[str, list[tuple[str, str]]]] | None = None,
     ) -> None:
-        """Show sections; None: they arrive later. `look` rebuilds them after each poll."""
+        """Show sections; None: they arrive later."""
         super().__init__()
-        self._look = look
-        self._title, self._hint, self._sections = title, hint, sections
+        self._title, self._sections = title, sections
+        self._hint = hint + with_keys(SCROLLING)
 
     def compose(self) -> ComposeResult:
         """Title, hint, and an area for the sections."""
-        with Vertical() as box:
-            box.border_subtitle = help_hint()
+        with Vertical():
             yield Static(self._title, classes="title", markup=False)
             yield Static(self._hint, classes="hint", markup=False)
             yield VerticalScroll(can_focus=False)
@@ -121,23 +98,6 @@ class SectionsScreen(PagerScreen):
         """Show the sections, if they are known."""
         if self._sections is not None:
             self._fill(self._sections)
-
-    def look_again(self, look: Look) -> None:
-        """Update hint and sections; keeps the scroll position."""
-        if self._look is None or not self.is_mounted:
-            return
-        self._hint, sections = self._look(look)
-        self._hint_at_more()
-        if [text for _, text in sections] != [text for _, text in self._sections or []]:
-            self.show(sections)
-        elif sections != self._sections:
-            for head, (heading, _) in zip(self.query(".head"), sections, strict=False):
-                cast(Static, head).update(heading)
-        self._sections = sections
-
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the text, and on how to scroll it."""
-        return [(self._title, self._hint), ("keys", with_keys(READING))]
 
     def fail(self, message: str, hint: str | None) -> None:
         """Show why there are no sections."""
@@ -163,8 +123,8 @@ class SectionsScreen(PagerScreen):
         self._fit()
 
     def _fit(self) -> None:
-        """Fit the dialog to its text, and show whether there is more below."""
-        lines = [self._title, self._hint + with_keys(MORE)]
+        """Fit the dialog to its text."""
+        lines = [self._title, self._hint]
         for heading, text in self._sections or []:
             lines += [heading, *(f"  {line}" for line in text.splitlines())]
         box = self.query_one(Vertical)
@@ -172,13 +132,6 @@ class SectionsScreen(PagerScreen):
         box.styles.width = max(LEAST_CELLS, min(needed, MOST_CELLS, self.size.width * 92 // 100))
         scroll = self.query_one(VerticalScroll)
         scroll.styles.max_height = max(1, self.size.height * 9 // 10 - AROUND_ROWS)
-        self.call_after_refresh(self._hint_at_more)
-
-    def _hint_at_more(self) -> None:
-        if not self.is_mounted or not self.is_attached:
-            return
-        more = self.query_one(VerticalScroll).max_scroll_y > 0
-        self.query_one(".hint", Static).update(f"{self._hint}{with_keys(MORE) if more else ''}")
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -189,7 +142,6 @@ class ConfirmScreen(ModalScreen[bool]):
     ConfirmScreen > Vertical {
         width: 64; max-width: 90%; height: auto; padding: 1 2;
         background: $surface; border: round $warning;
-        border-subtitle-color: $secondary;
     }
     ConfirmScreen .question { text-style: bold; margin-bottom: 1; }
     ConfirmScreen .effect { color: $foreground 80%; margin-bottom: 1; }
@@ -201,7 +153,7 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("y", "answer(True)", "Yes", id="confirm.yes"),
         Binding("n,escape,q", "answer(False)", "No", id="confirm.no"),
         Binding("left,right", "app.focus_next", show=False),
-        *bindings((HELP, EXIT)),
+        *bindings([EXIT]),
     ]
 
     def __init__(self, question: str, effect: str, verb: str) -> None:
@@ -211,8 +163,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """Question, effect and two buttons."""
-        with Vertical() as box:
-            box.border_subtitle = help_hint()
+        with Vertical():
             yield Static(self._question, classes="question", markup=False)
             yield Static(self._effect, classes="effect", markup=False)
             with Horizontal():
@@ -222,14 +173,6 @@ class ConfirmScreen(ModalScreen[bool]):
     def on_mount(self) -> None:
         """Focus the harmless answer: pressing enter must not end a training run."""
         self.query_one("#no", Button).focus()
-
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on each answer."""
-        return [
-            (self._question, self._effect),
-            (f"{self._verb}  (y)", "performs the action; a message reports the result"),
-            ("No  (n, esc, q)", "changes nothing; enter selects this by default"),
-        ]
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Dismiss with the answer."""

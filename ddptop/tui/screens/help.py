@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Input
 
+from ddptop.job.help import about
 from ddptop.job.help import sections as term_sections
-from ddptop.job.keys import EVERYWHERE, HELP, MOVING, SCREENS, Key
-from ddptop.style import Line, Span, fit, line, pad, plain, rule, wrap
+from ddptop.job.keys import HELP, ON_EVERY_SCREEN, PALETTE, SCREENS, Key
+from ddptop.style import Line, Span, line, pad, rule, wrap
 from ddptop.tui.keymap import bindings
-from ddptop.tui.screens.base import HORIZONTAL, MonitorScreen
+from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.dialogs import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
-
-MOUSE = (
-    (
-        "click",
-        "select a row or page, or press a key in the bottom bar; click a selected row to open it",
-    ),
-    ("wheel", "scroll; over a chart, zoom at the pointer"),
-    ("hover", "show what a key in the bottom bar does"),
-    ("tab", "move to the next panel, such as events or log, to scroll it"),
-)
 
 UNDER_CURSOR = "under the cursor"
 IN_DIALOG = "this dialog"
@@ -37,8 +25,6 @@ IN_DIALOG = "this dialog"
 KEY_CELLS, NAME_CELLS, WORD_CELLS = 10, 16, 15
 ROOMY_CELLS = 60
 """From this width on, action names have their own column."""
-WIDE_CELLS, BETWEEN_CELLS = 140, 4
-"""From this width on, keys are on the left, and what is under the cursor and terms on the right."""
 
 
 @runtime_checkable
@@ -49,46 +35,40 @@ class Explained(Protocol):
         """(heading, text) pairs."""
 
 
-def help_columns(
+def help_lines(
     cells: int,
     explained: Sequence[tuple[str, str]] = (),
     here: str | None = None,
     what: str = UNDER_CURSOR,
-) -> list[list[Line]]:
-    """The help text in one column, or in two if there is room.
+) -> list[Line]:
+    """The help text.
 
     Args:
-        cells: the width of all columns.
+        cells: the width of a line.
         explained: (heading, text) pairs on the item under the cursor.
         here: the title of the screen below, whose keys come first.
         what: the heading above `explained`.
     """
-    is_wide = cells >= WIDE_CELLS
-    if is_wide:
-        cells = (cells - BETWEEN_CELLS) // 2
-    keys: list[Line] = []
+    lines: list[Line] = []
     others = [title for title in SCREENS if title != here]
     if here is not None:
-        keys = _table(f"keys on this screen: {here}", SCREENS[here], cells)
-    about: list[Line] = []
+        lines = _table(f"keys on this screen: {here}", SCREENS[here], cells)
     if explained:
-        about = [(), rule(what, cells)]
+        lines += [(), rule(what, cells)]
         for heading, text in explained:
-            about.append(line(" ", (heading, "strong")))
-            about += [line("   ", part) for part in wrap(text, cells - 4, 99)]
-    more = _table("keys on every screen", (*MOVING, *EVERYWHERE), cells)
-    more += [(), rule("mouse and panels", cells)]
-    for head, text in MOUSE:
-        more += _entry([(head, "busy", KEY_CELLS)], text, cells)
+            lines.append(line(" ", (heading, "strong")))
+            lines += [line("   ", part) for part in wrap(text, cells - 4, 99)]
+    lines += _table("keys on every screen", ON_EVERY_SCREEN, cells)
+    lines += [(), rule("mouse and panels", cells)]
+    for head, text in about("mouse"):
+        lines += _entry([(head, "busy", KEY_CELLS)], text, cells)
     for title in others:
-        more += _table(f"keys: {title}" if here is not None else title, SCREENS[title], cells)
-    terms: list[Line] = []
+        lines += _table(f"keys: {title}" if here is not None else title, SCREENS[title], cells)
     for heading, words in term_sections().items():
-        terms += [(), rule(f"terms: {heading}", cells)]
+        lines += [(), rule(f"terms: {heading}", cells)]
         for word, meaning in words:
-            terms += _entry([(word, "strong", WORD_CELLS)], meaning, cells)
-    columns = [keys + more, about + terms] if is_wide else [keys + about + more + terms]
-    return [column[1:] for column in columns]
+            lines += _entry([(word, "strong", WORD_CELLS)], meaning, cells)
+    return lines[1:]
 
 
 def _table(title: str, actions: Sequence[Key], cells: int) -> list[Line]:
@@ -120,74 +100,20 @@ def _entry(heads: Sequence[tuple[str, str, int]], text: str, cells: int) -> list
     return lines
 
 
-def matching(lines: Sequence[Line], query: str) -> list[Line]:
-    """The entries that contain the query, below the headings of their sections."""
-    found: list[Line] = []
-    heading: Line | None = None
-    entry: list[Line] = []
-
-    def close() -> None:
-        nonlocal heading
-        if query.casefold() in " ".join(" ".join(map(plain, entry)).split()).casefold():
-            if heading is not None:
-                found.extend([(), heading] if found else [heading])
-                heading = None
-            found.extend(entry)
-        entry.clear()
-
-    for one in lines:
-        text = plain(one)
-        if text[:1] in ("", "─") or text[1:2] != " ":
-            close()
-        if text.startswith("─"):
-            heading = one
-        elif text:
-            entry.append(one)
-    close()
-    return found
-
-
-class _Typed(Input):
-    """What the user typed to find an entry; hidden while empty."""
-
-    DEFAULT_CSS = """
-    _Typed { background: $panel; display: none; }
-    _Typed.-typed { display: block; }
-    """
-
-
 class _HelpText(LinesView):
     """The text at full height, in a scrolling container."""
 
     def __init__(self, explained: list[tuple[str, str]], here: str | None, what: str) -> None:
         super().__init__()
         self._help_parts = explained, here, what
-        self._columns: tuple[int, list[list[Line]]] = (0, [])
-        self._query = ""
-
-    def find(self, query: str) -> None:
-        """Show only the entries that contain the query."""
-        self._query = query.strip()
-        self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
-        if self._columns[0] != width:
-            self._columns = width, help_columns(width, *self._help_parts)
-        columns = self._columns[1]
-        if self._query:
-            columns = [matching(column, self._query) for column in columns]
-        if not any(columns):
-            columns = [[line((f" no entry contains {self._query}", "dim"))]]
-        lines = columns[0]
-        if len(columns) > 1:
-            left = (width - BETWEEN_CELLS) // 2 + BETWEEN_CELLS
-            pairs = itertools.zip_longest(*columns, fillvalue=())
-            lines = [(*fit(one, left), *other) for one, other in pairs]
+        lines = help_lines(width, *self._help_parts)
         self.styles.height = len(lines)
         return lines
 
     def on_mount(self) -> None:
-        self.styles.height = sum(map(len, help_columns(72, *self._help_parts)))
+        self.styles.height = len(help_lines(72, *self._help_parts))
 
 
 class HelpScreen(PagerScreen):
@@ -200,13 +126,10 @@ class HelpScreen(PagerScreen):
         border: round $panel; border-title-color: $secondary; border-subtitle-color: $secondary;
         padding: 0 2; scrollbar-size: 1 1;
     }
-    HelpScreen.-wide > VerticalScroll { width: 170; }
     """
 
-    HORIZONTAL_BREAKPOINTS = HORIZONTAL
-    AUTO_FOCUS = ""  # until somebody types
     BINDINGS = [
-        Binding("q,escape", "close", "Close", id="help.close"),
+        Binding("q,escape", "dismiss", "Close", id="help.close"),
         *bindings([HELP], {HELP.id: "dismiss"}),
     ]
 
@@ -224,7 +147,6 @@ class HelpScreen(PagerScreen):
             what: the heading above `explained`.
         """
         super().__init__()
-        self._typed = _Typed(compact=True)
         self._text = _HelpText(explained or [], here, what)
 
     @classmethod
@@ -239,30 +161,5 @@ class HelpScreen(PagerScreen):
         """One scrolling text."""
         with VerticalScroll(can_focus=False) as scroll:
             scroll.border_title = "ddptop: keys and terms"
-            scroll.border_subtitle = "type to find a key; esc closes"
-            yield self._typed
+            scroll.border_subtitle = f"{PALETTE.short} finds commands; esc closes"
             yield self._text
-
-    def on_key(self, event: events.Key) -> None:
-        """Start to search with a key that has no other meaning here, or with a slash."""
-        is_bound = not self.active_bindings.keys().isdisjoint(event.aliases)
-        if event.is_printable and event.character and not is_bound and not self._typed.has_focus:
-            event.stop()
-            self._typed.add_class("-typed")
-            self._typed.focus()
-            if event.character not in "/ ":
-                self._typed.insert_text_at_cursor(event.character)
-
-    @on(Input.Changed)
-    def _find(self, event: Input.Changed) -> None:
-        self._text.find(event.value)
-        self.query_one(VerticalScroll).scroll_home(animate=False)
-
-    def action_close(self) -> None:
-        """Clear the search, or close the help."""
-        if not self._typed.has_class("-typed"):
-            self.dismiss()
-            return
-        self._typed.value = ""
-        self._typed.remove_class("-typed")
-        self.set_focus(None)

@@ -16,7 +16,6 @@ from ddptop.job.figures.ranks import RANK_WORDS, imbalance_note, ranks_that_matc
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.job.help import SET_BACK, guilty
 from ddptop.job.keys import SCREENS, key
-from ddptop.job.ranks import launcher_name
 from ddptop.job.series import whose_loss
 from ddptop.job.status import SETBACK_S, alerts_of
 from ddptop.logs.messages import LogRead
@@ -27,16 +26,15 @@ from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import FilterBar, KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, LossChart
-from ddptop.tui.widgets.devices import DeviceDetails, DevicesTable
+from ddptop.tui.widgets.devices import DevicesTable
 from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.logs import LogPane
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.snapshot import Alert
 
 NOBODY = -2
-"""No rank and not the launcher."""
+"""No rank has been selected yet."""
 
 TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
 """Maximum share of the height for ranks and devices, by shape."""
@@ -77,7 +75,6 @@ class JobScreen(JobBound[JobAnswer]):
         self._alerts = AlertsPanel()
         self._setback = CausePanel()
         self._devices = DevicesTable(cursor_needs_focus=True)
-        self._device = DeviceDetails()
         self._chart = LossChart()
         self._events = EventsTable()
         self._filter = FilterBar(RANK_EXAMPLES)
@@ -99,7 +96,7 @@ class JobScreen(JobBound[JobAnswer]):
         yield self._pages
         with Horizontal(id="top"):
             yield from (self.ranks, self._devices)
-        yield from (self._device, self._chart)
+        yield self._chart
         with Horizontal(id="bottom"):
             yield from (self._events, self.log_view)
         yield from (self._filter, self._keys)
@@ -137,9 +134,9 @@ class JobScreen(JobBound[JobAnswer]):
         """Update every panel."""
         detail, now = answer.detail, answer.now
         right = self.place(answer.look)
+        self._header.display = detail is not None  # the values below are the last known
         if detail is None:
             self._title.show(f"{self.job} no longer exists", right)
-            self._header.show_gone()
             self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
         view = detail.view
@@ -154,12 +151,7 @@ class JobScreen(JobBound[JobAnswer]):
         self._alerts.show(alerts, now, 5 if height >= 32 else 4 if height >= 24 else 2)
         self._show_cause(detail)
         self._pages.show(self.page)
-        self._keys.show(
-            view.is_live,
-            foreign=self.foreign,
-            readonly=self.readonly,
-            cost=self.cost(answer.look) if self.foreign else ("", ""),
-        )
+        self._keys.show(view.is_live, foreign=self.foreign, readonly=self.readonly)
         self._show_devices(detail, answer.look)
         self._show_ranks(detail, now)
         self._select_guilty(detail)
@@ -189,10 +181,7 @@ class JobScreen(JobBound[JobAnswer]):
         rank, before = self.ranks.rank, self._last_rank
         self._last_rank = rank
         state = detail.view.snapshot
-        known: set[int | None] = {one.rank for one in state.ranks}
-        if launcher_name(detail.view) is not None:
-            known.add(None)
-        if before in known:
+        if any(one.rank == before for one in state.ranks):
             self._is_chosen = rank != self._own_choice
         else:
             self._own_choice, self._is_chosen = rank, False
@@ -227,12 +216,6 @@ class JobScreen(JobBound[JobAnswer]):
     def _show_devices(self, detail: JobDetail, look: Look) -> None:
         state = detail.view.snapshot
         self._devices.show(state.gpus, look, reason=state.device_note, note=imbalance_note(state))
-        self._show_device()
-
-    @on(Table.Moved, "#devices")
-    def _show_device(self) -> None:
-        if self.page == "devices" and self.answer is not None:
-            self._device.show(self._devices.chosen)
 
     def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
         """Give ranks and devices the rows they need, up to a share of the screen."""
@@ -256,9 +239,7 @@ class JobScreen(JobBound[JobAnswer]):
             wanted = min(most, max(wanted, self._devices.rows_wanted()))
         least = LEAST_CHART if shape == "heat" else SMALL_CHART
         self._chart.set_class(rest - wanted < least, "-no-room")
-        if self.page == "devices":
-            wanted = min(self._devices.rows_wanted(), max(6, height // 2))
-        self.query_one("#top").styles.height = wanted
+        self.query_one("#top").styles.height = "1fr" if self.page == "devices" else wanted
 
     def _show_ranks_again(self) -> None:
         if (detail := self.detail) is not None and self.answer is not None:
@@ -323,12 +304,11 @@ class JobScreen(JobBound[JobAnswer]):
     def on_log_read(self, message: LogRead) -> None:
         """Show lines of a foreign job, unless another rank has been selected since."""
         if message.key.viewer == self.viewer and message.key.rank == self.ranks.rank:
-            self.log_view.feed(message)
+            self.log_view.lines.feed(message)
 
     def show_page(self) -> None:
-        """Fit the ranks to the page, and show a device in full if there is room."""
+        """Fit the ranks to the page."""
         self._show_ranks_again()
-        self._show_device()
 
     def page_widget(self, page: str) -> Widget | None:
         """The table or lines of the page."""

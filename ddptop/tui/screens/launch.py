@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -17,19 +16,18 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widget import Widget
-from textual.widgets import Button, Checkbox, Input, Label, Static
+from textual.widgets import Button, Input, Label, Static
 
 from ddptop.draw.devices import holder_text
 from ddptop.draw.panels import short_name
-from ddptop.job.help import texts
+from ddptop.job.help import about
 from ddptop.job.keys import EXIT, HELP
 from ddptop.job.record import Job
 from ddptop.sources.query import Devices
 from ddptop.style import Column, Row, line
 from ddptop.tui import launching
-from ddptop.tui.keymap import bindings, help_hint
+from ddptop.tui.keymap import bindings
 from ddptop.tui.launching import LaunchForm
-from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.base import VERTICAL
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.base.errors import DdptopError
@@ -131,22 +129,8 @@ class PathSuggester(Suggester):
         return await asyncio.to_thread(launching.complete_path, value)
 
 
-class Tick(Checkbox):
-    """A checkbox that shows its state not only by color."""
-
-    BUTTON_INNER = " "
-
-    def watch_value(self) -> None:
-        """Draw the tick, or remove it."""
-        self.BUTTON_INNER = "✓" if self.value else " "
-        super().watch_value()
-
-
 PATIENCE_POLLS = 5
 """How many updates without device figures to ignore before offering the devices anyway."""
-
-COMPLETION_S = 1.0
-"""How long a key waits for a slow file system to complete the script's path."""
 
 
 class LaunchScreen(ModalScreen[str | None]):
@@ -174,8 +158,6 @@ class LaunchScreen(ModalScreen[str | None]):
     LaunchScreen #error {
         color: $error; text-style: bold; height: auto; min-height: 1; padding: 0 1;
     }
-    LaunchScreen #busy { height: 1; padding: 0 1; display: none; }
-    LaunchScreen #busy Checkbox { width: auto; margin-right: 3; }
     LaunchScreen.-short .row { margin-top: 0; }
     LaunchScreen.-short #command, LaunchScreen.-short #gpus { margin-top: 0; }
     LaunchScreen #buttons { height: 1; align-horizontal: right; }
@@ -187,8 +169,8 @@ class LaunchScreen(ModalScreen[str | None]):
         Binding("escape", "cancel", "Cancel", id="launch.cancel"),
         Binding("ctrl+l", "launch", "Launch", id="launch.go", tooltip="launch the job"),
         # with priority, the focus moves before Textual handles the next key
-        Binding("tab", "next_field", show=False, priority=True),
-        Binding("enter", "submit_field", show=False, priority=True),
+        Binding("tab", "app.focus_next", show=False, priority=True),
+        Binding("enter", "next_field", show=False, priority=True),
         Binding("shift+tab", "app.focus_previous", show=False, priority=True),
         *bindings((HELP, EXIT)),
     ]
@@ -209,7 +191,9 @@ class LaunchScreen(ModalScreen[str | None]):
         with Vertical() as box:
             before = self._before or LaunchForm()
             box.border_title = f"relaunch {before.name}" if self._before else "launch a job"
-            box.border_subtitle = help_hint(typing=True)
+            # one that a text field does not take
+            help_key = next((key for key in HELP.keys if len(key) > 1), None)
+            box.border_subtitle = f"{help_key} help" if help_key else ""
             with VerticalScroll(can_focus=False):
                 yield _row(
                     "script",
@@ -236,20 +220,17 @@ class LaunchScreen(ModalScreen[str | None]):
                 yield _row("name", _text("name", before.name, "derived from the script"))
                 yield _row(
                     "options",
-                    _text("options", before.options, "--on-nan restart --allow-shrink"),
+                    _text("options", before.options, "--wait-gpus --on-nan restart"),
                 )
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)
-            with Horizontal(id="busy"):
-                yield Tick("use busy GPUs anyway", id="force", compact=True)
-                yield Tick("wait until they are free", id="wait", compact=True)
             with Horizontal(id="buttons"):
                 yield Button("Cancel  (esc)", id="cancel", compact=True)
                 yield Button("Launch  (ctrl+l)", id="go", variant="primary", compact=True)
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on each field."""
-        return list(texts().launch_form.items())
+        return about("launch form")
 
     def on_mount(self) -> None:
         """Focus the script."""
@@ -305,8 +286,6 @@ class LaunchScreen(ModalScreen[str | None]):
             name=value["name"],
             max_restarts=value["max-restarts"],
             options=value["options"],
-            force=self.query_one("#force", Checkbox).value,
-            wait=self.query_one("#wait", Checkbox).value,
         )
 
     @on(Input.Changed)
@@ -335,23 +314,7 @@ class LaunchScreen(ModalScreen[str | None]):
             return f"\nunchanged: a new attempt of {job}, in its run folder"
         missing = sorted(set(self._spec.env_overrides) - set(os.environ))
         again = f"; values of --env are not saved: {', '.join(missing)}" if missing else ""
-        if self.query_one("#name", Input).value.strip() != job:
-            return f"\na new job{again}"
-        return f"\na new job; the last {job} keeps its logs under another name{again}"
-
-    @on(Checkbox.Changed)
-    def _only_one_way(self, message: Checkbox.Changed) -> None:
-        if message.value:
-            other = "#wait" if message.checkbox.id == "force" else "#force"
-            self.query_one(other, Checkbox).value = False
-        self._show_command()
-
-    @on(GpuChoice.Changed)
-    def _drop_consent(self) -> None:
-        """Drop the consent to use busy devices, which was for other devices."""
-        for checkbox in self.query(Checkbox):
-            checkbox.value = False
-        self.query_one("#busy").display = False
+        return f"\na new job; {job} keeps its logs{again}"
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
@@ -359,19 +322,12 @@ class LaunchScreen(ModalScreen[str | None]):
         self.dismiss(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave enter to buttons, checkboxes, and devices."""
-        return action != "submit_field" or isinstance(self.focused, Input)
+        """Leave enter to buttons and devices."""
+        return action != "next_field" or isinstance(self.focused, Input)
 
-    async def action_next_field(self) -> None:
-        """Complete the script's path if there is only one way; move on, except from a folder."""
-        field = self.focused
-        if isinstance(field, Input) and field.id == "script":
-            with contextlib.suppress(asyncio.TimeoutError):
-                if await asyncio.wait_for(_complete(field), COMPLETION_S):
-                    return
+    def action_next_field(self) -> None:
+        """Move on from a text field."""
         self.focus_next()
-
-    action_submit_field = action_next_field
 
     @on(Button.Pressed, "#go")
     def action_launch(self) -> None:
@@ -392,20 +348,16 @@ class LaunchScreen(ModalScreen[str | None]):
     @work(thread=True, group="launch")
     def _launch(self, form: LaunchForm) -> None:
         try:
-            done = JobLaunched(launching.launch(form, self._before))
+            job = launching.launch(form, self._before)
         except (DdptopError, OSError) as error:
-            done = JobLaunched(None, str(error))
-        self.post_message(done)
-
-    def on_job_launched(self, message: JobLaunched) -> None:
-        """Show the job, or the error."""
-        self._busy = False
-        if message.job is None:
-            error = message.error or "ddptop launch failed without an error message"
-            self.query_one("#error", Static).update(error)
-            self.query_one("#busy").display = "--wait-gpus" in error
+            self.app.call_from_thread(self._fail, str(error))
         else:
-            self.dismiss(message.job)
+            self.app.call_from_thread(self.dismiss, job)
+
+    def _fail(self, error: str) -> None:
+        self._busy = False
+        for label in self.query("#error").results(Static):  # none if the form was closed meanwhile
+            label.update(error)
 
 
 def _row(label: str, *widgets: Widget, id: str | None = None, classes: str = "row") -> Horizontal:
@@ -414,19 +366,6 @@ def _row(label: str, *widgets: Widget, id: str | None = None, classes: str = "ro
 
 def _text(id: str, value: str, placeholder: str = "") -> Input:
     return Input(value, id=id, placeholder=placeholder, select_on_focus=False)
-
-
-async def _complete(field: Input) -> bool:
-    """Complete a path once the field has handled all earlier keys; returns whether to stay."""
-    is_up_to_date = asyncio.Event()
-    field.call_later(is_up_to_date.set)
-    await is_up_to_date.wait()
-    path = await asyncio.to_thread(launching.complete_only, field.value)
-    if path is None:
-        return False
-    field.value = path
-    field.cursor_position = len(path)
-    return path.endswith("/")
 
 
 def _here() -> str:

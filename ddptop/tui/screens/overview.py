@@ -84,9 +84,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """Update the table and the devices."""
         look = answer.look
         self._title.show("all jobs", self.place(look))
-        self.jobs.show(
-            look.jobs, look.taken_at, look.unreadable, answer.trends, self._seen, look.damaged
-        )
+        self.jobs.show(look, answer.trends, self._seen)
         self._slurm.show(answer.slurm, look.taken_at)
         self._show_matches()
         self._show_chosen()
@@ -185,24 +183,13 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             return
         if (view := self.own_target("history")) is None:
             return
-        pair = tuple(dict.fromkeys([*self.jobs.marked, view.name]))
-        others = [job for job in self.jobs.own_matches if job not in pair]
-        if len(pair) < 2 and self.jobs.filter and not others:
-            self.notify(
-                "no other job matches the filter; clear it, or mark the jobs to compare",
-                severity="warning",
-            )
-        else:
-            self.open("compare", pair, tuple(others) if self.jobs.filter else ())
+        self.open("compare", tuple(dict.fromkeys([*self.jobs.marked, view.name])))
 
+    @on(Table.Chosen, "#devices")
     def action_devices(self) -> None:
         """Open the device screen."""
         chosen = self._devices.chosen if self._devices.has_focus else None
         self.open("devices", None if chosen is None else chosen.uuid)
-
-    @on(Table.Chosen, "#devices")
-    def _open_device(self) -> None:
-        self.action_devices()
 
     def _mark_opened(self, view: Job) -> None:
         if not view.is_live:
@@ -233,13 +220,9 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             None if view is None else view.is_live,
             foreign=view is not None and view.is_foreign,
             readonly=self.readonly,
-            cost=self.cost(self.answer.look) if self.answer is not None else ("", ""),
         )
 
     @on(Table.Chosen, "#jobs")
-    def _open_chosen(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Show the job under the cursor."""
         if (view := self._chosen()) is not None:

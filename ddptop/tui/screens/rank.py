@@ -197,7 +197,7 @@ class RankScreen(JobBound[RankAnswer]):
     def on_log_read(self, message: LogRead) -> None:
         """Show lines of a foreign job."""
         if message.key.viewer == self.viewer and message.key.rank == self.rank:
-            self.log_view.feed(message)
+            self.log_view.lines.feed(message)
 
     def page_widget(self, page: str) -> Widget | None:
         """The chart or log lines of the page."""

@@ -20,7 +20,7 @@ from ddptop.draw.timeline import (
     moment_label,
     timeline_lines,
 )
-from ddptop.job.attempts import MARKS, Course, MarkKind, neighbor
+from ddptop.job.attempts import Course, neighbor
 from ddptop.job.help import guilty
 from ddptop.job.keys import SCREENS
 from ddptop.job.record import Job
@@ -301,20 +301,12 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
 
     def action_event(self, direction: int) -> None:
         """Go to the next or previous mark."""
-        self._to_mark(direction)
-
-    def action_trouble(self, direction: int) -> None:
-        """Go to the next or previous failure or hang."""
-        self._to_mark(direction, ("failure", "hang"))
-
-    def _to_mark(self, direction: int, kinds: tuple[MarkKind, ...] = ()) -> None:
         if (course := self.course) is None or self.at is None:
             return
-        found = neighbor(course.marks, self.at, direction, kinds or tuple(MARKS))
+        found = neighbor(course.marks, self.at, direction)
         if found is None:
             side = "later" if direction > 0 else "earlier"
-            what = "failure or hang" if kinds else "event"
-            self.notify(f"no {side} {what}", severity="warning")
+            self.notify(f"no {side} event", severity="warning")
         else:
             self.go(found.at)
             self.app.clear_notifications()  # notifications of earlier marks cover the charts

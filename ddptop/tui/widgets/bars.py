@@ -13,11 +13,11 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from ddptop.draw.panels import title_line
 from ddptop.job.keys import HELP, LEAVE, QUIT, Key, key
-from ddptop.style import Line, Span, clip, line, spread, width
+from ddptop.style import Line, Span, line, spread, width
 from ddptop.tui.widgets.lines import LinesView
 
 
@@ -127,8 +127,6 @@ class KeyBar(LinesView):
         self._actions = [one for one in actions if one.bar and one not in ALWAYS]
         self._live: bool | None = None
         self._foreign = self._readonly = False
-        self._cost = ("", "")
-        self._without: frozenset[str] = frozenset()
 
     def show(
         self,
@@ -136,27 +134,20 @@ class KeyBar(LinesView):
         *,
         foreign: bool = False,
         readonly: bool = False,
-        cost: tuple[str, str] = ("", ""),
-        without: frozenset[str] = frozenset(),
     ) -> None:
-        """Show the keys for a live job, an ended one, or none; and what watching costs.
+        """Show the keys for a live job, an ended one, or (None) no job.
 
         Args:
             live: whether the job is live; None without a job.
             foreign: whether ddptop did not launch it.
             readonly: whether to hide actions that change a job.
-            cost: a long and a short text; the longer one that fits is shown.
-            without: ids of actions that have nothing to act on.
         """
-        now = (live, foreign, readonly, cost, without)
-        if now != (self._live, self._foreign, self._readonly, self._cost, self._without):
-            self._live, self._foreign, self._readonly, self._cost, self._without = now
+        if (live, foreign, readonly) != (self._live, self._foreign, self._readonly):
+            self._live, self._foreign, self._readonly = live, foreign, readonly
             self.redraw()
 
     def offers(self, action: Key) -> bool:
         """Whether an action applies now to the item under the cursor."""
-        if action.id in self._without:
-            return False
         return action.is_offered(self._live, foreign=self._foreign, readonly=self._readonly)
 
     def _labels(self, cells: int) -> tuple[list[_Label], list[_Label]]:
@@ -181,9 +172,6 @@ class KeyBar(LinesView):
         """Build the row."""
         first, last = ([span for _, label in end for span in label] for end in self._labels(cells))
         keys, right = _trimmed(line(" ", *first), ""), _trimmed(last, " ")
-        room = cells - width(keys) - width(right) - 5
-        if cost := next((text for text in self._cost if text and len(text) <= room), ""):
-            right = line((f"{cost}   ", "dim"), *right)
         return [spread(keys, right, cells)]
 
     def action_at(self, x: int) -> Key | None:
@@ -217,53 +205,12 @@ def _trimmed(spans: Sequence[Span], end: str) -> Line:
     return (*first, (text.rstrip() + end, style))
 
 
-class _Status(LinesView):
-    """Shown next to the text: the number of matches, or the error."""
-
-    DEFAULT_CSS = "_Status { height: 1; width: auto; }"
-
-    def __init__(self, most_share: float = 1.0) -> None:
-        super().__init__()
-        self._line: Line = ()
-        self._most_share = most_share
-
-    def show(self, line: Line) -> None:
-        """Show a line in as much room as it needs, up to its share."""
-        most = int(self.screen.size.width * self._most_share)
-        cells = min(width(line), most)
-        if width(line) > most and line:
-            line = (*line[:-1], (clip(line[-1][0], most - width(line[:-1])), line[-1][1]))
-        if line == self._line:
-            return
-        self._line = line
-        self.styles.width = cells
-        self.redraw()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        return [self._line]
-
-
 class _Typed(Input):
     """The text field, without a border."""
-
-    BINDINGS = [
-        Binding("escape", "drop", "Clear", show=False, id="filter.clear"),
-        Binding("down", "keep", "Keep", show=False, id="filter.keep"),
-    ]
-
-    def action_drop(self) -> None:
-        """Clear the text and close."""
-        if isinstance(self.parent, FilterBar):
-            self.parent.drop()
 
     async def action_submit(self) -> None:
         """Keep the text, after all earlier keys are handled."""
         self.call_later(super().action_submit)
-
-    def action_keep(self) -> None:
-        """Keep the text and close."""
-        if isinstance(self.parent, FilterBar):
-            self.parent.keep()
 
 
 class FilterBar(Horizontal):
@@ -278,8 +225,18 @@ class FilterBar(Horizontal):
         width: 1fr; height: 1; border: none; padding: 0; background: $panel;
         &:focus { border: none; background-tint: $foreground 0%; }
     }
-    FilterBar > _Status { background: $panel; }
+    FilterBar > .sign { width: auto; color: $primary; }
+    FilterBar > .status {
+        width: auto; max-width: 60%; text-wrap: nowrap; text-overflow: ellipsis;
+        color: $foreground 68%;
+        &.-trouble { color: $warning; }
+    }
     """
+
+    BINDINGS = [
+        Binding("escape", "drop", "Clear", show=False, id="filter.clear"),
+        Binding("down", "keep", "Keep", show=False, id="filter.keep"),
+    ]
 
     class Changed(Message):
         """The text changed."""
@@ -298,10 +255,9 @@ class FilterBar(Horizontal):
     def __init__(self, example: str = "", *, sign: str = "/", id: str | None = None) -> None:
         """`example` is the placeholder; `sign` is shown before the text."""
         super().__init__(id=id)
-        self._sign = sign
-        self._before = _Status()
+        self._sign = Static(f" {sign} ", classes="sign", markup=False)
         self._example = example
-        self._after = _Status(0.6)
+        self._status = Static(classes="status", markup=False)
         self._focused_before: Widget | None = None
 
     @functools.cached_property
@@ -312,7 +268,7 @@ class FilterBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         """The sign and the status; the costly text field is mounted on first use."""
-        yield from (self._before, self._after)
+        yield from (self._sign, self._status)
 
     @property
     def text(self) -> str:
@@ -329,9 +285,8 @@ class FilterBar(Horizontal):
         if not self.is_typing:
             self._focused_before = self.screen.focused
             if not self._typed.is_attached:
-                self.mount(self._typed, after=self._before)
+                self.mount(self._typed, after=self._sign)
         self.display = True
-        self._before.show(line((f" {self._sign} ", "busy")))
         self.screen.set_focus(self._typed)  # immediately: more keys may be in the queue
 
     def show_status(self, text: str, *, trouble: bool = False) -> None:
@@ -339,11 +294,10 @@ class FilterBar(Horizontal):
         if self.display:
             keys = "" if trouble else "   enter applies, esc clears " if self.is_typing else ""
             mark = "▲ " if trouble else ""
-            self._after.show(
-                line("  ", (f"{mark}{text}{keys} ", "warn" if trouble else "dim")) if text else ()
-            )
+            self._status.set_class(trouble, "-trouble")
+            self._status.update(f"  {mark}{text}{keys} " if text else "")
 
-    def keep(self) -> None:
+    def action_keep(self) -> None:
         """Keep the text and give the focus back; hides if there is no text."""
         self.display = bool(self._typed.value)
         self._give_back()
@@ -356,11 +310,15 @@ class FilterBar(Horizontal):
         with self._typed.prevent(Input.Changed):
             self._typed.value = ""
         self.display = False
-        self._after.show(())
+        self._status.update("")
         self.post_message(self.Changed(self, ""))
         if had_keys:
             self._give_back()
         return True
+
+    def action_drop(self) -> None:
+        """Clear the text and hide."""
+        self.drop()
 
     def _give_back(self) -> None:
         if self._focused_before is not None and self._focused_before.is_attached:
@@ -375,4 +333,4 @@ class FilterBar(Horizontal):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.keep()
+        self.action_keep()

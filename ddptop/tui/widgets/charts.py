@@ -184,9 +184,11 @@ class ChartWidget(DraggedView, can_focus=True):
         self.set_options(smoothing=next_weight(self.options.smoothing))
 
     def next_axis(self) -> None:
-        """Switch between time and steps, if known, and show everything."""
-        if self.no_steps is None:
+        """Switch between time and steps and show everything, or say why that is not possible."""
+        if (why_not := self.no_steps) is None:
             self.set_view(View(AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]))
+        else:
+            self.notify(why_not, severity="warning")
 
     def zoom(self, direction: int, at: float | None = None) -> None:
         """Zoom in (1) or out (-1)."""
@@ -248,19 +250,6 @@ class ChartWidget(DraggedView, can_focus=True):
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Zoom out around the pointer."""
         self._wheel(event, -1)
-
-    def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
-        """Pan left."""
-        self._sideways(event, -1)
-
-    def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
-        """Pan right."""
-        self._sideways(event, 1)
-
-    def _sideways(self, event: events.MouseEvent, direction: int) -> None:
-        if self._cell(event.x) is not None:
-            event.stop()
-            self.pan(direction)
 
     def _wheel(self, event: events.MouseEvent, direction: int) -> None:
         if self.area is not None and (cell := self._cell(event.x)) is not None:

@@ -20,8 +20,7 @@ from ddptop.draw.devices import (
     process_row,
 )
 from ddptop.draw.panels import machine_lines, short_name
-from ddptop.job.help import explain_device, texts
-from ddptop.job.keys import with_keys
+from ddptop.job.help import about, explain_device
 from ddptop.job.ranks import hosts_of_devices
 from ddptop.job.series import DeviceHistory
 from ddptop.sources.query import Look
@@ -182,12 +181,8 @@ class ProcessTable(Table):
         """Help on the columns."""
         if (process := self._chosen) is None:
             return []
-        about = process.command or process.note or "command: n/a"
-        columns = texts().processes.items()
-        return [
-            (f"process {process.pid}", about),
-            *((name, with_keys(meaning)) for name, meaning in columns),
-        ]
+        command = process.command or process.note or "command: n/a"
+        return [(f"process {process.pid}", command), *about("processes")]
 
 
 class DeviceDetails(LinesView):

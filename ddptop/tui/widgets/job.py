@@ -42,22 +42,14 @@ class JobHeader(FittedView):
         self._view: Job | None = None
         self._now = dt.datetime.min
         self._trend: LossTrend | None = None
-        self._is_gone = False
 
     def show(self, view: Job, now: dt.datetime, trend: LossTrend | None = None) -> None:
         """Show the job; `trend` is the trend of its loss."""
-        self._view, self._now, self._trend, self._is_gone = view, now, trend, False
+        self._view, self._now, self._trend = view, now, trend
         self.fit_height()
-
-    def show_gone(self) -> None:
-        """Show that the job is gone."""
-        self._is_gone = True
-        self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the rows."""
-        if self._is_gone:
-            return header.gone_lines(None if self._view is None else self._now, width)
         if self._view is None:
             return []
         most = 3 if self.screen.size.height < SHORT else 6
@@ -137,18 +129,14 @@ class EventsTable(Table):
     def __init__(self) -> None:
         super().__init__("events", COLUMNS, empty="no events yet", id="events")
         self._shown: Sequence[Event] = ()
+        self._follows_first = True
 
     def show(self, events: Sequence[Event]) -> None:
         """Show the events, latest first."""
         if events == self._shown:
             return
-        stayed_at_top = self.cursor_key is None or (
-            bool(self._shown) and self.cursor_key == str(self._shown[0].seq)
-        )
         self._shown = events
         self.set_rows([(str(event.seq), event_row(event)) for event in events])
-        if events and stayed_at_top:
-            self.move_to(str(events[0].seq))
 
 
 SENTENCE_ROWS = 2

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from textual import events, on
+from textual import events
 
 from ddptop.draw.panels import damaged_line, unreadable_line
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
-    ORDER_OF_COLUMN,
     Subject,
     by_text,
     columns_for,
@@ -37,15 +35,12 @@ from ddptop.job.status import (
     ranked,
     state_of,
 )
+from ddptop.sources.query import Look
 from ddptop.style import Line, fit, fit_columns, line, plain, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.store.log_clean import sanitize
-
-if TYPE_CHECKING:
-    from ddptop_runner.foreign.types import Unreadable
-
 
 FIRST_LOOK = "looking for jobs and training processes on this machine..."
 EMPTY = """no jobs yet, and no other training processes found on this machine
@@ -79,11 +74,9 @@ class JobsTable(Table):
         self._views: Sequence[Job] = ()
         self._ranked: list[Attention] = []
         self._now = dt.datetime.min
-        self._unreadable: Sequence[Unreadable] = ()
-        self._damaged: Sequence[tuple[str, str]] = ()
+        self._look: Look | None = None
         self._trends: Mapping[str, LossTrend] = {}
         self._seen: Seen = ()
-        self._by_others = False
         self._drawn: object = None
         self.marked: list[str] = []
         """Names of the marked jobs, in the order of marking."""
@@ -93,31 +86,12 @@ class JobsTable(Table):
         """Jobs that do not match are hidden."""
         self._follows_first = True  # foreign jobs, found later, may be more urgent
 
-    def show(
-        self,
-        views: Sequence[Job],
-        now: dt.datetime,
-        unreadable: Sequence[Unreadable] = (),
-        trends: Mapping[str, LossTrend] | None = None,
-        seen: Seen = (),
-        damaged: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        """Show the jobs.
-
-        Args:
-            views: every job.
-            now: the current time, for durations.
-            unreadable: processes that may be training but cannot be inspected.
-            trends: loss trends by job.
-            seen: ended jobs that the user has opened.
-            damaged: run folders that cannot be read.
-        """
-        self._views, self._now, self._unreadable = views, now, unreadable
-        self._damaged = damaged
-        self._trends, self._seen = trends or {}, seen
-        names = {view.name for view in views}
+    def show(self, look: Look, trends: Mapping[str, LossTrend], seen: Seen) -> None:
+        """Show the jobs with their loss trends; `seen` are ended jobs that the user has opened."""
+        self._look, self._trends, self._seen = look, trends, seen
+        self._views, self._now = look.jobs, look.taken_at
+        names = {view.name for view in look.jobs}
         self.marked = [name for name in self.marked if name in names]
-        self._by_others = any(view.is_foreign or launcher_name(view) is not None for view in views)
         self.refill()
 
     def refill(self) -> None:
@@ -128,8 +102,9 @@ class JobsTable(Table):
         names = [f"{'◆ ' * (view.name in self.marked)}{view.name}" for view in self._views]
         states = [state_of(view)[0] for view in self._views]
         by = [by_text(view, self._me)[0] for view in self._views]
-        self._columns = columns_for(self.size.width, names, states, by if self._by_others else ())
-        if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:
+        others = any(job.is_foreign or launcher_name(job) is not None for job in self._views)
+        self._columns = columns_for(self.size.width, names, states, by if others else ())
+        if self._look is not None:
             self.empty = with_keys(NO_MATCH) if everything else self._none
         fitting = fit_columns(self._columns, self.size.width - 1)
         names_launcher = not any(column.key == "by" for column, _ in fitting)
@@ -151,8 +126,8 @@ class JobsTable(Table):
         ]
         self._columns = without_empty(self._columns, [row for _, row in rows])
         note = self._count()
-        missing = (self._unreadable, self._damaged)
-        drawn = (rows, note, self._columns, self.sorted_by, self.empty, missing, self.size)
+        foot = self.foot(self.size.width)
+        drawn = (rows, note, self._columns, self.sorted_by, self.empty, foot, self.size)
         if drawn != self._drawn:  # most updates change nothing
             self._drawn = drawn
             self.set_rows(rows, note)
@@ -166,11 +141,6 @@ class JobsTable(Table):
     def shown(self) -> int:
         """How many jobs match the filter."""
         return len(self._ranked)
-
-    @property
-    def own_matches(self) -> list[str]:
-        """Names of the jobs that ddptop started and that match the filter."""
-        return [one.job.name for one in self._ranked if not one.job.is_foreign]
 
     @property
     def known(self) -> int:
@@ -204,13 +174,9 @@ class JobsTable(Table):
 
     def foot(self, width: int) -> Line:
         """The count of processes that may be training but cannot be inspected."""
-        return damaged_line(self._damaged, width) or unreadable_line(self._unreadable, width)
-
-    @on(Table.HeadPicked)
-    def _sort_by(self, event: Table.HeadPicked) -> None:
-        event.stop()
-        if (order := ORDER_OF_COLUMN.get(event.key)) is not None:
-            self.sort(order)
+        if (look := self._look) is None:
+            return ()
+        return damaged_line(look.damaged, width) or unreadable_line(look.unreadable, width)
 
     def _matches(self, one: Attention) -> bool:
         if not self.filter:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
 
 from ddptop.job.help import Guilty
-from ddptop.job.keys import MOVING, key
+from ddptop.job.keys import ACROSS, MOVING, key
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
 from ddptop.logs.drawing import (
@@ -52,11 +51,7 @@ class LogPager(LinesView, can_focus=True):
 
     DEFAULT_CSS = "LogPager { height: 1fr; }"
 
-    BINDINGS = [
-        *bindings(MOVING),
-        Binding("left", "shift(-1)", "Left", show=False, id="move.left"),
-        Binding("right", "shift(1)", "Right", show=False, id="move.right"),
-    ]
+    BINDINGS = bindings((*MOVING, *ACROSS))
 
     class Moved(Message):
         """The visible lines changed, or whether the view follows the end."""
@@ -468,7 +463,7 @@ class LogPager(LinesView, can_focus=True):
         else:
             self.go_last()
 
-    def action_shift(self, step: int) -> None:
+    def action_across(self, step: int) -> None:
         """Scroll long lines to the left or right."""
         if self.wrap:
             return
@@ -619,10 +614,6 @@ class LogPane(Vertical):
         self._asked = self._wanted = None
         self.lines.show_text(words)
         self._update_title()
-
-    def feed(self, message: LogRead) -> None:
-        """Add lines of a foreign job's output."""
-        self.lines.feed(message)
 
     @on(LogPager.Moved)
     @on(PlacesRead)

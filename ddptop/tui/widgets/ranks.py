@@ -8,7 +8,6 @@ from typing import Literal
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
 
@@ -27,36 +26,27 @@ from ddptop.draw.heat import (
     ruler,
     worst_ranks,
 )
-from ddptop.draw.panels import launcher_summary, rank_detail
+from ddptop.draw.panels import rank_detail
 from ddptop.draw.ranks import GAP, Around, Grid, around, card_lines, grid, rank_line, wanted_rows
 from ddptop.draw.ranks import MOST as MOST_CARDS
 from ddptop.job.figures.ranks import NOTHING, Subject, columns_of, rank_row, verdict, worst_first
-from ddptop.job.help import explain_heat, explain_rank, glossary
-from ddptop.job.keys import key, with_keys
-from ddptop.job.ranks import has_several, hosts_of, is_rank_too, launcher_name, short_names
+from ddptop.job.help import explain_heat, explain_rank
+from ddptop.job.keys import ACROSS, key, with_keys
+from ddptop.job.ranks import has_several, hosts_of, short_names
 from ddptop.job.series import SPARK_S, Recent
 from ddptop.job.status import waiting_text
 from ddptop.sources.job import JobDetail
-from ddptop.style import Column, Line, Row, Span, clip, fit, line, rule
+from ddptop.style import Line, Row, Span, clip, fit, line, rule
+from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.table import CursorList, Table
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.judge.balance.rank_devices import own_devices
-from ddptop_runner.model.snapshot import GpuSample, LauncherSample, RankSample
-
-LAUNCHER = "launcher"
-"""The key of a command's launcher, shown above its ranks."""
+from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 NO_RANK = "no ranks have started yet"
 NO_MATCH = "no ranks match; press {view.back} to show all"
 FEW = 64
 """Whether any rank has details is looked up for this many ranks."""
-
-
-def launcher_of(detail: JobDetail) -> LauncherSample | None:
-    """The process that a command started; None if it is its only rank."""
-    snapshot = detail.view.snapshot
-    launcher = snapshot.launcher
-    return None if launcher is None or is_rank_too(launcher, snapshot.ranks) else launcher
 
 
 def foot_of(detail: JobDetail, rank: RankSample | None, cells: int) -> Line:
@@ -92,8 +82,8 @@ class RankShape(CursorList):
 
     @property
     def rank(self) -> int | None:
-        """The number of the selected rank; None if there is none or it is the launcher."""
-        return int(self.cursor_key) if self.cursor_key not in (None, LAUNCHER) else None
+        """The number of the selected rank; None if there is none."""
+        return None if self.cursor_key is None else int(self.cursor_key)
 
     @property
     def sample(self) -> RankSample | None:
@@ -105,32 +95,21 @@ class RankShape(CursorList):
         return NOTHING if self.detail is None else self.detail.deviations.get(rank.rank, NOTHING)
 
     def take(self, detail: JobDetail, now: dt.datetime) -> None:
-        """Take over the job, with its launcher before its ranks."""
+        """Take over the job and its ranks."""
         self.detail, self.now = detail, now
-        self.alone = int(launcher_of(detail) is not None)
-        self.set_keys([LAUNCHER] * self.alone + [str(rank.rank) for rank in detail.ranks])
+        self.set_keys([str(rank.rank) for rank in detail.ranks])
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the selected rank."""
         if self.detail is None or (rank := self.sample) is None:
-            return glossary("launcher") if self.rank is None and self.keys else []
-        return explain_rank(rank, self.apart(rank), self.now, self.detail.view.is_live)
-
-    def head(self, *, marked: bool = True) -> list[Line]:
-        """The launcher's row above the ranks, `marked` if it has the cursor."""
-        if self.detail is None or (launcher := launcher_of(self.detail)) is None:
             return []
-        name = launcher_name(self.detail.view) or launcher.name
-        return [launcher_summary(name, launcher, chosen=marked and self.cursor_key == LAUNCHER)]
+        return explain_rank(rank, self.apart(rank), self.now, self.detail.view.is_live)
 
 
 class RankGrid(RankShape):
     """Several ranks per row, walked in two directions."""
 
-    BINDINGS = [
-        Binding("left,h", "across(-1)", "Left", show=False, id="ranks.left"),
-        Binding("right", "across(1)", "Right", show=False, id="ranks.right"),
-    ]
+    BINDINGS = bindings(ACROSS)
 
     def action_across(self, ranks: int) -> None:
         """Move to the adjacent rank."""
@@ -164,57 +143,44 @@ class RankCards(RankGrid):
             text = f" not enough room for cards; press {key('ranks.shape')} for the table"
             return [line((text, "dim"))]
         self.per_row = found.columns
-        lines = self.head()
+        lines: list[Line] = []
         for first in range(0, len(self.ranks), found.columns):
             cards = [
                 card_lines(
                     rank,
                     self.apart(rank),
                     self._around,
-                    self._edges(place, width)[1],
+                    found.width,
                     found.height,
                     rank.rank == self.rank,
-                    found.width,
                 )
-                for place, rank in enumerate(self.ranks[first : first + found.columns])
+                for rank in self.ranks[first : first + found.columns]
             ]
             for parts in zip(*cards, strict=True):
                 spans = [part for one in parts for part in (*one, (" " * GAP, ""))]
                 lines.append(tuple(spans[:-1]))
         return [*lines, foot] if foot else lines
 
-    def _edges(self, column: int, cells: int) -> tuple[int, int]:
-        """Start and width of a column of cards."""
-        assert self._grid is not None
-        more = cells - (self._grid.width + GAP) * self._grid.columns + GAP
-        start = column * (self._grid.width + GAP) + min(column, more)
-        return start, self._grid.width + (column < more)
-
     def at(self, x: int, y: int) -> int | None:
         """Index of the card drawn at a cell."""
-        if self._grid is None or y < self.alone:
-            return None if self._grid is None else 0
-        row = (y - self.alone) // self._grid.height
-        for column in range(self._grid.columns):
-            start, cells = self._edges(column, self.size.width)
-            if start <= x < start + cells:
-                return self.alone + row * self._grid.columns + column
-        return None
+        if self._grid is None:
+            return None
+        column, inside = divmod(x, self._grid.width + GAP)
+        if column >= self._grid.columns or inside >= self._grid.width:
+            return None
+        return y // self._grid.height * self._grid.columns + column
 
 
 def fit_cards(detail: JobDetail | None, cells: int, most_rows: int) -> Grid | None:
     """The grid of the ranks' cards in this many cells and rows; None if they do not fit."""
     if detail is None:
         return None
-    return grid(
-        len(detail.ranks), cells, most_rows - around_cards(detail), wanted_rows(detail.ranks)
-    )
+    return grid(len(detail.ranks), cells, most_rows - has_foot(detail), wanted_rows(detail.ranks))
 
 
-def around_cards(detail: JobDetail) -> int:
-    """The rows above and below the cards."""
-    has_foot = any(foot_of(detail, rank, FEW) for rank in detail.ranks[:1])
-    return (launcher_of(detail) is not None) + has_foot
+def has_foot(detail: JobDetail) -> bool:
+    """Whether there is a row below the cards."""
+    return any(foot_of(detail, rank, FEW) for rank in detail.ranks[:1])
 
 
 class RankTable(RankShape, Table):
@@ -234,12 +200,6 @@ class RankTable(RankShape, Table):
         """What the columns do not show of the selected rank, or what the job waits for."""
         return () if self.detail is None else foot_of(self.detail, self.sample, width)
 
-    def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
-        """Draw a row; the launcher's is not in columns."""
-        if key == LAUNCHER:
-            return fit(self.head(marked=False)[0], width)
-        return super().line_of(key, row, layout, width)
-
     def show(self, detail: JobDetail, now: dt.datetime) -> None:
         """Show the job's ranks."""
         self.detail, self.now = detail, now
@@ -251,7 +211,7 @@ class RankTable(RankShape, Table):
             note = line((f"worst first; {key('ranks.sort')}: sort by rank", "dim"))
         hosts = short_names(hosts_of(snapshot)) if has_several(snapshot) else {}
         self._columns = columns_of(ranks, detail.view.is_foreign, hosts)
-        rows: list[tuple[str, Row]] = [(LAUNCHER, {})] * (launcher_of(detail) is not None)
+        rows: list[tuple[str, Row]] = []
         for rank in ranks:
             own = self.apart(rank)
             look = Subject(rank, now, live, own, hosts, verdict(rank, own, now, live))
@@ -313,18 +273,18 @@ class HeatMap(RankGrid):
     def rows_wanted(self, cells: int, most: int) -> int:
         """Rows that show every rank, up to `most`."""
         rows = self._layout_grid(cells, most).rows(len(self.ranks))
-        return min(most, self.alone + AROUND_ROWS + rows)
+        return min(most, AROUND_ROWS + rows)
 
     def _layout_grid(self, cells: int, rows: int) -> HeatGrid:
         largest = max((rank.rank for rank in self.ranks), default=0)
         across = cells - WORST_CELLS - 2 if cells >= WORST_FROM else cells
-        room = max(1, rows - AROUND_ROWS - self.alone)
+        room = max(1, rows - AROUND_ROWS)
         return heat_grid(len(self.ranks), across - 1, room, largest)
 
     @property
     def rows_shown(self) -> int:
         """Rows of the map that are visible."""
-        return max(1, self.size.height - AROUND_ROWS - self.alone)
+        return max(1, self.size.height - AROUND_ROWS)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build title, rows around the cursor, legend, and the selected rank's figures."""
@@ -333,9 +293,9 @@ class HeatMap(RankGrid):
             return [rule("ranks", width), line((f"  {NO_RANK}", "dim"))]
         self._grid = grid = self._layout_grid(width, height)
         self.per_row = grid.per_row
-        room = max(1, height - AROUND_ROWS - self.alone)
-        place, total = self.place - self.alone, grid.rows(number)
-        row = max(0, place) // grid.per_row
+        room = max(1, height - AROUND_ROWS)
+        place, total = self.place, grid.rows(number)
+        row = place // grid.per_row
         self._top = max(0, min(self._top, row, total - room), row - room + 1)
         shown = range(self._top, min(total, self._top + room))
         rows = f"{self._top + 1}-{self._top + len(shown)} of {total}" if len(shown) < total else ""
@@ -349,7 +309,6 @@ class HeatMap(RankGrid):
         title = f"{number:,} ranks by {name_of(self.figure)}"
         return [
             rule(title, width, map_hint(rows)),
-            *self.head(),
             *lines,
             *[()] * (room + 1 - len(lines)),
             legend(self.figure, self.ranks, width),
@@ -379,13 +338,13 @@ class HeatMap(RankGrid):
 
     def at(self, x: int, y: int) -> int | None:
         """Index of the rank drawn at a cell."""
-        grid, row = self._grid, y - 2 - self.alone
+        grid, row = self._grid, y - 2
         if grid is None or not 0 <= row < self.rows_shown or x < grid.label:
             return None
         column = (x - grid.label) // grid.cell
         if column >= grid.per_row:
             return None
-        return self.alone + (self._top + row) * grid.per_row + column
+        return (self._top + row) * grid.per_row + column
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the cells and on the selected rank."""
@@ -410,7 +369,7 @@ class RankPanel(Vertical):
     """
 
     class Moved(Message):
-        """Another rank was selected; None is the launcher of a command."""
+        """Another rank was selected; None: there is none."""
 
         def __init__(self, rank: int | None) -> None:
             super().__init__()
@@ -450,7 +409,7 @@ class RankPanel(Vertical):
 
     @property
     def rank(self) -> int | None:
-        """The selected rank; None if there is none or the launcher is selected."""
+        """The selected rank; None if there is none."""
         return self.shown.rank
 
     def show(
@@ -473,7 +432,7 @@ class RankPanel(Vertical):
             self._take_shape(shape)
         if cards is not None:
             self.cards.show(detail, now, recent)
-            return cards.rows * cards.height + around_cards(detail)
+            return cards.rows * cards.height + has_foot(detail)
         if self.shape == "heat":
             self.heat.show(detail, now)
             return self.heat.rows_wanted(cells, most)

@@ -11,7 +11,7 @@ from textual import events
 from textual.message import Message
 
 from ddptop.job.keys import MOVING
-from ddptop.style import GAP, Column, Line, Row, Span, fit_columns, line, row_line, rule
+from ddptop.style import Column, Line, Row, Span, fit_columns, line, row_line, rule
 from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 
@@ -49,8 +49,6 @@ class CursorList(LinesView, can_focus=True):
         self.keys: Sequence[str] = ()
         self.cursor_key: str | None = None
         self.per_row = 1
-        self.alone = 0
-        """How many of the first items have a row of their own."""
         self._follows_first = False
         """Whether the cursor stays on the first item because nobody has moved it."""
 
@@ -96,23 +94,15 @@ class CursorList(LinesView, can_focus=True):
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by some rows; far beyond an end, to the first or last item."""
-        first = min(self.alone, len(self.keys))
-        starts = [*range(first), *range(first, len(self.keys), self.per_row)]
-        ends = [*starts[1:], len(self.keys)]
-        lines = [self.keys[start:end] for start, end in zip(starts, ends, strict=False)]
-        if not lines:
+        if not self.keys:
             return
-        if abs(rows) > len(lines):
-            self.move_to(lines[0][0] if rows < 0 else lines[-1][-1])
-            return
-        row = self.row_of(self.place)
-        column = 0 if self.place < first else (self.place - first) % self.per_row
-        target = lines[min(len(lines) - 1, max(0, row + rows))]
-        self.move_to(target[min(column, len(target) - 1)])
-
-    def row_of(self, place: int) -> int:
-        """The row of the item with this index."""
-        return place if place < self.alone else self.alone + (place - self.alone) // self.per_row
+        row, column = divmod(self.place, self.per_row)
+        last = len(self.keys) - 1
+        bottom = last // self.per_row
+        place = min(max(0, row + rows), bottom) * self.per_row + column
+        if abs(rows) > bottom + 1:
+            place = 0 if rows < 0 else last
+        self.move_to(self.keys[min(place, last)])
 
     def action_page(self, pages: int) -> None:
         """Move the cursor by one page."""
@@ -164,9 +154,6 @@ class Table(CursorList):
     """Rows with a cursor. It scrolls by itself; the title shows which rows are visible."""
 
     wheel_rows = 3
-
-    class HeadPicked(CursorList.Moved):
-        """A click on a column name; `key` is the column's key."""
 
     def __init__(
         self,
@@ -249,11 +236,3 @@ class Table(CursorList):
         """Index of the row at a cell."""
         row = y - HEAD_LINES
         return self._top + row if 0 <= row < self.rows_shown else None
-
-    def on_click(self, event: events.Click) -> None:
-        """Report a click on a column name."""
-        start = 1
-        for column, cells in fit_columns(self._columns, self.size.width - 1):
-            if event.y == HEAD_LINES - 1 and self._rows and start <= event.x < start + cells:
-                self.post_message(self.HeadPicked(self, column.key))
-            start += cells + GAP

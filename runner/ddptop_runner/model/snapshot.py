@@ -165,13 +165,15 @@ class DdpUse(Base, frozen=True, kw_only=True):
 
     iteration: _Count
     """The iteration at which they were taken: one of the first ten, or every hundredth."""
-    syncs_per_step: _Amount
+    syncs_per_step: _Amount | None = None
     """Backward passes with an all-reduce per step of this attempt."""
-    exposed_s: _Amount
-    """How long the all-reduces of an iteration go on after its backward pass has computed."""
+    comm_s: _Amount
+    """How long the all-reduces of the iteration took, from the first one's start."""
+    hidden_s: _Amount
+    """The part of `comm_s` in which the backward pass usually still computes."""
     finds_unused: bool
     """Whether `find_unused_parameters` is set."""
-    unused_bytes: _Count
+    unused_bytes: _Count | None = None
     """Parameters that it found to get no gradient in the iteration."""
     is_static: bool
     """Whether the unused parameters were the same in every iteration."""

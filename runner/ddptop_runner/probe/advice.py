@@ -40,10 +40,12 @@ class DdpUse:
         if len(modules) != 1 or not steps:
             self.latest = None
             return
+        comm_s = figures["backward_comm_time"] / 1e9
         self.latest = {
             "iteration": figures["iteration"],
             "syncs_per_step": round(syncs / steps, 2),
-            "exposed_s": exposed_s,
+            "comm_s": comm_s,
+            "hidden_s": max(0.0, comm_s - exposed_s),
             "finds_unused": bool(figures["find_unused_parameters"]),
             "unused_bytes": figures["unused_parameter_size"],
             "is_static": modules[0].reducer._ddp_graph_static(),

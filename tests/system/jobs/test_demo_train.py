@@ -63,7 +63,6 @@ def test_it_resumes_after_everything_was_killed(tmp_path, wait_until):
     tail = [loss for _, loss in second[-5:]]
     assert sum(tail) / len(tail) < first[0][1] - 1.5
     assert re.search(r"validation loss [\d.]+", again.stdout)
-    assert again.stdout.count("--- sample output ---\ndef main(") == 1
 
 
 @pytest.mark.slow

@@ -268,11 +268,11 @@ def test_a_linked_config_is_read(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 def test_nothing_is_remembered_in_another_users_folder(ddptop_home):
     ddptop_home.mkdir(exist_ok=True)
-    settings.remember(settings.Memory(greeted=True))
-    assert settings.recall().greeted
+    settings.remember(settings.Memory(theme="nord"))
+    assert settings.recall().theme == "nord"
     os.chown(ddptop_home, 65534, 65534)
-    settings.remember(settings.Memory(greeted=False))
-    assert settings.recall().greeted
+    settings.remember(settings.Memory())
+    assert settings.recall().theme == "nord"
 
 
 def test_a_directory_shared_on_purpose_is_refused_and_left_as_it_is(tmp_path):

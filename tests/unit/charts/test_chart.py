@@ -24,18 +24,6 @@ def rows(canvas: Canvas) -> list[str]:
 
 
 class TestCanvas:
-    def test_corners(self) -> None:
-        canvas = Canvas(2, 2)
-        canvas.dot(0, 0, 1)
-        canvas.dot(3, 7, 1)
-        assert rows(canvas) == [" ⠈", "⡀ "]
-
-    def test_outside_is_ignored(self) -> None:
-        canvas = Canvas(1, 1)
-        canvas.dot(2, 0, 1)
-        canvas.dot(0, -1, 1)
-        assert rows(canvas) == [" "]
-
     def test_the_higher_layer_owns_the_cell(self) -> None:
         canvas = Canvas(1, 1)
         canvas.column(0, 0, 3, 0)
@@ -47,11 +35,6 @@ class TestCanvas:
         canvas = Canvas(2, 2)
         canvas.segment(0, 0, 3, 7, 0)
         assert rows(canvas) == [" ⡜", "⡜ "]
-
-    def test_a_filled_column(self) -> None:
-        canvas = Canvas(1, 1)
-        canvas.column(0, 0, 3, 0)
-        assert rows(canvas) == ["⡇"]
 
 
 def points(values: list[float | None], every_s: float = 1.0, start: float = 0.0) -> Points:
@@ -203,13 +186,6 @@ class TestChart:
         ended = losses({0: points([2.0] * 300)}, since=0, until=300, ended=True)
         assert chart(ended, width=60, view=View(span=300))[-1].split()[-1] == "end"
 
-    def test_nothing_yet_is_said(self) -> None:
-        assert "no loss yet" in "".join(chart(losses({}, since=0, until=100)))
-
-    def test_too_small_is_said(self) -> None:
-        drawn = draw_chart(losses({0: points([1.0])}, since=0, until=1), ChartOptions(), 12, 2)
-        assert plain(drawn.lines[0]) == "too small for a chart"
-
     def test_a_logarithmic_axis_needs_a_positive_loss(self) -> None:
         falling = losses(
             {0: points([10.0 ** (2 - i / 25) for i in range(100)])}, since=0, until=100
@@ -273,20 +249,6 @@ def test_the_median_lies_between_the_least_and_the_greatest(
         if found := re.search(r"median (\S+).*  (\S+) to (\S+)", shown):
             middle, low, high = (float(one) for one in found.groups())
             assert low <= middle <= high, shown
-
-
-@pytest.mark.parametrize("weight", [0.6, 0.97])
-def test_the_median_of_a_falling_loss_lies_on_the_band(weight: float) -> None:
-    series = {r: points([9.0 * 0.9**t + r / 100 for t in range(60)]) for r in range(4)}
-    data = losses(series, since=0, until=60)
-    for at in range(1, 60):
-        options = ChartOptions(smoothing=weight, view=View(cursor=at + 0.5))
-        reading = draw_chart(data, options, 68, 20).reading
-        assert reading is not None
-        found = re.search(r"median (\S+).*  (\S+) to (\S+)", plain(reading.line(200)))
-        assert found is not None
-        middle, low, high = (float(one) for one in found.groups())
-        assert low <= middle <= high
 
 
 def test_the_cursor_reads_a_range_from_zero() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-import pytest
 from ddptop.charts.axis import View
 from ddptop.charts.curves import MODES, ChartOptions, Curve, Curves, draw_curves
 from ddptop.charts.plots import THROUGHPUT, curves_of
@@ -87,23 +86,6 @@ class TestFigures:
         column = lines[-1].index("▲")
         assert sum(line[column] == "│" for line in lines) > len(lines) / 2
 
-    def test_one_sample_is_seen(self) -> None:
-        one = Curves(
-            (Curve("load", points([None] * 50 + [40.0]), "%", 0, 100),), since=0, until=100
-        )
-        _, lines = figures(one, height=8)
-        assert sum("\u2800" < c <= "\u28ff" for line in lines for c in line) == 1
-
-    def test_a_gap_is_a_gap(self) -> None:
-        values = [10.0] * 30 + [None] * 40 + [10.0] * 30
-        _, lines = figures(
-            Curves((Curve("load", points(values), "%", 0, 100),), since=0, until=100)
-        )
-        row = next(line for line in lines if "\u28c0" in line or "⠤" in line or "⠒" in line)
-        plot = row[row.index("┤" if "┤" in row else "│") + 1 :]
-        empty = [x for x, one in enumerate(plot) if not "\u2800" < one <= "\u28ff"]
-        assert len(empty) > 20
-
     def test_losses_of_two_jobs_share_a_plot(self) -> None:
         two = Curves(
             tuple(Curve(n, points([v] * 100), "loss") for n, v in (("a", 2.0), ("b", 3.0))),
@@ -117,11 +99,6 @@ class TestFigures:
     def test_nothing_yet_and_too_small(self) -> None:
         assert "no data yet" in "".join(figures(Curves())[1])
         assert figures(width=12, height=3)[1][0] == "too small for a chart"
-
-    @pytest.mark.parametrize("size", [(60, 5), (60, 18), (300, 100)])
-    def test_any_size_is_filled(self, size: tuple[int, int]) -> None:
-        _, lines = figures(width=size[0], height=size[1])
-        assert all(len(line) <= size[0] for line in lines)
 
 
 def hostile(chance: random.Random, number: int) -> Points:

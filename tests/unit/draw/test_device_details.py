@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import msgspec
-import pytest
-from ddptop.draw.devices import detail_lines, device_trouble, holder_text
-from ddptop.draw.header import cost
+from ddptop.draw.devices import detail_lines, device_trouble, heaviest_first, holder_text
 from ddptop.job.figures.devices import energy, heat
-from ddptop.sources import devices as sources
-from ddptop.sources.devices import DeviceSource
 from ddptop.style import plain, width
 from tests.support import fake_foreign
-from tests.support.fake_foreign import HeldFeed, IllFeed
+from tests.support.fake_foreign import IllFeed
 from tests.support.fake_home import gpu
 
 from ddptop_runner.job.registry import rank_of_pid
@@ -70,11 +63,6 @@ class TestDetails:
         instance = next(g for g in IllFeed().latest.gpus if g.parent_uuid is not None)
         assert "GPU 6, MIG instance" in details(instance)
 
-    @pytest.mark.parametrize("cells", [60, 80, 120, 200])
-    def test_it_fits_any_width(self, cells: int) -> None:
-        for sample in IllFeed().latest.gpus:
-            details(sample, cells)
-
     def test_energy_in_the_unit_that_reads_well(self) -> None:
         assert [energy(value) for value in (None, 3600.0, 4.1e8)] == ["n/a", "1 Wh", "113.9 kWh"]
 
@@ -104,21 +92,7 @@ class TestRows:
         assert found[4724] == ("train.py:4711", 3)
 
 
-def test_the_cost_is_told_at_length_and_briefly() -> None:
-    assert cost(None, 1.0) == ("", "")
-    assert cost(1.24, None) == ("ddptop overhead 1.2% CPU", "ddptop overhead 1.2% CPU")
-    assert cost(1.24, 0.44) == (
-        "ddptop overhead 1.2% CPU, sampler 0.4%",
-        "ddptop overhead 1.7% CPU",
-    )
-
-
-def test_what_the_sampler_costs_is_passed_on(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
-    monkeypatch.setattr(sources, "DeviceFeed", HeldFeed)
-    source = DeviceSource()
-    source.loop = loop = asyncio.new_event_loop()
-    found = source.read([])
-    loop.run_until_complete(source.close())
-    loop.close()
-    assert found.sampler_cpu_percent == 0.4
+def test_the_process_that_holds_the_most_memory_is_first() -> None:
+    used = {1: 5, 2: None, 3: 9}
+    held = [GpuProcess(pid=pid, mem_used_bytes=held) for pid, held in used.items()]
+    assert [process.pid for process in heaviest_first(held)] == [3, 1, 2]

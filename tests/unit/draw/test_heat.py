@@ -34,6 +34,11 @@ def test_five_levels_by_glyph_and_style() -> None:
     assert len({glyph for glyph, _ in cells}) == 5, "four levels and the dot"
 
 
+def test_a_figure_at_the_edge_of_a_level_has_that_level() -> None:
+    ranks = [rank(number, step=step) for number, step in enumerate((100, 99, 98, 91, 90, 0))]
+    assert "".join(glyph for glyph, _ in heat.map_cells("step", ranks, {})) == "▁▂▄▄▆█"
+
+
 def test_cell_is_marked_if_an_alert_names_its_rank_and_figure() -> None:
     ranks = some()
     alert = Alert(id="straggler", severity="warning", ranks=[7], message="m", since=NOW)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from ddptop.draw import header as job_header
 from ddptop.job import record
 from ddptop.job.progress import eta, share
 from ddptop.job.record import Job
-from ddptop.style import plain, width
+from ddptop.style import plain
 from tests.support.fake_foreign import foreign_job, ranks_of, view_of
 from tests.support.fake_home import NOW, ago
 from tests.support.own_views import row_of
@@ -48,12 +47,6 @@ def with_progress(told: Progress) -> Job:
     job = foreign_job("train.py", 2)
     ranks, gpus = ranks_of(job)
     return record.foreign_job(view_of(job, ranks, gpus, output="/home/root/run.log", progress=told))
-
-
-def test_a_run_whose_total_is_known() -> None:
-    far = header(RUN, step=12_345)[1]
-    assert far.startswith(" progress  step 12,339 / 50,000  ━")
-    assert far.endswith("  24.7%   ETA 3h 27m   elapsed 1h 12m")
 
 
 def test_epochs_have_their_place_behind_the_bar() -> None:
@@ -101,26 +94,11 @@ def test_without_a_share_there_is_no_bar() -> None:
     assert "30 / 900" not in header(Progress(total=900, source="api"), 140, step=30)[1]
 
 
-@pytest.mark.parametrize("cells", [40, 60, 80, 120, 200])
-@pytest.mark.parametrize("told", [RUN, EPOCH, UNCLEAR, ONE_EPOCH, GUESSED, None])
-def test_it_fits(told, cells) -> None:
-    view = own_view(progress=told, step=130)
-    for line in job_header.header_lines(view, NOW, cells):
-        assert width(line) <= cells
-
-
 def test_never_100_before_the_end() -> None:
     near = Progress(step=99_999, total=100_000, fraction=0.99999, source="log")
     assert share(near) == "99.9%"
     done = Progress(step=5, total=5, fraction=1.0, source="log")
     assert share(done) == "100%"
-
-
-def test_in_the_overview() -> None:
-    row = row_of(own_view(progress=RUN, step=12_345))
-    assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,339", "24.7%", "3h 27m")
-    row = row_of(own_view(progress=None, step=12_345))
-    assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,345", "", "n/a")
 
 
 def test_losses_of_the_output_are_called_so() -> None:

@@ -168,9 +168,3 @@ def test_with_little_room_what_the_exception_said_comes_first() -> None:
     told = text(long, rows=4)
     assert "▌ rank 2: ValueError: no x" in told
     assert "the first to fail" not in told
-
-
-@pytest.mark.parametrize("rows", [1, 3, 5, 9, 30])
-def test_it_takes_no_more_rows_than_there_are(rows: int) -> None:
-    told = text(replace(FAILED, cause=cause("hang", evidence="/e")), rows=rows, tail=TAIL)
-    assert told.startswith("▌ ✗ hung")

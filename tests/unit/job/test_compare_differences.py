@@ -108,7 +108,6 @@ def test_companions_of_the_same_script_come_first_and_the_newest_of_them() -> No
     ]
     assert [one.name for one in companions(jobs, "first")] == ["new", "old", "other"]
     assert next(one.name for one in companions(jobs, "gone")) == "other"
-    assert [one.name for one in companions(jobs, "first", ["other"])] == ["other", "new", "old"]
 
 
 def test_facts_of_a_run() -> None:

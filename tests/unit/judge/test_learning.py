@@ -14,8 +14,8 @@ from ddptop_runner.model.snapshot import DdpUse, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 USE = {
-    "iteration": 200, "syncs_per_step": 1.0, "exposed_s": 0.01, "finds_unused": False,
-    "unused_bytes": 0, "is_static": True,
+    "iteration": 200, "syncs_per_step": 1.0, "comm_s": 0.03, "hidden_s": 0.02,
+    "finds_unused": False, "unused_bytes": 0, "is_static": True,
 }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_advice_needs_a_reason(use, other, figures):
 
 def test_the_measured_advice_comes_first_without_the_wait_for_other_ranks():
     use = {"finds_unused": True, "syncs_per_step": 2.0}
-    [finding] = uses({**use, "exposed_s": 0.07}, {**use, "exposed_s": 0.002}, loss_parts=2)
+    [finding] = uses({**use, "comm_s": 0.09}, {**use, "comm_s": 0.022}, loss_parts=2)
     first, second = finding.message.split("; ")
     assert first.endswith("in model.no_sync()") and "find_unused" in second
 

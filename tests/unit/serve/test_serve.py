@@ -230,7 +230,7 @@ def test_a_viewer_ends_when_its_server_is_killed(
 
 
 def test_what_the_tab_says_after_the_end_is_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ddptop.serve.driver import TabDriver
+    from ddptop.tui.textual_gaps import TabDriver
     from textual.app import App
     from textual.events import AppBlur
 

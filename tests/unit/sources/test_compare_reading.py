@@ -6,10 +6,15 @@ from pathlib import Path
 
 from ddptop.sources.compare import read_run
 from ddptop.sources.history import JobHistory, points_of
+from ddptop.sources.past import read_story
 from tests.support import fake_home, fake_story
 from tests.support.own_views import read
 
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.job.event_log import as_row
+from ddptop_runner.model.diagnose import AttemptOutcome
+from ddptop_runner.model.events import FailureJudged
+from ddptop_runner.model.snapshot import Cause, RankSample
+from ddptop_runner.store.history import HistoryWriter
 from ddptop_runner.store.history_reader import Series
 
 
@@ -51,3 +56,20 @@ def test_a_job_without_a_history_has_no_curve(ddptop_home: Path) -> None:
     fake_story.without_history(folder)
     found = read_run(read(folder), JobHistory(folder.history_db))
     assert not found.curve.points.t
+
+
+def test_the_steps_of_a_failed_attempt_are_those_of_its_end(ddptop_home: Path) -> None:
+    folder = fake_story.learner(ddptop_home, "failed", "1", steps=40)
+    fake_home.change(folder, step=None)
+    view, history = read(folder), JobHistory(folder.history_db)
+    sampled = read_story(view, history).attempts[-1].steps
+    writer = HistoryWriter(folder.history_db)
+    cause = Cause(kind="signal", rank=0, summary="killed")
+    outcome = AttemptOutcome(
+        attempt=0, lived_s=20.0, steps=43, exit_code=None, signal="SIGKILL", exception=None
+    )
+    judged = FailureJudged(attempt=0, cause=cause, outcome=outcome)
+    writer.event(as_row(judged))
+    writer.close(final=True)
+    exact = read_story(view, JobHistory(folder.history_db)).attempts[-1].steps
+    assert (sampled, exact) == (40, 43), "later than the last sample"

@@ -219,6 +219,3 @@ class TestBars:
 
     def test_the_filled_part_is_styled(self) -> None:
         assert bar(0.5, 4, "warn") == (("━━", "warn"), ("──", "faint"))
-
-    def test_unknown_is_never_an_empty_bar(self) -> None:
-        assert plain(bar(None, 4)) != plain(bar(0.0, 4))

@@ -10,8 +10,9 @@ from ddptop.job import keys
 from ddptop.job.keys import BY_ID, CHART, EVERYWHERE, MOVING, SCREENS, STOP
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.keymap import RESERVED, parse_key
-from ddptop.tui.screens.base import CHART_KEYS, MonitorScreen
+from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.settings import parse
+from ddptop.tui.widgets.charts import ChartWidget
 
 
 def check_keys(given: dict[str, object]) -> tuple[object, tuple[str, ...]]:
@@ -54,7 +55,7 @@ def test_every_screen_has_a_table_whose_actions_are_bound_to_methods() -> None:
 
 
 def test_every_key_of_a_chart_does_something() -> None:
-    assert {action.action.split("'")[1] for action in CHART} == set(CHART_KEYS)
+    assert all(hasattr(ChartWidget, action.action.split("'")[1]) for action in CHART)
 
 
 def test_no_default_clashes_with_another() -> None:
@@ -113,7 +114,7 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
         ({"zzz": "s"}, '"zzz" is not an action; see ddptop keys'),
         ({"job.stop": "entr"}, '"job.stop": "entr" is not a key; did you mean "enter"?'),
         ({"job.stop": "§§§"}, '"job.stop": "§§§" is not a key; use "s", "S", "ctrl+s", or "f5"'),
-        ({"job.stop": 3}, '"job.stop" = 3 is not a key; use "s" or ["s", "ctrl+s"]'),
+        ({"job.stop": 3}, '"job.stop" is not a key; use "s" or ["s", "ctrl+s"]'),
         (
             {"job.stop": "ctrl+i"},
             '"job.stop": "ctrl+i" cannot be remapped: terminals send it as tab',

@@ -32,8 +32,9 @@ class RankDeviation(msgspec.Struct, frozen=True):
     step_time: float | None = None
     loss: float | None = None
     own_time: float | None = None
-    """The deviation of the time it is busy by itself from the median of the others; the step time
-    is the same for all ranks if they wait for each other in each step."""
+    """How much longer than the median of the others it is busy by itself, as a share of its step,
+    which is the `share_percent` of an alert on it; the step time is the same for all ranks if they
+    wait for each other in each step."""
     is_slow: bool = False
     """Whether an alert says that it holds up the others."""
 
@@ -75,8 +76,8 @@ def median_of_others(values: Iterable[float]) -> float:
     return median(sorted(values)[:-1])
 
 
-def _ratio(value: float, usual: float) -> float | None:
-    return (value - usual) / abs(usual) if usual else None
+def _ratio(value: float, usual: float, whole: float) -> float | None:
+    return (value - usual) / abs(whole) if whole else None
 
 
 def seen(ranks: Sequence[RankSample]) -> Sequence[RankSample]:
@@ -140,16 +141,19 @@ def deviations(
         alerts: the present ones, one of which may name slow ranks.
     """
     living = [rank for rank in seen(ranks) if rank.state not in ENDED]
+    steps_s = {rank.rank: rank.step_time_s or 0.0 for rank in living}
     found: dict[int, dict[str, float]] = {rank.rank: {} for rank in ranks}
     for name, read in (_OF_DEVICES if gpus else _OF_PROCESSES).items():
         values = {rank.rank: read(rank) for rank in living}
         known = {rank: value for rank, value in values.items() if value is not None}
-        usual_of = median_of_others if name == "own_time" else median
-        usual = usual_of(known.values()) if len(known) > 1 else 0.0
+        if len(known) < 2:
+            continue
+        usual = (median_of_others if name == "own_time" else median)(known.values())
         for rank, value in known.items():
             if name == "utilization" and max(value, usual) <= POINTS_APART_LEAST:
                 continue  # 2 % is twice 1 %, but insignificant
-            if (ratio := _ratio(value, usual)) is not None:
+            whole = steps_s[rank] if name == "own_time" else usual
+            if (ratio := _ratio(value, usual, whole)) is not None:
                 found[rank][name] = ratio
     slow = slow_ranks(alerts)
     return {rank: RankDeviation(**ratios, is_slow=rank in slow) for rank, ratios in found.items()}

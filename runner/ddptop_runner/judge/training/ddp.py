@@ -24,7 +24,7 @@ def ddp_advice(window: Window) -> list[Finding]:
         return []
     times_s = [rank.step_time_s for rank in window.ranks if rank.step_time_s]
     # the rank that the others wait for waits for nobody: only for the network
-    exposed_s = min(use.exposed_s for use in uses)
+    exposed_s = min(use.comm_s - use.hidden_s for use in uses)
     share = exposed_s / median(times_s) if times_s else 0.0
     pieces = list(_pieces(window.ranks, uses, share))
     if not pieces:
@@ -47,7 +47,7 @@ def _pieces(ranks: Sequence[RankSample], uses: Sequence[DdpUse], share: float) -
         uses: theirs.
         share: the part of a step that ranks wait for the all-reduces of one backward pass.
     """
-    syncs = min(use.syncs_per_step for use in uses)
+    syncs = min(use.syncs_per_step or 0.0 for use in uses)
     passes = ranks[0].loss_parts or 0
     if passes > 1 and syncs >= 0.9 * passes and not any(rank.losses for rank in ranks):
         saved = min(1.0, (passes - 1) * share)
@@ -57,15 +57,18 @@ def _pieces(ranks: Sequence[RankSample], uses: Sequence[DdpUse], share: float) -
             f"gradients, run all but the last in model.no_sync(){gain}"
         )
     unused = {use.unused_bytes for use in uses}
-    if len(unused) > 1 or not all(use.finds_unused and use.is_static for use in uses):
+    found_bytes = unused.pop()
+    if unused or found_bytes is None:
         return
-    if unused == {0}:
+    if not all(use.finds_unused and use.is_static for use in uses):
+        return
+    if not found_bytes:
         yield (
             f"find_unused_parameters=True has found none in {uses[0].iteration} iterations, but "
             "searches in each: leave it out"
         )
     else:
         yield (
-            f"the same {units.size(unused.pop())} of parameters are unused in each iteration: "
+            f"the same {units.size(found_bytes)} of parameters are unused in each iteration: "
             "freeze them and leave out find_unused_parameters, or set static_graph=True"
         )

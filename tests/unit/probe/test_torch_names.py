@@ -30,6 +30,7 @@ NAMES = [
     *("_dump_nccl_trace_json", "_pcontext", "_remaining_restarts", "_monitor_workers"),
     *("_start_workers", "_stop_workers", "_exit_barrier", "_popen", "skip_code"),
     *("_index_sampler", "_num_workers", "_ddp_graph_static", "_comm_hooks"),
+    "_join_config",
     *("_FrameExecStrategy", "set_runtime_stats_and_log", "master_listen_fd", "use_libuv"),
 ]
 

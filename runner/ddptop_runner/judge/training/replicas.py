@@ -40,6 +40,8 @@ class Replicas:
         """Add what the living ranks have reported last."""
         if any(rank.weight_hashes is None or rank.ddp_world_size != len(ranks) for rank in ranks):
             return
+        if not ranks:
+            return
         steps = [rank.step or 0 for rank in ranks]
         reported = STEPS_APART + REPORTED_APART_S * max(rank.steps_per_s or 0.0 for rank in ranks)
         self._is_uneven = self._is_uneven or max(steps) - min(steps) > reported

@@ -21,8 +21,8 @@ from ddptop.commands.demo import NAMED_BY  # noqa: E402
 from ddptop.commands.demo import SICK as KINDS  # noqa: E402
 from record import SICK, Recording, record, run_together  # noqa: E402
 
-ONE_RANK = frozenset({"straggler", "preempted", "stalls", "diverged-weights", "mismatch"})
-"""What rank 1 has by itself; all ranks have the others."""
+RANKS = {"straggler": [1], "preempted": [1], "stalls": [1], "mismatch": []}
+"""The ranks to name; of the others, all. In a mismatch of two ranks, none is behind."""
 LATER_S = 5.0
 """How long after the finding others may show up, which would be wrong."""
 
@@ -47,7 +47,7 @@ def result_of(recording: Recording) -> Result:
         for id_, _, ranks, has_evidence in row.get("told", []):
             if id_ not in named and id_ != "hung":  # it follows a pause that was named
                 named[id_] = row["at_s"] - stepped[0] if stepped else 0.0
-                expected = [1] if kind in ONE_RANK else [0, 1]
+                expected = RANKS.get(kind, [0, 1])
                 is_figured = has_evidence or id_ == "stalled"
                 is_right = id_ == NAMED_BY.get(kind, kind) and ranks == expected and is_figured
     return Result(named, is_right and len(named) <= 1, len(stepped))

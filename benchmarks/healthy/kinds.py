@@ -1134,19 +1134,6 @@ def trainer_evaluating() -> None:
     trainer(eval_strategy="steps", eval_steps=300, save_steps=300, save_total_limit=2)
 
 
-@kind(needs="deepspeed")
-def deepspeed() -> None:
-    import deepspeed as ds
-
-    config = {"train_micro_batch_size_per_gpu": 32, "zero_optimization": {"stage": 1}}
-    ds.init_distributed("gloo")
-    inner = net()
-    engine, *_ = ds.initialize(model=inner, optimizer=adam(inner), config=config)
-    for x, y in batches(loader()):
-        engine.backward(F.mse_loss(engine(x), y))
-        engine.step()
-
-
 def main() -> None:
     """Train the named kind."""
     torch.set_num_threads(1)

@@ -5,7 +5,7 @@
     python benchmarks/healthy/record.py --list
 
 Each name is one of kinds.py, or `sick:KIND` for a mistake of `ddptop demo --sick`. `--python` names
-an interpreter that has torch and the frameworks: accelerate, Lightning, transformers, DeepSpeed,
+an interpreter that has torch and the frameworks: accelerate, Lightning, transformers,
 tensorboard. Without it, the kinds that need them are left out.
 """
 

@@ -52,7 +52,7 @@ def use_one_cpu(rank: int, *, is_shared: bool) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
     for _ in range(2 if is_shared else 0):
-        subprocess.Popen([sys.executable, "-c", SPIN, str(os.getpid())])
+        subprocess.Popen([sys.executable, "-I", "-c", SPIN, str(os.getpid())])
 
 
 def compute(cpu_s: float) -> None:

@@ -260,9 +260,9 @@ def test_settings_and_what_was_remembered_hold_nobody_up(
 def test_a_linked_config_is_read(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "ddptop").mkdir()
-    (tmp_path / "dotfile").write_text('[interface]\nfirst = "devices"\n')
+    (tmp_path / "dotfile").write_text("[interface]\nmouse = false\n")
     (tmp_path / "ddptop" / "config.toml").symlink_to("../dotfile")
-    assert settings.read_settings().interface.first == "devices"
+    assert settings.read_settings().interface.mouse is False
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")

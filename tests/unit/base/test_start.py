@@ -110,7 +110,7 @@ def test_nothing_starts_python_in_another_way():
             found.setdefault(file.name, []).append(line)
             assert set(starts.findall(line)) & {"-I", "-E"}, f"{file}: {line}"
         assert not re.search(r"\"-m\", \"ddptop", text), file
-    assert sorted(found) == ["command.py", "handover.py", "setup_host.py", "start.py"]
+    assert sorted(found) == ["command.py", "handover.py", "setup_host.py", "sick.py", "start.py"]
 
 
 def test_its_words_are_found_behind_the_options():

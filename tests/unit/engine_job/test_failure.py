@@ -60,7 +60,8 @@ def test_a_crash_names_the_line_from_which_it_came(quiet):
     folder = put_job()
     stacks = evidence.stacks_file(folder, 0, 0)
     stacks.parent.mkdir(parents=True, exist_ok=True)
-    stacks.write_text('Fatal Python error: Aborted\n\n  File "/a/b.py", line 3 in f\n')
+    thread = "Current thread 0x00007f51 (most recent call first):"
+    stacks.write_text(f'Fatal Python error: Aborted\n\n{thread}\n  File "/a/b.py", line 3 in f\n')
     _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, -6, 1.0)), 1.0, oom=quiet)
     assert "after an error in C++ code. It crashed at /a/b.py:3 in f. Its log is" in cause.summary
     assert cause.place == "/a/b.py:3 in f"

@@ -13,7 +13,7 @@ GROUPS = ["conv1", "layer3.bn1.weight"]
 def sample(rank: int, step: int, *groups: int, **more: object) -> RankSample:
     fields = {"layout": 7, "world": 3, "began": 0, **more}
     return RankSample(
-        rank=rank, local_rank=rank, host="h", step=step + 3,
+        rank=rank, local_rank=rank, host="h", step=step + 3, steps_per_s=20.0,
         run_step=step + 3 + int(str(fields["began"])),
         ddp_world_size=int(str(fields["world"])),
         weight_hashes=WeightHashes(step, int(str(fields["layout"])), list(groups)),
@@ -57,6 +57,8 @@ def test_ranks_that_look_apart_in_time_are_compared_at_equal_steps() -> None:
     ahead = [sample(0, 16, 5, 5), *equal(8)[1:]]
     assert seen(equal(8), ahead) == []
     assert len(seen(equal(8), ahead, [sample(0, 16, 5, 5), *equal(16)[1:]])) == 1
+    uneven = [sample(0, 800, 5, 5), *equal(8)[1:]]  # as with `model.join()`
+    assert seen(equal(8), uneven, [sample(0, 800, 5, 5), *equal(800)[1:]]) == []
 
 
 @pytest.mark.parametrize(

@@ -189,11 +189,11 @@ def receivers(urls: Sequence[str]) -> tuple[str, ...] | None:
         has_hooks = bool(settings.read_settings().hooks)
     except DdptopError as error:
         info(f"ddptop: {error}")
-    usable = []
-    for url in dict.fromkeys([*urls, *known]):
+    usable = dict.fromkeys(known)  # `notify add` has checked them, which takes half a second
+    for url in urls:
         try:
             settings.check_url(url)
-            usable.append(url)
+            usable[url] = None
         except UsageError as error:
             info(f"ddptop: no messages there: {error}")
     return tuple(usable) if usable or has_hooks else None

@@ -69,7 +69,6 @@ class Incidents(msgspec.Struct):
     """The last event that was folded."""
     cause: Cause | None = None
     """Of the latest failure of an attempt."""
-    is_hang: bool = False
     restart: Incident | None = None
     findings: dict[str, Incident] = {}
     """By id of the alert."""
@@ -109,7 +108,7 @@ class Incidents(msgspec.Struct):
 
     def _fold(self, row: Event, event: ev.JobEvent) -> list[Notice]:
         if isinstance(event, ev.FailureJudged | ev.HangJudged):
-            self.cause, self.is_hang = event.cause, isinstance(event, ev.HangJudged)
+            self.cause = event.cause
         elif isinstance(event, ev.RestartDecided):
             return self._restarts(row, event)
         elif isinstance(event, ev.TrainingStarted | ev.RunningAssumed):
@@ -134,7 +133,7 @@ class Incidents(msgspec.Struct):
         text = f"{what} (restart {event.used} of {event.limit})"
         if self.restart is None or not self.restart.is_reported:
             self.restart = Incident(
-                kind="hung" if self.is_hang else "restarted",
+                kind="hung" if self.cause and self.cause.kind == "hang" else "restarted",
                 since=row.ts if self.restart is None else self.restart.since,
                 text=text,
                 due=row.ts + dt.timedelta(seconds=SOON_S + event.delay_s),
@@ -192,7 +191,7 @@ class Incidents(msgspec.Struct):
 
     def _end(self) -> None:
         self.is_ended = True
-        self.restart, self.cause, self.is_hang = None, None, False
+        self.restart = self.cause = None
         self.findings.clear()
 
 

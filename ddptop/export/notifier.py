@@ -74,6 +74,8 @@ class Notifier:
         self._settings = settings
         self._send = send
         self._state = self._read_state()
+        self.ended_at_s: float | None = None
+        """Unix time since which the job is not alive."""
 
     def look(self, folder: Path, now_s: float) -> bool:
         """Fold in new events and send what is due; returns whether there is nothing left to do.
@@ -101,6 +103,7 @@ class Notifier:
         sent = [self._deliver(url, now_s) for url in receivers]
         if any(sent):
             self._keep()
+        self.ended_at_s = None if job.is_live else self.ended_at_s or now_s
         is_ended = not job.is_live and incidents.is_ended
         return is_ended and not any(self._queue(url).waiting for url in receivers)
 
@@ -187,7 +190,6 @@ def main(run_dir: str) -> int:
     os.chdir(run_dir)
     lock(Path("notifier.lock"), math.inf)  # of a guardian that died, one may still be at work
     notifier = Notifier(Path.cwd(), _settings())
-    ended_at_s: float | None = None
     while True:
         try:
             here = Path.cwd()
@@ -196,12 +198,9 @@ def main(run_dir: str) -> int:
         try:
             if notifier.look(here, time.time()):
                 return 0
-            if read_job(RunFolder(here)).is_live:
-                ended_at_s = None
-            elif ended_at_s is None:
-                ended_at_s = time.time()
         except DdptopError as error:
             _log(str(error))
+        ended_at_s = notifier.ended_at_s
         if ended_at_s is not None and time.time() - ended_at_s > KEPT_S:
             return 0
         time.sleep(EVERY_S)

@@ -30,8 +30,6 @@ class Parcel(msgspec.Struct, frozen=True):
     body: str
     data: dict[str, Any]
     """What webhooks, commands, and hooks get as JSON."""
-    attach: str | None = None
-    """A file to attach where the service can."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -53,7 +51,7 @@ def send(parcel: Parcel) -> int:
         return _post(parcel)
     if not service.add(parcel.url):
         return NEVER
-    sent = service.notify(title=parcel.title, body=parcel.body, attach=parcel.attach)
+    sent = service.notify(title=parcel.title, body=parcel.body)
     return SENT if sent else AGAIN
 
 

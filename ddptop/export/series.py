@@ -108,7 +108,7 @@ def write_tensorboard(found: Iterable[Row], folder: Path) -> int:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
-        raise UsageError("--tensorboard requires it", "run pip install tensorboard") from None
+        raise UsageError("TensorBoard is not installed", "run pip install tensorboard") from None
     writers: dict[str, EventFileWriter] = {}
     number = 0
     try:

@@ -86,15 +86,21 @@ def read_urls(file: Path) -> list[str]:
     """The URLs of a file that only this user can read or change; [] if there is none.
 
     Raises:
-        UsageError: another user could have read or written it.
+        UsageError: another user could have read or written it, or it is no regular file.
     """
     try:
         status = file.lstat()
     except OSError:
         return []
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise UsageError(f"{file} is accessible to others", f"run chmod 600 {file}")
-    lines = bounded.read_text(file).splitlines()
+        raise UsageError(
+            f"{file} is accessible to others",
+            "remove it, or run chmod 600",
+        )
+    try:
+        lines = bounded.read_text(file).splitlines()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror})", "remove it") from error
     return [line.strip() for line in lines if line.strip()][:MAX_URLS]
 
 
@@ -120,9 +126,7 @@ def check_url(url: str) -> None:
     except ValueError:
         scheme = ""
     if len(url) > MAX_URL_CHARS or not url.isprintable() or not scheme:
-        raise UsageError(
-            "a --notify URL is malformed", "use https://…, cmd:COMMAND, or a URL of apprise"
-        )
+        raise UsageError("the URL is malformed", "use https://…, cmd:COMMAND, or a URL of apprise")
     if url.startswith(COMMAND) or (scheme in ("http", "https") and urlsplit(url).hostname):
         return
     try:

@@ -90,7 +90,15 @@ def test_a_webhook_gets_json(
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(500, AGAIN), (503, AGAIN), (429, AGAIN), (404, NEVER), (403, NEVER), (307, AGAIN)],
+    [
+        (500, AGAIN),
+        (503, AGAIN),
+        (429, AGAIN),
+        (404, NEVER),
+        (403, NEVER),
+        (301, AGAIN),
+        (307, AGAIN),
+    ],
 )
 def test_only_what_may_pass_is_tried_again(web: Web, status: int, expected: int) -> None:
     web.status = status

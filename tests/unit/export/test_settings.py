@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_urls_that_others_could_read_are_refused(tmp_path: Path) -> None:
     assert "SECRET" not in str(refused.value)
     file.chmod(0o600)
     assert settings.read_urls(file) == [SECRET]
+    if os.geteuid() == 0:  # only root can give a file away
+        os.chown(file, 1234, -1)
+        with pytest.raises(UsageError, match="chmod 600"):
+            settings.read_urls(file)
+    file.unlink()
+    os.mkfifo(file, 0o600)
+    with pytest.raises(UsageError, match="not a regular file"):
+        settings.read_urls(file)
 
 
 @pytest.mark.parametrize(

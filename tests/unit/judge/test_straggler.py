@@ -86,6 +86,21 @@ def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
     }
 
 
+@pytest.mark.parametrize(("waits_s", "is_named"), [((0.08, 0.09, 0.1), True),
+    ((0.0, 0.08, 0.2, 0.01, 0.09, 0.18, 0.24), False)])  # fmt: skip
+def test_a_difference_within_chance_is_not_named(waits_s: tuple[float, ...], is_named: bool):
+    watch = JobWatch()
+    for second in range(LEAST_STRETCHES + 20):
+        own = waits_s[second % len(waits_s)]
+        ranks = [at(rank(n, wait=own if n == 2 else 0.02), second) for n in range(4)]
+        snapshot = NodeSnapshot(
+            job="j", job_id="j@1", host="h", seq=second, ts=NOON + dt.timedelta(seconds=second),
+            started_at=NOON, state="running", ranks=ranks,
+        )  # fmt: skip
+        alerts = watch.update(snapshot, float(second))[0]
+    assert any(one.id == "straggler" for one in alerts) is is_named
+
+
 def test_who_is_busy_for_longer_is_named_where_the_wait_for_others_is_known():
     four = [rank(number, sync=0.1) for number in (0, 1, 3)]
     four.insert(2, rank(2, sync=0.005))

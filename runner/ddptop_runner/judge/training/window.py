@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.judge.training.replicas import Replicas
 from ddptop_runner.judge.training.resume import Course
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample, Resources
-from ddptop_runner.model.words import ENDED
+from ddptop_runner.model.words import ENDED, is_validation_loss
 
 SPAN_S = 90.0
 """How far back samples are kept; one is taken a second."""
@@ -135,16 +134,9 @@ class Evaluation(NamedTuple):
     training_loss: float | None
 
 
-VALIDATION = frozenset({"val", "valid", "validation", "eval", "evaluation"})
 EVALUATION_STEPS = 10
 """Values with fewer steps between them are of one evaluation: the last one counts."""
 MAX_EVALUATIONS = 200
-
-
-def is_validation_loss(name: str) -> bool:
-    """Whether a metric is one by its name, such as `val_loss`, but not `value_loss`."""
-    words = set(re.findall("[a-z]+", name.lower()))
-    return "loss" in words and not VALIDATION.isdisjoint(words)
 
 
 class Window:

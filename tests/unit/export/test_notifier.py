@@ -1,0 +1,100 @@
+"""The notifier of a job, with a receiver of the test's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import pytest
+from ddptop.export import message
+from ddptop.export.notifier import Notifier
+from ddptop.export.send import AGAIN, NEVER, SENT, Parcel
+from ddptop.export.settings import NotifyTable, Settings
+from tests.support.fake_home import failed_job
+
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.store.history_reader import HistoryReader
+
+URL = "https://hooks.example.org/secret"
+
+
+@pytest.fixture
+def folder(ddptop_home: Path) -> RunFolder:
+    """A failed job that somebody wants to hear of."""
+    folder = failed_job(ddptop_home)
+    os.close(os.open(folder.notify_file, os.O_CREAT, 0o600))
+    folder.notify_file.write_text(f"{URL}\n")
+    return folder
+
+
+class Receiver:
+    def __init__(self, status: int = SENT) -> None:
+        self.status = status
+        self.got: list[Parcel] = []
+
+    def __call__(self, parcel: Parcel) -> int:
+        self.got.append(parcel)
+        return self.status
+
+    def kinds(self, url: str = URL) -> list[str]:
+        return [
+            notice["kind"] for one in self.got if one.url == url for notice in one.data["notices"]
+        ]
+
+
+def look(folder: RunFolder, receiver: Receiver, settings: Settings, after_s: float = 1.0) -> bool:
+    """One look of a notifier that has just been started, so long after the last event."""
+    ended = HistoryReader(folder.history_db).events()[-1].ts.timestamp()
+    return Notifier(folder.path, settings, receiver).look(folder.path, ended + after_s)
+
+
+def test_a_failed_job_is_reported_once_with_what_to_do(folder: RunFolder) -> None:
+    receiver = Receiver()
+    assert look(folder, receiver, Settings()), "nothing is left to send"
+    assert look(folder, receiver, Settings()), "a second notifier knows what was sent"
+    (parcel,) = receiver.got
+    assert receiver.kinds()[-1] == "failed"
+    assert parcel.title.startswith(f"{folder.job} failed on ")
+    assert "next step: " in parcel.body
+    assert f"ddptop attach {folder.job}" in parcel.body
+
+
+def test_kinds_that_are_off_are_not_sent(folder: RunFolder) -> None:
+    receiver = Receiver()
+    assert look(folder, receiver, Settings(notify=NotifyTable(off=("failed",))))
+    assert receiver.got == []
+
+
+def test_quiet_hours_hold_it_back(folder: RunFolder) -> None:
+    receiver = Receiver()
+    ended = HistoryReader(folder.history_db).events()[-1].ts.astimezone()
+    hour = f"{ended:%H:%M}-{ended + dt.timedelta(hours=1):%H:%M}"
+    settings = Settings(notify=NotifyTable(quiet_hours=hour))
+    assert not look(folder, receiver, settings)
+    assert receiver.got == []
+    assert look(folder, receiver, settings, 3700)
+    assert receiver.kinds()[-1] == "failed"
+
+
+def test_a_hook_runs_for_its_kind_only(folder: RunFolder) -> None:
+    receiver = Receiver()
+    look(folder, receiver, Settings(hooks={"on_failed": "mine", "on_finished": "other"}))
+    assert receiver.kinds("cmd:mine") == ["failed"]
+    assert receiver.kinds("cmd:other") == []
+
+
+def test_what_cannot_be_sent_now_waits_and_what_never_can_does_not(folder: RunFolder) -> None:
+    receiver = Receiver(AGAIN)
+    assert not look(folder, receiver, Settings())
+    assert not look(folder, receiver, Settings(), 6)
+    assert len(receiver.got) == 1, "there is a pause between attempts"
+    receiver.status = NEVER
+    assert look(folder, receiver, Settings(), 12)
+    assert len(receiver.got) == 2
+
+
+def test_a_curve_has_the_range_of_its_values() -> None:
+    assert message.sparkline([0.0, 7.0, None, 3.5]) == "▁█ ▅"
+    assert message.sparkline([1.0, None]) == ""
+    assert message.sparkline([2.0, 2.0]) == "▄▄"

@@ -39,7 +39,7 @@ from ddptop_runner.base.paths import (
     why_not_own,
 )
 from ddptop_runner.host import handover, procs, survival, tmux
-from ddptop_runner.job.registry import JobView, read_job, require_own_name
+from ddptop_runner.job.registry import JobView, group_of, read_job, require_own_name
 from ddptop_runner.launch import git
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
@@ -88,8 +88,10 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         {**env, **overrides},
         request.nproc,
         force=request.force,
-        wait=request.wait_gpus,
+        wait=request.wait_gpus or request.may_wait,
     )
+    if request.wait_gpus and choice.queue is None:
+        raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus")
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
 
@@ -439,6 +441,8 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
+        if plan.name_is_derived and group_of(name):
+            continue
         try:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:
@@ -479,12 +483,13 @@ def require_free(name: str) -> None:
     Raises:
         UsageError: names what uses it, and what to do.
     """
-    folder = run_folder(name)
+    folder, elsewhere = run_folder(name), "choose another name"
     if not os.path.lexists(folder.path):
+        if group := group_of(name):
+            raise UsageError(f"the name {name!r} is in use by a group of {len(group)}", elsewhere)
         return
     from ddptop_runner.jobs.slurm_queue import as_queued
 
-    elsewhere = "choose another name"
     try:
         view = require_own_name(read_job(folder))
     except DamagedFileError:

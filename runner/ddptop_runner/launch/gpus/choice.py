@@ -112,10 +112,6 @@ def choose(
     machine = Machine(present, visible)
     pool = machine.resolve(request, nproc)
     if not pool:
-        if wait:
-            raise UsageError(
-                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
-            )
         if request is not None:
             why_none = None
         elif present:

@@ -29,10 +29,10 @@ def progress_of(job: Job) -> Progress | None:
 
 
 def _fraction(job: Job) -> float | None:
-    if job.state in ("finished", "queued"):
-        return float(job.state == "finished")
     progress = progress_of(job)
-    return None if progress is None else progress.fraction
+    if job.state == "finished" or progress is None:
+        return {"finished": 1.0, "running": None}.get(job.state, 0.0)
+    return progress.fraction
 
 
 def share(progress: Progress | None) -> str:

@@ -60,6 +60,7 @@ from ddptop_runner.model.spec import (
     MAX_NAME_LENGTH,
     JobSpec,
     Placement,
+    Waiting,
     check_name,
     moved_into,
     write_spec,
@@ -333,6 +334,8 @@ def restart_ended(
     # hold the lock until the new supervisor has published: only then do the devices count as taken
     with usage.taking() if uses_gpus else nullcontext():
         choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
+        if spec.parallel is not None and not force:
+            choice = choice.queued_as(choice.queue or Waiting(since=utc_now()))
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment
         if local_dir_reason(folder):

@@ -16,7 +16,7 @@ from ddptop_runner.jobs import launch
 from ddptop_runner.launch.array import ArrayJob, expand
 from ddptop_runner.launch.program import name_for
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, require_text
-from ddptop_runner.model.spec import check_name
+from ddptop_runner.model.spec import Waiting, check_name
 
 
 def prepare(
@@ -50,19 +50,25 @@ def _plan_of(
     """The plan of one of the jobs; they are queued in their order."""
     job_id = f"{job.name}@{os.urandom(8).hex()}"
     later = dt.timedelta(microseconds=place)
+    choice, queue = first.choice, first.choice.queue
+    if parallel is not None or choice.waits:
+        queue = queue or Waiting(since=first.spec.created_at)
+        choice = choice.queued_as(queue, since=queue.since + later)
     spec = changed(
         first.spec,
         job=job.name,
         job_id=job_id,
         created_at=first.spec.created_at + later,
         args=list(job.args),
+        devices=choice.devices,
+        queue=choice.queue,
         group=group,
         array=job.values,
         parallel=parallel,
     )
-    if spec.queue is not None:
-        spec = changed(spec, queue=changed(spec.queue, since=spec.queue.since + later))
-    return replace(first, spec=spec, job_env={**first.job_env, "DDPTOP_JOB_ID": job_id})
+    others = [name for name in first.choice.environment if name not in choice.environment]
+    job_env = {name: first.job_env[name] for name in first.job_env if name not in others}
+    return replace(first, spec=spec, choice=choice, job_env={**job_env, "DDPTOP_JOB_ID": job_id})
 
 
 def _group_name(request: LaunchRequest) -> str:
@@ -99,7 +105,8 @@ def start(plans: Sequence[LaunchPlan]) -> tuple[list[JobView], list[str]]:
         for plan in plans:
             view, note = launch.start(plan)
             started.append(view)
-            notes[note] = None
+            if not view.spec.is_queued:  # each would name other jobs
+                notes[note] = None
     except DdptopError as error:
         group, name = plans[0].spec.group, plans[len(started)].spec.job
         if not started:

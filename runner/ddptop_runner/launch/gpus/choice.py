@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
@@ -74,6 +76,12 @@ class DeviceChoice:
         """Number of ranks unless `--nproc` says otherwise; None if there is no telling."""
         is_cpu_machine = self.devices is None and self.why_none is None
         return self.count or (CPU_RANKS if is_cpu_machine else None)
+
+    def queued_as(self, queue: Waiting, **waits: Any) -> DeviceChoice:
+        """The same choice for a job that waits, for whatever else `waits` adds."""
+        queue = msgspec.structs.replace(queue, over_at=None, **waits)
+        devices = None if queue.candidates else self.devices
+        return replace(self, devices=devices, queue=queue)
 
     @property
     def environment(self) -> dict[str, str]:

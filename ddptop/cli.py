@@ -279,7 +279,10 @@ def launch(context: click.Context, /, **options: Any) -> int:
     )
 
 
-@cli.command(epilog="Example: ddptop ls --all")
+@cli.command(
+    short_help="List live jobs and those that ended in the last day.",
+    epilog="Example: ddptop ls --all",
+)
 @argument("sweep", shell_complete=complete_job, required=False)
 @option("--all", "show_all", is_flag=True, help="include jobs that ended more than a day ago")
 @option("--json", "as_json", is_flag=True, help="print JSON")
@@ -711,7 +714,10 @@ def attach(job: str | None, **screen: Any) -> int:
     return run_job(job, **screen)
 
 
-@cli.command(epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3")
+@cli.command(
+    short_help="Compare the losses and options of several jobs.",
+    epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3",
+)
 @argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB [JOB]...")
 @option("--json", "as_json", is_flag=True, help="print JSON, including losses at common steps")
 @option(

@@ -106,7 +106,7 @@ class JobsTable(Table):
         self.sorted_by = COLUMN_OF_ORDER[self.order]
         names = [
             f"{'◆ ' * (one.job.name in self.marked)}{self._indent(one.job)}{one.job.name}"
-            for one in self._ranked
+            for one in everything
         ]
         states = [state_of(view)[0] for view in self._views]
         by = [by_text(view, self._me)[0] for view in self._views]

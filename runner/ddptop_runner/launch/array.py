@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.model.spec import check_name
 
-MOST_JOBS = 1000
+MOST_JOBS = 100
 FORMS = "use --array lr=1e-3,1e-4 or --array seed=1-3"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 

@@ -43,6 +43,7 @@ from ddptop_runner.job.registry import JobView, read_job, require_own_name
 from ddptop_runner.launch import git
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
+from ddptop_runner.launch.gpus.waiting import reason_in_words, why_waiting
 from ddptop_runner.launch.program import Program, name_for, program_for
 from ddptop_runner.launch.request import (
     LaunchPlan,
@@ -266,14 +267,16 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
     if old.remake is None or old.waits:
         return plan, None
     new, note = old.remake(), None
-    if new.queue is not None and (ahead := usage.queued_before(spec)):
-        new, note = replace(new, devices=None), f"waiting behind job {ahead[0]}, queued earlier"
+    if new.queue is not None and (reason := why_waiting(spec, usage.jobs_here(), utc_now())):
+        queue = msgspec.structs.replace(new.queue, over_at=None)
+        new = replace(new, devices=None, queue=queue)
+        note = f"waiting {reason_in_words(reason)}"
     elif new.devices != old.devices:
         note = "; ".join(new.notes)
     if new.devices == old.devices:
         return plan, None
     job_env = {name: plan.job_env[name] for name in plan.job_env if name not in old.environment}
-    spec = msgspec.structs.replace(spec, devices=new.devices)
+    spec = msgspec.structs.replace(spec, devices=new.devices, queue=new.queue)
     return replace(plan, choice=new, spec=spec, job_env=job_env | new.environment), note
 
 

@@ -21,7 +21,7 @@ from ddptop_runner.launch.gpus.usage import (
     in_mig_mode,
 )
 from ddptop_runner.model.snapshot import GpuSample
-from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
+from ddptop_runner.model.spec import Device, JobSpec, Waiting
 
 CPU_RANKS = 2
 """Number of ranks on a machine without NVIDIA hardware."""
@@ -48,7 +48,7 @@ class DeviceChoice:
 
     devices: list[Device] | None
     """As in JobSpec; also None while it must wait."""
-    queue: DeviceQueue | None = None
+    queue: Waiting | None = None
     by_uuid: bool = False
     """Whether to show the devices by UUID, because one of the machine's is lost."""
     notes: tuple[str, ...] = ()
@@ -61,19 +61,18 @@ class DeviceChoice:
     @property
     def waits(self) -> bool:
         """Whether the job must be queued."""
-        return self.queue is not None and self.devices is None
+        return self.queue is not None and self.queue.over_at is None
 
     @property
     def count(self) -> int:
         """Number of devices that the job has or will have."""
-        if self.devices is None and self.queue is not None:
-            return self.queue.count
-        return len(self.devices or ())
+        waiting = self.queue.count if self.waits and self.queue is not None else 0
+        return waiting or len(self.devices or ())
 
     @property
     def ranks(self) -> int | None:
         """Number of ranks unless `--nproc` says otherwise; None if there is no telling."""
-        is_cpu_machine = self.devices is None and self.queue is None and self.why_none is None
+        is_cpu_machine = self.devices is None and self.why_none is None
         return self.count or (CPU_RANKS if is_cpu_machine else None)
 
     @property
@@ -146,7 +145,7 @@ def again(
     if force and wait:
         raise UsageError(OPTIONS_AGAINST, "use one of them")
     devices = spec.devices
-    if devices is None and spec.queue is not None:  # it ended before it got devices
+    if spec.is_queued and spec.queue is not None:  # it ended before it started
         wait = wait or not force
         pool, count = spec.queue.candidates, spec.queue.count
     else:
@@ -213,8 +212,13 @@ class _Decision:
         by_uuid = any(gpu.lost for gpu in self.present)
         queue = None
         if self.wait:
-            queue = DeviceQueue(
-                candidates=list(self.pool), count=self.count, since=utc_now(), by_uuid=by_uuid
+            now = utc_now()
+            queue = Waiting(
+                candidates=list(self.pool),
+                count=self.count,
+                since=now,
+                by_uuid=by_uuid,
+                over_at=None if busy else now,
             )
         if queue is not None and busy:
             devices = None

@@ -190,6 +190,9 @@ class LaunchCommand(click.Command):
 )
 @option("--gpus", metavar="LIST", help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]")
 @option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
+@option("--after", metavar="JOB[,JOB]", help="queue the job until these have finished")
+@option("--after-any", metavar="JOB[,JOB]", help="the same, however they end")
+@option("--at", metavar="TIME", help="queue the job until 22:00, or a date and time")
 @option("--force", is_flag=True, help="use GPUs even if they are busy")
 @option(
     "--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU, or 2 without]"

@@ -41,8 +41,10 @@ from ddptop_runner.base.paths import (
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.job.registry import JobView, read_job, require_own_name
 from ddptop_runner.launch import git
+from ddptop_runner.launch.conditions import conditions_of
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
+from ddptop_runner.launch.gpus.waiting import reason_in_words, why_waiting
 from ddptop_runner.launch.program import Program, name_for, program_for
 from ddptop_runner.launch.request import (
     LaunchPlan,
@@ -83,13 +85,18 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         UsageError: names what cannot be done, and what to do instead.
     """
     cwd, overrides = checked(request)
+    conditions = conditions_of(request)
     choice = launch_devices.choose(
         request.gpus,
         {**env, **overrides},
         request.nproc,
         force=request.force,
-        wait=request.wait_gpus,
+        wait=any(request.waits.values()),
     )
+    if conditions:
+        choice = conditions.queued(choice)
+    elif request.wait_gpus and choice.queue is None:
+        raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus")
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
 
@@ -266,14 +273,15 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
     if old.remake is None or old.waits:
         return plan, None
     new, note = old.remake(), None
-    if new.queue is not None and (ahead := usage.queued_before(spec)):
-        new, note = replace(new, devices=None), f"waiting behind job {ahead[0]}, queued earlier"
+    if new.queue is not None and (reason := why_waiting(spec, usage.jobs_here(), utc_now())):
+        new = new.queued_as(new.queue)
+        note = f"waiting {reason_in_words(reason)}"
     elif new.devices != old.devices:
         note = "; ".join(new.notes)
     if new.devices == old.devices:
         return plan, None
     job_env = {name: plan.job_env[name] for name in plan.job_env if name not in old.environment}
-    spec = msgspec.structs.replace(spec, devices=new.devices)
+    spec = msgspec.structs.replace(spec, devices=new.devices, queue=new.queue)
     return replace(plan, choice=new, spec=spec, job_env=job_env | new.environment), note
 
 

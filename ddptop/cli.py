@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from click import argument, option
@@ -34,7 +34,8 @@ SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
     "Print": [
-        *("ls", "status", "story", "logs", "events", "export", "stacks", "profile", "gpus", "ps")
+        *("ls", "status", "story", "report", "logs", "events", "export", "stacks", "profile"),
+        *("gpus", "ps"),
     ],
     "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
@@ -192,6 +193,9 @@ class LaunchCommand(click.Command):
 )
 @option("--gpus", metavar="LIST", help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]")
 @option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
+@option("--after", metavar="JOB[,JOB]", help="queue the job until these have finished")
+@option("--after-any", metavar="JOB[,JOB]", help="the same, however they end")
+@option("--at", metavar="TIME", help="queue the job until 22:00, or a date and time")
 @option("--force", is_flag=True, help="use GPUs even if they are busy")
 @option(
     "--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU, or 2 without]"
@@ -539,6 +543,24 @@ def export(job: str | None, as_csv: bool, as_json: bool, tensorboard: str | None
     from ddptop.commands.export import run
 
     return run(job, as_csv=as_csv, as_json=as_json, folder=tensorboard)
+
+
+@cli.command(epilog="Example: ddptop report bert --html -o bert.html")
+@argument("job", shell_complete=complete_job, required=False)
+@option("--html", "as_html", is_flag=True, help="a page with charts, instead of Markdown")
+@option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    default="-",
+    help="write to a file, which is replaced  [default: standard output]",
+)
+def report(job: str | None, as_html: bool, output: TextIO) -> int:
+    """Report on a job: progress, attempts, time lost, GPU hours, and energy."""
+    from ddptop.commands.report import run
+
+    return run(job, output, as_html=as_html)
 
 
 @cli.command(epilog="Example: ddptop story bert")

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,7 +26,7 @@ from ddptop.export.incidents import Incidents, Notice
 from ddptop.export.outbox import KEPT_S, Queue, is_quiet
 from ddptop.export.send import COMMAND_TIMEOUT_S, NEVER, SENT, Parcel
 from ddptop.export.settings import COMMAND, Settings, masked, read_settings, read_urls
-from ddptop.job.record import own_job
+from ddptop.job.record import Job, own_job
 from ddptop_runner.base import bounded, programs
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.files import lock, write_atomic
@@ -34,10 +35,15 @@ from ddptop_runner.base.start import PRIVATE, own_command
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.store.history_reader import HistoryReader
 
+if TYPE_CHECKING:
+    from ddptop.sources.history import JobHistory
+
 EVERY_S = 5.0
 SEND_TIMEOUT_S = COMMAND_TIMEOUT_S + 10.0
 CURVE_S = 6 * 3600.0
 STATE_BYTES = 1 << 20
+REPORT_CHARS = 32_000
+"""Of a report in Markdown."""
 
 Send = Callable[[Parcel], int]
 
@@ -152,12 +158,28 @@ class Notifier:
             until = notices[-1].at.timestamp()
             series = history.reader.losses(until - CURVE_S, until, message.SPARK_CELLS)
             losses = [] if series is None else list(series.mean)
+        text, page = (
+            self._report(job, history) if any(one.is_end for one in notices) else (None, "")
+        )
         return Parcel(
             url=url,
             title=message.title(job, notices),
             body=message.body(job, notices, attempts, losses, dropped=dropped),
-            data=message.data(job, notices),
+            data=message.data(job, notices, text),
+            page=page,
         )
+
+    def _report(self, job: Job, history: JobHistory) -> tuple[str | None, str]:
+        """The report in Markdown and in HTML."""
+        from ddptop.export import report, report_page
+
+        try:
+            found, costs = report.read_report(job, history), self._settings.report
+            text = report_page.markdown(found, costs)[:REPORT_CHARS]
+            return text, report_page.page(found, costs)
+        except Exception as error:  # the message matters more
+            _log(f"no report: {error!r}")
+            return None, ""
 
     def _run_hook(self, notice: Notice) -> None:
         command = self._settings.hooks.get(f"on_{notice.kind}")

@@ -48,10 +48,19 @@ class NotifyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return dt.time.fromisoformat(start), dt.time.fromisoformat(end)
 
 
+class ReportTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[report]`."""
+
+    price_per_kwh: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    currency: Annotated[str, Meta(max_length=16)] = ""
+    """Printed after the cost."""
+
+
 class Settings(msgspec.Struct, frozen=True):
-    """What config.toml says about messages."""
+    """What config.toml says about messages and reports."""
 
     notify: NotifyTable = NotifyTable()
+    report: ReportTable = ReportTable()
     hooks: dict[str, str] = {}
     """Shell commands by `on_KIND`."""
 

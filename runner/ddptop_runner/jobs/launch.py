@@ -41,6 +41,7 @@ from ddptop_runner.base.paths import (
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.job.registry import JobView, group_of, read_job, require_own_name
 from ddptop_runner.launch import git
+from ddptop_runner.launch.conditions import conditions_of
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.waiting import reason_in_words, why_waiting
@@ -85,14 +86,17 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         UsageError: names what cannot be done, and what to do instead.
     """
     cwd, overrides = checked(request)
+    conditions = conditions_of(request)
     choice = launch_devices.choose(
         request.gpus,
         {**env, **overrides},
         request.nproc,
         force=request.force,
-        wait=request.wait_gpus or request.may_wait,
+        wait=request.may_wait or any(request.waits.values()),
     )
-    if request.wait_gpus and choice.queue is None:
+    if conditions:
+        choice = conditions.queued(choice)
+    elif request.wait_gpus and choice.queue is None:
         raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus")
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
@@ -271,8 +275,7 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
         return plan, None
     new, note = old.remake(), None
     if new.queue is not None and (reason := why_waiting(spec, usage.jobs_here(), utc_now())):
-        queue = msgspec.structs.replace(new.queue, over_at=None)
-        new = replace(new, devices=None, queue=queue)
+        new = new.queued_as(new.queue)
         note = f"waiting {reason_in_words(reason)}"
     elif new.devices != old.devices:
         note = "; ".join(new.notes)

@@ -44,6 +44,8 @@ class Predecessor(Base, frozen=True, kw_only=True):
     job: str
     """Its name at the launch of the other one."""
     job_id: str
+    any_end: bool = False
+    """Whether it may also end other than by finishing."""
 
 
 class Waiting(Base, frozen=True, kw_only=True):
@@ -59,8 +61,6 @@ class Waiting(Base, frozen=True, kw_only=True):
     by_uuid: bool = False
     """Show devices to the job by UUID: one of the machine was lost at the launch."""
     after: list[Predecessor] = []
-    after_any: bool = False
-    """Whether predecessors may also end other than by finishing."""
     not_before: dt.datetime | None = None
     over_at: dt.datetime | None = None
     """When it got all of it; None while it waits."""

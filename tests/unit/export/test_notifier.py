@@ -58,6 +58,17 @@ def test_a_failed_job_is_reported_once_with_what_to_do(folder: RunFolder) -> Non
     assert parcel.title.startswith(f"{folder.job} failed on ")
     assert "next step: " in parcel.body
     assert f"ddptop attach {folder.job}" in parcel.body
+    assert parcel.data["report"].startswith(f"# {folder.job}: ✗ failed\n")
+    assert "<svg" in parcel.page
+
+
+def test_a_report_that_cannot_be_written_keeps_no_message(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddptop.export.report.read_report", None)
+    receiver = Receiver()
+    assert look(folder, receiver, Settings())
+    assert [(one.data["report"], one.page) for one in receiver.got] == [(None, "")]
 
 
 def test_kinds_that_are_off_are_not_sent(folder: RunFolder) -> None:

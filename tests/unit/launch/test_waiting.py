@@ -6,6 +6,7 @@ import datetime as dt
 import os
 
 import pytest
+from msgspec.structs import replace
 from tests.support.builders import put_job
 
 from ddptop_runner.host import procs
@@ -63,9 +64,9 @@ def test_who_waits_longer_for_one_of_the_same_devices_comes_first(ddptop_home):
 )
 def test_a_job_waits_for_its_predecessor(ddptop_home, state, after, after_any):
     put_job("first", live(state), job_id="first@1", queue=queue(ONE) if state == "queued" else None)
-    before = [Predecessor(job="first", job_id="first@1")]
-    for is_any, kind in ((False, after), (True, after_any)):
-        reason = reason_of(after=before, after_any=is_any)
+    for any_end, kind in ((False, after), (True, after_any)):
+        before = Predecessor(job="first", job_id="first@1", any_end=any_end)
+        reason = reason_of(after=[before])
         assert (reason and reason.kind) == kind
         if reason is not None:
             assert reason.jobs == [WaitedFor(job="first", state=state)]
@@ -74,7 +75,7 @@ def test_a_job_waits_for_its_predecessor(ddptop_home, state, after, after_any):
 def test_a_removed_predecessor_did_not_finish(ddptop_home):
     before = [Predecessor(job="gone", job_id="gone@1")]
     assert reason_of(after=before).kind == "never"
-    assert reason_of(after=before, after_any=True) is None
+    assert reason_of(after=[replace(before[0], any_end=True)]) is None
 
 
 def test_a_job_waits_for_its_time(ddptop_home):

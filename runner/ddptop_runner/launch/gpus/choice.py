@@ -22,6 +22,7 @@ from ddptop_runner.launch.gpus.usage import (
     idlest,
     in_mig_mode,
 )
+from ddptop_runner.launch.gpus.waiting import reason_in_words, unmet
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import Device, JobSpec, Waiting
 
@@ -29,7 +30,7 @@ CPU_RANKS = 2
 """Number of ranks on a machine without NVIDIA hardware."""
 ON_CPU = f"no NVIDIA devices: starting {CPU_RANKS} CPU ranks; pass --nproc N to start N"
 
-OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"
+FORCE_WAITS = "--force cannot be used with --wait-gpus, --after, or --at"
 
 
 Refused = Literal["busy", "absent", "allocation", "other"]
@@ -111,7 +112,7 @@ def choose(
     """
     request = None if asked is None else parse_gpus(asked)
     if force and wait:
-        raise UsageError(OPTIONS_AGAINST, "use one of them")
+        raise UsageError(FORCE_WAITS, "use one of them")
     visible = env.get("CUDA_VISIBLE_DEVICES")
     named = mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
@@ -147,15 +148,20 @@ def again(
         UsageError: one is gone, lost, not allowed, or busy.
     """
     if force and wait:
-        raise UsageError(OPTIONS_AGAINST, "use one of them")
+        raise UsageError(FORCE_WAITS, "use one of them")
     devices = spec.devices
     if spec.is_queued and spec.queue is not None:  # it ended before it started
         wait = wait or not force
+        reason = unmet(spec, usage.jobs_here(), utc_now()) if wait else None
+        if reason is not None and reason.kind == "never":
+            hint = "restart that job first, or use --force to start now"
+            raise UsageError(reason_in_words(reason), hint)
         pool, count = spec.queue.candidates, spec.queue.count
     else:
         pool, count = devices or [], len(devices or ())
     if not pool:
-        return DeviceChoice(devices)
+        queue = spec.queue if spec.is_queued and wait else None
+        return DeviceChoice(devices, queue)
     present, _ = present_devices([device.uuid or "" for device in pool if device.is_mig])
     if not present:
         raise UsageError(

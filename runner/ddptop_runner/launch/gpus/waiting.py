@@ -48,7 +48,7 @@ def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReaso
         one = WaitedFor(job=before.job if view is None else view.job, state=state)
         if view is not None and view.is_live:
             left.append(one)
-        elif state != "finished" and not queue.after_any:
+        elif state != "finished" and not before.any_end:
             return WaitReason(kind="never", jobs=[one])
     if left:
         return WaitReason(kind="after", jobs=left)

@@ -9,7 +9,7 @@ place, and blocks nobody.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices.words import wanted_in_words
@@ -35,7 +35,7 @@ def why_waiting(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> Wai
     return WaitReason(kind="turn", jobs=ahead) if ahead else None
 
 
-def unmet(spec: JobSpec, jobs: Iterable[JobView], now: dt.datetime) -> WaitReason | None:
+def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReason | None:
     """The first of the job's own conditions that does not hold yet; None if all hold."""
     queue = spec.queue
     if queue is None:
@@ -54,7 +54,25 @@ def unmet(spec: JobSpec, jobs: Iterable[JobView], now: dt.datetime) -> WaitReaso
         return WaitReason(kind="after", jobs=left)
     if queue.not_before is not None and now < queue.not_before:
         return WaitReason(kind="time", until=queue.not_before)
-    return None
+    return _behind_group(spec, queue, jobs)
+
+
+def _behind_group(spec: JobSpec, queue: Waiting, jobs: Sequence[JobView]) -> WaitReason | None:
+    """The jobs of its sweep that come first, if they are as many as may run at once."""
+    if spec.parallel is None:
+        return None
+    others = [view for view in jobs if view.spec.group == spec.group and is_here(view)]
+    running = [view for view in others if not view.spec.is_queued]
+    mine = place(spec, queue)
+    before = sum(
+        place(view.spec, view.spec.queue) < mine
+        for view in others
+        if view.spec.queue is not None and view.spec.is_queued
+    )
+    if len(running) + before < spec.parallel:
+        return None
+    names = [WaitedFor(job=view.job, state=view.state) for view in running]
+    return WaitReason(kind="group", jobs=names)
 
 
 def place(spec: JobSpec, queue: Waiting) -> tuple[dt.datetime, str]:
@@ -122,7 +140,7 @@ def reason_in_words(reason: WaitReason) -> str:
     if reason.kind == "after":
         return f"waiting for {jobs} to end"
     if reason.kind == "group":
-        return f"waiting for one of its group to end: {names}"
+        return f"waiting for one of its sweep to end: {names}" if names else "waiting for its sweep"
     if reason.kind == "turn":
         return f"behind {jobs}, queued earlier"
     return "too few GPUs are free"

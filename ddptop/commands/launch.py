@@ -234,6 +234,8 @@ def run(
     """Launch the job; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
     if options["slurm"]:
+        if options["array"]:
+            raise UsageError("--array cannot be used with --slurm", "use sbatch --array")
         if options.get("notify"):  # it would stand in the batch script
             raise UsageError("--notify cannot be used with --slurm", "use ddptop notify add URL")
         from ddptop.commands import launch_slurm
@@ -242,6 +244,12 @@ def run(
         return launch_slurm.run(request, options, target.sbatch, typed_options)
     if options["max_requeues"] is not None:
         raise UsageError("--max-requeues requires --slurm", "add --slurm, or remove it")
+    if options["array"]:
+        from ddptop.commands import launch_array
+
+        return launch_array.run(request, options["array"], options["parallel"], watch)
+    if options["parallel"] is not None:
+        raise UsageError("--parallel requires --array", "add --array, or remove it")
     plan = prepare(request)
     if options["dry_run"]:
         put(describe(plan))

@@ -39,7 +39,7 @@ from ddptop_runner.base.paths import (
     why_not_own,
 )
 from ddptop_runner.host import handover, procs, survival, tmux
-from ddptop_runner.job.registry import JobView, read_job, require_own_name
+from ddptop_runner.job.registry import JobView, group_of, read_job, require_own_name
 from ddptop_runner.launch import git
 from ddptop_runner.launch.conditions import conditions_of
 from ddptop_runner.launch.gpus import choice as launch_devices
@@ -62,6 +62,7 @@ from ddptop_runner.model.spec import (
     MAX_NAME_LENGTH,
     JobSpec,
     Placement,
+    Waiting,
     check_name,
     moved_into,
     write_spec,
@@ -92,7 +93,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         {**env, **overrides},
         request.nproc,
         force=request.force,
-        wait=any(request.waits.values()),
+        wait=request.may_wait or any(request.waits.values()),
     )
     if conditions:
         choice = conditions.queued(choice)
@@ -343,6 +344,8 @@ def restart_ended(
     # hold the lock until the new supervisor has published: only then do the devices count as taken
     with usage.taking() if uses_gpus else nullcontext():
         choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
+        if spec.parallel is not None and not force:
+            choice = choice.queued_as(choice.queue or Waiting(since=utc_now()))
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment
         if local_dir_reason(folder):
@@ -456,6 +459,8 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
+        if plan.name_is_derived and group_of(name):
+            continue
         try:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:
@@ -496,12 +501,13 @@ def require_free(name: str) -> None:
     Raises:
         UsageError: names what uses it, and what to do.
     """
-    folder = run_folder(name)
+    folder, elsewhere = run_folder(name), "choose another name"
     if not os.path.lexists(folder.path):
+        if group := group_of(name):
+            raise UsageError(f"the name {name!r} is in use by a group of {len(group)}", elsewhere)
         return
     from ddptop_runner.jobs.slurm_queue import as_queued
 
-    elsewhere = "choose another name"
     try:
         view = require_own_name(read_job(folder))
     except DamagedFileError:

@@ -42,6 +42,8 @@ class LaunchRequest:
     """Use busy devices."""
     wait_gpus: bool = False
     """Queue the job until its devices are free."""
+    may_wait: bool = False
+    """As `wait_gpus` if the job uses devices."""
     after: tuple[str, ...] = ()
     """Queue the job until these have finished."""
     after_any: tuple[str, ...] = ()

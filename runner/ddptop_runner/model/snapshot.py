@@ -355,6 +355,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     """That of its first group of parameters."""
     python_blocks: int | None = None
     """Blocks of memory that Python objects have, of up to 512 bytes each."""
+    device_allocated_bytes: int | None = None
+    """Memory of its tensors on its CUDA device at the end of a step (`memory_allocated` of
+    torch)."""
     ddp: DdpUse | None = None
     """How it uses DistributedDataParallel; None without it, with several such modules, or
     before DDP has measured some iterations."""

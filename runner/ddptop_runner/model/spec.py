@@ -216,6 +216,12 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """What the user said about it."""
     git: GitState | None = None
     """None where the working folder is in no git repository."""
+    group: str | None = None
+    """The sweep that it was launched with; the names of its jobs begin with it."""
+    array: dict[str, str] = {}
+    """In a group: the job's value of each `--array`."""
+    parallel: int | None = None
+    """At most so many jobs of the group run at once; None: no limit."""
     membership: Membership | None = None
     """Of one node's part of such a job: its failures are the head's to decide on."""
 
@@ -373,6 +379,8 @@ def _problem(spec: JobSpec) -> str | None:
     """Why what a spec says must not be used: names become paths, and times enter calculations."""
     if not re.fullmatch(_NAME, spec.job):
         return "invalid job name"
+    if spec.group is not None and not re.fullmatch(_NAME, spec.group):
+        return "invalid group"
     if not bounded.is_file_name(spec.host):
         return "invalid hostname"
     if spec.tmux_socket is not None and not bounded.is_file_name(spec.tmux_socket):

@@ -57,15 +57,8 @@ class Entry(Base, frozen=True, kw_only=True):
     count: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     """How many of them it waits for; 0: it has them."""
     since: _Time
-    moved_to: _Time | None = None
-    """Its place among the user's own, if that is not `since`."""
     processes: Annotated[list[ProcessId], msgspec.Meta(max_length=8)] = []
     """Any of them is alive as long as the job is."""
-
-    @property
-    def place(self) -> tuple[dt.datetime, str]:
-        """What a user's own jobs are ordered by."""
-        return self.moved_to or self.since, self.job_id
 
 
 class UserQueue(Base, frozen=True, kw_only=True):

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterable, Sequence
-
-from msgspec.structs import replace
+from collections.abc import Sequence
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices.words import wanted_in_words
@@ -40,10 +38,9 @@ def why_waiting(
         return None
     if (reason := unmet(spec, jobs, now)) is not None:
         return reason
-    mine = queue_of_user([view for view in jobs if view.spec.job_id != spec.job_id], now)
-    waits = sorted([*mine.waits, _entry(spec, spec.queue)], key=lambda one: one.place)
+    mine = queue_of_user(jobs, now, spec)
     ahead, wanted = [], set(map(key, spec.queue.candidates))
-    for uid, entry in turns([replace(mine, waits=waits), *others]):
+    for uid, entry in turns([mine, *others]):
         if uid == mine.uid and entry.job_id == spec.job_id:
             break
         if wanted.intersection(entry.devices):
@@ -52,19 +49,29 @@ def why_waiting(
     return WaitReason(kind="turn", jobs=ahead) if ahead else None
 
 
-def queue_of_user(jobs: Sequence[JobView], now: dt.datetime) -> UserQueue:
-    """This user's jobs on this machine: which have devices, and which wait for some, in order."""
+def queue_of_user(
+    jobs: Sequence[JobView], now: dt.datetime, new: JobSpec | None = None
+) -> UserQueue:
+    """This user's jobs on this machine: which have devices, and which wait for some, in order.
+
+    Args:
+        jobs: all jobs of this user.
+        now: the current time.
+        new: one that waits for devices, even if it is not among `jobs` yet.
+    """
     has, waits, turn_at = [], [], None
+    if new is not None and new.queue is not None:
+        waits.append((place(new, new.queue), _entry(new, new.queue)))
     for view in jobs:
         spec, queue = view.spec, view.spec.queue
         if view.spec.host == procs.host_name() and queue is not None and queue.over_at is not None:
             turn_at = max(turn_at or queue.over_at, queue.over_at)
-        if not is_here(view):
+        if not is_here(view) or (new is not None and spec.job_id == new.job_id):
             continue
         if queue is not None and spec.is_queued:
             if queue.candidates and unmet(spec, jobs, now) is None:
                 guardian = None if view.snapshot is None else view.snapshot.guardian
-                waits.append(_entry(spec, queue, guardian))
+                waits.append((place(spec, queue), _entry(spec, queue, guardian)))
         elif spec.devices:
             since = spec.created_at if queue is None or queue.over_at is None else queue.over_at
             seen = view.snapshot
@@ -78,8 +85,13 @@ def queue_of_user(jobs: Sequence[JobView], now: dt.datetime) -> UserQueue:
                     processes=[one for one in holders if one is not None],
                 )
             )
-    waits.sort(key=lambda one: one.place)
-    return UserQueue(turn_at=turn_at, has=has, waits=waits, uid=os.geteuid())
+    in_order = [entry for _, entry in sorted(waits, key=lambda one: one[0])]
+    return UserQueue(turn_at=turn_at, has=has, waits=in_order, uid=os.geteuid())
+
+
+def place(spec: JobSpec, queue: Waiting) -> tuple[dt.datetime, str]:
+    """What one user's queued jobs are ordered by."""
+    return queue.place or queue.since, spec.job_id
 
 
 def publish_jobs() -> None:
@@ -95,12 +107,11 @@ def _entry(spec: JobSpec, queue: Waiting, guardian: ProcessId | None = None) -> 
         devices=list(map(key, queue.candidates)),
         count=queue.count,
         since=queue.since,
-        moved_to=queue.place,
         processes=[] if guardian is None else [guardian],
     )
 
 
-def unmet(spec: JobSpec, jobs: Iterable[JobView], now: dt.datetime) -> WaitReason | None:
+def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReason | None:
     """The first of the job's own conditions that does not hold yet; None if all hold."""
     queue = spec.queue
     if queue is None:
@@ -119,7 +130,25 @@ def unmet(spec: JobSpec, jobs: Iterable[JobView], now: dt.datetime) -> WaitReaso
         return WaitReason(kind="after", jobs=left)
     if queue.not_before is not None and now < queue.not_before:
         return WaitReason(kind="time", until=queue.not_before)
-    return None
+    return _behind_group(spec, queue, jobs)
+
+
+def _behind_group(spec: JobSpec, queue: Waiting, jobs: Sequence[JobView]) -> WaitReason | None:
+    """The jobs of its sweep that come first, if they are as many as may run at once."""
+    if spec.parallel is None:
+        return None
+    others = [view for view in jobs if view.spec.group == spec.group and is_here(view)]
+    running = [view for view in others if not view.spec.is_queued]
+    mine = place(spec, queue)
+    before = sum(
+        place(view.spec, view.spec.queue) < mine
+        for view in others
+        if view.spec.queue is not None and view.spec.is_queued
+    )
+    if len(running) + before < spec.parallel:
+        return None
+    names = [WaitedFor(job=view.job, state=view.state) for view in running]
+    return WaitReason(kind="group", jobs=names)
 
 
 # --- words -------------------------------------------------------------------------------------
@@ -168,7 +197,7 @@ def reason_in_words(reason: WaitReason) -> str:
     if reason.kind == "after":
         return f"waiting for {jobs} to end"
     if reason.kind == "group":
-        return f"waiting for one of its group to end: {names}"
+        return f"waiting for one of its sweep to end: {names}" if names else "waiting for its sweep"
     if reason.kind == "turn":
         return f"behind {jobs}, queued earlier"
     return "too few GPUs are free"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
-import hashlib
 import os
 import re
 import stat
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -108,8 +108,8 @@ def _folder() -> Iterator[Path | str | None]:
 
 
 def _own_name() -> str:
-    place = hashlib.sha256(os.fsencode(runs_dir())).hexdigest()[:8]
-    return f"{os.geteuid()}-{place}.json"
+    place = zlib.crc32(os.fsencode(runs_dir()))
+    return f"{os.geteuid()}-{place:08x}.json"
 
 
 def publish(queue: UserQueue) -> None:

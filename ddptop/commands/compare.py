@@ -17,10 +17,11 @@ from ddptop.job.compare import (
     compare,
     losses_at_common_steps,
 )
+from ddptop.job.groups import by_loss
 from ddptop.job.record import own_job
 from ddptop.output import info, is_terminal, put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
-from ddptop_runner.job.registry import JobView, all_jobs, resolve
+from ddptop_runner.job.registry import JobView, all_jobs, group_of, resolve
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
@@ -75,12 +76,15 @@ def parse_gate(text: str) -> Gate:
 
 
 def find(names: Sequence[str]) -> list[JobView]:
-    """Return the jobs with these names.
+    """Return the jobs with these names, or of the sweep with that name, the best first.
 
     Raises:
         NoSuchJobError: one does not exist.
         UsageError: a name is ambiguous, one job is named twice, or there are too many.
     """
+    if len(names) == 1 and (sweep := group_of(names[0])):
+        own = {view.job: view for view in sweep}
+        return [own[job.name] for job in by_loss(map(own_job, sweep))][:MOST_JOBS]
     if len(names) > MOST_JOBS:
         raise UsageError(f"cannot compare {len(names)} jobs", f"list at most {MOST_JOBS}")
     views = [resolve(name) for name in names]

@@ -14,6 +14,7 @@ from ddptop.commands.launch import become_attach, start_plan
 from ddptop.output import info, put
 from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
+from ddptop_runner.host import oom
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
@@ -68,6 +69,7 @@ SICK = {
     "straggler": "one rank has longer batches than the others",
     "preempted": "other processes take the CPU of one rank",
     "stalls": "one rank stops for 1.5 s every 40 steps",
+    "leak": "each rank keeps tensors of each step: memory grows up to a sixth of what is left",
     "constant-loss": "one class: the loss is 0 at each step, and nothing is learned",
     "exploding-loss": "a learning rate that is too high: the loss explodes",
     "not-learning": "an optimizer with the parameters of another model: nothing is learned",
@@ -80,6 +82,7 @@ SICK = {
 """The mistakes of demo/sick.py, by the id of the alert that names them; see also NAMED_BY."""
 NAMED_BY = {
     "healthy": None,
+    "leak": "memory-growth",
     "mismatch": "stalled",
     "preempted": "straggler",
     "unused-parameters": "ddp-advice",
@@ -164,11 +167,21 @@ def run_sick(kind: str, rank: int, arguments: list[str], detach: bool, watch: bo
         return 0
     if kind not in SICK:
         raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")
+    if kind == "leak":
+        arguments = [*_leak(), *arguments]
     request = request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT)
     if kind == "mismatch":
         request = replace(request, hang_timeout_s=15.0, hang_auto=False, max_restarts=0)
     plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_alerts(view, kind))
+
+
+def _leak() -> list[str]:
+    """How much memory to leak: enough to be named, too little to do harm."""
+    left = oom.available_bytes()
+    if left is None:
+        raise UsageError("--sick leak cannot read how much memory is left", "is /proc mounted?")
+    return ["--leak-bytes", str(left // 6), "--seconds", "100"]
 
 
 def _report_alerts(view: JobView, kind: str) -> int:

@@ -26,7 +26,7 @@ from ddptop_runner.base.paths import config_file, state_home
 
 SCHEMA = 1
 FILE_BYTES = 1 << 16
-TABLES = ("interface", "keys", "notify", "hooks")
+TABLES = ("interface", "keys", "notify", "hooks", "report")
 
 THEMES = (*BUILTIN_THEMES, *(theme.name for theme in OWN))
 

@@ -225,19 +225,28 @@ LOCK_NAME = f".gpus.{procs.host_name()}.lock"
 """Named after the host, so that machines that share a state folder do not block each other."""
 
 
-def _holders_here() -> list[JobView]:
-    """Live jobs that may have devices of this machine."""
-    views = [*registry.all_jobs(), *registry.parts_here()]
-    return [view for view in views if not view.on_other_host and view.is_live]
+def jobs_here() -> list[JobView]:
+    """All jobs of this state folder, and this machine's parts of jobs on several."""
+    return [*registry.all_jobs(), *registry.parts_here()]
 
 
-def claims(besides: str | None = None) -> list[tuple[str, Device]]:
-    """Each device of each live job on this machine, except the job with the ID `besides`."""
+def is_here(view: JobView) -> bool:
+    """Whether a job is live and may have devices of this machine."""
+    return not view.on_other_host and view.is_live
+
+
+def claims(
+    besides: str | None = None, jobs: Sequence[JobView] | None = None
+) -> list[tuple[str, Device]]:
+    """Each device of each live job on this machine, except the job with the ID `besides`.
+
+    `jobs` are all jobs, if already read.
+    """
     return [
         (view.job, device)
-        for view in _holders_here()
-        if view.spec.job_id != besides
-        for device in view.spec.devices or ()
+        for view in (jobs_here() if jobs is None else jobs)
+        if view.spec.devices and view.spec.job_id != besides and is_here(view)
+        for device in view.spec.devices
     ]
 
 
@@ -245,8 +254,8 @@ def holders_of(spec: JobSpec) -> list[JobView]:
     """Other live jobs on this machine that have devices of a job."""
     return [
         view
-        for view in _holders_here()
-        if view.spec.job_id != spec.job_id and _shared(view.spec, spec)
+        for view in jobs_here()
+        if view.spec.job_id != spec.job_id and _shared(view.spec, spec) and is_here(view)
     ]
 
 
@@ -278,25 +287,11 @@ def _launched(spec: JobSpec) -> tuple[dt.datetime, str]:
     return spec.created_at, spec.job_id.rpartition(".")[0]  # the same in all parts of a job
 
 
-def queued_before(spec: JobSpec) -> list[str]:
-    """Jobs that have waited longer for one of the same devices, longest first."""
-    if spec.queue is None:
-        return []
-    mine = (spec.queue.since, spec.job_id)
-    wanted = set(map(key, spec.queue.candidates))
-    ahead = []
-    for view in _holders_here():
-        queue = view.spec.queue
-        if queue is None or not view.spec.is_queued:
-            continue
-        theirs = (queue.since, view.spec.job_id)
-        if theirs < mine and wanted & set(map(key, queue.candidates)):
-            ahead.append((theirs, view.job))
-    return [job for _, job in sorted(ahead)]
-
-
 def uses(
-    devices: Sequence[Device], present: Sequence[GpuSample], besides: str | None = None
+    devices: Sequence[Device],
+    present: Sequence[GpuSample],
+    besides: str | None = None,
+    jobs: Sequence[JobView] | None = None,
 ) -> list[DeviceUse]:
     """The present use of each of these devices.
 
@@ -304,13 +299,15 @@ def uses(
         devices: the devices, in the order of the result.
         present: the machine's samples from the driver.
         besides: the ID of a job whose own devices do not count.
+        jobs: all jobs, if already read.
     """
-    gpus, claimed = labeled(present, registry.rank_of_pid()), claims(besides)
+    jobs = jobs_here() if jobs is None else jobs
+    gpus, claimed = labeled(present, registry.rank_of_pid(jobs)), claims(besides, jobs)
     found = []
     for device in devices:
         gpu = next((gpu for gpu in gpus if is_same(gpu, device)), None)
-        jobs = [job for job, held in claimed if is_same(held, device)]
-        found.append(use_of(device, gpu, jobs))
+        names = [job for job, held in claimed if is_same(held, device)]
+        found.append(use_of(device, gpu, names))
     return found
 
 

@@ -1,0 +1,152 @@
+"""Decides why a queued job waits, apart from busy devices, and says it in words.
+
+A job whose own conditions hold has a place in the queue. Among jobs that want the same device, the
+one that has waited longest comes first, even if a later one could start at once, so that a job that
+needs many devices is not starved. A job that still waits for a time or for another job holds no
+place, and blocks nobody.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.devices.words import wanted_in_words
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, is_here, key
+from ddptop_runner.model.snapshot import WaitedFor, WaitReason
+from ddptop_runner.model.spec import JobSpec, Waiting
+
+
+def why_waiting(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReason | None:
+    """What a queued job waits for besides free devices; None if it may take them.
+
+    Args:
+        spec: the job.
+        jobs: every job of this user, with parts of jobs on this machine.
+        now: the current time.
+    """
+    if spec.queue is None:
+        return None
+    if (reason := unmet(spec, jobs, now)) is not None:
+        return reason
+    ahead = [WaitedFor(job=view.job, state=view.state) for view in _ahead(spec, jobs, now)]
+    return WaitReason(kind="turn", jobs=ahead) if ahead else None
+
+
+def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReason | None:
+    """The first of the job's own conditions that does not hold yet; None if all hold."""
+    queue = spec.queue
+    if queue is None:
+        return None
+    known = {view.spec.job_id: view for view in jobs} if queue.after else {}
+    left = []
+    for before in queue.after:
+        view = known.get(before.job_id)
+        state = None if view is None else view.state
+        one = WaitedFor(job=before.job if view is None else view.job, state=state)
+        if view is not None and view.is_live:
+            left.append(one)
+        elif state != "finished" and not before.any_end:
+            return WaitReason(kind="never", jobs=[one])
+    if left:
+        return WaitReason(kind="after", jobs=left)
+    if queue.not_before is not None and now < queue.not_before:
+        return WaitReason(kind="time", until=queue.not_before)
+    return _behind_group(spec, queue, jobs)
+
+
+def _behind_group(spec: JobSpec, queue: Waiting, jobs: Sequence[JobView]) -> WaitReason | None:
+    """The jobs of its sweep that come first, if they are as many as may run at once."""
+    if spec.parallel is None:
+        return None
+    others = [view for view in jobs if view.spec.group == spec.group and is_here(view)]
+    running = [view for view in others if not view.spec.is_queued]
+    mine = place(spec, queue)
+    before = sum(
+        place(view.spec, view.spec.queue) < mine
+        for view in others
+        if view.spec.queue is not None and view.spec.is_queued
+    )
+    if len(running) + before < spec.parallel:
+        return None
+    names = [WaitedFor(job=view.job, state=view.state) for view in running]
+    return WaitReason(kind="group", jobs=names)
+
+
+def place(spec: JobSpec, queue: Waiting) -> tuple[dt.datetime, str]:
+    """What one user's queued jobs are ordered by."""
+    return queue.place or queue.since, spec.job_id
+
+
+def _ahead(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> list[JobView]:
+    """Queued jobs on this machine that come first for one of the same devices, first one first."""
+    assert spec.queue is not None  # `why_waiting` has checked it
+    mine, wanted = place(spec, spec.queue), set(map(key, spec.queue.candidates))
+    ahead = []
+    for view in jobs:
+        queue = view.spec.queue
+        if queue is None or not view.spec.is_queued or not wanted & set(map(key, queue.candidates)):
+            continue
+        if place(view.spec, queue) < mine and is_here(view) and not unmet(view.spec, jobs, now):
+            ahead.append((place(view.spec, queue), view))
+    return [view for _, view in sorted(ahead, key=lambda one: one[0])]
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def waiting_in_words(
+    queue: Waiting,
+    reason: WaitReason | None,
+    uses: Sequence[DeviceUse] = (),
+    note: str | None = None,
+) -> str:
+    """What a queued job waits for, and who holds it, in words.
+
+    Args:
+        queue: what it needs.
+        reason: why it waits; None if nothing is known to be in its way.
+        uses: how the devices are used; () if unknown.
+        note: why the sampler cannot read some devices.
+    """
+    if reason is not None and reason.kind not in ("turn", "gpus"):
+        return reason_in_words(reason)
+    parts = [f"waiting for {wanted_in_words(queue)}"] if queue.candidates else ["about to start"]
+    if reason is not None and reason.kind == "turn":
+        parts.append(reason_in_words(reason))
+    if note is not None:
+        parts.append(note)
+    if busy := busy_in_words(uses):
+        parts.append(busy)
+    elif uses and reason is None:
+        parts.append("free; the job will start if they stay free")
+    return "; ".join(parts)
+
+
+def reason_in_words(reason: WaitReason) -> str:
+    """`waiting until 22:00`, `behind job a, queued earlier`, or `not started: job a failed`."""
+    names = ", ".join(
+        f"{one.user}'s {one.job}" if one.user is not None else one.job for one in reason.jobs
+    )
+    jobs = f"job{'s' if len(reason.jobs) > 1 else ''} {names}"
+    if reason.kind == "never":
+        state = reason.jobs[0].state
+        verb = {None: "was removed", "stopped": "was stopped", "lost": "is lost"}.get(state, state)
+        return f"not started: {jobs} {verb}"
+    if reason.kind == "time" and reason.until is not None:
+        return f"waiting until {moment_in_words(reason.until)}"
+    if reason.kind == "after":
+        return f"waiting for {jobs} to end"
+    if reason.kind == "group":
+        return f"waiting for one of its sweep to end: {names}" if names else "waiting for its sweep"
+    if reason.kind == "turn":
+        return f"behind {jobs}, queued earlier"
+    return "too few GPUs are free"
+
+
+def moment_in_words(moment: dt.datetime) -> str:
+    """Local time, with the date unless it is today's."""
+    local, today = moment.astimezone(), utc_now().astimezone().date()
+    return f"{local:%H:%M}" if local.date() == today else f"{local:%F %H:%M}"

@@ -21,7 +21,8 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
-            os.fchmod(file.fileno(), mode)
+            if mode != 0o600:
+                os.fchmod(fd, mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

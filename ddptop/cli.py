@@ -34,8 +34,8 @@ SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
     "Print": [
-        *("ls", "status", "story", "report", "logs", "events", "export", "stacks", "profile"),
-        *("gpus", "ps"),
+        *("ls", "status", "story", "report", "logs", "events", "export", "metrics", "stacks"),
+        *("profile", "gpus", "ps"),
     ],
     "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
@@ -561,6 +561,32 @@ def report(job: str | None, as_html: bool, output: TextIO) -> int:
     from ddptop.commands.report import run
 
     return run(job, output, as_html=as_html)
+
+
+@cli.command(epilog="Example: ddptop metrics --listen 127.0.0.1:9400")
+@option("--listen", metavar="ADDRESS:PORT", help="serve /metrics there until ctrl+c")
+@option(
+    "--textfile",
+    metavar="DIR",
+    type=click.Path(),
+    help="write DIR/ddptop.prom for node_exporter until ctrl+c",
+)
+@option(
+    "--interval",
+    type=Seconds(min=1),
+    default=15,
+    metavar="SECONDS",
+    help="time between updates with --textfile  [default: 15]",
+)
+def metrics(listen: str | None, textfile: str | None, interval: float) -> int:
+    """Print or serve jobs, ranks, and GPUs for Prometheus.
+
+    Anyone who can connect to the address can read job names and figures, so use 127.0.0.1 unless
+    all who can reach it may.
+    """
+    from ddptop.commands.metrics import run
+
+    return run(listen, textfile, interval)
 
 
 @cli.command(epilog="Example: ddptop story bert")

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import msgspec
 
-from ddptop.draw.story import headline, how_it_ended
+from ddptop.draw.story import headline, how_it_ended, origin
 from ddptop.export.report import Doing, GpuPart, Report
 from ddptop.export.settings import ReportTable
-from ddptop.job.compare import LossCurve, code_words
+from ddptop.job.compare import LossCurve
 from ddptop.job.progress import eta, median_loss, progress_of, step_text
 from ddptop.job.series import Points
 from ddptop.job.status import job_state, loss_remark, short_cause
@@ -88,17 +88,15 @@ def sections(report: Report, costs: ReportTable) -> list[Section]:
 def _run(report: Report) -> list[tuple[str, str]]:
     job = report.job
     hosts = ", ".join(one.host for one in job.snapshot.nodes) or job.host
-    facts = [
+    return [
         ("command", job.command),
-        ("code", code_words(job.spec)),
-        ("note", job.spec.note),
+        *origin(job.spec),
         ("host", hosts),
         ("ranks", f"{units.count(job.world_size)} on {report.run.devices}"),
         ("started", _when(job.created_at)),
-        ("ended", _when(job.ended_at) if job.ended_at is not None else None),
+        *([] if job.ended_at is None else [("ended", _when(job.ended_at))]),
         ("duration", units.duration(job.elapsed_s(job.read_at))),
     ]
-    return [(label, text) for label, text in facts if text is not None]
 
 
 def _progress(report: Report) -> list[tuple[str, str]]:

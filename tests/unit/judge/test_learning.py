@@ -12,7 +12,7 @@ import pytest
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training.findings import find
 from ddptop_runner.judge.training.window import Window
-from ddptop_runner.model.snapshot import DdpUse, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import DdpUse, GpuSample, NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 USE = {
@@ -28,7 +28,7 @@ def found(*seconds: dict[str, object], ranks: Sequence[dict[str, object]] = ({},
     for second, figures in enumerate(seconds, 50):
         snapshot = NodeSnapshot(
             job="j", job_id="j@1", host="h", seq=second, ts=NOON, started_at=NOON,
-            state="running", attempt=0,
+            state="running", attempt=0, gpus=[GpuSample(index=0), GpuSample(index=1)],
             ranks=[
                 RankSample(
                     rank=n, local_rank=n, host="h", pid=n + 1, state="running",
@@ -63,6 +63,11 @@ def uses(*ranks: dict[str, object], **figures: object) -> list[Finding]:
             "4 backward passes, and each has an all-reduce: to accumulate gradients, run all but "
             "the last in model.no_sync(), which saves about 30% of the time",
         ),
+        (
+            {"comm_s": 0.04, "hidden_s": 0.01},
+            {"gpu": 0},
+            "all-reduces take 30% of each step beyond the backward pass, which hides 25% of them",
+        ),
     ],
 )
 def test_advice_on_ddp(use, figures, words):
@@ -76,6 +81,9 @@ def test_advice_on_ddp(use, figures, words):
     ("use", "other", "figures"),
     [
         ({}, {}, {}),
+        ({"comm_s": 0.04, "hidden_s": 0.03}, None, {"gpu": 0}),
+        ({"comm_s": 0.04, "hidden_s": 0.01}, None, {}),  # gloo is that slow
+        ({"comm_s": 0.04}, {"comm_s": 0.025}, {"gpu": 0}),  # it waits for the other rank
         ({"finds_unused": True, "iteration": 10}, None, {}),
         ({"finds_unused": True, "is_static": False}, None, {}),  # some iterations skip layers
         ({"finds_unused": True}, {"finds_unused": True, "unused_bytes": 80}, {}),

@@ -83,6 +83,8 @@ def test_same_batches_are_named_with_what_was_compared() -> None:
     assert ids(alerts) == ["same-batches"]
     assert alerts[0].evidence == {"batches_equal": 8}
     assert "DistributedSampler" in alerts[0].message
+    many = watched(lambda s, r: {"batch_hashes": hashes(*range(8))}, 12, ranks=200)
+    assert ids(many) == ["same-batches"], "judged every few seconds"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from ddptop_runner.base.median import median
@@ -70,7 +71,7 @@ class Stretch(NamedTuple):
 
 def typical(parts: Iterable[Stretch], figure: str) -> float | None:
     """The median of a figure over the stretches in which it is known."""
-    return known_median(getattr(part, figure) for part in parts)
+    return known_median(map(attrgetter(figure), parts))
 
 
 def known_median(values: Iterable[float | None]) -> float | None:

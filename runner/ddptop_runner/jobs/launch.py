@@ -43,8 +43,8 @@ from ddptop_runner.job.registry import JobView, group_of, read_job, require_own_
 from ddptop_runner.launch import git
 from ddptop_runner.launch.conditions import conditions_of
 from ddptop_runner.launch.gpus import choice as launch_devices
-from ddptop_runner.launch.gpus import usage
-from ddptop_runner.launch.gpus.waiting import reason_in_words, why_waiting
+from ddptop_runner.launch.gpus import shared, usage
+from ddptop_runner.launch.gpus.waiting import publish_jobs, reason_in_words, why_waiting
 from ddptop_runner.launch.program import Program, name_for, program_for
 from ddptop_runner.launch.request import (
     LaunchPlan,
@@ -57,6 +57,7 @@ from ddptop_runner.launch.request import (
     require_text,
     require_valid,
 )
+from ddptop_runner.model.snapshot import WaitReason
 from ddptop_runner.model.spec import (
     MAX_NAME_LENGTH,
     JobSpec,
@@ -227,6 +228,8 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
         with nullcontext() if plan.choice.remake is None else usage.taking():
             plan, moved = _settle_devices(plan)
             write_spec(folder, plan.spec)
+            if plan.spec.devices:
+                publish_jobs()
         if plan.notify is not None:
             write_atomic(folder.notify_file, "".join(f"{url}\n" for url in plan.notify).encode())
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0, waits=waits)
@@ -274,7 +277,7 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
     if old.remake is None or old.waits:
         return plan, None
     new, note = old.remake(), None
-    if new.queue is not None and (reason := why_waiting(spec, usage.jobs_here(), utc_now())):
+    if new.queue is not None and (reason := _turn(spec)):
         new = new.queued_as(new.queue)
         note = f"waiting {reason_in_words(reason)}"
     elif new.devices != old.devices:
@@ -284,6 +287,10 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
     job_env = {name: plan.job_env[name] for name in plan.job_env if name not in old.environment}
     spec = msgspec.structs.replace(spec, devices=new.devices, queue=new.queue)
     return replace(plan, choice=new, spec=spec, job_env=job_env | new.environment), note
+
+
+def _turn(spec: JobSpec) -> WaitReason | None:
+    return why_waiting(spec, usage.jobs_here(), utc_now(), shared.others(utc_now()))
 
 
 def restart_ended(
@@ -350,6 +357,8 @@ def restart_ended(
         except OSError as error:
             raise _unwritable(folder, error) from error
         started = _wait_for_attempt(folder, last + 1)
+        if uses_gpus:
+            publish_jobs()
     if spec.placement is not None:
         started = _wait_for_nodes(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None

@@ -41,6 +41,7 @@ from ddptop_runner.judge.checkpoints import SaveMemory
 from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
+from ddptop_runner.launch.gpus.waiting import publish_jobs
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import decode_message
@@ -116,6 +117,8 @@ class Supervisor:
         self._process.listen(self._take_messages, lambda: self._orphans.begin(None))
         if self._feed is not None:
             await self._feed.start()
+        if self._spec.devices:  # other users see that the job has them as long as it lives
+            self.defects.call(publish_jobs, None)
         self.spawn(self._hold_logs())
         try:
             await self._process.tick_until(self._driver.ended, self._each_second)

@@ -32,15 +32,15 @@ def test_live_jobs_have_their_devices(ddptop_home):
     put_job("elsewhere", live(boot_id="another"), devices=[ZERO], host="other")
     put_job("on-cpus", live())
     found = sorted(claims(), key=lambda claim: claim[0])
-    assert found == [("comes-up", ONE), ("runs", ZERO)]
-    assert claims(besides="comes-up@1") == [("runs", ZERO)]
+    assert found == [("job comes-up", "GPU-1"), ("job runs", "GPU-0")]
+    assert claims(besides="comes-up@1") == [("job runs", "GPU-0")]
 
 
 def test_parts_of_jobs_on_several_machines_have_their_devices(ddptop_home):
     folder = put_job("part", live(), devices=[ONE], job_id="j@1.0")
     members_dir().mkdir()
     folder.path.rename(members_dir() / "j@1.0")
-    assert claims() == [("part", ONE)]
+    assert claims() == [("job part", "GPU-1")]
     assert claims(besides="j@1.0") == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,15 +14,24 @@ from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.launch.gpus import usage
-from ddptop_runner.launch.gpus.usage import DeviceUse, grant
-from ddptop_runner.launch.gpus.waiting import reason_in_words, waiting_in_words, why_waiting
+from ddptop_runner.launch.gpus import shared, usage
+from ddptop_runner.launch.gpus.shared import UserQueue
+from ddptop_runner.launch.gpus.usage import DeviceUse, grant, is_same, key
+from ddptop_runner.launch.gpus.waiting import (
+    publish_jobs,
+    queue_of_user,
+    reason_in_words,
+    waiting_in_words,
+    why_waiting,
+)
 from ddptop_runner.model.events import Queued
 from ddptop_runner.model.snapshot import Alert, GpuSample, WaitReason
 from ddptop_runner.model.spec import Device, JobSpec, Waiting, write_spec
 
 LOOK_S = 3.0
 """How often a queued job checks what it waits for."""
+PASS_S = 60.0
+"""Another user's job that could have started for this long comes first no more."""
 NEVER_S = 10.0
 """A predecessor that has been gone or ended badly for this long will not finish."""
 
@@ -55,12 +65,13 @@ class QueueWatch:
         self._log: EventLog | None = log
         devices = self._queue.candidates
         uuids = [device.uuid for device in devices if device.uuid]
-        known = len(uuids) == len(devices)
-        self._feed = DeviceFeed(uuids if known else None, interval_s=LOOK_S) if devices else None
+        has_mig = any(device.is_mig for device in devices)  # these must be named
+        self._feed = DeviceFeed(uuids if has_mig else None, interval_s=LOOK_S) if devices else None
         self._looked_at_s: float | None = None
         self._uses: list[DeviceUse] = []
         self._reason: WaitReason | None = None
         self._never_since_s: float | None = None
+        self._could_since_s: dict[str, float] = {}
         self._gpus: list[GpuSample] = []
         self._stopped = False
 
@@ -156,17 +167,40 @@ class QueueWatch:
 
     def _look_at(self, report: DeviceReport | None) -> list[Device] | None:
         """Find out what is in the job's way; returns the devices that it may take."""
-        jobs, queue = usage.jobs_here(), self._queue
+        jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
+        others = shared.others(now)
+        shared.publish(queue_of_user(jobs, now))
         if report is not None:
-            self._gpus = labeled(report.gpus, registry.rank_of_pid(jobs))
-            self._uses = usage.uses(queue.candidates, report.gpus, self._spec.job_id, jobs)
-        self._reason = why_waiting(self._spec, jobs, utc_now())
+            present = [Device(index=gpu.index, uuid=gpu.uuid) for gpu in report.gpus]
+            uses = usage.uses(present, report.gpus, self._spec.job_id, jobs, others)
+            others = self._pass_over(others, uses)
+            gpus = labeled(report.gpus, registry.rank_of_pid(jobs))
+            wanted = queue.candidates
+            self._gpus = [gpu for gpu in gpus if any(is_same(gpu, one) for one in wanted)]
+            self._uses = usage.uses(wanted, report.gpus, self._spec.job_id, jobs, others)
+        self._reason = why_waiting(self._spec, jobs, now, others)
         if self._reason is not None:
             return None
         devices = grant(self._uses, queue.count)
         if devices is None:
             self._reason = WaitReason(kind="gpus")
         return devices
+
+    def _pass_over(self, others: Sequence[UserQueue], uses: Sequence[DeviceUse]) -> list[UserQueue]:
+        """Other users' queues without jobs that do not start although they could."""
+        free = {key(use.device) for use in uses if not use.busy}
+        now_s, since_s = boottime_s(), dict[str, float]()
+        kept = []
+        for queue in others:
+            waits = []
+            for entry in queue.waits:
+                if len(free.intersection(entry.devices)) >= entry.count:
+                    since_s[entry.job_id] = self._could_since_s.get(entry.job_id, now_s)
+                if now_s - since_s.get(entry.job_id, now_s) < PASS_S:
+                    waits.append(entry)
+            kept.append(msgspec.structs.replace(queue, waits=waits))
+        self._could_since_s = since_s
+        return kept
 
     def _take(self, report: DeviceReport | None) -> JobSpec | None:
         """Check everything again under the lock, then take the devices."""
@@ -181,4 +215,5 @@ class QueueWatch:
         if queue.candidates:
             spec = msgspec.structs.replace(spec, devices=devices)
         write_spec(self._folder, spec)
+        publish_jobs()
         return spec

@@ -1,38 +1,114 @@
 """Decides why a queued job waits, apart from busy devices, and says it in words.
 
 A job whose own conditions hold has a place in the queue. Among jobs that want the same device, the
-one that has waited longest comes first, even if a later one could start at once, so that a job that
-needs many devices is not starved. A job that still waits for a time or for another job holds no
-place, and blocks nobody.
+first one in the order of `shared.turns` gets it, even if a later one could start at once, so that a
+job that needs many devices is not starved. A job that still waits for a time or for another job
+holds no place, and blocks nobody.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Sequence
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices.words import wanted_in_words
+from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView
-from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, is_here, key
-from ddptop_runner.model.snapshot import WaitedFor, WaitReason
+from ddptop_runner.launch.gpus import shared
+from ddptop_runner.launch.gpus.shared import Entry, UserQueue, turns
+from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, is_here, jobs_here, key
+from ddptop_runner.model.snapshot import ProcessId, WaitedFor, WaitReason
 from ddptop_runner.model.spec import JobSpec, Waiting
 
 
-def why_waiting(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReason | None:
+def why_waiting(
+    spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime, others: Sequence[UserQueue] = ()
+) -> WaitReason | None:
     """What a queued job waits for besides free devices; None if it may take them.
 
     Args:
         spec: the job.
         jobs: every job of this user, with parts of jobs on this machine.
         now: the current time.
+        others: what other users have published.
     """
     if spec.queue is None:
         return None
     if (reason := unmet(spec, jobs, now)) is not None:
         return reason
-    ahead = [WaitedFor(job=view.job, state=view.state) for view in _ahead(spec, jobs, now)]
+    mine = queue_of_user(jobs, now, spec)
+    ahead, wanted = [], set(map(key, spec.queue.candidates))
+    for uid, entry in turns([mine, *others]):
+        if uid == mine.uid and entry.job_id == spec.job_id:
+            break
+        if wanted.intersection(entry.devices):
+            user = None if uid == mine.uid else procs.user_name(uid)
+            ahead.append(WaitedFor(job=entry.job, user=user))
     return WaitReason(kind="turn", jobs=ahead) if ahead else None
+
+
+def queue_of_user(
+    jobs: Sequence[JobView], now: dt.datetime, new: JobSpec | None = None
+) -> UserQueue:
+    """This user's jobs on this machine: which have devices, and which wait for some, in order.
+
+    Args:
+        jobs: all jobs of this user.
+        now: the current time.
+        new: one that waits for devices, even if it is not among `jobs` yet.
+    """
+    has, waits, turn_at = [], [], None
+    if new is not None and new.queue is not None:
+        waits.append((place(new, new.queue), _entry(new, new.queue)))
+    for view in jobs:
+        spec, queue = view.spec, view.spec.queue
+        if view.spec.host == procs.host_name() and queue is not None and queue.over_at is not None:
+            turn_at = max(turn_at or queue.over_at, queue.over_at)
+        if not is_here(view) or (new is not None and spec.job_id == new.job_id):
+            continue
+        if queue is not None and spec.is_queued:
+            if queue.candidates and unmet(spec, jobs, now) is None:
+                guardian = None if view.snapshot is None else view.snapshot.guardian
+                waits.append((place(spec, queue), _entry(spec, queue, guardian)))
+        elif spec.devices:
+            since = spec.created_at if queue is None or queue.over_at is None else queue.over_at
+            seen = view.snapshot
+            holders = [] if seen is None else [seen.guardian, seen.supervisor, seen.agent]
+            has.append(
+                Entry(
+                    job=view.job,
+                    job_id=spec.job_id,
+                    devices=list(map(key, spec.devices)),
+                    since=since,
+                    processes=[one for one in holders if one is not None],
+                )
+            )
+    in_order = [entry for _, entry in sorted(waits, key=lambda one: one[0])]
+    return UserQueue(turn_at=turn_at, has=has, waits=in_order, uid=os.geteuid())
+
+
+def place(spec: JobSpec, queue: Waiting) -> tuple[dt.datetime, str]:
+    """What one user's queued jobs are ordered by."""
+    return queue.place or queue.since, spec.job_id
+
+
+def publish_jobs() -> None:
+    """Let other users know what this user's jobs have and wait for."""
+    now = utc_now()
+    shared.publish(queue_of_user(jobs_here(), now))
+
+
+def _entry(spec: JobSpec, queue: Waiting, guardian: ProcessId | None = None) -> Entry:
+    return Entry(
+        job=spec.job,
+        job_id=spec.job_id,
+        devices=list(map(key, queue.candidates)),
+        count=queue.count,
+        since=queue.since,
+        processes=[] if guardian is None else [guardian],
+    )
 
 
 def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReason | None:
@@ -73,25 +149,6 @@ def _behind_group(spec: JobSpec, queue: Waiting, jobs: Sequence[JobView]) -> Wai
         return None
     names = [WaitedFor(job=view.job, state=view.state) for view in running]
     return WaitReason(kind="group", jobs=names)
-
-
-def place(spec: JobSpec, queue: Waiting) -> tuple[dt.datetime, str]:
-    """What one user's queued jobs are ordered by."""
-    return queue.place or queue.since, spec.job_id
-
-
-def _ahead(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> list[JobView]:
-    """Queued jobs on this machine that come first for one of the same devices, first one first."""
-    assert spec.queue is not None  # `why_waiting` has checked it
-    mine, wanted = place(spec, spec.queue), set(map(key, spec.queue.candidates))
-    ahead = []
-    for view in jobs:
-        queue = view.spec.queue
-        if queue is None or not view.spec.is_queued or not wanted & set(map(key, queue.candidates)):
-            continue
-        if place(view.spec, queue) < mine and is_here(view) and not unmet(view.spec, jobs, now):
-            ahead.append((place(view.spec, queue), view))
-    return [view for _, view in sorted(ahead, key=lambda one: one[0])]
 
 
 # --- words -------------------------------------------------------------------------------------

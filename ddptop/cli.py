@@ -243,7 +243,7 @@ class LaunchCommand(click.Command):
     "--array",
     multiple=True,
     metavar="NAME=VALUES",
-    help="one job per value, which replaces {NAME} in ARGS; repeatable",
+    help="one job per value for {NAME} in ARGS; repeatable",
 )
 @option(
     "--parallel",

@@ -13,6 +13,7 @@
 #   make docs         regenerate docs/reference.md
 #   make snap         accept the current pictures of the TUI (check the diff first)
 #   make bench        measure ddptop's overhead
+#   make gpu-proof    try ddptop on this machine's NVIDIA GPU, and print the table for docs/gpu.md
 #   make faults       write the table in docs/resilience.md: every fault five times (RUNS=5);
 #                     ddptop's 90 runs take about 40 minutes, torchrun's 60 about 50
 #   make screenshots  take the pictures for the README from the real program
@@ -58,8 +59,8 @@ COMPILE_TESTS := $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; status=$$?; wait; exit $$status
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-torch check lint format docs snap bench faults screenshots dist \
-  clean system-tools
+.PHONY: help demo test test-frameworks test-torch check lint format docs snap bench gpu-proof faults screenshots \
+  dist clean system-tools
 .DELETE_ON_ERROR:
 
 help:
@@ -104,7 +105,10 @@ docs: $(DEV_READY)
 snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/screens
 
-NO_BENCH := %/common.py %/feed.py %/probe_cost_trainings.py %/sick.py %/useful_time.py
+gpu-proof: $(DEV_READY)
+	$(BIN)/python benchmarks/gpu_proof.py
+
+NO_BENCH := %/common.py %/feed.py %/gpu_proof.py %/probe_cost_trainings.py %/sick.py %/useful_time.py
 bench: $(DEV_READY)
 	@missed=; \
 	for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \
@@ -222,7 +226,7 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 # /usr/sbin, where dpkg and the daemons are.
 REQUIRED_TOOLS := tmux=tmux cc=gcc,libc6-dev
 OPTIONAL_TOOLS := sshd=openssh-server slurmctld=slurm-wlm munged=munge ip=iproute2 \
-  screen=screen mpirun=openmpi-bin chromium=chromium
+  screen=screen mpirun=openmpi-bin chromium=chromium promtool=prometheus
 system-tools:
 	@PATH="$$PATH:/usr/sbin:/sbin"; export DEBIAN_FRONTEND=noninteractive; \
 	missing() { for one; do command -v "$${one%%=*}" >/dev/null || echo "$${one#*=}" | tr , ' '; done; }; \
@@ -236,7 +240,7 @@ system-tools:
 	    apt-get install -qq -y --no-install-recommends $$package >/dev/null </dev/null || \
 	      echo "make: $$package was not installed" >&2; \
 	  done; \
-	  for unit in openssh-server:ssh munge:munge slurmd:slurmd slurmctld:slurmctld; do \
+	  for unit in openssh-server:ssh munge:munge slurmd:slurmd slurmctld:slurmctld prometheus:prometheus; do \
 	    echo "$$before" | grep -qx "$${unit%:*}" || systemctl -q disable "$${unit#*:}" 2>/dev/null || :; \
 	  done; \
 	  [ -z "$$new" ] || rm -f $$policy; \

@@ -37,10 +37,11 @@ def _batches(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-def _train(model: Any, optimizer: Any, tick: Tick, accumulate: int) -> None:
+def _train(model: Any, optimizer: Any, tick: Tick, accumulate: int, device: str = "cpu") -> None:
     import torch
 
-    for number, (inputs, targets) in enumerate(_batches(_loader()), 1):
+    for number, batch in enumerate(_batches(_loader()), 1):
+        inputs, targets = (part.to(device) for part in batch)
         (torch.nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
         if number % accumulate == 0:
             optimizer.step()
@@ -55,6 +56,15 @@ def train_torch(tick: Tick, accumulate: int) -> None:
     model = _model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     _train(model, optimizer, tick, accumulate)
+
+
+def train_cuda(tick: Tick, accumulate: int) -> None:
+    """Run a plain training loop on a GPU."""
+    import torch
+
+    model = _model().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    _train(model, optimizer, tick, accumulate, "cuda")
 
 
 def train_ddp(tick: Tick, accumulate: int) -> None:

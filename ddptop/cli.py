@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from click import argument, option
@@ -34,7 +34,8 @@ SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
     "Print": [
-        *("ls", "status", "story", "logs", "events", "export", "stacks", "profile", "gpus", "ps")
+        *("ls", "status", "story", "report", "logs", "events", "export", "metrics", "stacks"),
+        *("profile", "gpus", "ps"),
     ],
     "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
@@ -49,10 +50,13 @@ def complete_job(
 
     from ddptop_runner.job.registry import all_jobs
 
+    views = all_jobs()
+    names = {view.spec.group: "sweep" for view in views if view.spec.group is not None}
+    names |= {view.job: view.state for view in views}
     return [
-        CompletionItem(view.job, help=view.state)
-        for view in all_jobs()
-        if view.job.startswith(incomplete)
+        CompletionItem(name, help=what)
+        for name, what in names.items()
+        if name.startswith(incomplete)
     ]
 
 
@@ -189,6 +193,9 @@ class LaunchCommand(click.Command):
 )
 @option("--gpus", metavar="LIST", help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]")
 @option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
+@option("--after", metavar="JOB[,JOB]", help="queue the job until these have finished")
+@option("--after-any", metavar="JOB[,JOB]", help="the same, however they end")
+@option("--at", metavar="TIME", help="queue the job until 22:00, or a date and time")
 @option("--force", is_flag=True, help="use GPUs even if they are busy")
 @option(
     "--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU, or 2 without]"
@@ -231,6 +238,18 @@ class LaunchCommand(click.Command):
 @option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
 @option("--notify", multiple=True, metavar="URL", help="send messages there; see `ddptop notify`")
 @option("--note", metavar="TEXT", help="a remark, shown in the story and by compare")
+@option(
+    "--array",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="one job per value, which replaces {NAME} in ARGS; repeatable",
+)
+@option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="with --array: run at most N of its jobs at once",
+)
 @option("--cwd", metavar="DIR", help="working directory for the job")
 @option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
@@ -264,14 +283,18 @@ def launch(context: click.Context, /, **options: Any) -> int:
     )
 
 
-@cli.command(epilog="Example: ddptop ls --all")
+@cli.command(
+    short_help="List live jobs and those that ended in the last day.",
+    epilog="Example: ddptop ls --all",
+)
+@argument("sweep", shell_complete=complete_job, required=False)
 @option("--all", "show_all", is_flag=True, help="include jobs that ended more than a day ago")
 @option("--json", "as_json", is_flag=True, help="print JSON")
-def ls(show_all: bool, as_json: bool) -> int:
-    """List live jobs and those that ended in the last day."""
+def ls(sweep: str | None, show_all: bool, as_json: bool) -> int:
+    """List live jobs and those that ended in the last day, or the jobs of SWEEP, best first."""
     from ddptop.commands.ls import run
 
-    return run(show_all, as_json)
+    return run(show_all, as_json, sweep)
 
 
 @cli.command(epilog="Example: ddptop status bert --watch")
@@ -522,6 +545,50 @@ def export(job: str | None, as_csv: bool, as_json: bool, tensorboard: str | None
     return run(job, as_csv=as_csv, as_json=as_json, folder=tensorboard)
 
 
+@cli.command(epilog="Example: ddptop report bert --html -o bert.html")
+@argument("job", shell_complete=complete_job, required=False)
+@option("--html", "as_html", is_flag=True, help="a page with charts, instead of Markdown")
+@option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    default="-",
+    help="write to a file, which is replaced  [default: standard output]",
+)
+def report(job: str | None, as_html: bool, output: TextIO) -> int:
+    """Report on a job: progress, attempts, time lost, GPU hours, and energy."""
+    from ddptop.commands.report import run
+
+    return run(job, output, as_html=as_html)
+
+
+@cli.command(epilog="Example: ddptop metrics --listen 127.0.0.1:9400")
+@option("--listen", metavar="ADDRESS:PORT", help="serve /metrics there until ctrl+c")
+@option(
+    "--textfile",
+    metavar="DIR",
+    type=click.Path(),
+    help="write DIR/ddptop.prom for node_exporter until ctrl+c",
+)
+@option(
+    "--interval",
+    type=Seconds(min=1),
+    default=15,
+    metavar="SECONDS",
+    help="time between updates with --textfile  [default: 15]",
+)
+def metrics(listen: str | None, textfile: str | None, interval: float) -> int:
+    """Print or serve jobs, ranks, and GPUs for Prometheus.
+
+    Anyone who can connect to the address can read job names and figures, so use 127.0.0.1 unless
+    all who can reach it may.
+    """
+    from ddptop.commands.metrics import run
+
+    return run(listen, textfile, interval)
+
+
 @cli.command(epilog="Example: ddptop story bert")
 @argument("job", shell_complete=complete_job, required=False)
 @option("--json", "as_json", is_flag=True, help="print JSON")
@@ -581,16 +648,35 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     metavar="KIND",
     help="train with a common mistake, which ddptop names; pass `list` to see the kinds",
 )
+@option("--array", "is_array", is_flag=True, help="launch a sweep of six short trainings")
+@option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="with --array: run at most N at once  [default: 2 without GPUs]",
+)
 @argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(
-    detach: bool, fault: str | None, rank: int, sick: str | None, arguments: tuple[str, ...]
+    detach: bool,
+    fault: str | None,
+    rank: int,
+    sick: str | None,
+    is_array: bool,
+    parallel: int | None,
+    arguments: tuple[str, ...],
 ) -> int:
     """Train a small GPT on all free GPUs, or on the CPU if none are free."""
     watch = is_terminal() and not detach
-    from ddptop.commands.demo import run, run_fault, run_sick
+    from ddptop.commands.demo import run, run_array, run_fault, run_sick
 
-    if sick is not None and fault is not None:
-        raise UsageError("--fault and --sick cannot be used together", "use one of them")
+    given = {"--fault": fault is not None, "--sick": sick is not None, "--array": is_array}
+    chosen = [name for name, is_given in given.items() if is_given]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} cannot be used together", "use one of them")
+    if is_array:
+        return run_array(list(arguments), parallel, detach, watch)
+    if parallel is not None:
+        raise UsageError("--parallel requires --array", "add --array, or remove it")
     if sick is not None:
         return run_sick(sick, rank, list(arguments), detach, watch)
     if fault is not None:
@@ -695,7 +781,10 @@ def attach(job: str | None, **screen: Any) -> int:
     return run_job(job, **screen)
 
 
-@cli.command(epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3")
+@cli.command(
+    short_help="Compare the losses and options of several jobs.",
+    epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3",
+)
 @argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB [JOB]...")
 @option("--json", "as_json", is_flag=True, help="print JSON, including losses at common steps")
 @option(
@@ -706,7 +795,7 @@ def attach(job: str | None, **screen: Any) -> int:
 )
 @screen_options
 def compare(jobs: tuple[str, ...], as_json: bool, fail_if: tuple[str, ...], **screen: Any) -> int:
-    """Compare the losses and options of up to four jobs.
+    """Compare the losses and options of up to eight jobs, or of the best ones of a sweep.
 
     With one JOB, pick the others from a list. With --fail-if, the first JOB is the baseline, and an
     unknown value counts as worse.

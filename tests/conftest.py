@@ -193,6 +193,7 @@ def ddptop_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("TMUX", "TMUX_PANE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DDPTOP_HOME", str(home))
+    monkeypatch.setenv("DDPTOP_QUEUE_DIR", "off")  # see no jobs of others on this machine
     monkeypatch.setenv("DDPTOP_TMUX_SOCKET", socket_name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -179,13 +179,14 @@ def rates(points: Points) -> Points:
     )
 
 
-STYLES = ("median", "strong", "ok", "warn")
-"""Styles of the jobs' curves, in order, with colors that color-blind people can distinguish."""
+STYLES = ("median", "strong", "ok", "warn", "title", "bad", "chosen", "dim")
+"""Styles of the jobs' curves, in order. Color-blind people can distinguish the first four; beyond
+these, patterns and letters help."""
 
 
 def name_of(place: int, run: Run) -> str:
     """`A lin-lr1e-2`."""
-    return f"{LETTERS[place]} {run.job}"
+    return f"{LETTERS[place]} {run.label or run.job}"
 
 
 def _empty(runs: Sequence[Run], what: str) -> str:

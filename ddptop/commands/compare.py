@@ -17,12 +17,14 @@ from ddptop.job.compare import (
     compare,
     losses_at_common_steps,
 )
+from ddptop.job.groups import by_loss
 from ddptop.job.record import own_job
 from ddptop.output import info, is_terminal, put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
-from ddptop_runner.job.registry import JobView, all_jobs, resolve
+from ddptop_runner.job.registry import JobView, all_jobs, group_of, resolve
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.spec import GitState
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 MOST_JOBS = len(LETTERS)
@@ -75,12 +77,15 @@ def parse_gate(text: str) -> Gate:
 
 
 def find(names: Sequence[str]) -> list[JobView]:
-    """Return the jobs with these names.
+    """Return the jobs with these names, or of the sweep with that name, the best first.
 
     Raises:
         NoSuchJobError: one does not exist.
         UsageError: a name is ambiguous, one job is named twice, or there are too many.
     """
+    if len(names) == 1 and (sweep := group_of(names[0])):
+        own = {view.job: view for view in sweep}
+        return [own[job.name] for job in by_loss(map(own_job, sweep))][:MOST_JOBS]
     if len(names) > MOST_JOBS:
         raise UsageError(f"cannot compare {len(names)} jobs", f"list at most {MOST_JOBS}")
     views = [resolve(name) for name in names]
@@ -166,6 +171,10 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     """Interpreter that runs the script."""
     cwd: str
     """Working directory."""
+    git: GitState | None
+    """Commit that it was launched from; null without a git repository."""
+    note: str | None
+    """Text given to `launch --note`."""
     world_size: int | None
     gpus: list[int]
     """Machine indices of the job's devices; empty if it runs on the CPU."""
@@ -256,6 +265,8 @@ def _job(
         command=view.command,
         python=view.spec.python,
         cwd=view.spec.cwd,
+        git=view.spec.git,
+        note=view.spec.note,
         world_size=snapshot.world_size,
         gpus=[device.index for device in view.spec.devices or ()],
         started_at=view.created_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from ddptop_runner.base.errors import (
 )
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.base.units import duration_in_words, size
-from ddptop_runner.job.registry import JobView, is_there, read_job, resolve
+from ddptop_runner.job.registry import JobView, group_of, is_there, read_job, resolve
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.jobs import commands, launch
 from ddptop_runner.jobs.commands import wait_until_ended
@@ -39,11 +40,15 @@ def run_stop(
     """Stop the job; with `grace_s` 0, kill it immediately.
 
     Args:
-        job: its name; also its ID, if its run folder was deleted.
+        job: its name, or its group's; also its ID, if its run folder was deleted.
         grace_s: seconds between SIGTERM and SIGKILL.
         save: request a checkpoint first; without one, the job is not stopped.
         timeout_s: how long to wait for the checkpoint; None: as `ddptop checkpoint`.
     """
+    if group := group_of(job):
+        if save:
+            raise UsageError(f"{job} is a group", "save and stop its jobs one by one")
+        return _stop_group(group, grace_s)
     deleted = None
     try:
         view = adopt_if_unguarded(find(job))
@@ -80,6 +85,18 @@ def run_stop(
     return 0
 
 
+def _stop_group(group: list[JobView], grace_s: float) -> int:
+    live = commands.live_of(group)
+    for view in live:
+        notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
+        if notice is not None:
+            info(f"ddptop: {notice}")
+    for view in live:
+        ended = wait_until_ended(view, grace_s + END_ALLOWANCE_S)
+        info(f"ddptop: {ended.job} {ended.state}")
+    return 0
+
+
 def _beyond_reach(view: JobView) -> list[str]:
     """The machines that cannot be reached, once the job has ended on all others."""
     nodes = [] if view.snapshot is None else view.snapshot.nodes
@@ -111,7 +128,14 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
 
 
 def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
-    """Restart the job; for an ended one, list the variables missing from this shell."""
+    """Restart the job; for an ended one, list the variables missing from this shell.
+
+    Of a group, those jobs are relaunched that ended without finishing.
+    """
+    if group := group_of(job):
+        for one in commands.to_restart(group):
+            _relaunch(one, force, not force)
+        return 0
     view = adopt_if_unguarded(find(job))
     if view.is_live:
         if force or wait_gpus:
@@ -121,6 +145,11 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
         commands.restart_group(view)
         info(f"ddptop: restarting all ranks of {view.job}")
         return 0
+    _relaunch(view, force, wait_gpus)
+    return 0
+
+
+def _relaunch(view: JobView, force: bool, wait_gpus: bool) -> None:
     view, missing, note = launch.restart_ended(view, os.environ, force=force, wait_gpus=wait_gpus)
     if note:
         info(f"ddptop: {note}")
@@ -129,7 +158,6 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
         info(f"ddptop: environment variables set at launch but missing from this shell: {names}")
     how = "is queued" if view.state == "queued" else "relaunched"
     info(f"ddptop: {view.job} {how}; to open it, run ddptop attach {view.job}")
-    return 0
 
 
 def run_checkpoint(job: str | None, timeout_s: float | None) -> int:
@@ -157,7 +185,8 @@ def run_rm(jobs: Sequence[str], force: bool = False) -> int:
     """
     views: dict[str, JobView] = {}
     damaged: dict[str, RunFolder] = {}
-    for job in jobs:
+    groups = {job: [view.job for view in group_of(job)] or [job] for job in jobs}
+    for job in itertools.chain.from_iterable(groups.values()):
         try:
             view = resolve(job)
         except OtherSchemaError:
@@ -184,8 +213,14 @@ def run_rm(jobs: Sequence[str], force: bool = False) -> int:
 def run_wait(job: str | None, timeout_s: float | None) -> int:
     """Wait, then return the exit status for the job's final state."""
     began_s = time.monotonic()
+    if job is not None and (group := group_of(job)):
+        waited = [wait_until_ended(view, timeout_s, KeptGuarded(), began_s) for view in group]
+        return max(map(_exit_status, waited))
     view = adopt_if_unguarded(wait_until_started(job, timeout_s))
-    ended = wait_until_ended(view, timeout_s, KeptGuarded(), began_s)
+    return _exit_status(wait_until_ended(view, timeout_s, KeptGuarded(), began_s))
+
+
+def _exit_status(ended: JobView) -> int:
     status = exit_status(ended)
     if status:
         verb = {"stopped": "was stopped", "lost": "is lost"}.get(ended.state, ended.state)

@@ -127,7 +127,7 @@ def size_bytes(text: str | None) -> int | None:
 
 _AS_GIVEN = (
     *("gpus", "force", "wait_gpus", "nproc", "name", "max_restarts", "on_nan", "allow_shrink"),
-    *("cwd", "python", "pty"),
+    *("cwd", "python", "pty", "at"),
 )
 """Options that the request takes as they are."""
 
@@ -146,6 +146,8 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         target=target.name,
         args=target.args,
         **{name: options[name] for name in _AS_GIVEN},
+        after=names_of(options["after"]),
+        after_any=names_of(options["after_any"]),
         is_dry=options["dry_run"],
         hang_timeout_s=hang_timeout_s,
         hang_auto=hang_auto,
@@ -162,6 +164,11 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         note=note_text(options.get("note")),
         notify=receivers(options.get("notify", ())),
     )
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """The jobs that a comma-separated list names."""
+    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
 def note_text(text: str | None) -> str | None:
@@ -227,6 +234,8 @@ def run(
     """Launch the job; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
     if options["slurm"]:
+        if options["array"]:
+            raise UsageError("--array cannot be used with --slurm", "use sbatch --array")
         if options.get("notify"):  # it would stand in the batch script
             raise UsageError("--notify cannot be used with --slurm", "use ddptop notify add URL")
         from ddptop.commands import launch_slurm
@@ -235,6 +244,12 @@ def run(
         return launch_slurm.run(request, options, target.sbatch, typed_options)
     if options["max_requeues"] is not None:
         raise UsageError("--max-requeues requires --slurm", "add --slurm, or remove it")
+    if options["array"]:
+        from ddptop.commands import launch_array
+
+        return launch_array.run(request, options["array"], options["parallel"], watch)
+    if options["parallel"] is not None:
+        raise UsageError("--parallel requires --array", "add --array, or remove it")
     plan = prepare(request)
     if options["dry_run"]:
         put(describe(plan))
@@ -297,7 +312,7 @@ def describe(plan: LaunchPlan) -> str:
     spec = plan.spec
     placement = spec.placement
     devices = "none (CPU)"
-    if plan.choice.waits and spec.queue is not None:
+    if plan.choice.waits and spec.queue is not None and spec.queue.candidates:
         devices = f"queued until free: {wanted_in_words(spec.queue)}"
     elif spec.devices:
         devices = ", ".join(

@@ -7,21 +7,30 @@ import msgspec
 from ddptop.commands.unguarded import guard
 from ddptop.output import columns, info, put_clipped, put_json, table
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import NoSuchJobError
 from ddptop_runner.job.registry import is_recent, led_elsewhere, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, job_row
 from ddptop_runner.jobs.slurm_queue import as_queued, read_queue, with_jobs
 
 
-def run(show_all: bool, as_json: bool) -> int:
-    """Print live jobs and those of the last day, or all jobs; and the rest of Slurm's queue."""
+def run(show_all: bool, as_json: bool, group: str | None = None) -> int:
+    """Print live jobs and those of the last day, or all jobs; and the rest of Slurm's queue.
+
+    A sweep has one line. Given its name as `group`, print only its jobs.
+    """
     found, damaged = read_all()
     found += led_elsewhere(found)
     for error in damaged:
         info(f"ddptop: {error}")
     if (queue := read_queue()) is not None:
         found = [as_queued(view, queue) for view in found]
-    views = [view for view in found if show_all or is_recent(view)]
+    recent = {view.spec.group for view in found if is_recent(view)} - {None}
+    views = [v for v in found if show_all or is_recent(v) or v.spec.group in recent]
     views.sort(key=lambda view: not view.is_live)
+    if group is not None:
+        views = [view for view in found if view.spec.group == group]
+        if not views:
+            raise NoSuchJobError(f"no sweep named {group!r}", "list all: ddptop ls --all")
     names = {view.spec.slurm_job: view.job for view in found if view.is_live}
     slurm = None if queue is None else with_jobs(queue, names)
     if as_json:
@@ -36,9 +45,17 @@ def run(show_all: bool, as_json: bool) -> int:
         from ddptop.job.status import attention
 
         now, jobs = utc_now(), [own_job(view) for view in views]
+        if any(job.group is not None for job in jobs):
+            from ddptop.job.groups import by_loss, grouped
+
+            if group is not None:
+                jobs = by_loss(jobs)
+            else:
+                jobs = grouped(jobs)
+                jobs.sort(key=lambda job: (not job.is_live, -job.created_at.timestamp()))
         rows = [Subject(attention(job, now), now) for job in jobs]
         put_clipped(table(*job_table(rows, "ls", columns())))
-    if slurm:
+    if slurm and group is None:
         from ddptop.job.status import brief, others
 
         lines = [f"Slurm {brief(one, utc_now())}" for one in others(slurm)]

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, defa
 
 KINDS = (
     *("healthy", "same-batches", "same-order", "starved", "straggler", "preempted", "stalls"),
+    "leak",
     *("constant-loss", "exploding-loss", "not-learning", "unused-parameters"),
     *("diverged-weights", "resume-state", "data-replayed"),
     "mismatch",
@@ -29,6 +30,8 @@ SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
 SAVED = Path("checkpoint.pt")
 PAUSE_S = 0.05
 """The length of a step, nearly: the model is too small to take any time."""
+LEAK_S = 90.0
+"""How long memory grows; `ddptop demo` decides by how much."""
 
 
 class Data(TensorDataset):
@@ -62,19 +65,40 @@ def compute(cpu_s: float) -> None:
         pass
 
 
+class Leak:
+    """Tensors that are kept of each step, for LEAK_S.
+
+    Args:
+        most: how many bytes this rank keeps.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left, self._of_step = most, int(most * PAUSE_S / LEAK_S)
+        self._kept: list[Tensor] = []
+
+    def grow(self) -> None:
+        """Keep those of one step."""
+        if self._left >= self._of_step:
+            self._left -= self._of_step
+            self._kept.append(torch.ones(self._of_step, dtype=torch.uint8))
+
+
 def longer(samples: list[tuple[Tensor, ...]]) -> list[Tensor]:
     """A batch that is half as long again."""
     batch: list[Tensor] = default_collate(samples + samples[: len(samples) // 2])
     return batch
 
 
-def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> None:
+def train(
+    kind: str, seconds: float, device: torch.device, leak: Leak | None, *, is_sick: bool
+) -> None:
     """Train with the mistake of this kind.
 
     Args:
         kind: one of KINDS.
         seconds: how long.
         device: of this rank.
+        leak: what to keep of each step.
         is_sick: whether this is the rank with the mistake, if only one has it.
     """
     torch.manual_seed(0)
@@ -126,6 +150,8 @@ def train(kind: str, seconds: float, device: torch.device, *, is_sick: bool) -> 
             step_s = PAUSE_S * len(y) / BATCH_SIZE
             compute(step_s) if kind in ("straggler", "preempted") else time.sleep(step_s)
             step += 1
+            if leak is not None:
+                leak.grow()
             if kind == "mismatch" and is_sick and step == 100:
                 dist.barrier()  # the others never enter it
             if kind == "stalls" and is_sick and step % 40 == 0:
@@ -148,13 +174,17 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--sick-rank", type=int, default=1)
+    parser.add_argument("--leak-bytes", type=int, default=0, help="of all ranks")
     options = parser.parse_args()
     on_gpus = torch.cuda.is_available()
     dist.init_process_group("nccl" if on_gpus else "gloo")
     rank = dist.get_rank()
     device = torch.device("cuda", rank % torch.cuda.device_count()) if on_gpus else "cpu"
     is_sick = rank == options.sick_rank
-    train(options.kind, options.seconds, torch.device(device), is_sick=is_sick)
+    leak = None
+    if options.leak_bytes:
+        leak = Leak(options.leak_bytes // dist.get_world_size())
+    train(options.kind, options.seconds, torch.device(device), leak, is_sick=is_sick)
     dist.destroy_process_group()
 
 

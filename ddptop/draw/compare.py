@@ -47,6 +47,11 @@ class Row:
     """Whether it always differs slightly."""
 
     @property
+    def is_figure(self) -> bool:
+        """Whether it says something about each job itself."""
+        return self.key.startswith("figure ")
+
+    @property
     def differs(self) -> bool:
         """Whether this is an option that differs between the jobs."""
         return not self.is_measured and len({text for text, _ in self.values}) > 1
@@ -82,15 +87,14 @@ def verdict(comparison: Comparison) -> str:
     bad = [
         LETTERS[place]
         for place, run in enumerate(comparison.runs)
-        if run.curve.bad_since is not None
+        if run.curve.bad_since is not None and place in comparison.judged
     ]
     if bad:
         return f"loss is no longer finite for {' and '.join(bad)}"
     found = comparison.decisive
     label = common_label(found)
     where = label[label.rfind(" at step" if found.step is not None else " after") + 1 :]
-    if any(loss is None for loss in found.losses):
-        missing = [LETTERS[i] for i, loss in enumerate(found.losses) if loss is None]
+    if missing := [LETTERS[i] for i in comparison.judged if found.losses[i] is None]:
         return f"no loss to compare for {' and '.join(missing)}"
     whose = "validation losses" if comparison.validation else "training losses"
     sentence = f"the {whose} are the same {where}"

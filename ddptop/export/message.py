@@ -91,8 +91,8 @@ def figures(job: Job) -> str:
     return ", ".join(parts)
 
 
-def data(job: Job, notices: Sequence[Notice]) -> dict[str, Any]:
-    """What webhooks and commands get: the job, and each notice."""
+def data(job: Job, notices: Sequence[Notice], report: str | None = None) -> dict[str, Any]:
+    """What webhooks and commands get: the job, each notice, and at its end a report."""
     progress, run = progress_of(job), run_step.of_snapshot(job.snapshot)
     return {
         "schema": SCHEMA,
@@ -104,6 +104,7 @@ def data(job: Job, notices: Sequence[Notice]) -> dict[str, Any]:
         "loss": median_loss(job.snapshot)[0],
         "eta_s": None if progress is None else progress.eta_s,
         "command": f"ddptop attach {job.name}",
+        "report": report,
         "notices": [
             {
                 "kind": one.kind,

@@ -18,26 +18,40 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop.export.incidents import Incidents, Notice
 from ddptop.export.outbox import KEPT_S, Queue, is_quiet
 from ddptop.export.send import COMMAND_TIMEOUT_S, NEVER, SENT, Parcel
-from ddptop.export.settings import COMMAND, Settings, masked, read_settings, read_urls
-from ddptop.job.record import own_job
+from ddptop.export.settings import Settings, masked, read_settings, read_urls
+from ddptop.job.record import Job, own_job
+from ddptop.sources.hooks import FILE_BYTES, NOTIFIER_FILE
 from ddptop_runner.base import bounded, programs
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.exit_status import status_in_words
 from ddptop_runner.base.files import lock, write_atomic
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import PRIVATE, own_command
 from ddptop_runner.job.registry import read_job
+from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
+from ddptop_runner.store.log_clean import sanitize
+
+if TYPE_CHECKING:
+    from ddptop.sources.history import JobHistory
 
 EVERY_S = 5.0
+HOOK_TIMEOUT_S = 60.0
 SEND_TIMEOUT_S = COMMAND_TIMEOUT_S + 10.0
 CURVE_S = 6 * 3600.0
-STATE_BYTES = 1 << 20
+MOST_HOOKS = 50
+"""The latest runs of hooks that are kept."""
+OUTPUT_CHARS = 500
+"""Of the output of a hook."""
+REPORT_CHARS = 32_000
+"""Of a report in Markdown."""
 
 Send = Callable[[Parcel], int]
 
@@ -48,6 +62,8 @@ class State(msgspec.Struct):
     incidents: Incidents = msgspec.field(default_factory=Incidents)
     queues: dict[str, Queue] = {}
     """By a hash of the receiver's URL, so that no secret is stored twice."""
+    hooks: list[Event] = []
+    """The latest ones, which the story shows."""
 
 
 def send_apart(parcel: Parcel) -> int:
@@ -109,7 +125,7 @@ class Notifier:
 
     @property
     def _state_file(self) -> Path:
-        return self._folder.path / "notify-state.json"
+        return self._folder.path / NOTIFIER_FILE
 
     def _receivers(self) -> list[str]:
         return read_urls(self._folder.notify_file)
@@ -152,24 +168,50 @@ class Notifier:
             until = notices[-1].at.timestamp()
             series = history.reader.losses(until - CURVE_S, until, message.SPARK_CELLS)
             losses = [] if series is None else list(series.mean)
+        text, page = (
+            self._report(job, history) if any(one.is_end for one in notices) else (None, "")
+        )
         return Parcel(
             url=url,
             title=message.title(job, notices),
             body=message.body(job, notices, attempts, losses, dropped=dropped),
-            data=message.data(job, notices),
+            data=message.data(job, notices, text),
+            page=page,
         )
+
+    def _report(self, job: Job, history: JobHistory) -> tuple[str | None, str]:
+        """The report in Markdown and in HTML."""
+        from ddptop.export import report, report_page
+
+        try:
+            found, costs = report.read_report(job, history), self._settings.report
+            text = report_page.markdown(found, costs)[:REPORT_CHARS]
+            return text, report_page.page(found, costs)
+        except Exception as error:  # the message matters more
+            _log(f"no report: {error!r}")
+            return None, ""
 
     def _run_hook(self, notice: Notice) -> None:
         command = self._settings.hooks.get(f"on_{notice.kind}")
-        if command is not None and not notice.is_over:
-            status = self._send(self._parcel(f"{COMMAND}{command}", [notice]))
-            _log(f"hook on_{notice.kind}: {'ran' if status == SENT else 'failed'}")
+        if command is None or notice.is_over:
+            return
+        data = msgspec.json.encode(self._parcel("", [notice]).data)
+        try:  # the end of stderr is kept
+            done = programs.run(["sh", "-c", f"exec >&2\n{command}"], HOOK_TIMEOUT_S, data=data)
+            status, output = status_in_words(done.returncode), done.stderr
+        except subprocess.TimeoutExpired as error:
+            status, output = f"was killed after {HOOK_TIMEOUT_S:.0f} s", str(error.stderr or "")
+        except OSError as error:
+            status, output = f"could not be run ({error.strerror})", ""
+        output = " ".join(sanitize(output).split())[-OUTPUT_CHARS:]
+        text = f"hook on_{notice.kind} {status}{': ' * bool(output)}{output}"
+        now = dt.datetime.now(dt.timezone.utc)
+        ran = Event(ts=now, type="hook", attempt=notice.attempt, message=text)
+        self._state.hooks = [*self._state.hooks, ran][-MOST_HOOKS:]
 
     def _read_state(self) -> State:
         try:
-            return msgspec.json.decode(
-                bounded.read_bytes(self._state_file, STATE_BYTES), type=State
-            )
+            return msgspec.json.decode(bounded.read_bytes(self._state_file, FILE_BYTES), type=State)
         except (OSError, msgspec.MsgspecError, RecursionError):
             return State()
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,6 +32,8 @@ class Parcel(msgspec.Struct, frozen=True):
     body: str
     data: dict[str, Any]
     """What webhooks, commands, and hooks get as JSON."""
+    page: str = ""
+    """A report in HTML, for services that take attachments."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -51,6 +55,12 @@ def send(parcel: Parcel) -> int:
         return _post(parcel)
     if not service.add(parcel.url):
         return NEVER
+    if parcel.page and any(one.attachment_support for one in service):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, f"{parcel.data['job']}.html")
+            file.write_text(parcel.page, encoding="utf-8")
+            if service.notify(title=parcel.title, body=parcel.body, attach=str(file)):
+                return SENT  # else without it, in case it is too large for the service
     sent = service.notify(title=parcel.title, body=parcel.body)
     return SENT if sent else AGAIN
 

@@ -19,6 +19,7 @@ from msgspec import Meta
 from ddptop.export.incidents import KINDS, Kind
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.files import belongs
 from ddptop_runner.base.paths import config_file
 
 MAX_URLS = 32
@@ -32,6 +33,8 @@ class NotifyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     off: tuple[Kind, ...] = ()
     """Kinds that are not sent."""
+    bell: bool = True
+    """Whether open screens ring the terminal's bell."""
     quiet_hours: Annotated[str, Meta(pattern=r"^\d\d:\d\d-\d\d:\d\d$")] | None = None
     """`22:00-07:00`, local time; messages wait until they end."""
     most_per_hour: Annotated[int, Meta(ge=1, le=1000)] = 6
@@ -48,10 +51,19 @@ class NotifyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return dt.time.fromisoformat(start), dt.time.fromisoformat(end)
 
 
+class ReportTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[report]`."""
+
+    price_per_kwh: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    currency: Annotated[str, Meta(max_length=16)] = ""
+    """Printed after the cost."""
+
+
 class Settings(msgspec.Struct, frozen=True):
-    """What config.toml says about messages."""
+    """What config.toml says about messages and reports."""
 
     notify: NotifyTable = NotifyTable()
+    report: ReportTable = ReportTable()
     hooks: dict[str, str] = {}
     """Shell commands by `on_KIND`."""
 
@@ -93,10 +105,7 @@ def read_urls(file: Path) -> list[str]:
     except OSError:
         return []
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise UsageError(
-            f"{file} is accessible to others",
-            "remove it, or run chmod 600",
-        )
+        raise UsageError(f"{file} {belongs(status)}", "remove it, or run chmod 600")
     try:
         lines = bounded.read_text(file).splitlines()
     except OSError as error:

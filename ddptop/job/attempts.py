@@ -182,7 +182,11 @@ def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...
         elif event.type == "group_restart":
             over = True
             sentences.append(event.message)
-        elif (over and event.type == "alert") or (event.type == "failed" and failure is not None):
+        elif (
+            (over and event.type == "alert")
+            or (event.type == "failed" and failure is not None)
+            or event.type == "hook"
+        ):
             sentences.append(event.message)
     return tuple(dict.fromkeys(sentences))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop.job.record import Job
 from ddptop.job.series import Points, by_step
@@ -157,7 +158,7 @@ def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
     return place, (next_ - lowest) / abs(next_)
 
 
-LETTERS = "ABCD"
+LETTERS = "ABCDEFGH"
 """Names of the jobs on the chart; also the most jobs that can be compared."""
 
 
@@ -174,6 +175,8 @@ class Run(msgspec.Struct, frozen=True):
     """When the job started, in unix seconds."""
     trouble: str | None = None
     """Why its losses could not be read."""
+    label: str = ""
+    """Its name on the chart; empty for the job's."""
 
     @property
     def job(self) -> str:
@@ -302,6 +305,8 @@ class Comparison(msgspec.Struct, frozen=True):
     validation: Standing | None
     """By validation loss; None unless all jobs have the same one."""
     differences: tuple[Difference, ...]
+    judged: tuple[int, ...]
+    """Indices of the jobs whose losses are compared."""
 
     @property
     def decisive(self) -> Standing:
@@ -310,18 +315,37 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Compare the runs at the last point that all of them reached."""
+    """Compare the runs at the last point that all of them reached.
+
+    Of a sweep, compare those that finished, or else those that have losses.
+    """
+    places = range(len(runs))
+    able = [place for place in places if runs[place].view.state == "finished"]
+    if len(able) < 2:
+        able = [place for place in places if runs[place].curve.last_s is not None]
+    groups = {run.view.group for run in runs}
+    is_sweep = len(groups) == 1 and None not in groups
+    judged = tuple(able if is_sweep and len(able) > 1 else places)
+    chosen = [runs[place] for place in judged]
     common = [
         name
-        for name in names_of(runs)
-        if is_validation_loss(name) and all(run.curve_by(name).last_s is not None for run in runs)
+        for name in names_of(chosen)
+        if is_validation_loss(name) and all(run.curve_by(name).last_s is not None for run in chosen)
     ]
     return Comparison(
         runs=tuple(runs),
-        loss=standing(runs, LOSS),
-        validation=standing(runs, common[0]) if common else None,
+        loss=_of_all(standing(chosen, LOSS), judged, len(runs)),
+        validation=_of_all(standing(chosen, common[0]), judged, len(runs)) if common else None,
         differences=tuple(differences(runs)),
+        judged=judged,
     )
+
+
+def _of_all(found: Standing, judged: Sequence[int], number: int) -> Standing:
+    """The standing with the places of all jobs; those that are not judged have no loss."""
+    losses = dict(zip(judged, found.losses, strict=True))
+    best = None if found.best is None else judged[found.best]
+    return replace(found, losses=tuple(losses.get(place) for place in range(number)), best=best)
 
 
 def standing(runs: Sequence[Run], name: str) -> Standing:

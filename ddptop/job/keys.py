@@ -249,7 +249,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         BACK,
         Key("compare.open", "enter", "Open", "open the job under the cursor"),
         Key("compare.keep", "space", "Keep",
-            "keep this job on the chart and pick another (up to four jobs)"),
+            "keep this job on the chart and pick another (up to eight jobs)"),
         FILTER, CHART_FIGURE,
         replace(CHART_LOG, name="Log", bar=True), replace(CHART_AXIS, name="Step/time", bar=True),
         replace(CHART_SMOOTH, bar=True),

@@ -18,8 +18,21 @@ _SOURCES = {
 
 
 def progress_of(job: Job) -> Progress | None:
-    """The progress of a job; None if no total is known."""
+    """The progress of a job, or the mean of a sweep's; None if no total is known."""
+    if job.members:
+        known = [_fraction(one) for one in job.members]
+        done = [fraction for fraction in known if fraction is not None]
+        if len(done) < len(known):
+            return None
+        return Progress(source="log", fraction=sum(done) / len(done))
     return of_snapshot(job.snapshot, job.is_live)
+
+
+def _fraction(job: Job) -> float | None:
+    progress = progress_of(job)
+    if job.state == "finished" or progress is None or progress.fraction is None:
+        return {"finished": 1.0, "running": None}.get(job.state, 0.0)
+    return progress.fraction
 
 
 def share(progress: Progress | None) -> str:

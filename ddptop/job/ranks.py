@@ -151,6 +151,8 @@ def launcher_in_words(view: Job) -> str:
 
 def launcher_name(view: Job) -> str | None:
     """What starts the ranks; None if ddptop starts them itself."""
+    if view.members:
+        return launcher_name(view.members[0])
     if not view.is_foreign:
         return launcher_in_words(view) if view.spec.is_command else None
     return view.launcher if view.snapshot.launcher is not None else None

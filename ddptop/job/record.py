@@ -64,6 +64,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     launch_spec: JobSpec | None = None
     foreign: ForeignJob | None = None
     """The processes of a job that ddptop did not start."""
+    members: tuple[Job, ...] = ()
+    """The jobs of a sweep, which itself has neither processes nor a run folder."""
+
+    @property
+    def group(self) -> str | None:
+        """The sweep that it belongs to."""
+        return None if self.launch_spec is None else self.launch_spec.group
 
     @property
     def is_live(self) -> bool:

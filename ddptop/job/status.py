@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from ddptop.job.groups import best_in_words, counts, short_name
 from ddptop.job.keys import key, with_keys
 from ddptop.job.progress import assigned_devices
 from ddptop.job.ranks import PHASES, lasting_phase
@@ -286,13 +287,15 @@ class Attention(msgspec.Struct, frozen=True):
 
 
 def attention(job: Job, now: dt.datetime, seen: Seen = ()) -> Attention:
-    """The most urgent thing to know about a job.
+    """The most urgent thing to know about a job, or about the jobs of a sweep.
 
     Args:
         job: the job.
         now: the current time, for durations.
         seen: ended jobs that the user has viewed.
     """
+    if job.members:
+        return _of_group(job, now, seen)
     if not job.is_live:
         need = _need_of_ended(job, now, seen)
         style = "dim" if need == Need.ENDED else "bad"
@@ -316,6 +319,13 @@ def attention(job: Job, now: dt.datetime, seen: Seen = ()) -> Attention:
     if job.state == "starting":
         return Attention(job, Need.STARTING, _starting(job))
     return Attention(job, Need.RUNNING, _running(job, now))
+
+
+def _of_group(group: Job, now: dt.datetime, seen: Seen) -> Attention:
+    worst = min((attention(one, now, seen) for one in group.members), key=lambda one: one.need)
+    trouble = "" if worst.is_calm else f"{short_name(worst.job)}: {worst.sentence}"
+    sentence = "; ".join(filter(None, [counts(group), trouble, best_in_words(group)]))
+    return Attention(group, worst.need, sentence, "dim" if worst.is_calm else worst.style)
 
 
 def is_stopping(job: Job) -> bool:
@@ -367,6 +377,8 @@ def next_step(needs: Attention, *, readonly: bool = False) -> str:
 
 
 def _next_step(view: Job, need: Need, *, readonly: bool) -> str:
+    if view.members:
+        return "{job.open}: its jobs; {view.compare}: compare them"
     if view.is_foreign:
         steps = "{job.open}: details" + ("; {job.findings}: findings" if alerts_of(view) else "")
         return steps if readonly or not view.is_live else f"{steps}; {{job.stop}}: stop"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ddptop.job.compare import Comparison, LossCurve, Run, compare
+from ddptop.job.groups import labels
 from ddptop.job.record import Job
 from ddptop.job.series import Points
 from ddptop.sources.history import Histories, JobHistory, history_stamps
@@ -32,7 +33,10 @@ class CompareQuery(Query, frozen=True, kw_only=True):
         if not chosen:
             return CompareAnswer(query=self, look=look, asked=self.jobs)
         histories = sources[Histories]
-        runs = [_cached_run(view, histories.of(view), look.now_s) for view in chosen]
+        runs = [
+            replace(_cached_run(view, histories.of(view), look.now_s), label=label)
+            for view, label in zip(chosen, labels(chosen), strict=True)
+        ]
         return CompareAnswer(query=self, look=look, asked=self.jobs, comparison=compare(runs))
 
 

@@ -17,6 +17,7 @@ from ddptop.job.attempts import FAILURES, Attempt, Course, attempts_of, in_order
 from ddptop.job.record import Job, past_job
 from ddptop.job.series import ChartData, Tail
 from ddptop.sources.history import Histories, JobHistory
+from ddptop.sources.hooks import hook_events
 from ddptop.sources.job import EVENTS_SHOWN, JobAnswer, JobDetail, JobQuery, chart_of
 from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.clock import utc_from_unix
@@ -71,10 +72,11 @@ def read_story(view: Job, history: JobHistory, chosen: int | None = None) -> Sto
     """The story, with the last log lines of attempt `chosen`, or of the latest attempt."""
     snapshot = view.snapshot
     try:
-        events = history.events(MOST_EVENTS)
-        key = (events[-1].seq if events else 0, view.state, snapshot.attempt, snapshot.step)
+        events, hooks = history.events(MOST_EVENTS), hook_events(view.folder.path)
+        seq = events[-1].seq if events else 0
+        key = (seq, len(hooks), view.state, snapshot.attempt, snapshot.step)
         attempts = history.cached(
-            "attempts", key, 0.0, lambda: (_attempts(view, history, events), math.inf)
+            "attempts", key, 0.0, lambda: (_attempts(view, history, [*events, *hooks]), math.inf)
         )
     except DdptopError as error:
         return Story(view.name, trouble=str(error))

@@ -17,6 +17,7 @@ from ddptop.job.ranks import launcher_in_words
 from ddptop.job.record import Job, own_view
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.units import plural
 from ddptop_runner.foreign.types import ForeignView
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def stop(view: Job) -> Operation:
     """Stop a job."""
     from ddptop_runner.jobs import commands
 
+    if view.members:
+        return _stop_group(view, "Stop", lambda own: commands.stop(own, grace_s=GRACE_S))
     if view.foreign is not None:
         return _signalled(view, view.foreign, "stop")
     own = _own(view)
@@ -133,6 +136,8 @@ def kill(view: Job) -> Operation:
     """Kill a job."""
     from ddptop_runner.jobs import commands
 
+    if view.members:
+        return _stop_group(view, "Kill", commands.kill)
     if view.foreign is not None:
         return _signalled(view, view.foreign, "kill")
     own = _own(view)
@@ -144,6 +149,47 @@ def kill(view: Job) -> Operation:
         "Kill",
         f"killing {view.name}",
         lambda: commands.kill(own),
+    )
+
+
+def _stop_group(view: Job, verb: str, end: Callable[[JobView], object]) -> Operation:
+    from ddptop_runner.jobs import commands
+
+    own = commands.live_of([own_view(job) for job in view.members])
+
+    def run() -> None:
+        for one in own:
+            end(one)
+
+    queued = sum(one.state == "queued" for one in own)
+    signals = f"SIGTERM, then SIGKILL after {GRACE_S:.0f} s" if verb == "Stop" else "SIGKILL"
+    return Operation(
+        f"{verb} {plural(len(own), 'job')} of {view.name}?",
+        f"Removes {queued} from the queue; the ranks of the other {len(own) - queued} get"
+        f" {signals}. Logs and history are kept.",
+        verb,
+        f"ended {plural(len(own), 'job')} of {view.name}",
+        run,
+    )
+
+
+def relaunch(view: Job) -> Operation:
+    """Relaunch those jobs of a sweep that failed, were stopped, or are lost."""
+    from ddptop_runner.jobs import commands, launch
+
+    own = commands.to_restart([own_view(job) for job in view.members])
+
+    def run() -> None:
+        for one in own:
+            launch.restart_ended(one, os.environ, wait_gpus=True)
+
+    return Operation(
+        f"Relaunch {plural(len(own), 'job')} of {view.name}?",
+        "Relaunches the jobs that failed, were stopped, or are lost: "
+        f"{', '.join(one.job for one in own)}.",
+        "Relaunch",
+        f"relaunched {plural(len(own), 'job')} of {view.name}",
+        run,
     )
 
 
@@ -202,6 +248,20 @@ def remove(view: Job) -> Operation:
     """Delete an ended job."""
     from ddptop_runner.jobs import commands
 
+    if view.members:
+        members = [own_view(job) for job in view.members]
+
+        def run() -> None:
+            for one in members:
+                commands.remove(one)
+
+        return Operation(
+            f"Remove all {len(members)} jobs of {view.name}?",
+            "Deletes their logs, history, and evidence. This cannot be undone.",
+            "Remove",
+            f"removed {view.name}",
+            run,
+        )
     own = _own(view)
     return Operation(
         f"Remove {view.name}?",
@@ -222,6 +282,7 @@ OPERATIONS: dict[str, tuple[Maker, bool]] = {
     "restart": (restart_group, True),
     "save": (save, True),
     "remove": (remove, False),
+    "relaunch": (relaunch, False),
 }
 """Each operation, and whether it requires a live job; otherwise it requires an ended one."""
 

@@ -100,13 +100,13 @@ async def test_the_companion_changes_with_the_cursor_and_others_can_be_kept(
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
 
 
-async def test_no_more_than_four_fit(frozen: Path, make_app: MakeApp) -> None:
-    for number in range(5):
+async def test_no_more_than_eight_fit(frozen: Path, make_app: MakeApp) -> None:
+    for number in range(9):
         fake_story.learner(frozen, f"gpt-{number}", f"{number}e-4", steps=40, ago_s=7000 - number)
     async with running(opened(make_app, "gpt-0")) as (app, pilot):
-        text = await press(pilot, "space", "space", "space", "space")
-        assert "A gpt-0  B gpt-4  C gpt-3  D gpt-2" in text
-        assert "the chart can show at most 4 jobs" in said(app)
+        text = await press(pilot, *["space"] * 8)
+        assert "A gpt-0  B gpt-8  C gpt-7  D gpt-6" in text
+        assert "the chart can show at most 8 jobs" in said(app)
 
 
 async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(

@@ -53,7 +53,7 @@ ROLES = {"median": "primary", "strong": "foreground", "ok": "success", "warn": "
 @pytest.mark.parametrize("theme", OWN, ids=lambda theme: theme.name)
 @pytest.mark.parametrize("deficiency", [None, *color_vision.DEFICIENCIES])
 def test_compared_runs_stay_apart_for_everybody(theme: Theme, deficiency: str | None) -> None:
-    colors = [color(theme, ROLES[style]) for style in STYLES]
+    colors = [color(theme, ROLES[style]) for style in STYLES[:4]]
     assert color_vision.least_distance(colors[:3], deficiency) >= 25
     assert color_vision.least_distance(colors, deficiency) >= 18
 

@@ -67,6 +67,8 @@ class Subject(msgspec.Struct, frozen=True, dict=True):
     """The trend of its loss."""
     marked: bool = False
     """Whether the user marked it."""
+    label: str = ""
+    """What the table calls it; empty for its name."""
     names_launcher: bool = False
     """Whether the sentence names a foreign job's launcher, because no column does."""
     usage: RankUsage | None = None
@@ -181,7 +183,7 @@ def _ranks(subject: Subject) -> Cell:
 
 
 def _name(subject: Subject) -> Cell:
-    name = line((subject.job.name, "strong"))
+    name = line((subject.label or subject.job.name, "strong"))
     return line(("◆ ", "chosen"), *name) if subject.marked else name
 
 
@@ -202,6 +204,8 @@ def _bar(subject: Subject) -> Cell:
 
 
 def _step(subject: Subject) -> Cell:
+    if subject.job.members:
+        return "", ""
     run = run_step.of_snapshot(subject.snapshot)
     step = units.NOT_AVAILABLE if run is None else units.count(run.step)
     return step + "*" * (run is not None and run.counts == "attempt"), unknown(step)
@@ -218,15 +222,26 @@ def _rate(subject: Subject) -> Cell:
     return "" if pace is None else units.rate(pace).replace(" steps", ""), ""
 
 
+def _loss(subject: Subject) -> Cell:
+    """The loss; of a sweep, that of its best job."""
+    if subject.job.members:
+        from ddptop.job.groups import by_loss
+
+        return loss_cell(by_loss(subject.job.members)[0].snapshot, None)
+    has_trend = subject.job.is_live and subject.job.pause is None
+    return loss_cell(subject.snapshot, subject.trend if has_trend else None)
+
+
 def _eta(subject: Subject) -> Cell:
     left = eta(subject.progress)
-    hidden = subject.job.is_foreign and left == units.NOT_AVAILABLE
+    hidden = (subject.job.is_foreign or subject.job.members) and left == units.NOT_AVAILABLE
     return ("", "") if hidden or not subject.job.is_live else (left, unknown(left))
 
 
 def _restarts(subject: Subject) -> Cell:
     used, left = subject.snapshot.restarts_used, subject.snapshot.restarts_left
-    return ("" if subject.job.is_foreign else f"{used}/{used + left}"), ""
+    counts = not (subject.job.is_foreign or subject.job.members)
+    return (f"{used}/{used + left}" if counts else ""), ""
 
 
 def _elapsed(subject: Subject) -> Cell:
@@ -332,10 +347,7 @@ FIGURES: tuple[JobFigure, ...] = (
     ),
     JobFigure(
         key="loss",
-        cell=lambda subject: loss_cell(
-            subject.snapshot,
-            subject.trend if subject.job.is_live and subject.job.pause is None else None,
-        ),
+        cell=_loss,
         title="loss ", width=9, align=">", drop=3,
         number=lambda job, now: median_loss(job.snapshot)[0],
     ),

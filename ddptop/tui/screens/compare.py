@@ -16,6 +16,7 @@ from ddptop.draw.compare import Row, companion_row, explained, rows, verdict
 from ddptop.job.compare import LETTERS, LOSS, Comparison, Run, companions, names_of
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
+from ddptop.job.groups import labels
 from ddptop.job.help import about
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
@@ -175,7 +176,7 @@ LIST_SHARE = 0.25
 
 
 class CompareScreen(MonitorScreen[CompareAnswer]):
-    """The losses of two to four jobs on one axis, and a table of what differs."""
+    """The losses of two to eight jobs on one axis, and a table of what differs."""
 
     DEFAULT_CSS = """
     CompareScreen {
@@ -195,7 +196,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, jobs: tuple[str, ...], *, readonly: bool = False) -> None:
-        """One job is compared with jobs from a list; two to four are compared directly."""
+        """One job is compared with jobs from a list; two to eight are compared directly."""
         super().__init__(readonly=readonly)
         self.given = jobs[:MOST_JOBS]
         """Names of the requested jobs."""
@@ -253,7 +254,8 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         if self.chooses:
             self._show_companions(look)
         comparison = answer.comparison if answer.asked == self.jobs else None
-        names = [f"{LETTERS[place]} {job}" for place, job in enumerate(self.jobs)]
+        found = [job for name in self.jobs if (job := look.job(name)) is not None]
+        names = [f"{LETTERS[place]} {label}" for place, label in enumerate(labels(found))]
         title, right = "  ".join(names), self.place(look)
         self._keys.show(None, readonly=self.readonly)
         gone = [job for job in self.given if look.job(job) is None]

@@ -11,11 +11,13 @@ from textual.app import ComposeResult
 from ddptop.draw.panels import damaged_sections, unreadable_sections
 from ddptop.job.figures.jobs import JOB_WORDS
 from ddptop.job.filter import EXAMPLES, parse
+from ddptop.job.groups import by_loss
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
 from ddptop.job.status import ORDERS, seen_key
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
+from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
@@ -76,7 +78,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def needs(self) -> OverviewQuery:
         """Jobs, devices, and the losses of the job under the cursor."""
         return OverviewQuery(
-            job=self.jobs.cursor_key if self.has_class("-tall") else None,
+            job=self._charted if self.has_class("-tall") else None,
             chart=ChartQuery(max(60, 2 * self.app.size.width), glance=True),
         )
 
@@ -115,7 +117,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """Show the losses of the job under the cursor; keep their place while they are read."""
         for widget in (self._sentence, self._chart):
             widget.set_class(bool(answer.look.jobs), "-chosen")
-        if answer.chosen is not None and answer.chosen == self.jobs.cursor_key:
+        if answer.chosen is not None and answer.chosen == self._charted:
             self._chart.show_job(answer.chart, answer.chosen)
 
     # --- the filter, the order, the marks --------------------------------------------------------
@@ -181,6 +183,9 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         if len(self.jobs.marked) > 1:
             self.open("compare", tuple(self.jobs.marked))
             return
+        if (sweep := self._chosen()) is not None and sweep.members:
+            self.open("compare", tuple(job.name for job in by_loss(sweep.members)))
+            return
         if (view := self.own_target("history")) is None:
             return
         self.open("compare", tuple(dict.fromkeys([*self.jobs.marked, view.name])))
@@ -192,18 +197,45 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self.open("devices", None if chosen is None else chosen.uuid)
 
     def _mark_opened(self, view: Job) -> None:
-        if not view.is_live:
-            self._seen.add(seen_key(view))
+        self._seen.update(seen_key(job) for job in view.members or (view,) if not job.is_live)
 
     def target(self) -> Job | None:
         """The job under the cursor; notifies the user if there is none."""
-        if (view := self._chosen()) is None:
+        view = self._chosen()
+        if view is None:
             hint = f"no job selected; press {key('job.launch')} to launch one"
             self.notify(hint, severity="warning")
+        elif view.members:
+            hint = f"{view.name} is a sweep; press {key('job.open')} to show its jobs"
+            self.notify(hint, severity="warning", markup=False)
+            return None
         return view
 
     def _chosen(self) -> Job | None:
-        return None if self.answer is None else self.answer.look.job(self.jobs.cursor_key)
+        """The job or the sweep under the cursor."""
+        return None if self.jobs.chosen is None else self.jobs.chosen.job
+
+    @property
+    def _charted(self) -> str | None:
+        """The job under the cursor, or the best one of the sweep there."""
+        view = self._chosen()
+        return None if view is None else by_loss(view.members or (view,))[0].name
+
+    def action_operate(self, name: str) -> None:
+        """Stop, kill, or remove a job or all jobs of a sweep, after confirmation."""
+        view = self._chosen()
+        if view is not None and view.members:
+            operations.start(self.ddptop, view, name)
+        else:
+            super().action_operate(name)
+
+    def action_again(self) -> None:
+        """Relaunch the job, or those jobs of a sweep that did not finish."""
+        view = self._chosen()
+        if view is not None and view.members:
+            operations.start(self.ddptop, view, "relaunch")
+        else:
+            super().action_again()
 
     @on(Table.Moved, "#jobs")
     def _cursor_moved(self) -> None:
@@ -224,9 +256,12 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     @on(Table.Chosen, "#jobs")
     def action_open(self) -> None:
-        """Show the job under the cursor."""
+        """Show the job under the cursor, or show or hide the jobs of the sweep."""
         if (view := self._chosen()) is not None:
             self._mark_opened(view)
+            if view.members:
+                self.jobs.toggle(view.name)
+                return
             self.open("job", view.name, foreign=view.is_foreign)
 
     def action_unseen(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from textual import events
 
 from ddptop.draw.panels import damaged_line, unreadable_line
+from ddptop.job.compare import LETTERS
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
     Subject,
@@ -19,6 +20,7 @@ from ddptop.job.figures.jobs import (
     without_empty,
 )
 from ddptop.job.filter import Filter
+from ddptop.job.groups import by_loss, grouped, short_name
 from ddptop.job.help import explain_job
 from ddptop.job.keys import key, with_keys
 from ddptop.job.ranks import launcher_name
@@ -30,6 +32,7 @@ from ddptop.job.status import (
     ORDERS,
     Attention,
     Seen,
+    attention,
     brief,
     next_step,
     ranked,
@@ -54,7 +57,7 @@ NO_MATCH = """no jobs match
 
 press {view.back} to show all jobs"""
 
-MOST_MARKS = 4
+MOST_MARKS = len(LETTERS)
 """Maximum number of marks: as many jobs as can be compared."""
 
 
@@ -84,6 +87,8 @@ class JobsTable(Table):
         """The sort order, a key of `ORDERS`."""
         self.filter = Filter()
         """Jobs that do not match are hidden."""
+        self.opened: set[str] = set()
+        """The sweeps whose jobs are shown."""
         self._follows_first = True  # foreign jobs, found later, may be more urgent
 
     def show(self, look: Look, trends: Mapping[str, LossTrend], seen: Seen) -> None:
@@ -96,10 +101,12 @@ class JobsTable(Table):
 
     def refill(self) -> None:
         """Filter and sort the rows."""
-        everything = ranked(self._views, self._now, self._seen, self.order)
+        everything = self._everything()
         self._ranked = [one for one in everything if self._matches(one)]
         self.sorted_by = COLUMN_OF_ORDER[self.order]
-        names = [f"{'◆ ' * (view.name in self.marked)}{view.name}" for view in self._views]
+        names = [
+            f"{'◆ ' * (one.job.name in self.marked)}{self._label(one.job)}" for one in everything
+        ]
         states = [state_of(view)[0] for view in self._views]
         by = [by_text(view, self._me)[0] for view in self._views]
         others = any(job.is_foreign or launcher_name(job) is not None for job in self._views)
@@ -118,6 +125,7 @@ class JobsTable(Table):
                         self._me,
                         self._trends.get(one.job.name),
                         one.job.name in self.marked,
+                        self._label(one.job),
                         names_launcher,
                     )
                 ),
@@ -131,6 +139,32 @@ class JobsTable(Table):
         if drawn != self._drawn:  # most updates change nothing
             self._drawn = drawn
             self.set_rows(rows, note)
+
+    def _everything(self) -> list[Attention]:
+        """All rows in order: sweeps as one, with their jobs below those that are open.
+
+        A filter finds single jobs.
+        """
+        jobs = self._views if self.filter else grouped(self._views)
+        found: list[Attention] = []
+        for one in ranked(jobs, self._now, self._seen, self.order):
+            found.append(one)
+            if one.job.name in self.opened:
+                members = by_loss(one.job.members)
+                found += [attention(job, self._now, self._seen) for job in members]
+        return found
+
+    def _label(self, job: Job) -> str:
+        if job.members:
+            return f"{'▾' if job.name in self.opened else '▸'} {job.name}"
+        is_below = job.group in self.opened and not self.filter
+        return f"  {short_name(job)}" if is_below else job.name
+
+    def toggle(self, group: str) -> None:
+        """Show or hide the jobs of a sweep."""
+        self._follows_first = False
+        self.opened ^= {group}
+        self.refill()
 
     def on_resize(self, event: events.Resize) -> None:
         """Fit the columns to the new width."""
@@ -148,7 +182,7 @@ class JobsTable(Table):
         return len(self._views)
 
     def mark(self) -> None:
-        """Mark or unmark the job under the cursor; a fifth mark replaces the first."""
+        """Mark or unmark the job under the cursor; one too many replaces the first."""
         key = self.cursor_key
         self._follows_first = False
         if key in self.marked:

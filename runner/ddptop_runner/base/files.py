@@ -13,7 +13,7 @@ from ddptop_runner.base import bounded
 LOCK_POLL_S = 0.02
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace `path` atomically: a reader sees the old file or the new one, never part of one."""
     import tempfile  # importing it takes 8 ms, which commands that only read can save
 
@@ -21,6 +21,8 @@ def write_atomic(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
+            if mode != 0o600:
+                os.fchmod(fd, mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

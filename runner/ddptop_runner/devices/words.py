@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddptop_runner.base.units import name_gpus
 
 if TYPE_CHECKING:
-    from ddptop_runner.model.spec import Device, DeviceQueue
+    from ddptop_runner.model.spec import Device, Waiting
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -129,7 +129,7 @@ def names_of(devices: Sequence[Device]) -> str:
     return name_gpus(sorted({device.index for device in devices}))
 
 
-def wanted_in_words(queue: DeviceQueue) -> str:
+def wanted_in_words(queue: Waiting) -> str:
     """`GPUs 0, 1`, or `2 of GPUs 0-3`."""
     names = names_of(queue.candidates)
     return names if queue.count == len(queue.candidates) else f"{queue.count} of {names}"

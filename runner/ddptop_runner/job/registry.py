@@ -11,6 +11,7 @@ import datetime as dt
 import errno
 import fcntl
 import functools
+import glob
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -435,6 +436,19 @@ def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
 def all_jobs() -> list[JobView]:
     """Every readable job of this state folder, newest first."""
     return read_all()[0]
+
+
+def group_of(name: str) -> list[JobView]:
+    """The jobs of the sweep of that name in the order of their launch; empty if there is none."""
+    if not bounded.is_file_name(name):
+        return []
+    folders = [RunFolder(path) for path in runs_dir().glob(f"{glob.escape(name)}-*")]
+    found = []
+    for folder in filter(_is_job, folders):
+        with contextlib.suppress(DamagedFileError):
+            if read_spec(folder).group == name:
+                found.append(read_job(folder))
+    return sorted(found, key=lambda view: view.created_at)
 
 
 def parts_here() -> list[JobView]:

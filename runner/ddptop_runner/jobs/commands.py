@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -223,6 +223,34 @@ def restart_group(view: JobView) -> None:
     """
     _require_live(view)
     _request(view, pt.Restart(), pt.Done)
+
+
+def live_of(group: Sequence[JobView]) -> list[JobView]:
+    """The live jobs of a sweep, those that are queued first: none may start while others stop.
+
+    Raises:
+        UsageError: all have ended.
+    """
+    live = [view for view in group if view.is_live]
+    if not live:
+        name = group[0].spec.group
+        raise UsageError(f"all jobs of {name} have ended", f"see how they went: ddptop ls {name}")
+    return sorted(live, key=lambda view: view.state != "queued")
+
+
+def to_restart(group: Sequence[JobView]) -> list[JobView]:
+    """The jobs of a sweep that ended without finishing.
+
+    Raises:
+        UsageError: there are none.
+    """
+    found = [view for view in group if not view.is_live and view.state != "finished"]
+    if not found:
+        name = group[0].spec.group
+        raise UsageError(
+            f"no job of {name} failed or was stopped", f"restart single jobs: ddptop ls {name}"
+        )
+    return found
 
 
 def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> list[RankStacks]:

@@ -98,6 +98,10 @@ class JobFacts(Base, frozen=True, kw_only=True):
     """Text given to `launch --note`."""
     git: GitState | None = None
     """Commit that it was launched from; None without a git repository."""
+    group: str | None = None
+    """Name of the sweep that it was launched with; None without `--array`."""
+    array: dict[str, str] | None = None
+    """The job's value of each `--array`; None without `--array`."""
 
 
 class JobRow(JobFacts, frozen=True, kw_only=True):
@@ -333,6 +337,8 @@ def _course(view: JobView) -> dict[str, Any]:
         "loss_state": None if snapshot is None else loss_state(snapshot.ranks),
         "note": view.spec.note,
         "git": view.spec.git,
+        "group": view.spec.group,
+        "array": None if view.spec.group is None else view.spec.array,
     }
 
 

@@ -39,10 +39,12 @@ from ddptop_runner.base.paths import (
     why_not_own,
 )
 from ddptop_runner.host import handover, procs, survival, tmux
-from ddptop_runner.job.registry import JobView, read_job, require_own_name
+from ddptop_runner.job.registry import JobView, group_of, read_job, require_own_name
 from ddptop_runner.launch import git
+from ddptop_runner.launch.conditions import conditions_of
 from ddptop_runner.launch.gpus import choice as launch_devices
-from ddptop_runner.launch.gpus import usage
+from ddptop_runner.launch.gpus import shared, usage
+from ddptop_runner.launch.gpus.waiting import publish_jobs, reason_in_words, why_waiting
 from ddptop_runner.launch.program import Program, name_for, program_for
 from ddptop_runner.launch.request import (
     LaunchPlan,
@@ -55,10 +57,12 @@ from ddptop_runner.launch.request import (
     require_text,
     require_valid,
 )
+from ddptop_runner.model.snapshot import WaitReason
 from ddptop_runner.model.spec import (
     MAX_NAME_LENGTH,
     JobSpec,
     Placement,
+    Waiting,
     check_name,
     moved_into,
     write_spec,
@@ -83,13 +87,18 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         UsageError: names what cannot be done, and what to do instead.
     """
     cwd, overrides = checked(request)
+    conditions = conditions_of(request)
     choice = launch_devices.choose(
         request.gpus,
         {**env, **overrides},
         request.nproc,
         force=request.force,
-        wait=request.wait_gpus,
+        wait=request.may_wait or any(request.waits.values()),
     )
+    if conditions:
+        choice = conditions.queued(choice)
+    elif request.wait_gpus and choice.queue is None:
+        raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus")
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
 
@@ -219,6 +228,8 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
         with nullcontext() if plan.choice.remake is None else usage.taking():
             plan, moved = _settle_devices(plan)
             write_spec(folder, plan.spec)
+            if plan.spec.devices:
+                publish_jobs()
         if plan.notify is not None:
             write_atomic(folder.notify_file, "".join(f"{url}\n" for url in plan.notify).encode())
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0, waits=waits)
@@ -266,15 +277,20 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
     if old.remake is None or old.waits:
         return plan, None
     new, note = old.remake(), None
-    if new.queue is not None and (ahead := usage.queued_before(spec)):
-        new, note = replace(new, devices=None), f"waiting behind job {ahead[0]}, queued earlier"
+    if new.queue is not None and (reason := _turn(spec)):
+        new = new.queued_as(new.queue)
+        note = f"waiting {reason_in_words(reason)}"
     elif new.devices != old.devices:
         note = "; ".join(new.notes)
     if new.devices == old.devices:
         return plan, None
     job_env = {name: plan.job_env[name] for name in plan.job_env if name not in old.environment}
-    spec = msgspec.structs.replace(spec, devices=new.devices)
+    spec = msgspec.structs.replace(spec, devices=new.devices, queue=new.queue)
     return replace(plan, choice=new, spec=spec, job_env=job_env | new.environment), note
+
+
+def _turn(spec: JobSpec) -> WaitReason | None:
+    return why_waiting(spec, usage.jobs_here(), utc_now(), shared.others(utc_now()))
 
 
 def restart_ended(
@@ -328,6 +344,8 @@ def restart_ended(
     # hold the lock until the new supervisor has published: only then do the devices count as taken
     with usage.taking() if uses_gpus else nullcontext():
         choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
+        if spec.parallel is not None and not force:
+            choice = choice.queued_as(choice.queue or Waiting(since=utc_now()))
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment
         if local_dir_reason(folder):
@@ -339,6 +357,8 @@ def restart_ended(
         except OSError as error:
             raise _unwritable(folder, error) from error
         started = _wait_for_attempt(folder, last + 1)
+        if uses_gpus:
+            publish_jobs()
     if spec.placement is not None:
         started = _wait_for_nodes(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
@@ -439,6 +459,8 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
+        if plan.name_is_derived and group_of(name):
+            continue
         try:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:
@@ -479,12 +501,13 @@ def require_free(name: str) -> None:
     Raises:
         UsageError: names what uses it, and what to do.
     """
-    folder = run_folder(name)
+    folder, elsewhere = run_folder(name), "choose another name"
     if not os.path.lexists(folder.path):
+        if group := group_of(name):
+            raise UsageError(f"the name {name!r} is in use by a group of {len(group)}", elsewhere)
         return
     from ddptop_runner.jobs.slurm_queue import as_queued
 
-    elsewhere = "choose another name"
     try:
         view = require_own_name(read_job(folder))
     except DamagedFileError:

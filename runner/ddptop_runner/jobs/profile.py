@@ -53,7 +53,7 @@ def take(
         ControlError: a rank refused, failed, or ended.
         WaitTimeoutError: a rank did not take the steps in time.
     """
-    ranks = _checked(view, wanted)
+    ranks = profilable(view, wanted)
     wanted = list(wanted) or choose(list(ranks.values()))
     step_s = max(ranks[rank].step_time_s or 0.0 for rank in wanted)
     ahead = math.ceil(SEEN_AFTER_S / step_s) if step_s else 0
@@ -84,8 +84,12 @@ def take(
             path.unlink(missing_ok=True)
 
 
-def _checked(view: JobView, wanted: Sequence[int]) -> dict[int, RankSample]:
-    """By rank, those that can be profiled."""
+def profilable(view: JobView, wanted: Sequence[int]) -> dict[int, RankSample]:
+    """By rank, those that can be profiled.
+
+    Raises:
+        UsageError: a wanted one cannot be, or none can.
+    """
     snapshot = view.snapshot
     if not view.is_live or snapshot is None:
         raise UsageError(f"{view.job} is not running", "only live ranks can be profiled")

@@ -71,8 +71,8 @@ def require_slurm(request: LaunchRequest) -> None:
         )
     if request.hosts:
         raise UsageError("--slurm chooses the machines, not --hosts", "remove one of them")
-    if request.wait_gpus:
-        raise UsageError("--wait-gpus has no effect with --slurm, which queues jobs", "remove it")
+    for option in (option for option, given in request.waits.items() if given):
+        raise UsageError(f"{option} has no effect with --slurm, which queues jobs", "remove it")
     require_valid(request)
 
 

@@ -42,6 +42,14 @@ class LaunchRequest:
     """Use busy devices."""
     wait_gpus: bool = False
     """Queue the job until its devices are free."""
+    may_wait: bool = False
+    """As `wait_gpus` if the job uses devices."""
+    after: tuple[str, ...] = ()
+    """Queue the job until these have finished."""
+    after_any: tuple[str, ...] = ()
+    """Queue the job until these have ended."""
+    at: str | None = None
+    """Queue the job until this time."""
     is_dry: bool = False
     """Only describe the job."""
     nproc: int | None = None
@@ -79,6 +87,16 @@ class LaunchRequest:
     note: str | None = None
     notify: tuple[str, ...] | None = None
     """URLs that get messages about the job; None: nothing is sent, and no hook runs."""
+
+    @property
+    def waits(self) -> dict[str, bool]:
+        """Which options that queue the job are given."""
+        return {
+            "--wait-gpus": self.wait_gpus,
+            "--after": bool(self.after),
+            "--after-any": bool(self.after_any),
+            "--at": self.at is not None,
+        }
 
 
 @dataclass(frozen=True)
@@ -235,7 +253,7 @@ def require_one_way(request: LaunchRequest) -> None:
             "launch the script directly: ddptop launch --hosts ... SCRIPT",
         )
     one_machine_only = {
-        "--wait-gpus": request.wait_gpus,
+        **request.waits,
         "--pty": request.pty,
         "--allow-shrink": request.allow_shrink,
     }

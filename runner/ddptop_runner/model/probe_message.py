@@ -145,6 +145,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """That of its first group of parameters."""
     python_blocks: Whole | None = None
     """Blocks of memory that Python objects have; counted every five seconds."""
+    device_allocated_bytes: Whole | None = None
+    """Memory of its tensors on its CUDA device at the end of a step."""
     ddp: DdpUse | None = None
     not_learning: NotLearning | None = None
     """Why no step had anything to learn from so far; None once one had."""

@@ -26,6 +26,7 @@ from ddptop_runner.model.words import (
     RankState,
     Severity,
     StepCounts,
+    WaitKind,
 )
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -355,6 +356,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     """That of its first group of parameters."""
     python_blocks: int | None = None
     """Blocks of memory that Python objects have, of up to 512 bytes each."""
+    device_allocated_bytes: int | None = None
+    """Memory of its tensors on its CUDA device at the end of a step (`memory_allocated` of
+    torch)."""
     ddp: DdpUse | None = None
     """How it uses DistributedDataParallel; None without it, with several such modules, or
     before DDP has measured some iterations."""
@@ -470,6 +474,27 @@ class Resume(Base, frozen=True, kw_only=True):
     which that attempt began instead; None if it came back, or if unknown."""
 
 
+class WaitedFor(Base, frozen=True, kw_only=True):
+    """A job that a queued one waits for."""
+
+    job: str
+    user: str | None = None
+    """Who launched it; None for the same user."""
+    state: JobState | None = None
+    """None if it was removed, or is another user's."""
+
+
+class WaitReason(Base, frozen=True, kw_only=True):
+    """Why a queued job does not start yet."""
+
+    kind: WaitKind
+    """What it waits for first; see [Queue](queue.md)."""
+    jobs: list[WaitedFor] = []
+    """The jobs that it waits for, next one first."""
+    until: dt.datetime | None = None
+    """With `time`: when it may start."""
+
+
 class Alert(Base, frozen=True, kw_only=True):
     """A problem that needs attention."""
 
@@ -486,6 +511,8 @@ class Alert(Base, frozen=True, kw_only=True):
     since: dt.datetime
     evidence: dict[str, float | None] = {}
     """The figures that a finding on the training rests on, by name with unit."""
+    waits_for: WaitReason | None = None
+    """Of `queued`: what the job waits for."""
 
 
 SILENT = "state"

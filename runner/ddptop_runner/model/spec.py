@@ -38,17 +38,37 @@ class Device(Base, frozen=True, kw_only=True):
         return (self.uuid or "").startswith("MIG-")
 
 
-class DeviceQueue(Base, frozen=True, kw_only=True):
-    """What a job that was launched with --wait-gpus waits, or waited, for."""
+class Predecessor(Base, frozen=True, kw_only=True):
+    """A job that has to end before another one starts."""
 
-    candidates: list[Device]
+    job: str
+    """Its name at the launch of the other one."""
+    job_id: str
+    any_end: bool = False
+    """Whether it may also end other than by finishing."""
+
+
+class Waiting(Base, frozen=True, kw_only=True):
+    """What a job waits, or waited, for before it starts: all of it at once."""
+
+    candidates: list[Device] = []
     """The devices to choose from, in the order in which local ranks get them."""
-    count: int
+    count: int = 0
     """How many of them have to be free at once."""
     since: dt.datetime
-    """Who has waited longer comes first."""
+    place: dt.datetime | None = None
+    """Where `queue move` put it: before those that wait since later; None: `since`."""
     by_uuid: bool = False
     """Show devices to the job by UUID: one of the machine was lost at the launch."""
+    after: list[Predecessor] = []
+    not_before: dt.datetime | None = None
+    over_at: dt.datetime | None = None
+    """When it got all of it; None while it waits."""
+
+    @property
+    def times(self) -> list[dt.datetime | None]:
+        """All times in it."""
+        return [self.since, self.place, self.not_before, self.over_at]
 
 
 class NodeSpec(Base, frozen=True, kw_only=True):
@@ -157,8 +177,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """Ranks that ddptop starts itself; 0 for a command, which starts its ranks itself."""
     devices: list[Device] | None = None
     """None: CPU job, or one that is still queued."""
-    queue: DeviceQueue | None = None
-    """None: it does not wait for devices."""
+    queue: Waiting | None = None
+    """None: it was started at once."""
     max_restarts: int = 3
     hang_timeout_s: float | None = None
     """None: off, unless `hang_auto`."""
@@ -196,6 +216,12 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """What the user said about it."""
     git: GitState | None = None
     """None where the working folder is in no git repository."""
+    group: str | None = None
+    """The sweep that it was launched with; the names of its jobs begin with it."""
+    array: dict[str, str] = {}
+    """In a group: the job's value of each `--array`."""
+    parallel: int | None = None
+    """At most so many jobs of the group run at once; None: no limit."""
     membership: Membership | None = None
     """Of one node's part of such a job: its failures are the head's to decide on."""
 
@@ -211,8 +237,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
 
     @property
     def is_queued(self) -> bool:
-        """Whether it has no devices yet and waits for some."""
-        return self.queue is not None and self.devices is None
+        """Whether it waits to be started."""
+        return self.queue is not None and self.queue.over_at is None
 
     def command(self) -> list[str]:
         """The argv of every rank; of a command its own."""
@@ -353,12 +379,14 @@ def _problem(spec: JobSpec) -> str | None:
     """Why what a spec says must not be used: names become paths, and times enter calculations."""
     if not re.fullmatch(_NAME, spec.job):
         return "invalid job name"
+    if spec.group is not None and not re.fullmatch(_NAME, spec.group):
+        return "invalid group"
     if not bounded.is_file_name(spec.host):
         return "invalid hostname"
     if spec.tmux_socket is not None and not bounded.is_file_name(spec.tmux_socket):
         return "invalid tmux_socket"
     if not 0 <= spec.nproc <= MOST_RANKS:
         return "invalid nproc"
-    if not (is_time(spec.created_at) and (spec.queue is None or is_time(spec.queue.since))):
+    if not all(map(is_time, [spec.created_at, *(spec.queue.times if spec.queue else ())])):
         return "invalid time"
     return None

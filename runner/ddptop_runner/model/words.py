@@ -25,6 +25,11 @@ stopped; running → finished; running → failed. `lost` is never written: a re
 processes that should be alive are not.
 """
 
+WaitKind = Literal["never", "time", "after", "group", "turn", "gpus"]
+"""What a queued job waits for. `never`: a job of --after did not finish, so it ends; `time`: --at;
+`after`: jobs of --after; `group`: jobs of its sweep, because of --parallel; `turn`: jobs that come
+first in the queue; `gpus`: too few are free."""
+
 LIVE_STATES: frozenset[str] = frozenset(
     {"queued", "starting", "running", "restarting", "hung", "stopping"}
 )

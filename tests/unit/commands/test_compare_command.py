@@ -52,7 +52,7 @@ def test_json_has_figures_differences_and_losses_at_common_steps(
         (["gpt-a", "nobody", "--json"], 3, "no job named 'nobody'"),
         (["gpt-a", "gpt-a", "--json"], 2, "gpt-a is listed twice"),
         (["gpt-a", "--json"], 3, "no other job to compare gpt-a with"),
-        (["a", "b", "c", "d", "e"], 2, "cannot compare 5 jobs; list at most 4"),
+        ([*"abcdefghi"], 2, "cannot compare 9 jobs; list at most 8"),
         (["gpt-a"], 2, "compare needs a terminal; use ddptop compare gpt-a --json in scripts"),
         ([], 2, "Missing argument"),
     ],

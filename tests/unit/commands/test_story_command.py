@@ -53,3 +53,8 @@ def test_an_unreadable_history_is_an_error(ddptop_home, ddptop_cli):
     assert (shown.returncode, shown.stdout) == (1, "")
     (line,) = shown.stderr.splitlines()
     assert "history.db is not a valid history" in line
+
+
+def test_an_ended_job_is_not_profiled(ddptop_home, bad_input):
+    fake_story.many_attempts(ddptop_home)
+    assert "gpt-small is not running" in bad_input(2, "profile", "gpt-small")

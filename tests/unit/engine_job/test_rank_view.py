@@ -14,6 +14,7 @@ def test_probe_values_persist_unless_listed_as_exceptions() -> None:
         *("batches", "data_wait_s", "frameworks", "global_step", "metrics"),
         *("metric_reports", "batch_hashes", "repeated_epoch", "data_position", "loader_workers"),
         *("batches_skipped", "learning_rate", "optimizer_steps", "python_blocks"),
+        "device_allocated_bytes",
         *("weight_groups", "weight_hashes"),
         *("ddp_world_size", "cpu_wait_total_s", "until_backward_total_s", "resources"),
         *("ddp", "not_learning"),

@@ -6,12 +6,17 @@ import datetime as dt
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from ddptop.export import message
 from ddptop.export.notifier import Notifier
 from ddptop.export.send import AGAIN, NEVER, SENT, Parcel
 from ddptop.export.settings import NotifyTable, Settings
+from ddptop.sources.history import JobHistory
+from ddptop.sources.hooks import hook_events
+from ddptop.sources.past import read_story
 from tests.support.fake_home import failed_job
+from tests.support.own_views import read
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.store.history_reader import HistoryReader
@@ -58,6 +63,17 @@ def test_a_failed_job_is_reported_once_with_what_to_do(folder: RunFolder) -> Non
     assert parcel.title.startswith(f"{folder.job} failed on ")
     assert "next step: " in parcel.body
     assert f"ddptop attach {folder.job}" in parcel.body
+    assert parcel.data["report"].startswith(f"# {folder.job}: ✗ failed\n")
+    assert "<svg" in parcel.page
+
+
+def test_a_report_that_cannot_be_written_keeps_no_message(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddptop.export.report.read_report", None)
+    receiver = Receiver()
+    assert look(folder, receiver, Settings())
+    assert [(one.data["report"], one.page) for one in receiver.got] == [(None, "")]
 
 
 def test_kinds_that_are_off_are_not_sent(folder: RunFolder) -> None:
@@ -78,10 +94,28 @@ def test_quiet_hours_hold_it_back(folder: RunFolder) -> None:
 
 
 def test_a_hook_runs_for_its_kind_only(folder: RunFolder) -> None:
-    receiver = Receiver()
-    look(folder, receiver, Settings(hooks={"on_failed": "mine", "on_finished": "other"}))
-    assert receiver.kinds("cmd:mine") == ["failed"]
-    assert receiver.kinds("cmd:other") == []
+    file = folder.path / "got"
+    hooks = {
+        "on_failed": f"cat > {file}; printf '%0900d\\033[31mno space'; echo bad >&2; exit 3",
+        "on_finished": f"rm {file}",
+    }
+    for _ in range(2):
+        look(folder, Receiver(), Settings(hooks=hooks))
+    (notice,) = msgspec.json.decode(file.read_bytes())["notices"]
+    assert notice["kind"] == "failed"
+    job = read(folder)
+    last = read_story(job, JobHistory(folder.history_db)).attempts[0]
+    (entry,) = (event.message for event in last.events if event.type == "hook")
+    assert entry in last.aftermath
+    assert entry.startswith("hook on_failed exited with status 3: 000")
+    assert entry.endswith("00no spacebad") and len(entry) < 600
+
+
+def test_a_hook_has_a_time_limit(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddptop.export.notifier.HOOK_TIMEOUT_S", 0.2)
+    look(folder, Receiver(), Settings(hooks={"on_failed": "sleep 100"}))
+    (entry,) = hook_events(folder.path)
+    assert entry.message == "hook on_failed was killed after 0 s"
 
 
 def test_what_cannot_be_sent_now_waits_and_what_never_can_does_not(folder: RunFolder) -> None:

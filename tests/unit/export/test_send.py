@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email import message_from_string
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Web:
     def __init__(self) -> None:
         self.status = 200
         self.answer: dict[str, Any] = {}
+        self.refused = b"nothing"
+        """Requests with this are refused."""
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         web = self
 
@@ -36,7 +39,7 @@ class Web:
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 web.requests.append((self.path, dict(self.headers), data))
-                self.send_response(web.status)
+                self.send_response(413 if web.refused in data else web.status)
                 if web.status in (301, 307):
                     self.send_header("Location", "/elsewhere")
                 self.end_headers()
@@ -70,8 +73,9 @@ def web() -> Iterator[Web]:
         yield web
 
 
-def parcel(url: str) -> Parcel:
-    return Parcel(url=url, title="bert failed on box", body="rank 1 died", data={"job": "bert"})
+def parcel(url: str, page: str = "") -> Parcel:
+    data = {"job": "bert"}
+    return Parcel(url=url, title="bert failed on box", body="rank 1 died", data=data, page=page)
 
 
 @pytest.mark.parametrize("has_apprise", [True, False])
@@ -122,6 +126,13 @@ def test_ntfy(web: Web) -> None:
     assert (data["topic"], data["title"], data["message"]) == (
         "my-topic", "bert failed on box", "rank 1 died",
     )  # fmt: skip
+
+
+def test_a_report_that_the_service_refuses_keeps_no_message(web: Web) -> None:
+    web.refused = b"<html>"
+    assert send(parcel(f"ntfy://127.0.0.1:{web.port}/my-topic", "<html>a page</html>")) == SENT
+    assert any(b"a page" in data for _, _, data in web.requests)
+    assert b"rank 1 died" in web.requests[-1][2] and b"a page" not in web.requests[-1][2]
 
 
 def test_feishu(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +197,11 @@ def test_mail() -> None:
     with served(server):
         port = server.server_address[1]
         url = f"mailto://127.0.0.1:{port}?from=ddptop@example.org&to=ada@example.org&mode=insecure"
-        assert send(parcel(url)) == SENT
-    (mail,) = server.mails  # type: ignore[attr-defined]
-    assert "Subject: bert failed on box" in mail
-    assert "To: ada@example.org" in mail
+        assert send(parcel(url, "<html>a page</html>")) == SENT
+    (mail,) = map(message_from_string, server.mails)  # type: ignore[attr-defined]
+    assert (mail["Subject"], mail["To"]) == ("bert failed on box", "ada@example.org")
+    (attached,) = (part for part in mail.walk() if part.get_filename() == "bert.html")
+    assert attached.get_payload(decode=True) == b"<html>a page</html>"
 
 
 def test_a_url_without_a_service_is_never_tried_again() -> None:

@@ -15,6 +15,7 @@ SICK = {
     "sick-preempted": ("straggler", (1,)),
     "sick-stalls": ("stalls", (1,)),
     "sick-exploding-loss": ("exploding-loss", (0, 1)),
+    "sick-leak": ("memory-growth", (0, 1)),
 }
 """By trace, the id and the ranks of the finding."""
 SAME_S = 5.0

@@ -83,6 +83,8 @@ def test_same_batches_are_named_with_what_was_compared() -> None:
     assert ids(alerts) == ["same-batches"]
     assert alerts[0].evidence == {"batches_equal": 8}
     assert "DistributedSampler" in alerts[0].message
+    many = watched(lambda s, r: {"batch_hashes": hashes(*range(8))}, 12, ranks=200)
+    assert ids(many) == ["same-batches"], "judged every few seconds"
 
 
 @pytest.mark.parametrize(
@@ -339,6 +341,8 @@ def test_memory_that_grows_steadily_is_named_with_the_time_left() -> None:
     assert ids(alerts) == ["memory-growth"]
     assert alerts[0].evidence["bytes_per_s"] == pytest.approx(40_000_000, rel=0.05)
     assert "full in 2 min" in alerts[0].message or "full in 14" in alerts[0].message
+    assert ids(memory(lambda s: 20 * GIB - 2 * leak(s), 75)) == ["memory-growth"], "in 8 min"
+    assert memory(lambda s: 20 * GIB - 2 * leak(s), 60) == [], "it has not grown for long enough"
     assert " per minute; at" in alerts[0].message, "of what kind is unknown"
     assert memory(lambda s: None) == [], "unknown how much is left"
     assert memory(lambda s: 5 * GIB) == [], "mapped files: nothing less is left"
@@ -367,6 +371,54 @@ def test_the_kind_of_memory_that_grows_is_named(children: float, blocks: int, wo
     watch = JobWatch(lambda: 8 * GIB - 160_000_000 * next(now))
     (alert,) = watched(figures, 70, watch=watch)
     assert alert.id == "memory-growth" and words in alert.message
+
+
+@pytest.mark.parametrize(
+    ("allocated", "left", "numbers"),
+    [
+        (lambda s, r: GIB + 20_000_000 * s, lambda s: 8 * GIB - 20_000_000 * s, [0, 1]),
+        (lambda s, r: GIB + 20_000_000 * s * r, lambda s: 8 * GIB - 20_000_000 * s, [1]),
+        (lambda s, r: GIB + 20_000_000 * s, lambda s: 16 * GIB - 20_000_000 * s, None),  # it is far
+        (lambda s, r: GIB + 20_000_000 * s, lambda s: 2 * GIB, None),  # what is left does not fall
+        (lambda s, r: GIB, lambda s: 8 * GIB - 20_000_000 * s, None),  # it grows by a cache
+        (lambda s, r: GIB + 20_000_000 * (s % 120), lambda s: 8 * GIB - 20_000_000 * s, None),
+        (lambda s, r: GIB + 20_000_000 * min(s, 90), lambda s: 4 * GIB - 20_000_000 * s, None),
+        (lambda s, r: None, lambda s: 8 * GIB - 20_000_000 * s, None),
+        (lambda s, r: GIB + 20_000_000 * s, lambda s: None, None),
+    ],
+)
+def test_tensors_that_pile_up_on_a_device_are_named(allocated, left, numbers) -> None:
+    """Never recorded on a device: the figures are simulated."""
+    watch, alerts = JobWatch(), []
+    for second in range(240):
+        free = left(second)
+        snapshot = NodeSnapshot(
+            job="j", job_id="j@1", host="h", seq=second, ts=NOON + dt.timedelta(seconds=second),
+            started_at=NOON, state="running", attempt=0,
+            ranks=[
+                RankSample(
+                    rank=n, local_rank=n, host="h", pid=n + 1, state="running", step=10 * second,
+                    gpu=n + 2, device_allocated_bytes=allocated(second, n),
+                )
+                for n in range(2)
+            ],
+            gpus=[
+                GpuSample(
+                    index=n + 2, mem_total_bytes=10 * GIB,
+                    mem_used_bytes=None if free is None else 10 * GIB - free,
+                )
+                for n in range(2)
+            ],
+        )  # fmt: skip
+        alerts, _ = watch.update(snapshot, float(second))
+    found = {one.id: one for one in alerts}
+    if numbers is None:
+        assert "memory-growth" not in found
+        return
+    alert = found["memory-growth"]
+    assert (alert.ranks, alert.gpus) == (numbers, [number + 2 for number in numbers])
+    assert "more tensors on the device with each step, 1.1 GiB per minute" in alert.message
+    assert f"GPU {numbers[0] + 2} is full in 3 min" in alert.message
 
 
 def losses(loss: float, **more: object) -> dict[str, object]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
 from pathlib import Path
 
-import pytest
 from tests.support.builders import put_job
 from tests.support.emitted import EmittedLog
 
@@ -15,10 +15,9 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import queue as device_queue
-from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of, waiting_in_words
-from ddptop_runner.launch.gpus.usage import DeviceUse
+from ddptop_runner.launch.gpus.queue import NEVER_S, QueueWatch, feed_of, queue_of
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
-from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
+from ddptop_runner.model.spec import Device, Predecessor, Waiting, read_spec
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
 DEVICES = [Device(index=i, uuid=f"GPU-{i}") for i in range(3)]
@@ -48,12 +47,12 @@ class Feed:
 
 
 def waiting(
-    name: str, feed: Feed, minute: int = 0, count: int = 2
+    name: str, feed: Feed, minute: int = 0, count: int = 2, **more: object
 ) -> tuple[QueueWatch, EmittedLog]:
     live = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
     live |= {"guardian": procs.identify(os.getpid()), "state": "queued"}
     since = NOW + dt.timedelta(minutes=minute)
-    queue = DeviceQueue(candidates=DEVICES, count=count, since=since)
+    queue = Waiting(candidates=DEVICES, count=count, since=since, **more)
     folder = put_job(name, live, queue=queue, job_id=f"{name}@1")
     story = EmittedLog()
     watch = queue_of(folder, read_spec(folder), story)
@@ -146,20 +145,27 @@ def test_a_job_with_devices_or_without_any_waits_for_none(ddptop_home):
     assert feed_of(read_spec(folder)) is None
 
 
-QUEUE = DeviceQueue(candidates=DEVICES, count=3, since=NOW)
-BUSY = DeviceUse(DEVICES[0], ("somebody uses it",))
-FREE = [DeviceUse(device) for device in DEVICES]
+def test_a_job_whose_predecessor_failed_never_starts(ddptop_home, monkeypatch):
+    feed, now_s = Feed(), [100.0]
+    monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])
+    first = put_job("first", {"state": "failed"}, job_id="first@1")
+    watch, _ = waiting("job", feed, after=[Predecessor(job="first", job_id="first@1")])
+    feed.report()
+    assert (watch.look(), watch.never) == (None, None)  # it may be restarting
+    now_s[0] += NEVER_S
+    assert watch.never == "not started: job first failed"
+    shutil.rmtree(first.path)
+    put_job("first", {"state": "finished"}, job_id="first@1")
+    feed.report()
+    assert watch.look() is not None
+    assert watch.never is None
 
 
-@pytest.mark.parametrize(
-    ("uses", "ahead", "note", "words"),
-    [
-        ([], [], None, "waiting for GPUs 0-2"),
-        ([BUSY, *FREE[1:]], [], None, "waiting for GPUs 0-2; GPU 0: somebody uses it"),
-        (FREE, [], None, "waiting for GPUs 0-2; free; the job will start if they stay free"),
-        (FREE, ["a", "b"], None, "waiting for GPUs 0-2; behind job a, b, queued earlier"),
-        ([], [], "the driver is gone", "waiting for GPUs 0-2; the driver is gone"),
-    ],
-)
-def test_what_is_waited_for_in_words(uses, ahead, note, words):
-    assert waiting_in_words(QUEUE, uses, ahead, note) == words
+def test_a_job_without_devices_starts_once_its_time_has_come(ddptop_home, monkeypatch):
+    live = {"state": "queued", "guardian": procs.identify(os.getpid())}
+    folder = put_job("job", live, queue=Waiting(since=NOW, not_before=NOW))
+    watch = queue_of(folder, read_spec(folder), EmittedLog())
+    spec = watch.look()
+    assert spec is not None
+    assert not spec.is_queued
+    assert spec.devices is None

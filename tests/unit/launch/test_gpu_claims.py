@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import threading
 
@@ -13,23 +12,16 @@ from ddptop_runner.base import files
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import members_dir, runs_dir
 from ddptop_runner.host import procs
-from ddptop_runner.launch.gpus.usage import claims, queued_before, taking, uses
+from ddptop_runner.launch.gpus.usage import claims, taking, uses
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
-from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
+from ddptop_runner.model.spec import Device
 
 ZERO, ONE = Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")
-NOW = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
 
 
 def live(**fields: object) -> dict[str, object]:
     here = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
     return {"guardian": procs.identify(os.getpid()), **here, **fields}
-
-
-def queue(*devices: Device, minute: int = 0, count: int = 1) -> DeviceQueue:
-    return DeviceQueue(
-        candidates=list(devices), count=count, since=NOW + dt.timedelta(minutes=minute)
-    )
 
 
 def test_live_jobs_have_their_devices(ddptop_home):
@@ -40,28 +32,16 @@ def test_live_jobs_have_their_devices(ddptop_home):
     put_job("elsewhere", live(boot_id="another"), devices=[ZERO], host="other")
     put_job("on-cpus", live())
     found = sorted(claims(), key=lambda claim: claim[0])
-    assert found == [("comes-up", ONE), ("runs", ZERO)]
-    assert claims(besides="comes-up@1") == [("runs", ZERO)]
+    assert found == [("job comes-up", "GPU-1"), ("job runs", "GPU-0")]
+    assert claims(besides="comes-up@1") == [("job runs", "GPU-0")]
 
 
 def test_parts_of_jobs_on_several_machines_have_their_devices(ddptop_home):
     folder = put_job("part", live(), devices=[ONE], job_id="j@1.0")
     members_dir().mkdir()
     folder.path.rename(members_dir() / "j@1.0")
-    assert claims() == [("part", ONE)]
+    assert claims() == [("job part", "GPU-1")]
     assert claims(besides="j@1.0") == []
-
-
-def test_who_waits_longer_for_one_of_the_same_devices(ddptop_home):
-    put_job("b", live(state="queued"), queue=queue(ZERO, minute=2))
-    put_job("a", live(state="queued"), queue=queue(ZERO, ONE, minute=1))
-    put_job("later", live(state="queued"), queue=queue(ZERO, minute=9))
-    put_job("other", live(state="queued"), queue=queue(ONE, minute=0))
-    put_job("has-them", live(), queue=queue(ZERO, minute=0), devices=[ZERO])
-    put_job("stopped", live(state="stopped"), queue=queue(ZERO, minute=0))
-    mine = read_spec(put_job("mine", live(state="queued"), queue=queue(ZERO, minute=5)))
-    assert queued_before(mine) == ["a", "b"]
-    assert queued_before(read_spec(put_job("none", live()))) == []
 
 
 def test_uses_join_the_driver_with_what_jobs_have(ddptop_home):

@@ -12,13 +12,13 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch.gpus.choice import ON_CPU, DeviceChoice
 from ddptop_runner.launch.program import Program, name_for, program_for
 from ddptop_runner.launch.request import LaunchRequest
-from ddptop_runner.model.spec import Device, DeviceQueue
+from ddptop_runner.model.spec import Device, Waiting
 
 NO_GPU = DeviceChoice(None)
 NO_DRIVER = DeviceChoice(None, why_none="the NVIDIA driver is not loaded")
 GPUS = [Device(index=2, uuid="GPU-2"), Device(index=5, uuid="GPU-5")]
 TWO = DeviceChoice(GPUS)
-QUEUED = DeviceChoice(None, DeviceQueue(candidates=GPUS, count=2, since=utc_now()))
+QUEUED = DeviceChoice(None, Waiting(candidates=GPUS, count=2, since=utc_now()))
 MP = "import torch.multiprocessing as mp\nmp.spawn(f)\n"
 
 

@@ -191,11 +191,15 @@ class Stream:
     def is_current_stream_capturing(self) -> bool:
         return self.captures
 
+    def memory_allocated(self, device: str) -> int:
+        """Like torch's, which asks no device."""
+        return {"cuda:1": 7 << 20}[device]
 
-def on_device(borders: Borders, stream: Stream, steps: int) -> None:
+
+def on_device(borders: Borders, stream: Stream, steps: int, device: str = "cuda:1") -> None:
     handle = SimpleNamespace(remove=lambda: None)
     optimizer = SimpleNamespace(
-        param_groups=[{"params": [SimpleNamespace(is_cuda=True)]}],
+        param_groups=[{"params": [SimpleNamespace(is_cuda=True, device=device)]}],
         register_step_pre_hook=lambda hook: handle,
     )
     for step in range(borders._record.steps + 1, borders._record.steps + 1 + steps):
@@ -221,3 +225,7 @@ def test_on_a_device_its_own_clock_counts_once_it_has_got_there() -> None:
     stream.captures, borders.is_due = True, True
     on_device(borders, stream, 2 * time_parts.DEVICE_STEPS)
     assert borders.marks is None and len(borders._spent_s) == 1
+    assert borders.allocated_bytes == 7 << 20
+    borders.is_due = True
+    on_device(borders, stream, 2, device="of an allocator that does not count")
+    assert borders.allocated_bytes is None

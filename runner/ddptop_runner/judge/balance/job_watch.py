@@ -17,6 +17,8 @@ from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSam
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""
+RANKS_PER_S = 64
+"""Findings on the training are made anew at most for so many ranks a second."""
 
 
 class JobWatch:
@@ -31,6 +33,9 @@ class JobWatch:
         self.resume: Resume | None = None
         """What came back when the attempt resumed; None if unknown."""
         self._book = alerts.AlertBook()
+        self._found: list[Finding] = []
+        """On the training, until the time below."""
+        self._found_until_s = 0.0
 
     def recall(self, shown: Sequence[Alert]) -> None:
         """Continue with the alerts that an earlier supervisor has shown."""
@@ -67,7 +72,12 @@ class JobWatch:
                 found += findings.find(ranks, gpus, job, given=given)
             self._window.update(snapshot, now_s)
             self.resume = self.resume or training.resumed(self._window, snapshot.checkpoint)
-            found += training.find(self._window, snapshot.checkpoint, self.resume)
+            if now_s >= self._found_until_s:
+                self._found = training.find(self._window, snapshot.checkpoint, self.resume)
+                self._found_until_s = now_s + len(ranks) / RANKS_PER_S
+            found += self._found
+        else:
+            self._found_until_s = now_s
         if several:
             found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)

@@ -8,11 +8,13 @@ from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training.window import Window
-from ddptop_runner.model.snapshot import DdpUse, RankSample
+from ddptop_runner.model.snapshot import DdpUse
 
 LEAST_ITERATIONS = 100
 SAVES_LEAST = 0.05
 """A smaller part of the time is not worth a figure."""
+EXPOSED_MOST = 0.2
+"""Part of a step on a device that all-reduces may take beyond the backward pass."""
 
 
 def ddp_advice(window: Window) -> list[Finding]:
@@ -26,7 +28,7 @@ def ddp_advice(window: Window) -> list[Finding]:
     # the rank that the others wait for waits for nobody: only for the network
     exposed_s = min(use.comm_s - use.hidden_s for use in uses)
     share = exposed_s / median(times_s) if times_s else 0.0
-    pieces = list(_pieces(window.ranks, uses, share))
+    pieces = list(_pieces(window, uses, share))
     if not pieces:
         return []
     ranks = tuple(rank.rank for rank in window.ranks)
@@ -39,14 +41,15 @@ def ddp_advice(window: Window) -> list[Finding]:
     return [Finding("ddp-advice", "info", message, ranks, hold_s=5.0, evidence=evidence)]
 
 
-def _pieces(ranks: Sequence[RankSample], uses: Sequence[DdpUse], share: float) -> Iterator[str]:
+def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[str]:
     """The advice, most valuable first.
 
     Args:
-        ranks: all of the job.
+        window: the job's ranks.
         uses: theirs.
         share: the part of a step that ranks wait for the all-reduces of one backward pass.
     """
+    ranks = window.ranks
     syncs = min(use.syncs_per_step or 0.0 for use in uses)
     passes = ranks[0].loss_parts or 0
     if passes > 1 and syncs >= 0.9 * passes and not any(rank.losses for rank in ranks):
@@ -55,6 +58,13 @@ def _pieces(ranks: Sequence[RankSample], uses: Sequence[DdpUse], share: float) -
         yield (
             f"each step has {passes} backward passes, and each has an all-reduce: to accumulate "
             f"gradients, run all but the last in model.no_sync(){gain}"
+        )
+    elif share >= EXPOSED_MOST and len(window.gpus) == len(ranks):
+        hidden = min(use.hidden_s / use.comm_s for use in uses)
+        yield (
+            f"all-reduces take {100 * share:.0f}% of each step beyond the backward pass, which "
+            f"hides {100 * hidden:.0f}% of them: larger batches, accumulation of gradients with "
+            "no_sync, or bf16_compress_hook would make them cheaper"
         )
     unused = {use.unused_bytes for use in uses}
     found_bytes = unused.pop()

@@ -229,7 +229,7 @@ def find(
         *diverged(window.replicas, window.ranks),
         *exploding_loss(window),
         *(constant_loss(window) or not_learning(window)),
-        *memory_growth(window.memory, window.ranks),
+        *memory_growth(window),
         *lost_state(resume, window.ranks),
         *same_batches(window),
         *same_order(window),

@@ -6,7 +6,7 @@ import itertools
 
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.training.window import Window
+from ddptop_runner.judge.training.window import Window, grows_steadily
 from ddptop_runner.model.words import NotLearning, Severity
 
 IDLE_STEPS = 256
@@ -41,8 +41,9 @@ def not_learning(window: Window) -> list[Finding]:
     ]
 
 
-RISES = 5
-"""So many evaluations in a row must be worse than the one before."""
+LEAST_RISES, RISE_PARTS = 30, 10
+"""A loss that wanders rises for a while, too: the rise must be longer than all before, have at
+least so many evaluations, and go on in each of so many parts of it, but for its slow start."""
 ABOVE_BEST = 1.1
 ABOVE_RECOVERED = 2.0
 """And the rise must be so many times any earlier one."""
@@ -54,18 +55,20 @@ def overfitting(window: Window) -> list[Finding]:
         losses = [one.loss for one in evaluations]
         # the medians of three, so that no single good or bad one decides
         smooth = [median(losses[i : i + 3]) for i in range(len(losses) - 2)]
-        if len(smooth) <= RISES:
+        if len(smooth) <= LEAST_RISES:
             continue
         best = min(range(len(smooth)), key=smooth.__getitem__)
+        rises = len(smooth) - 1 - best
+        if rises < max(LEAST_RISES, best) or smooth[best] <= 0:
+            continue
         before, now = evaluations[best + 1], evaluations[-1]
-        is_rising = all(one < after for one, after in itertools.pairwise(smooth[-RISES - 1 :]))
         rise = smooth[-1] - smooth[best]
         # how far it had risen before and come down again
         lows = itertools.accumulate(smooth[: best + 1], min)
         recovered = max(one - low for one, low in zip(smooth, lows, strict=False))
-        if not is_rising or rise < ABOVE_RECOVERED * recovered:
+        if rise < ABOVE_RECOVERED * recovered or smooth[-1] < ABOVE_BEST * smooth[best]:
             continue
-        if smooth[best] <= 0 or smooth[-1] < ABOVE_BEST * smooth[best]:
+        if not grows_steadily(smooth[best + rises // 4 :], RISE_PARTS):
             continue
         if None in (before.training_loss, now.training_loss):
             continue

@@ -2,59 +2,99 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ddptop_runner.base import units
-from ddptop_runner.base.median import median
 from ddptop_runner.judge.alerts import Finding
-from ddptop_runner.judge.training.window import Memory
-from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.judge.training.window import Memory, Window, grows_steadily
 
-GROWTH_PARTS = 6
-"""Memory must grow in each of so many parts of the time, by at least half of the usual."""
+GROWTH_PARTS, LEAST_POINTS = 6, 9
+"""Memory must grow in each of so many parts of the time."""
 GROWTH_LEAST = 0.1
 """And by this part of what the ranks hold, in all."""
-SOON_S, LATER_S = 180.0, 86400.0
-"""Memory that is full so soon is named after 40 s; later, after LATEST_S."""
-LATEST_S = 600.0
+AHEAD, AHEAD_ON_DEVICE = 8.0, 1.0
+"""Growth is foreseen for so many times as long as it was seen: a cache may be full by then."""
+TENSORS = "does something keep tensors, such as losses that were not detached?"
 
 
-def memory_growth(memory: Sequence[Memory], ranks: Sequence[RankSample]) -> list[Finding]:
-    """The ranks' memory grows steadily, and will be full.
+class _Growth(NamedTuple):
+    """How steadily growing memory goes on."""
 
-    It counts only as far as the machine has less left: mapped files are no growth.
+    bytes_per_s: float
+    full_in_s: float
+
+
+def _growth(points: Sequence[Memory], ahead: float) -> _Growth | None:
+    """How memory grows; None unless it is steady, takes from what is left, and will be full."""
+    if len(points) < LEAST_POINTS:
+        return None
+    first, last = points[0], points[-1]
+    total, since_s = last.used_bytes - first.used_bytes, last.now_s - first.now_s
+    if not grows_steadily([point.used_bytes for point in points], GROWTH_PARTS):
+        return None
+    if total < GROWTH_LEAST * first.used_bytes:
+        return None
+    if first.available_bytes - last.available_bytes < total / 2:  # as of mapped files
+        return None
+    rate = total / since_s
+    full_in_s = last.available_bytes / rate
+    return None if full_in_s > ahead * since_s else _Growth(rate, full_in_s)
+
+
+def memory_growth(window: Window) -> list[Finding]:
+    """The ranks' memory grows steadily, and will be full: that of a device, or the machine's."""
+    return _on_devices(window) or _on_host(window)
+
+
+def _on_devices(window: Window) -> list[Finding]:
+    """Tensors of some ranks, of which more are left after each step.
+
+    Metrics keep theirs until an epoch ends, so no more is foreseen than was seen.
     """
-    points = list(memory)
-    if len(points) < 9:
+    growing = {
+        rank: growth
+        for rank, points in window.memory.items()
+        if rank is not None and (growth := _growth([*points], AHEAD_ON_DEVICE)) is not None
+    }
+    if not growing:
+        return []
+    worst = min(growing, key=lambda rank: growing[rank].full_in_s)
+    now, numbers = growing[worst], tuple(sorted(growing))
+    message = (
+        f"{units.name_ranks(numbers)} {'keep' if len(numbers) > 1 else 'keeps'} more tensors on "
+        f"the device with each step, {units.size(now.bytes_per_s * 60)} per minute; at this rate "
+        f"GPU {window.gpus[worst].index} is full in {units.duration_in_words(now.full_in_s)}: "
+        f"{TENSORS}"
+    )
+    evidence = {"bytes_per_s": round(now.bytes_per_s), "full_in_s": round(now.full_in_s)}
+    gpus = tuple(sorted({window.gpus[rank].index for rank in numbers}))
+    return [
+        Finding("memory-growth", "warning", message, numbers, gpus, hold_s=5.0, evidence=evidence)
+    ]
+
+
+def _on_host(window: Window) -> list[Finding]:
+    points = [*window.memory.get(None, ())]
+    growth = _growth(points, AHEAD)
+    if growth is None:
         return []
     first, last = points[0], points[-1]
-    edges = [points[round(i * (len(points) - 1) / GROWTH_PARTS)] for i in range(GROWTH_PARTS + 1)]
-    growth = [
-        (after.used_bytes - before.used_bytes) / (after.now_s - before.now_s)
-        for before, after in itertools.pairwise(edges)
-    ]
-    rate, total = median(growth), last.used_bytes - first.used_bytes
-    if rate <= 0 or min(growth) < rate / 2 or total < GROWTH_LEAST * first.used_bytes:
-        return []
-    full_in_s = last.available_bytes / rate
-    is_soon = full_in_s <= SOON_S or last.now_s - first.now_s >= LATEST_S
-    is_taken = first.available_bytes - last.available_bytes >= total / 2
-    if full_in_s > LATER_S or not is_soon or not is_taken:
-        return []
-    who = "the ranks'" if len(ranks) > 1 else "its"
+    who = "the ranks'" if len(window.ranks) > 1 else "its"
     what, advice = _kind(first, last)
     message = (
-        f"{who} memory grows by {units.size(rate * 60)} per minute{what}; at this rate the "
-        f"machine's memory is full in {units.duration_in_words(full_in_s)}: {advice}"
+        f"{who} memory grows by {units.size(growth.bytes_per_s * 60)} per minute{what}; at this "
+        f"rate the machine's memory is full in {units.duration_in_words(growth.full_in_s)}: "
+        f"{advice}"
     )
+    in_children = last.children_bytes - first.children_bytes
     evidence = {
-        "bytes_per_s": round(rate),
-        "full_in_s": round(full_in_s),
-        "children_share": round((last.children_bytes - first.children_bytes) / total, 2),
+        "bytes_per_s": round(growth.bytes_per_s),
+        "full_in_s": round(growth.full_in_s),
+        "children_share": round(in_children / (last.used_bytes - first.used_bytes), 2),
         "python_blocks": last.python_blocks - first.python_blocks,
     }
-    numbers = tuple(rank.rank for rank in ranks)
+    numbers = tuple(rank.rank for rank in window.ranks)
     return [Finding("memory-growth", "warning", message, numbers, hold_s=5.0, evidence=evidence)]
 
 
@@ -84,4 +124,4 @@ def _kind(first: Memory, last: Memory) -> tuple[str, str]:
             ", not in Python objects",
             "does something keep tensors or arrays, such as losses that were not detached?",
         )
-    return "", "does something keep tensors, such as losses that were not detached?"
+    return "", TENSORS

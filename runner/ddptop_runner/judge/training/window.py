@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from ddptop_runner.base.median import median
@@ -69,13 +71,20 @@ class Stretch(NamedTuple):
 
 def typical(parts: Iterable[Stretch], figure: str) -> float | None:
     """The median of a figure over the stretches in which it is known."""
-    return known_median(getattr(part, figure) for part in parts)
+    return known_median(map(attrgetter(figure), parts))
 
 
 def known_median(values: Iterable[float | None]) -> float | None:
     """The median of the known values; None without any."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+def grows_steadily(values: Sequence[float], parts: int) -> bool:
+    """Whether values grow in each of so many equal parts, by half of the usual or more."""
+    edges = [values[round(i * (len(values) - 1) / parts)] for i in range(parts + 1)]
+    growth = [after - before for before, after in itertools.pairwise(edges)]
+    return min(growth) > 0 and min(growth) >= median(growth) / 2
 
 
 MINUTE_S, FIRST_MINUTES, LATEST_MINUTES = 60.0, 6, 2
@@ -113,16 +122,16 @@ MAX_PAUSE_S, MAX_PAUSE_STEPS = 5.0, 3
 
 
 class Memory(NamedTuple):
-    """The memory of all ranks at one time."""
+    """The memory of all ranks at one time, or that of one rank on its device."""
 
     now_s: float
     used_bytes: int
-    """Resident memory of the ranks and their loader workers."""
+    """Resident memory of the ranks and their loader workers, or a rank's tensors on its device."""
     available_bytes: int
-    """What the machine has left."""
-    children_bytes: int
+    """What the machine or the device has left."""
+    children_bytes: int = 0
     """The part of `used_bytes` that loader workers and other descendants have."""
-    python_blocks: int
+    python_blocks: int = 0
     """Blocks of memory that the ranks' Python objects have; 0 if unknown."""
 
 
@@ -177,8 +186,9 @@ class Window:
         """Of this attempt, by the name of the validation loss on the first rank that has it."""
         self._reports: dict[str, tuple[int, int]] = {}
         """By that name: the rank, and how often it has reported it."""
-        self.memory: deque[Memory] = deque(maxlen=MEMORY_POINTS)
-        """Oldest first; empty for ranks on several hosts."""
+        self.memory: dict[int | None, deque[Memory]] = {}
+        """By rank, that on its device; with None, that of the host, if it is only one. Oldest
+        first."""
         self.batches: dict[int, dict[Batch, int]] = {}
         """By rank, the hashes of this attempt's batches."""
         self.earlier: dict[int, dict[Batch, int]] = {}
@@ -221,7 +231,7 @@ class Window:
                 batches[one.epoch, one.position] = one.crc32
             while len(batches) > MAX_BATCHES:
                 del batches[next(iter(batches))]
-        self._add_memory(living, now_s)
+        self._add_memory(now_s)
 
     def _add(self, rank: RankSample, now_s: float) -> None:
         samples, known = self.samples[rank.rank], None
@@ -304,18 +314,33 @@ class Window:
         if len(self.minutes) > FIRST_MINUTES + LATEST_MINUTES:
             del self.minutes[FIRST_MINUTES]
 
-    def _add_memory(self, living: Sequence[RankSample], now_s: float) -> None:
-        known = [rank.rss_bytes for rank in living if rank.rss_bytes is not None]
-        if len(known) < len(living) or not known or len({rank.host for rank in living}) > 1:
-            return
-        if not all((rank.step or 0) > 0 for rank in living):
+    def _add_memory(self, now_s: float) -> None:
+        if not all((rank.step or 0) > 0 for rank in self.ranks):
             self.memory.clear()
-        elif not self.memory or now_s - self.memory[-1].now_s >= MEMORY_EVERY_S:
-            available_bytes = self._available_bytes()
-            if available_bytes is not None:
-                children = sum(rank.children_rss_bytes or 0 for rank in living)
-                blocks = sum(rank.python_blocks or 0 for rank in living)
-                self.memory.append(Memory(now_s, sum(known), available_bytes, children, blocks))
+            return
+        if any(now_s - points[-1].now_s < MEMORY_EVERY_S for points in self.memory.values()):
+            return
+        known: dict[int | None, Memory | None] = {None: self._of_host(now_s)}
+        for rank in self.ranks:
+            used, gpu = rank.device_allocated_bytes, self.gpus.get(rank.rank)
+            if used is None or gpu is None or None in (gpu.mem_total_bytes, gpu.mem_used_bytes):
+                continue
+            left = (gpu.mem_total_bytes or 0) - (gpu.mem_used_bytes or 0)
+            known[rank.rank] = Memory(now_s, used, left)
+        for key, memory in known.items():
+            if memory is not None:
+                self.memory.setdefault(key, deque(maxlen=MEMORY_POINTS)).append(memory)
+
+    def _of_host(self, now_s: float) -> Memory | None:
+        known = [rank.rss_bytes for rank in self.ranks if rank.rss_bytes is not None]
+        if len(known) < len(self.ranks) or len({rank.host for rank in self.ranks}) != 1:
+            return None
+        available_bytes = self._available_bytes()
+        if available_bytes is None:
+            return None
+        children = sum(rank.children_rss_bytes or 0 for rank in self.ranks)
+        blocks = sum(rank.python_blocks or 0 for rank in self.ranks)
+        return Memory(now_s, sum(known), available_bytes, children, blocks)
 
 
 def common(batches: Mapping[int, Mapping[Batch, int]]) -> list[Batch]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
@@ -20,14 +22,15 @@ from ddptop_runner.launch.gpus.usage import (
     idlest,
     in_mig_mode,
 )
+from ddptop_runner.launch.gpus.waiting import reason_in_words, unmet
 from ddptop_runner.model.snapshot import GpuSample
-from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
+from ddptop_runner.model.spec import Device, JobSpec, Waiting
 
 CPU_RANKS = 2
 """Number of ranks on a machine without NVIDIA hardware."""
 ON_CPU = f"no NVIDIA devices: starting {CPU_RANKS} CPU ranks; pass --nproc N to start N"
 
-OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"
+FORCE_WAITS = "--force cannot be used with --wait-gpus, --after, or --at"
 
 
 Refused = Literal["busy", "absent", "allocation", "other"]
@@ -48,7 +51,7 @@ class DeviceChoice:
 
     devices: list[Device] | None
     """As in JobSpec; also None while it must wait."""
-    queue: DeviceQueue | None = None
+    queue: Waiting | None = None
     by_uuid: bool = False
     """Whether to show the devices by UUID, because one of the machine's is lost."""
     notes: tuple[str, ...] = ()
@@ -61,20 +64,25 @@ class DeviceChoice:
     @property
     def waits(self) -> bool:
         """Whether the job must be queued."""
-        return self.queue is not None and self.devices is None
+        return self.queue is not None and self.queue.over_at is None
 
     @property
     def count(self) -> int:
         """Number of devices that the job has or will have."""
-        if self.devices is None and self.queue is not None:
-            return self.queue.count
-        return len(self.devices or ())
+        waiting = self.queue.count if self.waits and self.queue is not None else 0
+        return waiting or len(self.devices or ())
 
     @property
     def ranks(self) -> int | None:
         """Number of ranks unless `--nproc` says otherwise; None if there is no telling."""
-        is_cpu_machine = self.devices is None and self.queue is None and self.why_none is None
+        is_cpu_machine = self.devices is None and self.why_none is None
         return self.count or (CPU_RANKS if is_cpu_machine else None)
+
+    def queued_as(self, queue: Waiting, **waits: Any) -> DeviceChoice:
+        """The same choice for a job that waits, for whatever else `waits` adds."""
+        queue = msgspec.structs.replace(queue, over_at=None, **waits)
+        devices = None if queue.candidates else self.devices
+        return replace(self, devices=devices, queue=queue)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -104,7 +112,7 @@ def choose(
     """
     request = None if asked is None else parse_gpus(asked)
     if force and wait:
-        raise UsageError(OPTIONS_AGAINST, "use one of them")
+        raise UsageError(FORCE_WAITS, "use one of them")
     visible = env.get("CUDA_VISIBLE_DEVICES")
     named = mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
@@ -112,10 +120,6 @@ def choose(
     machine = Machine(present, visible)
     pool = machine.resolve(request, nproc)
     if not pool:
-        if wait:
-            raise UsageError(
-                "--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus"
-            )
         if request is not None:
             why_none = None
         elif present:
@@ -144,15 +148,20 @@ def again(
         UsageError: one is gone, lost, not allowed, or busy.
     """
     if force and wait:
-        raise UsageError(OPTIONS_AGAINST, "use one of them")
+        raise UsageError(FORCE_WAITS, "use one of them")
     devices = spec.devices
-    if devices is None and spec.queue is not None:  # it ended before it got devices
+    if spec.is_queued and spec.queue is not None:  # it ended before it started
         wait = wait or not force
+        reason = unmet(spec, usage.jobs_here(), utc_now()) if wait else None
+        if reason is not None and reason.kind == "never":
+            hint = "restart that job first, or use --force to start now"
+            raise UsageError(reason_in_words(reason), hint)
         pool, count = spec.queue.candidates, spec.queue.count
     else:
         pool, count = devices or [], len(devices or ())
     if not pool:
-        return DeviceChoice(devices)
+        queue = spec.queue if spec.is_queued and wait else None
+        return DeviceChoice(devices, queue)
     present, _ = present_devices([device.uuid or "" for device in pool if device.is_mig])
     if not present:
         raise UsageError(
@@ -213,8 +222,13 @@ class _Decision:
         by_uuid = any(gpu.lost for gpu in self.present)
         queue = None
         if self.wait:
-            queue = DeviceQueue(
-                candidates=list(self.pool), count=self.count, since=utc_now(), by_uuid=by_uuid
+            now = utc_now()
+            queue = Waiting(
+                candidates=list(self.pool),
+                count=self.count,
+                since=now,
+                by_uuid=by_uuid,
+                over_at=None if busy else now,
             )
         if queue is not None and busy:
             devices = None

@@ -1,8 +1,4 @@
-"""Lets a job wait for devices, in its supervisor.
-
-Among jobs that wait for the same device, the one that has waited longest comes first, even if a
-later job could start at once, so that a job that needs many devices is not starved.
-"""
+"""Lets a job wait in its supervisor, and takes its devices once nothing is in its way."""
 
 from __future__ import annotations
 
@@ -11,44 +7,33 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.devices.words import wanted_in_words
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.launch.gpus import usage
-from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, grant
+from ddptop_runner.launch.gpus import shared, usage
+from ddptop_runner.launch.gpus.shared import UserQueue
+from ddptop_runner.launch.gpus.usage import DeviceUse, grant, is_same, key
+from ddptop_runner.launch.gpus.waiting import (
+    publish_jobs,
+    queue_of_user,
+    reason_in_words,
+    waiting_in_words,
+    why_waiting,
+)
 from ddptop_runner.model.events import Queued
-from ddptop_runner.model.snapshot import Alert, GpuSample
-from ddptop_runner.model.spec import DeviceQueue, JobSpec, write_spec
+from ddptop_runner.model.snapshot import Alert, GpuSample, WaitReason
+from ddptop_runner.model.spec import Device, JobSpec, Waiting, write_spec
 
 LOOK_S = 3.0
-"""How often a queued job checks its devices."""
-
-
-def waiting_in_words(
-    queue: DeviceQueue, uses: Sequence[DeviceUse], ahead: Sequence[str], note: str | None
-) -> str:
-    """What a queued job waits for, and who holds it, in words.
-
-    Args:
-        queue: what it needs.
-        uses: how the devices are used; () if unknown.
-        ahead: jobs that have waited longer for one of them.
-        note: why the sampler cannot read some devices.
-    """
-    parts = [f"waiting for {wanted_in_words(queue)}"]
-    if ahead:
-        parts.append(f"behind job {', '.join(ahead)}, queued earlier")
-    if note is not None:
-        parts.append(note)
-    if busy := busy_in_words(uses):
-        parts.append(busy)
-    elif uses and not ahead:
-        parts.append("free; the job will start if they stay free")
-    return "; ".join(parts)
+"""How often a queued job checks what it waits for."""
+PASS_S = 60.0
+"""Another user's job that could have started for this long comes first no more."""
+NEVER_S = 10.0
+"""A predecessor that has been gone or ended badly for this long will not finish."""
 
 
 def feed_of(spec: JobSpec) -> DeviceFeed | None:
@@ -62,36 +47,43 @@ def queue_of(folder: RunFolder, spec: JobSpec, log: EventLog) -> QueueWatch | No
     """The watch of a queued job; None if it is not queued."""
     if spec.queue is None or not spec.is_queued:
         return None
-    return QueueWatch(folder, spec, spec.queue, log)
+    return QueueWatch(folder, spec, log)
 
 
 class QueueWatch:
-    """Checks the devices that a queued job waits for, and takes them for it.
+    """Checks what a queued job waits for, and takes its devices.
 
     Args:
         folder: the job's run folder.
-        spec: the job, with a queue and without devices.
-        queue: what it waits for.
-        log: receives an event on who holds the devices, once known.
+        spec: the job, which is queued.
+        log: receives an event on what it waits for, once known.
     """
 
-    def __init__(self, folder: RunFolder, spec: JobSpec, queue: DeviceQueue, log: EventLog) -> None:
+    def __init__(self, folder: RunFolder, spec: JobSpec, log: EventLog) -> None:
         self._folder = folder
         self._spec = spec
-        self._queue = queue
         self._log: EventLog | None = log
-        uuids = [device.uuid for device in queue.candidates if device.uuid]
-        known = len(uuids) == len(queue.candidates)
-        self._feed = DeviceFeed(uuids if known else None, interval_s=LOOK_S)
+        devices = self._queue.candidates
+        uuids = [device.uuid for device in devices if device.uuid]
+        has_mig = any(device.is_mig for device in devices)  # these must be named
+        self._feed = DeviceFeed(uuids if has_mig else None, interval_s=LOOK_S) if devices else None
         self._looked_at_s: float | None = None
         self._uses: list[DeviceUse] = []
-        self._ahead: list[str] = []
+        self._reason: WaitReason | None = None
+        self._never_since_s: float | None = None
+        self._could_since_s: dict[str, float] = {}
         self._gpus: list[GpuSample] = []
         self._stopped = False
 
+    @property
+    def _queue(self) -> Waiting:
+        assert self._spec.queue is not None  # only a queued job has a watch
+        return self._spec.queue
+
     async def start(self) -> None:
         """Start checking."""
-        await self._feed.start()
+        if self._feed is not None:
+            await self._feed.start()
 
     def skip_event(self) -> None:
         """Emit no event, since an earlier supervisor has."""
@@ -100,7 +92,8 @@ class QueueWatch:
     async def stop(self) -> None:
         """Stop checking."""
         self._stopped = True
-        await self._feed.stop()
+        if self._feed is not None:
+            await self._feed.stop()
 
     @property
     def latest(self) -> DeviceReport | None:
@@ -108,7 +101,7 @@ class QueueWatch:
 
         None before the first check and after the last.
         """
-        report = self._feed.latest
+        report = None if self._feed is None else self._feed.latest
         if report is None or self._stopped:
             return None
         if report.boottime_s != self._looked_at_s:
@@ -118,12 +111,23 @@ class QueueWatch:
     @property
     def note(self) -> str | None:
         """Why devices are missing, incomplete, or stale; None if there is no problem."""
-        return self._feed.note
+        return None if self._feed is None else self._feed.note
+
+    @property
+    def never(self) -> str | None:
+        """Why the job will never start, in words; None if it may.
+
+        A job that is being renamed or restarted may be out of sight for a moment.
+        """
+        since_s = self._never_since_s
+        if self._reason is None or since_s is None or boottime_s() - since_s < NEVER_S:
+            return None
+        return reason_in_words(self._reason)
 
     @property
     def words(self) -> str:
         """What the job waits for, and who holds it."""
-        return waiting_in_words(self._queue, self._uses, self._ahead, self.note)
+        return waiting_in_words(self._queue, self._reason, self._uses, self.note)
 
     def alert(self) -> Alert:
         """`words` as an alert."""
@@ -133,37 +137,83 @@ class QueueWatch:
             gpus=[use.device.index for use in self._uses if use.busy],
             message=self.words,
             since=self._queue.since,
+            waits_for=self._reason,
         )
 
     def look(self) -> JobSpec | None:
         """Check once per tick; returns the job with its devices once `job.json` has them."""
-        report = self._feed.latest
-        if report is None or report.boottime_s == self._looked_at_s:
+        report = None if self._feed is None else self._feed.latest
+        if self._feed is None:
+            if self._looked_at_s is not None and boottime_s() - self._looked_at_s < LOOK_S:
+                return None
+            self._looked_at_s = boottime_s()
+        elif report is None or report.boottime_s == self._looked_at_s:
             return None
-        self._looked_at_s = report.boottime_s
-        self._gpus = labeled(report.gpus, registry.rank_of_pid())
-        self._uses = self._look_at(report)
-        self._ahead = usage.queued_before(self._spec)
+        else:
+            self._looked_at_s = report.boottime_s
+        may_start = self._look_at(report) is not None
+        if self._reason is None or self._reason.kind != "never":
+            self._never_since_s = None
+        elif self._never_since_s is None:
+            self._never_since_s = boottime_s()
         if self._log is not None:
             self._log.emit(Queued(waits_for=self.words))
             self._log = None
-        if self._ahead or grant(self._uses, self._queue.count) is None:
+        if not may_start:
             return None
         with usage.taking(timeout_s=0) as had, contextlib.suppress(OSError):
             return self._take(report) if had else None  # disk full: retry at the next look
         return None
 
-    def _look_at(self, report: DeviceReport) -> list[DeviceUse]:
-        return usage.uses(self._queue.candidates, report.gpus, besides=self._spec.job_id)
-
-    def _take(self, report: DeviceReport) -> JobSpec | None:
-        """Check the claims of other jobs again under the lock, then take the devices."""
-        self._uses = self._look_at(report)
-        devices = grant(self._uses, self._queue.count)
-        if devices is None or usage.queued_before(self._spec):
+    def _look_at(self, report: DeviceReport | None) -> list[Device] | None:
+        """Find out what is in the job's way; returns the devices that it may take."""
+        jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
+        others = shared.others(now)
+        shared.publish(queue_of_user(jobs, now))
+        if report is not None:
+            present = [Device(index=gpu.index, uuid=gpu.uuid) for gpu in report.gpus]
+            uses = usage.uses(present, report.gpus, self._spec.job_id, jobs, others)
+            others = self._pass_over(others, uses)
+            gpus = labeled(report.gpus, registry.rank_of_pid(jobs))
+            wanted = queue.candidates
+            self._gpus = [gpu for gpu in gpus if any(is_same(gpu, one) for one in wanted)]
+            self._uses = usage.uses(wanted, report.gpus, self._spec.job_id, jobs, others)
+        self._reason = why_waiting(self._spec, jobs, now, others)
+        if self._reason is not None:
             return None
-        by_uuid = self._queue.by_uuid or any(gpu.lost for gpu in report.gpus)
-        queue = msgspec.structs.replace(self._queue, by_uuid=by_uuid)
-        spec = msgspec.structs.replace(self._spec, devices=devices, queue=queue)
+        devices = grant(self._uses, queue.count)
+        if devices is None:
+            self._reason = WaitReason(kind="gpus")
+        return devices
+
+    def _pass_over(self, others: Sequence[UserQueue], uses: Sequence[DeviceUse]) -> list[UserQueue]:
+        """Other users' queues without jobs that do not start although they could."""
+        free = {key(use.device) for use in uses if not use.busy}
+        now_s, since_s = boottime_s(), dict[str, float]()
+        kept = []
+        for queue in others:
+            waits = []
+            for entry in queue.waits:
+                if len(free.intersection(entry.devices)) >= entry.count:
+                    since_s[entry.job_id] = self._could_since_s.get(entry.job_id, now_s)
+                if now_s - since_s.get(entry.job_id, now_s) < PASS_S:
+                    waits.append(entry)
+            kept.append(msgspec.structs.replace(queue, waits=waits))
+        self._could_since_s = since_s
+        return kept
+
+    def _take(self, report: DeviceReport | None) -> JobSpec | None:
+        """Check everything again under the lock, then take the devices."""
+        devices = self._look_at(report)
+        if devices is None:
+            return None
+        lost = report is not None and any(gpu.lost for gpu in report.gpus)
+        queue = msgspec.structs.replace(
+            self._queue, by_uuid=self._queue.by_uuid or lost, over_at=utc_now()
+        )
+        spec = msgspec.structs.replace(self._spec, queue=queue)
+        if queue.candidates:
+            spec = msgspec.structs.replace(spec, devices=devices)
         write_spec(self._folder, spec)
+        publish_jobs()
         return spec

@@ -6,7 +6,8 @@ than 256 MiB on an idle device, such as that of a display server or monitor. Eve
 that has just started holds more.
 
 A job has its devices from the moment that `job.json` names them, long before a rank holds memory.
-Taking devices requires holding `taking()` from checking claims until `job.json` is written.
+Taking devices requires holding `taking()` from checking claims until `job.json` is written and
+published to other users.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import PurePath
 
 import msgspec
 
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
@@ -27,6 +29,8 @@ from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView
+from ddptop_runner.launch.gpus import shared
+from ddptop_runner.launch.gpus.shared import UserQueue
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
 
@@ -65,7 +69,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     Args:
         device: the device.
         gpu: its sample, with job and rank of processes that are ranks, if there is one.
-        claimed_by: names of live jobs that have the device, whether or not they use it yet.
+        claimed_by: live jobs that have the device, whether or not they use it yet, in words.
     """
     if gpu is None or gpu.lost:
         lost = "lost" if gpu is not None else "does not exist"
@@ -78,8 +82,8 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     held = [process for process in processes if not (idle and _is_small(memory[process.pid]))]
     held.sort(key=lambda process: -(memory[process.pid] or 0))
     holders = [f"{_who(process)} {_holds(memory[process.pid])}" for process in held]
-    seen = {process.job for process in held}
-    holders += [f"reserved by job {job}" for job in claimed_by if job not in seen]
+    seen = {f"job {process.job}" for process in held}
+    holders += [f"reserved by {job}" for job in claimed_by if job not in seen]
     if (unknown := unknown_holder(gpu)) is not None:
         holders.append(unknown)
     in_use = gpu.mem_used_bytes
@@ -225,19 +229,36 @@ LOCK_NAME = f".gpus.{procs.host_name()}.lock"
 """Named after the host, so that machines that share a state folder do not block each other."""
 
 
-def _holders_here() -> list[JobView]:
-    """Live jobs that may have devices of this machine."""
-    views = [*registry.all_jobs(), *registry.parts_here()]
-    return [view for view in views if not view.on_other_host and view.is_live]
+def jobs_here() -> list[JobView]:
+    """All jobs of this state folder, and this machine's parts of jobs on several."""
+    return [*registry.all_jobs(), *registry.parts_here()]
 
 
-def claims(besides: str | None = None) -> list[tuple[str, Device]]:
-    """Each device of each live job on this machine, except the job with the ID `besides`."""
-    return [
-        (view.job, device)
-        for view in _holders_here()
-        if view.spec.job_id != besides
-        for device in view.spec.devices or ()
+def is_here(view: JobView) -> bool:
+    """Whether a job is live and may have devices of this machine."""
+    return not view.on_other_host and view.is_live
+
+
+def claims(
+    besides: str | None = None,
+    jobs: Sequence[JobView] | None = None,
+    others: Sequence[UserQueue] | None = None,
+) -> list[tuple[str, str]]:
+    """(job, key of a device) of each live job on this machine, except that with the ID `besides`.
+
+    `jobs` are all of this user's, and `others` other users' queues, if already read.
+    """
+    own = [
+        (f"job {view.job}", key(device))
+        for view in (jobs_here() if jobs is None else jobs)
+        if view.spec.devices and view.spec.job_id != besides and is_here(view)
+        for device in view.spec.devices
+    ]
+    return own + [
+        (f"{procs.user_name(queue.uid)}'s job {entry.job}", device)
+        for queue in (shared.others(utc_now()) if others is None else others)
+        for entry in queue.has
+        for device in entry.devices
     ]
 
 
@@ -245,8 +266,8 @@ def holders_of(spec: JobSpec) -> list[JobView]:
     """Other live jobs on this machine that have devices of a job."""
     return [
         view
-        for view in _holders_here()
-        if view.spec.job_id != spec.job_id and _shared(view.spec, spec)
+        for view in jobs_here()
+        if view.spec.job_id != spec.job_id and _shared(view.spec, spec) and is_here(view)
     ]
 
 
@@ -278,25 +299,12 @@ def _launched(spec: JobSpec) -> tuple[dt.datetime, str]:
     return spec.created_at, spec.job_id.rpartition(".")[0]  # the same in all parts of a job
 
 
-def queued_before(spec: JobSpec) -> list[str]:
-    """Jobs that have waited longer for one of the same devices, longest first."""
-    if spec.queue is None:
-        return []
-    mine = (spec.queue.since, spec.job_id)
-    wanted = set(map(key, spec.queue.candidates))
-    ahead = []
-    for view in _holders_here():
-        queue = view.spec.queue
-        if queue is None or not view.spec.is_queued:
-            continue
-        theirs = (queue.since, view.spec.job_id)
-        if theirs < mine and wanted & set(map(key, queue.candidates)):
-            ahead.append((theirs, view.job))
-    return [job for _, job in sorted(ahead)]
-
-
 def uses(
-    devices: Sequence[Device], present: Sequence[GpuSample], besides: str | None = None
+    devices: Sequence[Device],
+    present: Sequence[GpuSample],
+    besides: str | None = None,
+    jobs: Sequence[JobView] | None = None,
+    others: Sequence[UserQueue] | None = None,
 ) -> list[DeviceUse]:
     """The present use of each of these devices.
 
@@ -304,13 +312,16 @@ def uses(
         devices: the devices, in the order of the result.
         present: the machine's samples from the driver.
         besides: the ID of a job whose own devices do not count.
+        jobs: all jobs, if already read.
+        others: other users' queues, if already read.
     """
-    gpus, claimed = labeled(present, registry.rank_of_pid()), claims(besides)
+    jobs = jobs_here() if jobs is None else jobs
+    gpus, claimed = labeled(present, registry.rank_of_pid(jobs)), claims(besides, jobs, others)
     found = []
     for device in devices:
         gpu = next((gpu for gpu in gpus if is_same(gpu, device)), None)
-        jobs = [job for job, held in claimed if is_same(held, device)]
-        found.append(use_of(device, gpu, jobs))
+        names = [job for job, held in claimed if held == key(device)]
+        found.append(use_of(device, gpu, names))
     return found
 
 
@@ -334,8 +345,10 @@ def taking(timeout_s: float = 10.0, name: str = LOCK_NAME) -> Iterator[bool]:
     except OSError:  # neither a full disk nor another user's lock may block a job forever
         yield True
         return
+    is_for_devices = name == LOCK_NAME and held is not None
     try:
-        yield held is not None
+        with shared.locked(timeout_s) if is_for_devices else contextlib.nullcontext(True) as had:
+            yield held is not None and had
     finally:
         if held is not None:
             os.close(held)

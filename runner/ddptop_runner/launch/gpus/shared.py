@@ -1,0 +1,245 @@
+"""What the users of this machine tell each other about their jobs: who has and who wants devices.
+
+Each user writes only their own files in a directory that everybody can write to, as in /tmp; there
+is no daemon. The files are advisory. One that is malformed, belongs to somebody else, or describes
+processes that are gone is ignored, and without the directory every user is alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import os
+import re
+import stat
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import is_time
+from ddptop_runner.base.files import LOCK_POLL_S, belongs, write_atomic
+from ddptop_runner.base.paths import runs_dir
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import ProcessId
+from ddptop_runner.model.words import Base
+
+FOLDER_VARIABLE = "DDPTOP_QUEUE_DIR"
+FOLDER = "/tmp/ddptop-queue"
+OPEN_TO_ALL = 0o1777
+FILE_BYTES = 1 << 20
+MOST_FILES = 32
+"""Files of one user: one for each state folder."""
+MOST_JOBS = 256
+START_S = 20.0
+"""A job has devices for so long before any of its processes is known."""
+LOCK_S = 30.0
+"""Whoever holds the lock longer is ignored."""
+_FILE = re.compile(r"([0-9]{1,10})-[0-9a-f]{8}\.json")
+_Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,47}\Z")]
+_Text = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9 _./@-]{1,100}\Z")]
+_Time = Annotated[dt.datetime, msgspec.Meta(tz=True)]
+_Keys = Annotated[list[_Text], msgspec.Meta(max_length=1024)]
+
+
+class Entry(Base, frozen=True, kw_only=True):
+    """A job that has devices, or waits for some."""
+
+    job: _Name
+    job_id: _Text
+    devices: _Keys
+    """UUIDs: those that it has, or those that it may get."""
+    count: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    """How many of them it waits for; 0: it has them."""
+    since: _Time
+    processes: Annotated[list[ProcessId], msgspec.Meta(max_length=8)] = []
+    """Any of them is alive as long as the job is."""
+
+
+class UserQueue(Base, frozen=True, kw_only=True):
+    """The jobs of one state folder."""
+
+    turn_at: _Time | None = None
+    """When one of its queued jobs last got its devices."""
+    has: Annotated[list[Entry], msgspec.Meta(max_length=MOST_JOBS)] = []
+    waits: Annotated[list[Entry], msgspec.Meta(max_length=MOST_JOBS)] = []
+    """In the order in which the user wants them."""
+    uid: int = -1
+    """The owner of the file, whatever that says."""
+
+
+_decoder = msgspec.json.Decoder(UserQueue)
+
+
+def problem() -> str | None:
+    """Why users take no turns on this machine; None if they do, or it is switched off."""
+    with _folder() as found:
+        return found if isinstance(found, str) else None
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path | str | None]:
+    """The directory, held open so that nobody can replace it; or why it cannot be used."""
+    name = os.environ.get(FOLDER_VARIABLE) or FOLDER
+    if name == "off":
+        yield None
+        return
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name)  # noqa: PTH102 - as the next line
+            os.chmod(name, OPEN_TO_ALL)  # noqa: PTH101 - mkdir obeys the umask
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        yield f"{name} cannot be used ({error.strerror}); other users' jobs are not considered"
+        return
+    try:
+        found = os.fstat(fd)
+        if stat.S_IMODE(found.st_mode) == OPEN_TO_ALL:
+            yield Path(f"/proc/self/fd/{fd}")
+        else:
+            yield f"{name} {belongs(found)}, not 1777; other users' jobs are not considered"
+    finally:
+        os.close(fd)
+
+
+def _own_name() -> str:
+    place = zlib.crc32(os.fsencode(runs_dir()))
+    return f"{os.geteuid()}-{place:08x}.json"
+
+
+def publish(queue: UserQueue) -> None:
+    """Write this state folder's jobs, unless the file has them already."""
+    data = msgspec.json.encode(
+        msgspec.structs.replace(
+            queue, has=queue.has[:MOST_JOBS], waits=queue.waits[:MOST_JOBS], uid=-1
+        )
+    )
+    with _folder() as folder, contextlib.suppress(OSError):
+        if not isinstance(folder, Path):
+            return
+        file = folder / _own_name()
+        with contextlib.suppress(OSError):
+            if bounded.read_bytes(file, FILE_BYTES) == data:
+                return
+        write_atomic(file, data, mode=0o644)
+
+
+def others(now: dt.datetime) -> list[UserQueue]:
+    """What all other state folders have published, without what cannot be true."""
+    with _folder() as folder:
+        if not isinstance(folder, Path):
+            return []
+        found: dict[int, list[UserQueue | None]] = {}
+        own = _own_name()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                named = _FILE.fullmatch(entry.name)
+                if named is None or entry.name == own:
+                    continue
+                uid = int(named[1])
+                if entry.stat(follow_symlinks=False).st_uid != uid:
+                    continue
+                theirs = found.setdefault(uid, [])
+                if len(theirs) < MOST_FILES:
+                    theirs.append(_read(folder / entry.name, uid, now))
+        return [queue for theirs in found.values() for queue in theirs if queue is not None]
+
+
+def _read(file: Path, uid: int, now: dt.datetime) -> UserQueue | None:
+    try:
+        with os.fdopen(bounded.open_regular(file), "rb") as opened:
+            if os.fstat(opened.fileno()).st_uid != uid:
+                return None
+            queue = bounded.decode_json(_decoder, opened.read(FILE_BYTES))
+    except (OSError, msgspec.MsgspecError):
+        return None
+    turn_at = queue.turn_at if is_time(queue.turn_at) else None
+    return UserQueue(
+        turn_at=None if turn_at is None else min(turn_at, now),
+        has=[one for one in queue.has if _is_true(one, uid, now)],
+        waits=[one for one in queue.waits if one.count > 0 and _is_true(one, uid, now)],
+        uid=uid,
+    )
+
+
+def _is_true(entry: Entry, uid: int, now: dt.datetime) -> bool:
+    """Whether the job exists, as far as another user can see."""
+    if not is_time(entry.since) or entry.since > now:
+        return False
+    if any(procs.is_alive(one) and procs.uid_of(one.pid) == uid for one in entry.processes):
+        return True
+    is_new = (now - entry.since).total_seconds() < START_S
+    return is_new and not entry.count and not entry.processes
+
+
+def turns(queues: Iterable[UserQueue]) -> list[tuple[int, Entry]]:
+    """(user, job) of all that wait, in order: users take turns.
+
+    First comes the user whose last turn was longest ago; among those without a turn, the one who
+    has waited longest. Each user's next job follows only after one job of every other user.
+    """
+    waits: dict[int, list[Entry]] = {}
+    last: dict[int, float] = {}
+    for queue in queues:
+        waits.setdefault(queue.uid, []).extend(queue.waits)
+        turn_s = 0.0 if queue.turn_at is None else queue.turn_at.timestamp()
+        last[queue.uid] = max(last.get(queue.uid, 0.0), turn_s)
+    users = [uid for uid in waits if waits[uid]]
+    users.sort(key=lambda uid: (last[uid], waits[uid][0].since, uid))
+    most = max((len(waits[uid]) for uid in users), default=0)
+    return [(uid, waits[uid][at]) for at in range(most) for uid in users if at < len(waits[uid])]
+
+
+_refused_since_s: float | None = None
+
+
+@contextlib.contextmanager
+def locked(timeout_s: float) -> Iterator[bool]:
+    """Hold the lock that all users take devices under.
+
+    Yields:
+        Whether it was acquired in time (0 tries once), there is none, or somebody has held it for
+        longer than taking devices can take.
+    """
+    global _refused_since_s
+    with _folder() as folder:
+        fd = _lock(folder, timeout_s) if isinstance(folder, Path) else None
+        if fd is None and isinstance(folder, Path):
+            now_s = time.monotonic()
+            began_s = now_s if _refused_since_s is None else _refused_since_s
+            _refused_since_s = began_s
+            yield timeout_s > 0 or now_s - began_s > LOCK_S
+            return
+        _refused_since_s = None
+        try:
+            yield True
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+
+def _lock(folder: Path, timeout_s: float) -> int | None:
+    """The lock's descriptor; None if it cannot be acquired in time."""
+    file, deadline_s = folder / "lock", time.monotonic() + timeout_s
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(OSError):
+        os.close(os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o644))
+    try:
+        fd = os.open(file, flags)
+    except OSError:
+        return None
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= deadline_s:
+                os.close(fd)
+                return None
+            time.sleep(LOCK_POLL_S)
+        else:
+            return fd

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices.words import wanted_in_words
@@ -133,19 +133,23 @@ def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReaso
     return _behind_group(spec, queue, jobs)
 
 
+def number_before(spec: JobSpec, queue: Waiting, jobs: Iterable[JobView]) -> int:
+    """How many of these jobs are queued and have waited longer."""
+    mine = place(spec, queue)
+    return sum(
+        place(view.spec, view.spec.queue) < mine
+        for view in jobs
+        if view.spec.queue is not None and view.spec.is_queued and is_here(view)
+    )
+
+
 def _behind_group(spec: JobSpec, queue: Waiting, jobs: Sequence[JobView]) -> WaitReason | None:
     """The jobs of its sweep that come first, if they are as many as may run at once."""
     if spec.parallel is None:
         return None
     others = [view for view in jobs if view.spec.group == spec.group and is_here(view)]
     running = [view for view in others if not view.spec.is_queued]
-    mine = place(spec, queue)
-    before = sum(
-        place(view.spec, view.spec.queue) < mine
-        for view in others
-        if view.spec.queue is not None and view.spec.is_queued
-    )
-    if len(running) + before < spec.parallel:
+    if len(running) + number_before(spec, queue, others) < spec.parallel:
         return None
     names = [WaitedFor(job=view.job, state=view.state) for view in running]
     return WaitReason(kind="group", jobs=names)

@@ -226,7 +226,7 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 # /usr/sbin, where dpkg and the daemons are.
 REQUIRED_TOOLS := tmux=tmux cc=gcc,libc6-dev
 OPTIONAL_TOOLS := sshd=openssh-server slurmctld=slurm-wlm munged=munge ip=iproute2 \
-  screen=screen mpirun=openmpi-bin chromium=chromium
+  screen=screen mpirun=openmpi-bin chromium=chromium promtool=prometheus
 system-tools:
 	@PATH="$$PATH:/usr/sbin:/sbin"; export DEBIAN_FRONTEND=noninteractive; \
 	missing() { for one; do command -v "$${one%%=*}" >/dev/null || echo "$${one#*=}" | tr , ' '; done; }; \
@@ -240,7 +240,7 @@ system-tools:
 	    apt-get install -qq -y --no-install-recommends $$package >/dev/null </dev/null || \
 	      echo "make: $$package was not installed" >&2; \
 	  done; \
-	  for unit in openssh-server:ssh munge:munge slurmd:slurmd slurmctld:slurmctld; do \
+	  for unit in openssh-server:ssh munge:munge slurmd:slurmd slurmctld:slurmctld prometheus:prometheus; do \
 	    echo "$$before" | grep -qx "$${unit%:*}" || systemctl -q disable "$${unit#*:}" 2>/dev/null || :; \
 	  done; \
 	  [ -z "$$new" ] || rm -f $$policy; \

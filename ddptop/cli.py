@@ -34,8 +34,8 @@ SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
     "Print": [
-        *("ls", "status", "story", "report", "logs", "events", "export", "stacks", "profile"),
-        *("gpus", "ps"),
+        *("ls", "status", "story", "report", "logs", "events", "export", "metrics", "stacks"),
+        *("profile", "gpus", "ps"),
     ],
     "Set up": ["notify", "doctor", "setup-host", "keys", "completion"],
 }
@@ -193,6 +193,7 @@ class LaunchCommand(click.Command):
 )
 @option("--gpus", metavar="LIST", help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]")
 @option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
+@option("--share-idle", is_flag=True, help="also take GPUs that only idle processes use")
 @option("--after", metavar="JOB[,JOB]", help="queue the job until these have finished")
 @option("--after-any", metavar="JOB[,JOB]", help="the same, however they end")
 @option("--at", metavar="TIME", help="queue the job until 22:00, or a date and time")
@@ -242,7 +243,7 @@ class LaunchCommand(click.Command):
     "--array",
     multiple=True,
     metavar="NAME=VALUES",
-    help="one job per value, which replaces {NAME} in ARGS; repeatable",
+    help="one job per value for {NAME} in ARGS; repeatable",
 )
 @option(
     "--parallel",
@@ -563,6 +564,32 @@ def report(job: str | None, as_html: bool, output: TextIO) -> int:
     return run(job, output, as_html=as_html)
 
 
+@cli.command(epilog="Example: ddptop metrics --listen 127.0.0.1:9400")
+@option("--listen", metavar="ADDRESS:PORT", help="serve /metrics there until ctrl+c")
+@option(
+    "--textfile",
+    metavar="DIR",
+    type=click.Path(),
+    help="write DIR/ddptop.prom for node_exporter until ctrl+c",
+)
+@option(
+    "--interval",
+    type=Seconds(min=1),
+    default=15,
+    metavar="SECONDS",
+    help="time between updates with --textfile  [default: 15]",
+)
+def metrics(listen: str | None, textfile: str | None, interval: float) -> int:
+    """Print or serve jobs, ranks, and GPUs for Prometheus.
+
+    Anyone who can connect to the address can read job names and figures, so use 127.0.0.1 unless
+    all who can reach it may.
+    """
+    from ddptop.commands.metrics import run
+
+    return run(listen, textfile, interval)
+
+
 @cli.command(epilog="Example: ddptop story bert")
 @argument("job", shell_complete=complete_job, required=False)
 @option("--json", "as_json", is_flag=True, help="print JSON")
@@ -622,16 +649,35 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     metavar="KIND",
     help="train with a common mistake, which ddptop names; pass `list` to see the kinds",
 )
+@option("--array", "is_array", is_flag=True, help="launch a sweep of six short trainings")
+@option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="with --array: run at most N at once  [default: 2 without GPUs]",
+)
 @argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(
-    detach: bool, fault: str | None, rank: int, sick: str | None, arguments: tuple[str, ...]
+    detach: bool,
+    fault: str | None,
+    rank: int,
+    sick: str | None,
+    is_array: bool,
+    parallel: int | None,
+    arguments: tuple[str, ...],
 ) -> int:
     """Train a small GPT on all free GPUs, or on the CPU if none are free."""
     watch = is_terminal() and not detach
-    from ddptop.commands.demo import run, run_fault, run_sick
+    from ddptop.commands.demo import run, run_array, run_fault, run_sick
 
-    if sick is not None and fault is not None:
-        raise UsageError("--fault and --sick cannot be used together", "use one of them")
+    given = {"--fault": fault is not None, "--sick": sick is not None, "--array": is_array}
+    chosen = [name for name, is_given in given.items() if is_given]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} cannot be used together", "use one of them")
+    if is_array:
+        return run_array(list(arguments), parallel, detach, watch)
+    if parallel is not None:
+        raise UsageError("--parallel requires --array", "add --array, or remove it")
     if sick is not None:
         return run_sick(sick, rank, list(arguments), detach, watch)
     if fault is not None:

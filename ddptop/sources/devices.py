@@ -38,6 +38,9 @@ from ddptop_runner.store.history_schema import device_number
 FRESH_S = 3.5
 """Up to this age, a snapshot's device figures count as current."""
 
+QUERYING = "querying the driver"
+"""Why devices may be missing until the sampler's first report."""
+
 STEADY_LOOKS = 3
 """The sampler stops once jobs have reported all devices in this many polls."""
 
@@ -108,7 +111,7 @@ class DeviceSource:
         if report is not None and (report.gpus or self._known is None):
             self._known = report  # MIG instances come and go
         if self._known is None:
-            return Devices(gpus=tuple(covered.values()), note="querying the driver")
+            return Devices(gpus=tuple(covered.values()), note=QUERYING)
         sampled = {} if report is None else {gpu.uuid: gpu for gpu in report.gpus}
         gpus = tuple(
             covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_metrics(gpu)

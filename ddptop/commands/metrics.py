@@ -1,0 +1,70 @@
+"""`ddptop metrics`: jobs, ranks, and devices for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from ddptop.export.exporter import FILE_NAME, Exporter
+from ddptop.output import info
+from ddptop_runner.base.errors import UsageError
+
+
+def run(listen: str | None, textfile: str | None, interval_s: float) -> int:
+    """Print the metrics once, or serve or write them until ctrl+c or SIGTERM.
+
+    Raises:
+        UsageError: both are given, the address is not valid or available, or the folder cannot be
+            written.
+    """
+    if listen is not None and textfile is not None:
+        raise UsageError("--listen and --textfile cannot be used together", "run one of each")
+    address = None if listen is None else _address(listen)
+    try:
+        asyncio.run(_run(address, textfile, interval_s))
+    except OSError as error:
+        number = error.errno or 0
+        why = os.strerror(number) if number > 0 else error.strerror  # getaddrinfo's are negative
+        if textfile is not None:
+            raise UsageError(
+                f"cannot write {Path(textfile) / FILE_NAME}: {why}",
+                "use a folder that exists and that you can write to",
+            ) from None
+        raise UsageError(f"cannot listen on {listen}: {why}", "use another ADDRESS:PORT") from None
+    return 0
+
+
+async def _run(address: tuple[str, int] | None, textfile: str | None, interval_s: float) -> None:
+    exporter = Exporter()
+
+    def ready(port: int) -> None:
+        host = f"[{address[0]}]" if address and ":" in address[0] else address and address[0]
+        info(f"ddptop: serving http://{host}:{port}/metrics; ctrl+c ends it")
+
+    async def work() -> None:
+        if address is not None:
+            await exporter.serve(*address, ready)
+        elif textfile is not None:
+            await exporter.write(Path(textfile), interval_s)
+        else:
+            sys.stdout.write((await exporter.text()).decode())
+
+    task = asyncio.ensure_future(work())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    finally:
+        await exporter.close()
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise UsageError(f"--listen {listen} is no ADDRESS:PORT", "use --listen 127.0.0.1:9400")
+    return host.strip("[]"), int(port)

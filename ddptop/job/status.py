@@ -208,6 +208,8 @@ def how_it_ended(job: Job, now: dt.datetime) -> str:
             return short_cause(snapshot.cause)
         status = snapshot.exit_code
         return "cause unknown" if status is None else f"exit status {status}"
+    if state == "lost" and job.can_restart and job.spec.is_queued:
+        return f"left the queue when its processes ended; {ago}"
     if state == "lost":
         text = "its processes exited without leaving an exit status"
         return f"{text}; last seen {ago}" if ago else text

@@ -415,6 +415,10 @@ class Supervisor:
         elif isinstance(request, pt.SaveEvidence):
             self._attempt.look_at_checkpoints(at_once=True)  # the head counts the lost work
             await self._driver.keep_evidence(request.reason)
+        elif isinstance(request, pt.MoveInQueue):
+            if self._queue is None:
+                raise ControlError(f"{self._spec.job} does not wait")
+            self._queue.move(request.place)
         elif isinstance(request, pt.AttemptBegan):
             self._attempt.began_elsewhere = (request.attempt, request.step)
         elif isinstance(request, pt.RequestCheckpoint):

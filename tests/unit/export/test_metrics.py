@@ -359,6 +359,13 @@ def test_clients_that_are_slow_many_or_talk_garbage_cost_nothing(served, wait_un
         client.close()
 
 
+def test_it_ends_quietly_while_clients_wait(served) -> None:
+    with served.connect(b"GET /metrics"):
+        served.get()
+        served.process.terminate()
+        assert served.process.wait(30) == 0
+
+
 def has_page(served: Served) -> bool:
     try:
         return b'job_name="bert"' in served.get()

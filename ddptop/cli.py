@@ -193,6 +193,7 @@ class LaunchCommand(click.Command):
 )
 @option("--gpus", metavar="LIST", help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]")
 @option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
+@option("--share-idle", is_flag=True, help="queue the job until its GPUs are free or idle")
 @option("--after", metavar="JOB[,JOB]", help="queue the job until these have finished")
 @option("--after-any", metavar="JOB[,JOB]", help="the same, however they end")
 @option("--at", metavar="TIME", help="queue the job until 22:00, or a date and time")
@@ -242,7 +243,7 @@ class LaunchCommand(click.Command):
     "--array",
     multiple=True,
     metavar="NAME=VALUES",
-    help="one job per value, which replaces {NAME} in ARGS; repeatable",
+    help="one job per value for {NAME} in ARGS; repeatable",
 )
 @option(
     "--parallel",
@@ -648,16 +649,35 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     metavar="KIND",
     help="train with a common mistake, which ddptop names; pass `list` to see the kinds",
 )
+@option("--array", "is_array", is_flag=True, help="launch a sweep of six short trainings")
+@option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="with --array: run at most N at once  [default: 2 without GPUs]",
+)
 @argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(
-    detach: bool, fault: str | None, rank: int, sick: str | None, arguments: tuple[str, ...]
+    detach: bool,
+    fault: str | None,
+    rank: int,
+    sick: str | None,
+    is_array: bool,
+    parallel: int | None,
+    arguments: tuple[str, ...],
 ) -> int:
     """Train a small GPT on all free GPUs, or on the CPU if none are free."""
     watch = is_terminal() and not detach
-    from ddptop.commands.demo import run, run_fault, run_sick
+    from ddptop.commands.demo import run, run_array, run_fault, run_sick
 
-    if sick is not None and fault is not None:
-        raise UsageError("--fault and --sick cannot be used together", "use one of them")
+    given = {"--fault": fault is not None, "--sick": sick is not None, "--array": is_array}
+    chosen = [name for name, is_given in given.items() if is_given]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} cannot be used together", "use one of them")
+    if is_array:
+        return run_array(list(arguments), parallel, detach, watch)
+    if parallel is not None:
+        raise UsageError("--parallel requires --array", "add --array, or remove it")
     if sick is not None:
         return run_sick(sick, rank, list(arguments), detach, watch)
     if fault is not None:

@@ -24,6 +24,7 @@ from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.job.registry import JobView, all_jobs, group_of, resolve
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.spec import GitState
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
 MOST_JOBS = len(LETTERS)
@@ -170,6 +171,10 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     """Interpreter that runs the script."""
     cwd: str
     """Working directory."""
+    git: GitState | None
+    """Commit that it was launched from; null without a git repository."""
+    note: str | None
+    """Text given to `launch --note`."""
     world_size: int | None
     gpus: list[int]
     """Machine indices of the job's devices; empty if it runs on the CPU."""
@@ -260,6 +265,8 @@ def _job(
         command=view.command,
         python=view.spec.python,
         cwd=view.spec.cwd,
+        git=view.spec.git,
+        note=view.spec.note,
         world_size=snapshot.world_size,
         gpus=[device.index for device in view.spec.devices or ()],
         started_at=view.created_at,

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ddptop.commands import control, launch_array, ls
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.output import info, put
 from ddptop_runner.base.errors import DamagedFileError, UsageError
-from ddptop_runner.base.units import duration
+from ddptop_runner.base.units import duration, plural
 from ddptop_runner.host import oom
 from ddptop_runner.job.registry import JobView, read_job
-from ddptop_runner.jobs import launch
+from ddptop_runner.jobs import launch, sweep
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.model.snapshot import Event
@@ -94,6 +95,11 @@ SMALL = (
     *("--steps", "600", "--pause", "0.05", "--save-every", "20", "--fault-step", "70"),
 )
 """Half a minute of training; the user's arguments follow and take precedence."""
+SWEEP = {"lr": ["1e-4", "1e-3", "1e-2"], "seed": ["1", "2"]}
+SWEPT = (
+    *("--layers", "2", "--width", "64", "--context", "64", "--steps", "300", "--pause", "0.02"),
+    *("--lr", "{lr}", "--seed", "{seed}"),
+)
 ROUTINE = ("rank_started", "rank_exited")
 """Event types that are not printed because they add nothing."""
 
@@ -123,6 +129,22 @@ def _start(plan: LaunchPlan, detach: bool, watch: bool, report: Callable[[JobVie
         f"run ddptop attach {view.job}"
     )
     return report(view)
+
+
+def run_array(arguments: list[str], parallel: int | None, detach: bool, watch: bool) -> int:
+    """Launch a sweep; then watch it on a terminal, or print its jobs when all have ended."""
+    request = request_of([*SWEPT, *arguments], at_most=1)
+    if request.nproc is not None:  # on CPUs
+        parallel = parallel or 2
+        request = replace(request, env=("OMP_NUM_THREADS=1",))
+    plans = sweep.prepare(request, SWEEP, parallel, os.environ)
+    status = launch_array.start(plans, watch)
+    if detach:
+        return status
+    group = plans[0].spec.group
+    status = control.run_wait(group, None)
+    ls.run(show_all=True, as_json=False, group=group)
+    return status
 
 
 def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -> int:
@@ -205,19 +227,22 @@ def _report_alerts(view: JobView, kind: str) -> int:
     return 0 if named == expected else 1
 
 
-def request_of(arguments: list[str], script: Path = SCRIPT) -> LaunchRequest:
-    """Return a request for all free GPUs, or for CPU ranks if none is free."""
+def request_of(
+    arguments: list[str], script: Path = SCRIPT, at_most: int | None = None
+) -> LaunchRequest:
+    """Return a request for all free GPUs or `at_most` so many, or for CPU ranks if none is free."""
     free = free_now(os.environ)
+    ranks = at_most or CPU_RANKS
     if free == 0:
-        info(f"ddptop: no free GPUs; training on {CPU_RANKS} CPU ranks")
+        info(f"ddptop: no free GPUs; training on {plural(ranks, 'CPU rank')}")
     return LaunchRequest(
         kind="script",
         target=str(script),
         args=tuple(arguments),
         base_name="demo",
         work_in_run_folder=True,
-        gpus=f"auto:{free}" if free else None if free is None else "none",
-        nproc=None if free else CPU_RANKS,
+        gpus=f"auto:{min(free, at_most or free)}" if free else None if free is None else "none",
+        nproc=None if free else ranks,
     )
 
 

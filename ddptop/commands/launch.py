@@ -126,7 +126,17 @@ def size_bytes(text: str | None) -> int | None:
 
 
 _AS_GIVEN = (
-    *("gpus", "force", "wait_gpus", "nproc", "name", "max_restarts", "on_nan", "allow_shrink"),
+    *(
+        "gpus",
+        "force",
+        "wait_gpus",
+        "share_idle",
+        "nproc",
+        "name",
+        "max_restarts",
+        "on_nan",
+        "allow_shrink",
+    ),
     *("cwd", "python", "pty", "at"),
 )
 """Options that the request takes as they are."""

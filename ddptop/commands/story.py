@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from ddptop.commands.unguarded import adopt_if_unguarded
-from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, sentence
+from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, origin, sentence
 from ddptop.job.attempts import Attempt, Ending, in_order
-from ddptop.job.compare import code_words
 from ddptop.job.ranks import host_of
 from ddptop.job.record import Job, own_job
 from ddptop.job.status import loss_remark
@@ -54,9 +53,8 @@ def run_story(job: str | None, as_json: bool) -> int:
     if status:
         return status
     put_folded(f"{view.name}: {headline(story.attempts, view.state, loss_remark(view))}", INDENT)
-    for label, text in (("code", code_words(view.spec)), ("note", view.spec.note)):
-        if text is not None:
-            put_folded(f"  {label:{LABEL_CELLS}}{text}", INDENT + LABEL_CELLS)
+    for label, text in origin(view.spec):
+        put_folded(f"  {label:{LABEL_CELLS}}{text}", INDENT + LABEL_CELLS)
     for line in describe(view, story, view.read_at):
         put_folded(line, INDENT + LABEL_CELLS)
     return status

@@ -47,6 +47,11 @@ class Row:
     """Whether it always differs slightly."""
 
     @property
+    def is_figure(self) -> bool:
+        """Whether it says something about each job itself."""
+        return self.key.startswith("figure ")
+
+    @property
     def differs(self) -> bool:
         """Whether this is an option that differs between the jobs."""
         return not self.is_measured and len({text for text, _ in self.values}) > 1

@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from ddptop.draw.panels import pointing_only
 from ddptop.job.attempts import Attempt
+from ddptop.job.compare import code_words
 from ddptop.job.keys import key
 from ddptop.job.series import Tail
 from ddptop.job.status import job_state
@@ -16,6 +17,7 @@ from ddptop.style import Line, Span, clip, fit, line, wrap
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import JobState
 
 _ENDINGS: dict[str, Span] = {
@@ -208,6 +210,12 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool, job: str | Non
     return (", then " if known and known[0].startswith("fix ") else "; ").join(known)
 
 
+def origin(spec: JobSpec) -> list[tuple[str, str]]:
+    """From which code a job was launched, and its note, as far as there are any."""
+    known = (("code", code_words(spec)), ("note", spec.note))
+    return [(label, text) for label, text in known if text is not None]
+
+
 def notes(
     attempt: Attempt, state: JobState, *, is_last: bool, job: str | None = None
 ) -> list[tuple[str, str, str]]:
@@ -227,8 +235,9 @@ def why_lines(
     rows: int,
     *,
     is_last: bool,
+    launched: Sequence[tuple[str, str]] = (),
 ) -> list[Line]:
-    """Why an attempt ended, what ddptop did, what to do, and its last output.
+    """Why an attempt ended, what ddptop did, what to do, its code, and its last output.
 
     Args:
         attempt: the attempt.
@@ -238,12 +247,17 @@ def why_lines(
         cells: width of a line.
         rows: maximum number of lines.
         is_last: whether it is the job's last attempt.
+        launched: see `origin`.
     """
     room = max(10, cells - 2)
     failed = attempt.cause is not None
     style = "bad" if failed or attempt.ending == "lost" else "ok"
     lines: list[Line] = [opening(attempt, state, now)]
     below = _labeled(attempt, state, room, is_last=is_last, roomy=rows > ROOMY)
+    below += [
+        line((f"{label:<{LABEL_CELLS}}", "dim"), clip(" ".join(text.split()), room - LABEL_CELLS))
+        for label, text in launched
+    ]
     most = min(6, max(1, rows - 1 - len(below)))
     happened = sentence(attempt)
     if len(wrap(happened, room, most + 1)) > most and attempt.cause and attempt.cause.exception:

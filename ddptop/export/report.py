@@ -9,7 +9,7 @@ import bisect
 import datetime as dt
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -33,8 +33,7 @@ PAUSE_S = 10.0
 PAUSE_STEPS = 5.0
 """A time without a step is a pause if it is longer than `PAUSE_S` and so many usual steps."""
 
-Doing = Literal["training", "lost", "starting", "pause", "between"]
-GpuPart = Literal["computing", "data", "ranks", "idle", "stepless", "unknown"]
+Doing = Literal["training", "lost training", "starting", "pauses", "between attempts"]
 
 
 class Stretch(NamedTuple):
@@ -56,6 +55,12 @@ class Finding(msgspec.Struct, kw_only=True):
     lasted_s: float = 0.0
     open_since: dt.datetime | None = None
 
+    def close(self, at: dt.datetime) -> None:
+        """Note that it is over."""
+        if self.open_since is not None:
+            self.lasted_s += max(0.0, (at - self.open_since).total_seconds())
+            self.open_since = None
+
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """All figures about one job."""
@@ -69,7 +74,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Its losses, with seconds since `run.start_s`."""
     times_s: Mapping[Doing, float]
     """What the job did from its launch to its end, or until now; empty without events."""
-    gpu_hours: Mapping[GpuPart, float | None]
+    gpu_hours: Mapping[str, float | None]
     """What its devices did while it held them; empty if nothing was recorded."""
     energy_kwh: float | None
     """What the devices used while the job held them."""
@@ -81,7 +86,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     """Oldest first."""
     step_times: Points
-    """Medians over the ranks; times are Unix seconds."""
+    """Means over the ranks; times are Unix seconds."""
     utilization: Points
     """Means over the devices; times are Unix seconds."""
 
@@ -92,8 +97,6 @@ class ByTime(NamedTuple):
     values: Mapping[int, Sequence[float]]
     """By start of the interval, in Unix seconds."""
     width_s: int
-    number: int
-    """Of ranks or devices."""
 
 
 def read_report(job: Job, history: JobHistory) -> Report:
@@ -112,7 +115,9 @@ def read_report(job: Job, history: JobHistory) -> Report:
     usual_s = median([value for values in steps.values.values() for value in values] or [0.0])
     pause_s = max(PAUSE_S, PAUSE_STEPS * usual_s, 2.0 * steps.width_s)
     lost = steps_lost(job, story.attempts)
-    stepped_at = _when_stepped(ranks("step").values())
+    last = _by_time(ranks("step"), "last")
+    pairs = itertools.pairwise((t, max(some)) for t, some in last.values.items())
+    stepped_at = [b + last.width_s for (_, before), (b, step) in pairs if step != before]
     stretches = stretches_of(job, story.attempts, lost, stepped_at, pause_s)
     utilization, power = (
         _by_time(history.reader.gpu_series(metric, 0, until, POINTS))
@@ -133,9 +138,9 @@ def read_report(job: Job, history: JobHistory) -> Report:
         energy_known=energy_known,
         checkpoints=sum(1 + one.more_before for one in saved),
         checkpoint=saved[-1].checkpoint if saved else None,
-        findings=tuple(findings(events, job.ended_at or job.read_at)),
-        step_times=_points(steps, [median(values) for values in steps.values.values()]),
-        utilization=_points(utilization, [_mean(some) for some in utilization.values.values()]),
+        findings=tuple(findings(events)),
+        step_times=_points(steps),
+        utilization=_points(utilization),
     )
 
 
@@ -146,7 +151,7 @@ def stretches_of(
     job: Job,
     attempts: Sequence[Attempt],
     lost: Mapping[int, int],
-    stepped_at: Mapping[int | None, Sequence[float]],
+    stepped_at: Sequence[float],
     pause_s: float,
 ) -> list[Stretch]:
     """The job's life in order, without the time between its end and a relaunch.
@@ -155,7 +160,7 @@ def stretches_of(
         job: the job.
         attempts: latest first.
         lost: see `Report.steps_lost`.
-        stepped_at: when steps are known to have been taken, by attempt.
+        stepped_at: when steps are known to have been taken.
         pause_s: the longest time between two steps that is no pause.
     """
     found: list[Stretch] = []
@@ -174,15 +179,17 @@ def stretches_of(
         since = max(launched, before) if found else launched
         first = last.get("training", end) if counts_steps else start
         first = min(max(start, first), end)
-        found.append(Stretch(min(since, start), start, "between"))
+        found.append(Stretch(min(since, start), start, "between attempts"))
         found.append(Stretch(start, first, "starting"))
         share = lost.get(one.number, 0) / one.steps if one.steps else 0.0
-        known = sorted(at for at in stepped_at.get(one.number, ()) if first < at < end)
+        known = [at for at in stepped_at if first < at < end]
         for a, b in itertools.pairwise([first, *known, end]):
             is_pause = counts_steps and b - a > pause_s
-            found.append(Stretch(a, b, "pause" if is_pause else "training", share))
+            found.append(Stretch(a, b, "pauses" if is_pause else "training", share))
     if found and now is not None:
-        found.append(Stretch(found[-1].end, max(found[-1].end, now.timestamp()), "between"))
+        found.append(
+            Stretch(found[-1].end, max(found[-1].end, now.timestamp()), "between attempts")
+        )
     return found
 
 
@@ -198,30 +205,13 @@ def steps_lost(job: Job, attempts: Sequence[Attempt]) -> dict[int, int]:
     return found
 
 
-def times(stretches: Iterable[Stretch]) -> dict[Doing, float]:
-    """How long the job did what, in seconds."""
-    found: dict[Doing, float] = {}
+def times(stretches: Sequence[Stretch]) -> dict[Doing, float]:
+    """How long the job did what, in seconds; {} if nothing is known."""
+    found: dict[Doing, float] = dict.fromkeys(get_args(Doing), 0.0) if stretches else {}
     for start, end, doing, lost in stretches:
-        if doing == "training":
-            found["lost"] = found.get("lost", 0.0) + lost * (end - start)
-            end -= lost * (end - start)
-        found[doing] = found.get(doing, 0.0) + end - start
-    return found
-
-
-def _when_stepped(series: Iterable[Series]) -> dict[int | None, list[float]]:
-    """By attempt, the ends of the intervals in which a step was taken."""
-    found: dict[int | None, list[float]] = {}
-    last: dict[int | None, float] = {}
-    samples = [
-        (t + one.bucket_s, attempt, step)
-        for one in series
-        for t, attempt, step in zip(one.t, one.attempt, one.last, strict=True)
-    ]
-    for until, attempt, step in sorted(samples, key=lambda sample: sample[0]):
-        if step > last.get(attempt, 0):
-            last[attempt] = step
-            found.setdefault(attempt, []).append(until)
+        cost_s = lost * (end - start) if doing == "training" else 0.0
+        found[doing] += end - start - cost_s
+        found["lost training"] += cost_s
     return found
 
 
@@ -234,7 +224,7 @@ def gpu_hours(
     data: Mapping[int, float],
     sync: Mapping[int, float],
     rank_width_s: int,
-) -> dict[GpuPart, float | None]:
+) -> dict[str, float | None]:
     """What the devices did while the job held them, in hours; {} if nothing was recorded.
 
     Args:
@@ -244,9 +234,9 @@ def gpu_hours(
         sync: the share of a step that ranks waited for others.
         rank_width_s: length of the intervals of `data` and `sync`.
     """
-    if not utilization.number:
+    if not (devices := max(map(len, utilization.values.values()), default=0)):
         return {}
-    held_s = sum(one.end - one.start for one in stretches if one.doing != "between")
+    held_s = sum(one.end - one.start for one in stretches if one.doing != "between attempts")
     computing = for_data = for_ranks = idle = stepless = 0.0
     for t, overlap_s, doing in _overlaps(stretches, utilization):
         held_s -= overlap_s
@@ -262,11 +252,11 @@ def gpu_hours(
         idle += spent * (1.0 - busy - in_data)
     return {
         "computing": computing,
-        "data": for_data if data else None,
-        "ranks": for_ranks if sync else None,
+        "waiting for data": for_data if data else None,
+        "waiting for ranks": for_ranks if sync else None,
         "idle": idle,
-        "stepless": stepless,
-        "unknown": held_s * utilization.number / 3600,
+        "no steps": stepless,
+        "not recorded": held_s * devices / 3600,
     }
 
 
@@ -290,17 +280,17 @@ def _overlaps(stretches: Iterable[Stretch], metric: ByTime) -> Iterator[tuple[in
         first = max(0, bisect.bisect_right(starts, start) - 1)
         for t in starts[first : bisect.bisect_left(starts, end)]:
             overlap_s = min(end, t + metric.width_s) - max(start, t)
-            if doing != "between" and overlap_s > 0:
+            if doing != "between attempts" and overlap_s > 0:
                 yield t, overlap_s, doing
 
 
-def _by_time(series: Mapping[int, Series]) -> ByTime:
+def _by_time(series: Mapping[int, Series], of: Literal["mean", "last"] = "mean") -> ByTime:
     values: dict[int, list[float]] = {}
     for one in series.values():
-        for t, value in zip(one.t, one.mean, strict=True):
+        for t, value in zip(one.t, getattr(one, of), strict=True):
             values.setdefault(t, []).append(value)
     width_s = next((one.bucket_s for one in series.values()), 1)
-    return ByTime(dict(sorted(values.items())), width_s, len(series))
+    return ByTime(dict(sorted(values.items())), width_s)
 
 
 def _share(part: ByTime, whole: ByTime) -> dict[int, float]:
@@ -311,8 +301,8 @@ def _share(part: ByTime, whole: ByTime) -> dict[int, float]:
     }
 
 
-def _points(of: ByTime, values: Sequence[float]) -> Points:
-    return Points(t=list(of.values), mean=values, bucket_s=of.width_s)
+def _points(of: ByTime) -> Points:
+    return Points(t=list(of.values), mean=[_mean(some) for some in of.values.values()])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -322,15 +312,9 @@ def _mean(values: Sequence[float]) -> float:
 # --- findings -------------------------------------------------------------------------------------
 
 
-def findings(events: Iterable[Event], until: dt.datetime) -> list[Finding]:
+def findings(events: Iterable[Event]) -> list[Finding]:
     """The warnings of a run, oldest first; one that came back is one finding."""
     found: dict[str, Finding] = {}
-
-    def close(id_: str, at: dt.datetime) -> None:
-        one = found.get(id_)
-        if one is not None and one.open_since is not None:
-            one.lasted_s += max(0.0, (at - one.open_since).total_seconds())
-
     for row in events:
         event = ev.of_row(row)
         if isinstance(event, ev.AlertRaised) and event.lasts_s is None:
@@ -342,8 +326,5 @@ def findings(events: Iterable[Event], until: dt.datetime) -> list[Finding]:
                 one.open_since = one.open_since or alert.since
         elif isinstance(event, ev.AlertsCleared) and not event.with_job:
             for id_ in event.messages.keys() & found.keys():
-                close(id_, row.ts)
-                found[id_].open_since = None
-    for id_ in found:
-        close(id_, until)
+                found[id_].close(row.ts)
     return list(found.values())

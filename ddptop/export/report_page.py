@@ -12,44 +12,27 @@ import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from string import Template
+from typing import Any
 
 import msgspec
 
-from ddptop.draw.story import headline, how_it_ended
-from ddptop.export.report import Doing, GpuPart, Report
+from ddptop.draw.compare import rows
+from ddptop.draw.story import attempt_row, headline, origin
+from ddptop.export.report import Report
 from ddptop.export.settings import ReportTable
-from ddptop.job.compare import LossCurve, code_words
-from ddptop.job.progress import eta, median_loss, progress_of, step_text
+from ddptop.job.compare import compare
+from ddptop.job.progress import eta, progress_of
 from ddptop.job.series import Points
 from ddptop.job.status import job_state, loss_remark, short_cause
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE
-from ddptop_runner.model import run_step
-from ddptop_runner.model.words import is_validation_loss
 from ddptop_runner.store.log_clean import sanitize
 
 MOST_CHARS = 300
 """Of one text."""
 MOST_ROWS = 30
 """Of a table; earlier ones are left out."""
-
-
-_TIMES: dict[Doing, str] = {
-    "training": "training",
-    "lost": "training that was lost",
-    "starting": "starting, up to the first step",
-    "pause": "pauses: evaluation, checkpoints, hangs",
-    "between": "between attempts, or in a queue",
-}
-_GPU_HOURS: dict[GpuPart, str] = {
-    "computing": "computing",
-    "data": "waiting for data",
-    "ranks": "waiting for other ranks",
-    "idle": "otherwise idle",
-    "stepless": "no steps: starting and pauses",
-    "unknown": "not recorded",
-}
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,141 +58,95 @@ def summary_of(report: Report) -> str:
 
 def sections(report: Report, costs: ReportTable) -> list[Section]:
     """All parts, those without content left out."""
-    return [
+    found = (
         Section(title="Run", facts=_run(report)),
-        Section(title="Progress", facts=_progress(report)),
         _attempts(report),
-        _shared("Time", "time", _TIMES, report.times_s, units.duration),
+        _shared("Time", "time", report.times_s, units.duration),
         _devices(report, costs),
-        *_findings(report),
-    ]
+        _findings(report),
+    )
+    return [one for one in found if one.facts or one.rows]
 
 
 def _run(report: Report) -> list[tuple[str, str]]:
-    job = report.job
-    hosts = ", ".join(one.host for one in job.snapshot.nodes) or job.host
-    facts = [
-        ("command", job.command),
-        ("code", code_words(job.spec)),
-        ("note", job.spec.note),
-        ("host", hosts),
-        ("ranks", f"{units.count(job.world_size)} on {report.run.devices}"),
-        ("started", _when(job.created_at)),
-        ("ended", _when(job.ended_at) if job.ended_at is not None else None),
-        ("duration", units.duration(job.elapsed_s(job.read_at))),
-    ]
-    return [(label, text) for label, text in facts if text is not None]
-
-
-def _progress(report: Report) -> list[tuple[str, str]]:
-    job = report.job
-    progress, run = progress_of(job), run_step.of_snapshot(job.snapshot)
-    scalars = report.run.scalars
-    saved = NOT_AVAILABLE
+    job, saved = report.job, "none detected"
     if (last := report.checkpoint) is not None:
-        at_step = "" if last.global_step is None else f" at step {last.global_step:,}"
-        saved = f"{report.checkpoints:,}, last {last.name}{at_step}, {_when(last.at)}"
+        saved = f"{report.checkpoints:,}, last {last.name} on {_when(last.at)}"
+    figures = [row for row in rows(compare([report.run]), job.read_at) if row.is_figure]
     return [
-        ("steps", step_text(run, progress, job.is_live)),
-        *([("time left", eta(progress))] if job.is_live else []),
-        ("time per step", units.step_time(report.run.curve.step_time_s())),
-        ("loss", _loss(report.run.curve, median_loss(job.snapshot)[1])),
-        *((name, _loss(curve)) for name, curve in scalars.items() if is_validation_loss(name)),
+        ("command", job.command),
+        *origin(job.spec),
+        ("host", ", ".join(one.host for one in job.snapshot.nodes) or job.host),
+        *((row.label, row.values[0][0]) for row in figures),
+        ("time left", eta(progress_of(job))) if job.is_live else ("ended", _when(job.ended_at)),
         ("checkpoints", saved),
     ]
 
 
-def _loss(curve: LossCurve, state: str | None = None) -> str:
-    if (best := curve.best()) is None:
-        return units.loss(None, state)
-    where = "" if best.step is None else f" at step {best.step:,}"
-    return f"best {units.loss(best.loss)}{where}, last {units.loss(curve.last, state)}"
-
-
 def _attempts(report: Report) -> Section:
-    now, state = report.job.read_at, report.job.state
-    rows = []
+    found = []
     for one in reversed(report.attempts[:MOST_ROWS]):
+        cells = attempt_row(one, report.job.state, report.job.read_at)
+        shown = [cells[name][0] for name in ("number", "day", "started", "ran", "steps", "how")]
         why = "" if one.cause is None else short_cause(one.cause)
-        rows.append(
-            (
-                str(one.number),
-                _when(one.started_at),
-                units.duration(one.ran_s(now)),
-                units.count(one.steps),
-                how_it_ended(one, state)[0],
-                why,
-                units.count(report.steps_lost.get(one.number, None if why else 0)),
-            )
-        )
-    left_out = len(report.attempts) - len(rows)
+        lost = report.steps_lost.get(one.number, None if why else 0)
+        found.append([*shown, why, units.count(lost)])
+    left_out = len(report.attempts) - len(found)
     title = f"Attempts ({left_out} earlier ones left out)" if left_out else "Attempts"
-    columns = ("attempt", "started", "ran", "steps", "result", "cause", "steps lost")
-    return Section(title=title, columns=columns, rows=rows)
+    columns = ("attempt", "day", "started", "ran", "steps", "result", "cause", "steps lost")
+    return Section(title=title, columns=columns, rows=found)
 
 
 def _devices(report: Report, costs: ReportTable) -> Section:
-    if not report.gpu_hours:
+    hours, kwh, known = report.gpu_hours, report.energy_kwh, report.energy_known
+    if not hours:
         return Section(title="GPU hours", facts=[("used", NOT_AVAILABLE)])
-    table = _shared("GPU hours", "hours", _GPU_HOURS, report.gpu_hours, _hours)
-    held = sum(value or 0.0 for value in report.gpu_hours.values())
-    return msgspec.structs.replace(table, facts=[("used", _hours(held)), *_energy(report, costs)])
+    facts = [("used", _hours(sum(value or 0.0 for value in hours.values())))]
+    if kwh is None:
+        facts.append(("energy", NOT_AVAILABLE))
+    else:
+        of = "" if known > 0.99 else f", known for {known:.0%} of the GPU hours"
+        facts.append(("energy", f"{_amount(kwh, 'kWh')}{of}"))
+        if (price := costs.price_per_kwh) is not None:
+            facts.append(("cost", f"{kwh * price:,.2f} {costs.currency} at {price:g} per kWh"))
+    return msgspec.structs.replace(_shared("GPU hours", "hours", hours, _hours), facts=facts)
 
 
-def _energy(report: Report, costs: ReportTable) -> list[tuple[str, str]]:
-    if (kwh := report.energy_kwh) is None:
-        return [("energy", NOT_AVAILABLE)]
-    known = report.energy_known
-    of = "" if known > 0.99 else f", known for {known:.0%} of the GPU hours"
-    found = [("energy", f"{kwh:,.3g} kWh{of}")]
-    if (price := costs.price_per_kwh) is not None:
-        cost = f"{kwh * price:,.2f} {costs.currency} at {price:g} {costs.currency}"
-        found.append(("cost", f"{cost} per kWh"))
-    return found
-
-
-def _findings(report: Report) -> list[Section]:
-    rows = [
-        (
-            one.message,
-            _when(one.since),
-            f"{units.duration(one.lasted_s)}{' and lasts' * (one.open_since is not None)}",
-            str(one.times),
-        )
-        for one in report.findings[-MOST_ROWS:]
-    ]
+def _findings(report: Report) -> Section:
+    found = []
+    for one in report.findings[-MOST_ROWS:]:
+        lasted = units.duration(one.lasted_s) if one.open_since is None else "not over"
+        found.append((one.message, _when(one.since), lasted, str(one.times)))
     columns = ("finding", "since", "lasted", "times")
-    return [Section(title="Findings", columns=columns, rows=rows)] if rows else []
-
-
-PartT = TypeVar("PartT", bound=str)
+    return Section(title="Findings", columns=columns, rows=found)
 
 
 def _shared(
     title: str,
     unit: str,
-    names: Mapping[PartT, str],
-    parts: Mapping[PartT, float | None],
+    parts: Mapping[Any, float | None],
     form: Callable[[float | None], str],
 ) -> Section:
     """A table of parts of a whole."""
     whole = sum(value or 0.0 for value in parts.values()) or 1.0
-    shares = [(parts.get(part) or 0.0) / whole for part in names]
-    rows = [
-        (name, form(parts.get(part)), f"{share:.1%}")
-        for (part, name), share in zip(names.items(), shares, strict=True)
+    found = [
+        (part, form(value), NOT_AVAILABLE if value is None else f"{value / whole:.1%}")
+        for part, value in parts.items()
     ]
-    return Section(title=title, columns=("", unit, "share"), rows=rows, shares=shares)
+    shares = [(value or 0.0) / whole for value in parts.values()]
+    return Section(title=title, columns=("", unit, "share"), rows=found, shares=shares)
 
 
 def _hours(value: float | None) -> str:
-    return (
-        NOT_AVAILABLE if value is None else f"{value:,.2f} h" if value < 10 else f"{value:,.0f} h"
-    )
+    return NOT_AVAILABLE if value is None else _amount(value, "h")
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:,.{2 if value < 10 else 0}f} {unit}"
 
 
 def _when(at: dt.datetime | None) -> str:
-    return NOT_AVAILABLE if at is None else f"{at.astimezone():%Y-%m-%d %H:%M}"
+    return NOT_AVAILABLE if at is None else f"{at.astimezone():%b %d %H:%M}"
 
 
 def _one_line(text: str) -> str:
@@ -250,16 +187,14 @@ WIDE, HIGH = 1000, 200
 
 def page(report: Report, costs: ReportTable) -> str:
     """The page in HTML: no scripts, and nothing that is loaded."""
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     parts = [_section(one) for one in sections(report, costs)]
-    parts.insert(2, _charts(report))
-    made = f"Written by ddptop on {_when(report.job.read_at)}."
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title_of(report))}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f"<header><h1>{_text(title_of(report))}</h1>\n<p>{_text(summary_of(report))}.</p></header>"
-        f"\n{''.join(parts)}<footer>{_text(made)}</footer>\n</body>\n</html>\n"
+    parts.insert(1, _charts(report))
+    template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=_text(title_of(report)),
+        summary=_text(summary_of(report)),
+        sections="".join(parts),
+        written_at=f"{report.job.read_at.astimezone():%Y-%m-%d %H:%M %Z}",
     )
 
 
@@ -271,7 +206,8 @@ def _section(one: Section) -> str:
     facts = "".join(
         f"<div><dt>{_text(label)}</dt><dd>{_text(value)}</dd></div>" for label, value in one.facts
     )
-    rows = "".join(f"<th>{_text(name)}</th>" for name in one.columns)
+    heads = (*one.columns, *[""] * bool(one.shares))
+    rows = "".join(f"<th>{_text(name)}</th>" for name in heads)
     for place, row in enumerate(one.rows):
         rows += "</tr>\n<tr>"
         for name, cell in zip(one.columns, row, strict=True):

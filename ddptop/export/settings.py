@@ -33,6 +33,8 @@ class NotifyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     off: tuple[Kind, ...] = ()
     """Kinds that are not sent."""
+    bell: bool = True
+    """Whether open screens ring the terminal's bell."""
     quiet_hours: Annotated[str, Meta(pattern=r"^\d\d:\d\d-\d\d:\d\d$")] | None = None
     """`22:00-07:00`, local time; messages wait until they end."""
     most_per_hour: Annotated[int, Meta(ge=1, le=1000)] = 6

@@ -317,12 +317,15 @@ class Comparison(msgspec.Struct, frozen=True):
 def compare(runs: Sequence[Run]) -> Comparison:
     """Compare the runs at the last point that all of them reached.
 
-    Of a sweep, compare those that finished, if there are several.
+    Of a sweep, compare those that finished, or else those that have losses.
     """
     places = range(len(runs))
-    finished = [place for place in places if runs[place].view.state == "finished"]
-    is_sweep = len({run.view.group for run in runs} - {None}) == 1
-    judged = tuple(finished if is_sweep and len(finished) > 1 else places)
+    able = [place for place in places if runs[place].view.state == "finished"]
+    if len(able) < 2:
+        able = [place for place in places if runs[place].curve.last_s is not None]
+    groups = {run.view.group for run in runs}
+    is_sweep = len(groups) == 1 and None not in groups
+    judged = tuple(able if is_sweep and len(able) > 1 else places)
     chosen = [runs[place] for place in judged]
     common = [
         name

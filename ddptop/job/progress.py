@@ -30,7 +30,7 @@ def progress_of(job: Job) -> Progress | None:
 
 def _fraction(job: Job) -> float | None:
     progress = progress_of(job)
-    if job.state == "finished" or progress is None:
+    if job.state == "finished" or progress is None or progress.fraction is None:
         return {"finished": 1.0, "running": None}.get(job.state, 0.0)
     return progress.fraction
 

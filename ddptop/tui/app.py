@@ -30,6 +30,7 @@ from ddptop.sources.overview import read_machine
 from ddptop.sources.query import Answer, Answered, Devices, Query
 from ddptop.tui import messages, operations
 from ddptop.tui.ascii import filters
+from ddptop.tui.bell import Bell
 from ddptop.tui.keymap import bindings, for_textual
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.settings import Memory, Settings
@@ -111,6 +112,7 @@ class DdptopApp(QuietApp):
         self._settings = settings or Settings()
         self._memory = memory or Memory()
         self._remember = remember
+        self._bell = Bell(self._settings.notify)
         self._letters = letters
         self._take_settings()
         self._readonly = readonly
@@ -225,6 +227,8 @@ class DdptopApp(QuietApp):
             return
         answer, is_first = message.answer, self.latest is None
         self.latest = answer
+        for escapes in self._bell.rings(answer.look.own):
+            self.to_terminal(escapes)
         self.collector.query = self._query()
         monitor = self.monitor
         if monitor is not None and monitor.viewer == answer.query.viewer:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 from textual.theme import BUILTIN_THEMES
 
+from ddptop.export.settings import NotifyTable
 from ddptop.job.keys import BY_ID, ON_EVERY_SCREEN, SCREENS
 from ddptop.tui.keymap import KNOWN, RESERVED, SHOWN, parse_key
 from ddptop.tui.themes import DARK, OWN
@@ -55,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True):
     interface: Interface = Interface()
     keys: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """The user's keys by action."""
+    notify: NotifyTable = NotifyTable()
     problems: tuple[str, ...] = ()
     """Errors, one line each, with file, section, key, and remedy."""
 
@@ -93,6 +95,11 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
         interface = msgspec.convert(data.get("interface", {}), Interface)
     except msgspec.ValidationError as error:
         problems.append(f"{file}, [interface]: {error}; the defaults are used")
+    notify = NotifyTable()
+    try:
+        notify = msgspec.convert(data.get("notify", {}), NotifyTable)
+    except msgspec.ValidationError as error:
+        problems.append(f"{file}, [notify]: {error}; the defaults are used")
     keys = _keys(data.get("keys", {}), file, problems)
     if interface.theme is not None and interface.theme not in THEMES:
         meant = near(interface.theme, THEMES)
@@ -100,7 +107,7 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
         problems.append(
             f'{file}, [interface]: theme = "{interface.theme}" is not a known theme; {hint}'
         )
-    return Settings(interface, keys, tuple(problems))
+    return Settings(interface, keys, notify, tuple(problems))
 
 
 # --- keys -----------------------------------------------------------------------------------------

@@ -33,6 +33,11 @@ class QuietApp(App[None]):
 
     _ends = False
 
+    def to_terminal(self, escapes: str) -> None:
+        """Write what draws nothing."""
+        if self._driver is not None:
+            self._driver.write(escapes)
+
     async def _shutdown(self) -> None:
         self._ends = True
         await super()._shutdown()

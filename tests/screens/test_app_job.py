@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from ddptop.style import plain
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.compare import CompareScreen
@@ -201,3 +202,16 @@ class TestJob:
             await pilot.press("G")
             assert app.screen.ranks.rank == 63
             assert "51-64 of 64" in shown(app)
+
+
+async def test_a_failure_rings_the_bell_once(
+    frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fake_home.two_cpu_ranks(frozen)
+    written: list[str] = []
+    async with running(make_app(folder.job)) as (app, pilot):
+        monkeypatch.setattr(app._driver, "write", written.append)
+        fake_home.change(folder, state="failed", guardian=None)
+        await settle(pilot)
+    rung = [text for text in written if "\x07" in text]
+    assert len(rung) == 1 and f"]9;{folder.job} failed on " in rung[0]

@@ -20,6 +20,8 @@ from tests.support.driving import look, running, said, settle, shown, until
 from textual.message import Message
 from textual.pilot import Pilot
 
+from ddptop_runner.jobs import commands
+
 MakeApp = Callable[..., DdptopApp]
 FOUR_JOBS = (
     fake_home.two_cpu_ranks,
@@ -249,3 +251,34 @@ async def test_the_cursor_is_on_the_first_job_until_it_is_moved(
         jobs.show(rest, {}, ())
         jobs.show(everything, {}, ())
         assert jobs.cursor_key == "mlp-cpu"
+
+
+async def test_a_sweep_opens_and_keys_apply_to_all_its_jobs(
+    frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_home.sweep(frozen)
+    ended: list[str] = []
+    monkeypatch.setattr(commands, "stop", lambda view, **_: ended.append(view.job))
+    app = make_app()
+    async with overview(app) as (pilot, screen, posted):
+        best_first = [
+            *("bert-lr1e-4-seed2", "bert-lr1e-3-seed1", "bert-lr1e-3-seed2"),
+            *("bert-lr1e-3-seed3", "bert-lr1e-4-seed1", "bert-lr1e-4-seed3"),
+        ]
+        assert rows(screen) == ["bert"]
+        await pilot.press("l", "C")
+        assert "bert is a sweep; press enter to show its jobs" in said(app)
+        assert [(one.screen, one.subject[0]) for one in posted] == [("compare", (*best_first,))]
+        await pilot.press("enter")
+        assert rows(screen) == ["bert", *best_first]
+        assert "▾ bert" in shown(app) and "  lr1e-4-seed2" in shown(app)
+        await pilot.press("s")
+        await until(pilot, lambda: "Stop 3 jobs of bert?" in said(app))
+        assert "Removes 1 from the queue; the ranks of the other 2 get SIGTERM" in said(app)
+        await pilot.press("y")
+        await until(pilot, lambda: len(ended) == 3)
+        assert ended[0] == "bert-lr1e-4-seed3"  # so that it does not start
+        await pilot.press("enter")
+        assert rows(screen) == ["bert"]
+        await pilot.press("slash", *"seed3", "enter")
+        assert set(rows(screen)) == {"bert-lr1e-3-seed3", "bert-lr1e-4-seed3"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ddptop.tui.themes import DARK, LIGHT
 from tests.support import fake_foreign, fake_gpus, fake_home
 from tests.support.fake_device_history import write_gpu_history
@@ -21,6 +22,14 @@ def test_all_jobs(eight_gpus: Path, picture: Picture, size: object, theme: str) 
     fake_home.failed_job(eight_gpus)
     fake_home.finished_job(eight_gpus)
     picture(size, after(theme, "down", looks=4))
+
+
+@by_size
+@pytest.mark.parametrize("keys", [(), ("enter",)], ids=["closed", "open"])
+def test_a_sweep(frozen: Path, picture: Picture, size: object, keys: tuple[str, ...]) -> None:
+    fake_home.sweep(frozen)
+    fake_home.finished_job(frozen)
+    picture(size, after(DARK.name, *keys, looks=4))
 
 
 @by_size

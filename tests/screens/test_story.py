@@ -14,6 +14,7 @@ from ddptop.tui.screens.dialogs import SectionsScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.story import StoryScreen
+from msgspec.structs import replace
 from tests.support import fake_home, fake_story
 from tests.support.driving import keys_shown, running, said, settle, shown, until
 from tests.support.fake_home import write_log
@@ -21,6 +22,7 @@ from tests.support.own_views import read
 from textual.pilot import Pilot
 
 from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.spec import GitState, read_spec, write_spec
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -213,3 +215,12 @@ async def test_removed_job_is_reported_as_gone(frozen: Path, make_app: MakeApp) 
         assert "never-was no longer exists" in shown(app)
         await move(pilot, "enter", "l", "p", "i", "tab", "enter")
         assert story_of(app)
+
+
+async def test_commit_and_note_are_shown(frozen: Path, make_app: MakeApp) -> None:
+    folder = fake_story.many_attempts(frozen)
+    git = GitState(commit="1a2b3c4d5e6f", branch="main", has_changes=True)
+    write_spec(folder, replace(read_spec(folder), git=git, note="larger batch"))
+    async with running(opened(make_app), (80, 24)) as (app, _):
+        assert "code      1a2b3c4d5e on main, with changes" in shown(app)
+        assert "note      larger batch" in shown(app)

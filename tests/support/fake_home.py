@@ -16,8 +16,16 @@ from tests.support.rows import row
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.judge.balance import imbalance
-from ddptop_runner.model.snapshot import Cause, Event, GpuSample, NodeSnapshot, RankSample, encode
-from ddptop_runner.model.spec import JobSpec, write_spec
+from ddptop_runner.model.snapshot import (
+    Alert,
+    Cause,
+    Event,
+    GpuSample,
+    NodeSnapshot,
+    RankSample,
+    encode,
+)
+from ddptop_runner.model.spec import JobSpec, Waiting, write_spec
 from ddptop_runner.store.history import HistoryWriter
 
 NOW = dt.datetime(2026, 3, 14, 12, 0, 0, tzinfo=dt.timezone.utc)
@@ -349,3 +357,71 @@ def change(folder: RunFolder, **fields: object) -> NodeSnapshot:
     new = with_run_step(msgspec.structs.replace(old, **fields), fields)
     path.write_bytes(encode(new))
     return new
+
+
+SWEEP = (
+    ("1e-3", "1", "finished", 1.31),
+    ("1e-3", "2", "finished", 1.42),
+    ("1e-3", "3", "failed", 1.9),
+    ("1e-4", "1", "running", 2.2),
+    ("1e-4", "2", "running", 1.24),
+    ("1e-4", "3", "queued", None),
+)
+"""Learning rate, seed, state, and latest loss; a validation loss is 0.1 higher."""
+
+
+def sweep(home: Path, name: str = "bert") -> list[RunFolder]:
+    """Jobs of one sweep in all states, the best of which is still running."""
+    return [
+        _of_sweep(home, name, place, lr, seed, state, loss)
+        for place, (lr, seed, state, loss) in enumerate(SWEEP)
+    ]
+
+
+def _of_sweep(
+    home: Path, group: str, place: int, lr: str, seed: str, state: str, loss: float | None
+) -> RunFolder:
+    waiting = Waiting(since=ago(900)) if state == "queued" else None
+    spec = spec_of(
+        f"{group}-lr{lr}-seed{seed}",
+        1,
+        900 - place / 1000,
+        args=["--lr", lr, "--seed", seed],
+        group=group,
+        array={"lr": lr, "seed": seed},
+        parallel=2,
+        queue=waiting,
+    )
+    folder = make_folder(home, spec)
+    is_live = state in ("running", "queued")
+    metrics = {} if loss is None else {"val_loss": loss + 0.1}
+    rank = RankSample(
+        rank=0, local_rank=0, host=HOST, state="running" if is_live else "exited", pid=4000 + place,
+        step=500 if state == "finished" else 500 - 100 * place, loss=loss, loss_state="ok",
+        metrics=metrics, steps_per_s=2.0, last_progress_at=ago(0.4),
+    )  # fmt: skip
+    cause = None
+    if state == "failed":
+        headline = "rank 0: RuntimeError: CUDA error: an illegal memory access"
+        cause = Cause(kind="exception", headline=headline, summary=f"{headline}.", rank=0)
+    alert = Alert(
+        id="queued",
+        severity="info",
+        message="waiting for one of its sweep to end: bert-lr1e-4-seed1, bert-lr1e-4-seed2",
+        since=ago(900),
+    )
+    write_snapshot(
+        folder,
+        snapshot_of(
+            spec,
+            state=state,
+            ended_at=None if is_live else ago(300 - 10 * place),
+            step=None if loss is None else rank.step,
+            total_steps=500,
+            ranks=[] if loss is None else [rank],
+            cause=cause,
+            alerts=[alert] if state == "queued" else [],
+            **({} if is_live else {"guardian": None}),
+        ),
+    )
+    return folder

@@ -135,11 +135,22 @@ JOB_TIMEOUT_S = 180.0
 
 
 @pytest.fixture
-def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
-    """The usual fixture, with a timeout that suits real jobs."""
+def wait_until(
+    wait_until: Callable[..., Any],
+    ddptop_home: Path,
+    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> Callable[..., Any]:
+    """The usual fixture with a timeout for real jobs; then it prints what they have done."""
 
     def wait(condition: Callable[[], Any], timeout_s: float = JOB_TIMEOUT_S, **options: Any) -> Any:
-        return wait_until(condition, timeout_s, **options)
+        try:
+            return wait_until(condition, timeout_s, **options)
+        except pytest.fail.Exception:
+            for folder in sorted(ddptop_home.glob("runs/*/")):
+                print(ddptop_cli("events", folder.name).stdout)
+                for log in sorted(folder.glob("**/*.log")):
+                    print(log.relative_to(folder), log.read_text(errors="replace")[-2000:])
+            raise
 
     return wait
 

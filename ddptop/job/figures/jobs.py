@@ -67,8 +67,8 @@ class Subject(msgspec.Struct, frozen=True, dict=True):
     """The trend of its loss."""
     marked: bool = False
     """Whether the user marked it."""
-    indent: str = ""
-    """What comes before its name: for a sweep, whether its jobs are shown below it."""
+    label: str = ""
+    """What the table calls it; empty for its name."""
     names_launcher: bool = False
     """Whether the sentence names a foreign job's launcher, because no column does."""
     usage: RankUsage | None = None
@@ -183,7 +183,7 @@ def _ranks(subject: Subject) -> Cell:
 
 
 def _name(subject: Subject) -> Cell:
-    name = line((f"{subject.indent}{subject.job.name}", "strong"))
+    name = line((subject.label or subject.job.name, "strong"))
     return line(("◆ ", "chosen"), *name) if subject.marked else name
 
 

@@ -78,7 +78,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def needs(self) -> OverviewQuery:
         """Jobs, devices, and the losses of the job under the cursor."""
         return OverviewQuery(
-            job=self.jobs.cursor_key if self.has_class("-tall") else None,
+            job=self._charted if self.has_class("-tall") else None,
             chart=ChartQuery(max(60, 2 * self.app.size.width), glance=True),
         )
 
@@ -117,7 +117,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """Show the losses of the job under the cursor; keep their place while they are read."""
         for widget in (self._sentence, self._chart):
             widget.set_class(bool(answer.look.jobs), "-chosen")
-        if answer.chosen is not None and answer.chosen == self.jobs.cursor_key:
+        if answer.chosen is not None and answer.chosen == self._charted:
             self._chart.show_job(answer.chart, answer.chosen)
 
     # --- the filter, the order, the marks --------------------------------------------------------
@@ -214,6 +214,12 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     def _chosen(self) -> Job | None:
         """The job or the sweep under the cursor."""
         return None if self.jobs.chosen is None else self.jobs.chosen.job
+
+    @property
+    def _charted(self) -> str | None:
+        """The job under the cursor, or the best one of the sweep there."""
+        view = self._chosen()
+        return None if view is None else by_loss(view.members or (view,))[0].name
 
     def action_operate(self, name: str) -> None:
         """Stop, kill, or remove a job or all jobs of a sweep, after confirmation."""

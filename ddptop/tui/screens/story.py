@@ -10,11 +10,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from ddptop.draw.events import FoldedEvents, fold, folded_row, folded_sections
-from ddptop.draw.story import attempt_row, headline, why_lines
+from ddptop.draw.story import attempt_row, headline, origin, why_lines
 from ddptop.job.attempts import Attempt
 from ddptop.job.filter import Facts, Filter, Vocabulary, parse
 from ddptop.job.help import about, explain_event, texts
 from ddptop.job.keys import SCREENS
+from ddptop.job.record import Job
 from ddptop.job.series import Tail
 from ddptop.job.status import event_words, loss_remark
 from ddptop.sources.past import StoryAnswer, StoryQuery
@@ -93,18 +94,20 @@ class WhyPanel(LinesView):
         self._tail: Tail | None = None
         self._now = dt.datetime.min
         self._is_last = True
+        self._launched: list[tuple[str, str]] = []
 
     def show(
         self,
         attempt: Attempt | None,
-        state: JobState,
+        job: Job,
         tail: Tail | None,
         now: dt.datetime,
         *,
         is_last: bool,
     ) -> None:
         """Show an attempt; `is_last` means that no other followed."""
-        self._attempt, self._state, self._tail = attempt, state, tail
+        self._attempt, self._state, self._tail = attempt, job.state, tail
+        self._launched = origin(job.spec)
         self._now, self._is_last = now, is_last
         self.redraw()
 
@@ -116,6 +119,7 @@ class WhyPanel(LinesView):
             lines += why_lines(
                 *(self._attempt, self._state, self._tail, self._now, width, most - 1),
                 is_last=self._is_last,
+                launched=self._launched,
             )
         return lines
 
@@ -261,7 +265,7 @@ class StoryScreen(JobBound[StoryAnswer]):
             return
         chosen, story = self._attempts.chosen, answer.story
         self._why.show(
-            *(chosen, answer.view.state, story.tail, answer.look.taken_at),
+            *(chosen, answer.view, story.tail, answer.look.taken_at),
             is_last=chosen is None or chosen is story.attempts[0],
         )
         filtered = parse(self._filter.text, VOCABULARY)

@@ -20,7 +20,7 @@ from ddptop.job.figures.jobs import (
     without_empty,
 )
 from ddptop.job.filter import Filter
-from ddptop.job.groups import by_loss, grouped
+from ddptop.job.groups import by_loss, grouped, short_name
 from ddptop.job.help import explain_job
 from ddptop.job.keys import key, with_keys
 from ddptop.job.ranks import launcher_name
@@ -105,8 +105,7 @@ class JobsTable(Table):
         self._ranked = [one for one in everything if self._matches(one)]
         self.sorted_by = COLUMN_OF_ORDER[self.order]
         names = [
-            f"{'◆ ' * (one.job.name in self.marked)}{self._indent(one.job)}{one.job.name}"
-            for one in everything
+            f"{'◆ ' * (one.job.name in self.marked)}{self._label(one.job)}" for one in everything
         ]
         states = [state_of(view)[0] for view in self._views]
         by = [by_text(view, self._me)[0] for view in self._views]
@@ -126,7 +125,7 @@ class JobsTable(Table):
                         self._me,
                         self._trends.get(one.job.name),
                         one.job.name in self.marked,
-                        self._indent(one.job),
+                        self._label(one.job),
                         names_launcher,
                     )
                 ),
@@ -155,10 +154,11 @@ class JobsTable(Table):
                 found += [attention(job, self._now, self._seen) for job in members]
         return found
 
-    def _indent(self, job: Job) -> str:
+    def _label(self, job: Job) -> str:
         if job.members:
-            return "▾ " if job.name in self.opened else "▸ "
-        return "  " if job.group in self.opened and not self.filter else ""
+            return f"{'▾' if job.name in self.opened else '▸'} {job.name}"
+        is_below = job.group in self.opened and not self.filter
+        return f"  {short_name(job)}" if is_below else job.name
 
     def toggle(self, group: str) -> None:
         """Show or hide the jobs of a sweep."""

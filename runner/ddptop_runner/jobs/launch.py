@@ -94,11 +94,13 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         request.nproc,
         force=request.force,
         wait=request.may_wait or any(request.waits.values()),
+        share_idle=request.share_idle,
     )
     if conditions:
         choice = conditions.queued(choice)
-    elif request.wait_gpus and choice.queue is None:
-        raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove --wait-gpus")
+    elif (request.wait_gpus or request.share_idle) and choice.queue is None:
+        option = "--share-idle" if request.share_idle else "--wait-gpus"
+        raise UsageError(f"{option} has no effect: this job uses no GPUs", f"remove {option}")
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
 

@@ -42,6 +42,8 @@ class LaunchRequest:
     """Use busy devices."""
     wait_gpus: bool = False
     """Queue the job until its devices are free."""
+    share_idle: bool = False
+    """As `wait_gpus`, but also take devices on which only idle processes are."""
     may_wait: bool = False
     """As `wait_gpus` if the job uses devices."""
     after: tuple[str, ...] = ()
@@ -93,6 +95,7 @@ class LaunchRequest:
         """Which options that queue the job are given."""
         return {
             "--wait-gpus": self.wait_gpus,
+            "--share-idle": self.share_idle,
             "--after": bool(self.after),
             "--after-any": bool(self.after_any),
             "--at": self.at is not None,

@@ -244,9 +244,10 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Rest of the mean step time; None unless both waits are known."""
     forward_s: float | None = None
     """Mean time per step in forward passes: from the batch, or else from the end of the previous
-    step, to the backward pass, including all that the script does there. Like `backward_s` and
-    `optimizer_s`, it includes waits for other ranks. On a CUDA device, all three are measured by
-    events on the device, in 1 of 50 steps."""
+    step, to the backward pass, including all that the script does there, such as copying the batch
+    to a device, which is not measured apart. Like `backward_s` and `optimizer_s`, it includes waits
+    for other ranks. On a CUDA device, all three are measured by events on the device, in 1 of 50
+    steps."""
     backward_s: float | None = None
     """Mean time per step in backward passes; several in a step are summed."""
     optimizer_s: float | None = None

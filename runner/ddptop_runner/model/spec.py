@@ -60,6 +60,8 @@ class Waiting(Base, frozen=True, kw_only=True):
     """Where `queue move` put it: before those that wait since later; None: `since`."""
     by_uuid: bool = False
     """Show devices to the job by UUID: one of the machine was lost at the launch."""
+    share_idle: bool = False
+    """Whether it also takes devices on which only idle processes are."""
     after: list[Predecessor] = []
     not_before: dt.datetime | None = None
     over_at: dt.datetime | None = None

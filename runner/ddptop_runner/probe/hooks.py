@@ -19,7 +19,7 @@ from _thread import get_ident
 
 from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, boottime_s
-from .time_parts import BACKWARD, FORWARD, NONE, OPTIMIZER
+from .time_parts import BACKWARD, FORWARD, NONE
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
@@ -70,8 +70,9 @@ class Hooks:
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._register),
             self._arm_data_loader,
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
+            # below __init__, whose warnings name its caller's line
             lambda: self._patch(
-                torch.nn.parallel.DistributedDataParallel, "__init__", self._average
+                torch.nn.parallel.DistributedDataParallel, "_ddp_init_helper", self._average
             ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
@@ -157,7 +158,8 @@ class Hooks:
             grad_variables=None,
             inputs=None,
         ):
-            if not is_traced():
+            is_seen = not is_traced()
+            if is_seen:
                 try:
                     if borders.marks is not None:
                         borders.mark(FORWARD)
@@ -168,25 +170,19 @@ class Hooks:
                         record.plain_loss is not AWAITED
                         or grad_tensors is not None
                         or dispatch_modes()
+                        or handed_over
+                        or scalers.labels
+                        or not tensors.is_cpu
                     ):
                         saw(tensors, grad_tensors)
-                    elif not handed_over and not scalers.labels and tensors.is_cpu:
+                    else:
                         record.plain_loss = tensors.item()
                         record.until_backward_s += boottime_s() - record.progress[1]
-                    elif (
-                        handed_over
-                        and type(handed_over[0]) is tensor_type
-                        and handed_over[0].is_cpu
-                    ):
-                        record.plain_loss = handed_over.pop().item() / scalers.divisor
-                        record.until_backward_s += boottime_s() - record.progress[1]
-                    else:
-                        saw(tensors, grad_tensors)
                 except Exception as error:
                     if not is_own(error):
                         raise
             original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-            if not is_traced() and borders.marks is not None:
+            if is_seen and borders.marks is not None:
                 borders.mark(BACKWARD)
 
         return backward
@@ -282,37 +278,35 @@ class Hooks:
 
     def arm_step(self):
         """Count and time the steps of all optimizers."""
-        is_traced, stepped, borders = _is_traced(self.torch), self.record.stepped, self.borders
-        record, gradients, profiling = self.record, self.gradients, self.profiling
-
-        def before_step(optimizer, args, kwargs):
-            if not is_traced() and borders.marks is not None:
-                borders.mark(NONE)
+        is_traced, record, stepped = _is_traced(self.torch), self.record, self.record.stepped
+        look = self._look
 
         def after_step(optimizer, args, kwargs):
             if not is_traced():
                 try:
-                    if borders.marks is not None:
-                        borders.mark(OPTIMIZER)
                     stepped(optimizer)
-                    if borders.is_due:
-                        borders.sample(optimizer)
-                    if profiling.is_active:
-                        profiling.stepped()
-                    if not gradients.is_found:
-                        steps = record.steps
-                        if steps and not steps & (steps - 1):
-                            gradients.look(optimizer)
+                    if record.is_look_due:
+                        look(optimizer)
                 except Exception as error:
                     if not is_own(error):
                         raise
 
         # torch.optim deletes the attributes that its submodules leave on it
         optimizers = sys.modules["torch.optim.optimizer"]
-        self.step_handles = [
-            optimizers.register_optimizer_step_pre_hook(before_step),
-            optimizers.register_optimizer_step_post_hook(after_step),
-        ]
+        self.step_handles = [optimizers.register_optimizer_step_post_hook(after_step)]
+
+    def _look(self, optimizer):
+        """A step has ended, and something is to be known of it."""
+        borders, profiling, gradients = self.borders, self.profiling, self.gradients
+        if borders.is_due:
+            borders.sample(optimizer)
+        if profiling.is_active:
+            profiling.stepped()
+        if not gradients.is_found:
+            steps = self.record.steps
+            if steps and not steps & (steps - 1):
+                gradients.look(optimizer)
+        self.record.is_look_due = borders.is_due or profiling.is_active or not gradients.is_found
 
     def _arm_data_loader(self):
         # below __next__, whose warning about a dataset's length names its caller's line
@@ -335,11 +329,11 @@ class Hooks:
     def _average(self, original):
         note = self._guarded(self._note_group)
 
-        def __init__(parallel, *args, **kwargs):
+        def _ddp_init_helper(parallel, *args, **kwargs):
             original(parallel, *args, **kwargs)
             note(parallel)
 
-        return __init__
+        return _ddp_init_helper
 
     def _note_group(self, parallel):
         self.ddp_use.made(parallel)
@@ -376,16 +370,17 @@ class Hooks:
                     record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
                 if borders.marks is not None:
                     borders.mark(NONE)
-                record.is_batch_without_gradient = False
-                count(batch)
+                if not record.batches & record.count_mask:
+                    count(batch)
                 position = loader._num_yielded
-                if position < ledger.FIRST_POSITIONS or not position & (position - 1):
+                if not position & (position - 1) or position < ledger.FIRST_POSITIONS:
                     took(loader, batch)
+                record.batches += 1
             else:
                 batch = original(loader)
+                record.batches += 1
                 if is_here:
-                    record.is_batch_without_gradient = True
-            record.batches += 1
+                    record.batch_without_gradient = record.batches
             return batch
 
         return next_data

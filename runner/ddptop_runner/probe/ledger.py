@@ -84,10 +84,13 @@ class Ledger:
         self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
 
     def count(self, batch):
-        """Add the elements of a batch's first tensor, which tell how long the batch is."""
+        """Add the elements of a batch's first tensor, which tell how long the batch is.
+
+        Of many short steps, a sample of the batches stands for the others.
+        """
         for _ in range(MAX_DEPTH + 1):
             if type(batch) is self._torch.Tensor:
-                self._record.batch_elements += batch.numel()
+                self._record.batch_elements += batch.numel() * (self._record.count_mask + 1)
                 return
             batch = next(_values(batch), None)
 

@@ -340,7 +340,7 @@ class Phases:
         taken = (record.batches or 0) - (record.batches_at_step or 0)
         if record.has_passed:
             return False
-        if record.is_batch_without_gradient:
+        if record.batches == record.batch_without_gradient:
             return taken > 0
         return record.optimizer_steps > 0 and taken >= EVALUATION_BATCHES
 

@@ -47,7 +47,7 @@ class Profiling:
         elif self._order is None and (path := _order_file()) and os.path.exists(path):
             self._order = _read(path)
             self._profile, self._left = None, min(MAX_STEPS, self._order["steps"]) + 1
-            self.is_active = True
+            self.is_active = self._record.is_look_due = True
 
     def stepped(self):
         """A step has ended; called by the thread that trains."""

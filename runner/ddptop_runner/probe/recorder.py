@@ -126,6 +126,8 @@ class Recorder:
         """The same at the first: where mean times start."""
         self.batches_skipped = None
         """Batches of the first pass over the data that no backward pass followed before that."""
+        self.is_look_due = True
+        """Whether hooks look at the next step; set by the sender."""
         self.look_after_step = float("inf")
         """The step after which to call `on_look`."""
         self.latest_loss = None
@@ -152,6 +154,8 @@ class Recorder:
         """From the end of each step to the next backward pass, in all, without timed waits."""
         self.batch_elements = 0
         """Of the first tensors of the batches taken for training."""
+        self.count_mask = 0
+        """Their elements are counted where the bits of `batches` that this has are 0."""
         self.threads = None
         """Those that torch computes with on the CPU."""
         self.gc_s = 0.0
@@ -161,8 +165,8 @@ class Recorder:
         """Batches taken from data loaders, None where no loader was seen."""
         self.batches_at_step = None
         """`batches` at the last step."""
-        self.is_batch_without_gradient = False
-        """Whether the training's thread took its last batch with gradients switched off."""
+        self.batch_without_gradient = None
+        """`batches` after the last that the training's thread took with gradients switched off."""
         self.step_thread = None
         """The thread that takes the steps."""
         self.saving = {}

@@ -145,12 +145,14 @@ def _is_plain(torch, parameter):
 
 
 def _sum(torch, tensor):
-    """The sum of a tensor's bits as integers of 8 bytes, which is fastest, or of its elements'."""
+    """The sum of a tensor's bits, as integers of 8 bytes where possible, which is fastest."""
     flat, size = tensor.as_strided((tensor.numel(),), (1,)), tensor.element_size()
-    many = max(1, 8 // size)
-    if flat.numel() % many or flat.storage_offset() % many:
-        return flat.view({2: torch.int16, 4: torch.int32}[size]).sum(dtype=torch.int64)
-    return flat.view(torch.int64).sum()
+    many, elements = max(1, 8 // size), {2: torch.int16, 4: torch.int32}
+    whole = 0 if flat.storage_offset() % many else flat.numel() // many * many
+    if whole == flat.numel():
+        return flat.view(torch.int64).sum()
+    rest = flat[whole:].view(elements[size]).sum(dtype=torch.int64)
+    return rest + flat[:whole].view(torch.int64).sum() if whole else rest
 
 
 def _crc(value):

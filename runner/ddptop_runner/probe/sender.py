@@ -24,6 +24,8 @@ from .recorder import boottime_s, finite
 
 INTERVAL_S = 0.25
 KEEP_ALIVE_S = 5.0
+MANY_STEPS, COUNT_MASK = 64, 7
+"""After more steps than this in one interval, the elements of every eighth batch are counted."""
 STOP_LIMIT_S = 0.2
 LAST_DATAGRAM_LIMIT_S = 0.25
 """How long a process may wait at exit for room in the queue for its last datagram."""
@@ -329,12 +331,13 @@ class Sender:
             self._step_time_s, self._data_wait_s, self._wait_for_ranks_s(steps, progress)
         )
         self._means_from = progress
+        self.record.count_mask = COUNT_MASK if steps > MANY_STEPS else 0
 
     def _parts(self):
         """What a step is spent on; the next sample begins."""
         parts_s = [None] * 3
         if self.borders is not None:
-            self.borders.is_due = True
+            self.borders.is_due = self.record.is_look_due = True
             parts_s = self.borders.parts_of(self._step_time_s)
         return dict(zip(("forward_s", "backward_s", "optimizer_s"), parts_s))
 

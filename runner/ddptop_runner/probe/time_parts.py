@@ -22,7 +22,7 @@ from collections import deque
 from typing import Any
 
 from . import identity, losses
-from .recorder import boottime_s
+from .recorder import AWAITED, boottime_s
 
 MEASURED = 10
 """The wait of a DDP module is the lower quartile of so many of its latest measured iterations: of
@@ -70,6 +70,8 @@ class Borders:
         """Memory of tensors on the device at the end of a step, which needs most of it no more."""
         self._next_step = 0
         """The first step that can be a sample again, on a device."""
+        self._before_step: Any = None
+        """The handle of the optimizer's hook for the sample."""
         self._ended: Any = None
         """The marks of a sample that the device has not reached."""
         self._spent_s: Any = deque(maxlen=SAMPLES)
@@ -94,8 +96,12 @@ class Borders:
     def sample(self, optimizer):
         """After a step: begin or end a sample, if this step is not of the same iteration."""
         before, self._at = self._at, self._record.steps
+        if self.marks is not None:
+            self.mark(OPTIMIZER)
         if before is None or before == self._at:
             return
+        if self._before_step is not None:
+            self._before_step.remove()
         if self.marks is not None:
             self._ended, self.marks = self.marks, None
             self.is_due, self._at = False, None
@@ -112,6 +118,11 @@ class Borders:
         self._next_step = self._at + DEVICE_STEPS
         self.marks = []
         self.mark(NONE)
+        self._before_step = optimizer.register_step_pre_hook(self._begin_step)
+
+    def _begin_step(self, optimizer, args, kwargs):
+        if self.marks is not None:
+            self.mark(NONE)
 
     def _count_memory(self, device):
         try:
@@ -260,7 +271,7 @@ class TimeParts:
             finally:
                 wait_s = clock() - start_s
                 self.waited_s = (self.waited_s or 0.0) + wait_s
-                if not record.has_passed:
+                if record.plain_loss is AWAITED or not record.has_passed:
                     record.until_backward_s -= wait_s
 
         return wait

@@ -204,6 +204,23 @@ def test_who_waits_for_a_cpu_is_told_from_who_computes(cpu_wait_s, cpus, what, w
     assert "for a CPU" not in words(*everyone), "the others wait for one as well"
 
 
+def test_on_cpus_with_too_much_work_the_rank_with_more_of_it_waits_for_that():
+    """As four ranks on two CPUs, where each waits for as long as it computes, and more."""
+    four = [
+        rank(
+            n, sync=0.005 if n == 2 else 0.1, cpu_wait_total_s=0.16 if n == 2 else 0.09,
+            resources=Resources(
+                cpu_total_s=0.06 if n == 2 else 0.04,
+                batch_elements_total=1536 if n == 2 else 1024,
+            ),
+        )
+        for n in range(4)
+    ]  # fmt: skip
+    said = words(*four)
+    assert "is busy for 195 ms" in said
+    assert "its batches are 1.5 times as large as the others'" in said
+
+
 @pytest.mark.parametrize(
     ("devices", "why"),
     [

@@ -39,6 +39,8 @@ class Feed:
                 uuid=f"GPU-{i}",
                 lost=i == lost,
                 mem_used_bytes=2**33 if i in busy else 0,
+                mem_total_bytes=80 * 2**30,
+                util_percent=0.0,
                 processes=[GpuProcess(pid=7, user="alice", command="a")] if i in busy else [],
             )
             for i in range(3)
@@ -169,3 +171,16 @@ def test_a_job_without_devices_starts_once_its_time_has_come(ddptop_home, monkey
     assert spec is not None
     assert not spec.is_queued
     assert spec.devices is None
+
+
+def test_a_device_of_an_idle_process_is_shared_only_if_asked_for(ddptop_home):
+    feed = Feed()
+    polite, _ = waiting("polite", feed, minute=2)
+    sharing, _ = waiting("sharing", feed, minute=1, share_idle=True)
+    for _ in range(40):
+        feed.report(0, 1)
+        assert polite.look() is None and sharing.look() is None
+    feed.report(0, 1)
+    assert [device.index for device in sharing.look().devices] == [0, 2]
+    assert polite.look() is None
+    assert "alice's a (pid 7) uses 8.0 GiB, idle for 2 min" in polite.words

@@ -12,7 +12,9 @@ from ddptop_runner.devices.words import (
     names_of,
     renumbered,
 )
+from ddptop_runner.launch.gpus.idle import GAP_S, IdleWatch
 from ddptop_runner.launch.gpus.usage import (
+    IDLE_AFTER_S,
     busy_in_words,
     choice_in_words,
     grant,
@@ -135,3 +137,51 @@ def test_which_cuda_device_is_which():
     assert devices_in_words(swapped) == "cuda:0 is GPU 1, cuda:1 is GPU 0"
     instance = [Device(index=0, uuid="MIG-aa")]
     assert devices_in_words(instance) == "cuda:0 is MIG-aa on GPU 0"
+
+
+class TestIdleNeighbors:
+    """For how long a device in use is idle, and who may share it."""
+
+    def watched(self, samples: list[tuple[float, GpuSample]], claims: tuple[str, ...] = ()):
+        watch = IdleWatch()
+        for at_s, sample in samples:
+            (use,) = watch.look([use_of(DEVICE, sample, claims)], at_s)
+        return use
+
+    def every_3_s(self, until_s: float, sample: GpuSample) -> list[tuple[float, GpuSample]]:
+        return [(at_s * 3.0, sample) for at_s in range(int(until_s / 3) + 1)]
+
+    def test_an_idle_process_is_named_with_its_memory_and_time(self):
+        sample = gpu(process(600 * MIB, command="python train.py"))
+        use = self.watched(self.every_3_s(3 * 3600, sample))
+        assert holders_in_words(use) == "alice's train.py (pid 7) uses 600 MiB, idle for 3 h"
+        assert grant([use], 1) is None
+        assert grant([use], 1, share_idle=True) == [DEVICE]
+        young = self.watched(self.every_3_s(IDLE_AFTER_S - 3, sample))
+        assert "idle" not in holders_in_words(young)
+        assert grant([young], 1, share_idle=True) is None
+
+    @pytest.mark.parametrize(
+        ("last", "claims"),
+        [
+            ([(200.0, gpu(process(600 * MIB), util_percent=30.0))], ()),
+            ([(200.0, gpu(process(600 * MIB), util_percent=None))], ()),
+            ([(200.0, gpu(process(600 * MIB), process(300 * MIB, pid=8)))], ()),
+            ([(GAP_S + 200.0, gpu(process(600 * MIB)))], ()),
+            ([], ("job resnet",)),
+        ],
+        ids=["computes", "unknown load", "another process", "not watched", "reserved"],
+    )
+    def test_what_is_not_known_to_be_idle_is_not_shared(self, last, claims):
+        use = self.watched([*self.every_3_s(198, gpu(process(600 * MIB))), *last], claims)
+        assert grant([use], 1, share_idle=True) is None
+
+    def test_most_of_the_memory_must_be_free(self):
+        for used_gib, may in ((16, True), (17, False)):
+            use = self.watched(self.every_3_s(198, gpu(process(used_gib * GIB))))
+            assert (grant([use], 1, share_idle=True) is not None) is may
+
+    def test_free_devices_come_first(self):
+        use = self.watched(self.every_3_s(198, gpu(process(600 * MIB))))
+        free = use_of(Device(index=4, uuid="GPU-4"), gpu(index=4, uuid="GPU-4"))
+        assert grant([use, free], 1, share_idle=True) == [free.device]

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import pytest
 
 from ddptop_runner.model.snapshot import DdpUse
 from ddptop_runner.probe.advice import Gradients
-from ddptop_runner.probe.hooks import Hooks
-from ddptop_runner.probe.recorder import Recorder
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def hooks() -> Any:
-    torch = pytest.importorskip("torch")
-    hooks = Hooks(torch, Recorder())
-    hooks.arm()
-    yield hooks
-    for owner, name, original, _ in reversed(hooks.patched):
-        setattr(owner, name, original)
-    for handle in hooks.step_handles:
-        handle.remove()
 
 
 @pytest.fixture
@@ -48,7 +35,12 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
         def forward(self, x: Any) -> Any:
             return self.used(x) if finds_unused else self.unused(self.used(x))
 
-    model = torch.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=finds_unused)
+    with pytest.warns() as caught:
+        model = torch.nn.parallel.DistributedDataParallel(
+            Model(), find_unused_parameters=finds_unused, broadcast_buffers=False
+        )
+        warnings.warn("torch may have none", UserWarning, stacklevel=1)
+    assert {one.filename for one in caught} == {__file__}, "as without the probe"
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(8):
         for _ in range(2):

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from ddptop_runner.probe.hooks import Hooks
 from ddptop_runner.probe.ledger import FIRST_POSITIONS, MAX_HASHES, Ledger
 
 pytestmark = pytest.mark.torch
 
 
 class Record:
-    backwards = batch_elements = 0
+    backwards = batch_elements = count_mask = 0
 
 
 def ledger_of(torch: Any) -> Ledger:
@@ -166,3 +167,13 @@ def test_the_elements_of_the_first_tensor_are_counted(shape: str) -> None:
     ledger.count(batch)
     ledger.count(batch)
     assert ledger._record.batch_elements == (0 if shape == "none" else 48)
+
+
+@pytest.mark.parametrize("mask", [0, 7])
+def test_of_many_short_steps_a_sample_of_the_batches_is_counted(hooks: Hooks, mask: int) -> None:
+    torch = pytest.importorskip("torch")
+    hooks.record.count_mask = mask
+    data = torch.utils.data.TensorDataset(torch.zeros(64, 3))
+    counted = [hooks.record.batch_elements for _ in loader_of(torch, data)]
+    assert counted[-1] == 64 * 3
+    assert len(set(counted)) == 16 // (mask + 1)

@@ -50,7 +50,8 @@ class Watched:
 
     def batch(self, count: int = 1, *, gradient: bool) -> None:
         self.record.batches = (self.record.batches or 0) + count
-        self.record.is_batch_without_gradient = not gradient
+        if not gradient:
+            self.record.batch_without_gradient = self.record.batches
 
     def after(self, seconds: float, *stack: tuple[str, str]) -> str:
         self.now_t += seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.probe_ranks import Rank
 
-from ddptop_runner.probe.replicas import EVERY_S, _common, next_look
+from ddptop_runner.probe.replicas import EVERY_S, _common, _sum, next_look
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "replicas.py")
 
@@ -36,6 +36,19 @@ def test_two_ranks_hash_what_must_be_equal(rank: Rank, kind: str) -> None:
     assert (last[0].weight_groups, last[1].weight_groups) == (names, [])
     differ = [a != b for a, b in zip(first.groups, second.groups, strict=True)]
     assert differ == [kind == "diverge" and name == "3.bias" for name in names]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize(("start", "length"), [(0, 1), (0, 8), (0, 9), (1, 8), (3, 5)])
+def test_each_element_of_a_parameter_counts(dtype: str, start: int, length: int) -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.ones(16, dtype=getattr(torch, dtype))[start : start + length]
+    sums = {_sum(torch, values).item()}
+    for index in range(length):
+        values[index] = 2.0 + index
+        sums.add(_sum(torch, values).item())
+    assert len(sums) == length + 1
 
 
 def test_a_group_of_parameters_is_named_after_what_they_share() -> None:

@@ -30,7 +30,7 @@ NAMES = [
     *("_dump_nccl_trace_json", "_pcontext", "_remaining_restarts", "_monitor_workers"),
     *("_start_workers", "_stop_workers", "_exit_barrier", "_popen", "skip_code"),
     *("_index_sampler", "_num_workers", "_ddp_graph_static", "_comm_hooks"),
-    "_join_config",
+    *("_join_config", "_ddp_init_helper"),
     *("_FrameExecStrategy", "set_runtime_stats_and_log", "master_listen_fd", "use_libuv"),
 ]
 
@@ -50,18 +50,9 @@ def test_each_private_name_is_used_in_one_module(name: str) -> None:
     assert len(users) == 1, users
 
 
-def test_every_patch_of_torch_is_applied() -> None:
-    hooks = Hooks(torch, Recorder())
-    hooks.arm()
-    try:
-        patched = {(getattr(owner, "__name__", ""), name) for owner, name, *_ in hooks.patched}
-    finally:
-        for owner, name, original, _ in reversed(hooks.patched):
-            setattr(owner, name, original)
-        for handle in hooks.step_handles:
-            handle.remove()
-    assert patched == {
-        ("DistributedDataParallel", "__init__"),
+def test_every_patch_of_torch_is_applied(hooks: Hooks) -> None:
+    assert {(getattr(owner, "__name__", ""), name) for owner, name, *_ in hooks.patched} == {
+        ("DistributedDataParallel", "_ddp_init_helper"),
         *(("torch.autograd", "backward"), ("GradScaler", "scale"), ("GradScaler", "update")),
         *(("Optimizer", "_patch_step_function"), ("DataParallel", "__init__")),
         *(("_SingleProcessDataLoaderIter", "_next_data"), ("Logger", "set_runtime_stats_and_log")),
@@ -144,24 +135,15 @@ def test_an_iterator_of_a_loader_shows_its_data_and_its_place(workers: int) -> N
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_the_time_until_the_backward_pass_is_summed(is_plain: bool) -> None:
-    record = Recorder()
-    hooks = Hooks(torch, record)
-    hooks.arm()
-    try:
-        weight = torch.nn.Parameter(torch.ones(3))
-        optimizers = [torch.optim.SGD([weight], 0.1) for _ in range(1 if is_plain else 2)]
-        for step in range(4):
-            time.sleep(0.03)
-            loss = weight.sum()
-            (loss if is_plain else loss * 2).backward()
-            optimizers[step % len(optimizers)].step()
-    finally:
-        for owner, name, original, _ in reversed(hooks.patched):
-            setattr(owner, name, original)
-        for handle in hooks.step_handles:
-            handle.remove()
-    assert 0.09 <= record.until_backward_s < 3.0
+def test_the_time_until_the_backward_pass_is_summed(hooks: Hooks, is_plain: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizers = [torch.optim.SGD([weight], 0.1) for _ in range(1 if is_plain else 2)]
+    for step in range(4):
+        time.sleep(0.03)
+        loss = weight.sum()
+        (loss if is_plain else loss * 2).backward()
+        optimizers[step % len(optimizers)].step()
+    assert 0.09 <= hooks.record.until_backward_s < 3.0
 
 
 def test_a_saved_file_has_the_place_in_the_data() -> None:

@@ -65,6 +65,13 @@ def test_a_wrong_value_is_named_and_the_defaults_are_taken(
     assert settings.interface == Interface()
 
 
+def test_what_rings_the_bell_is_read_from_the_table_of_messages() -> None:
+    assert not parse({"notify": {"bell": False}}, FILE).notify.bell
+    settings = parse({"notify": {"bell": 3}}, FILE)
+    assert settings.notify.bell
+    assert "[notify]" in settings.problems[0]
+
+
 def test_a_section_that_is_misspelled() -> None:
     settings = parse({"key": {}, "runs": {}, "somebody-elses": {}, "keys": 3}, FILE)
     assert settings.problems == (

@@ -182,12 +182,23 @@ class Slowest:
     def does(self) -> str:
         """What takes its time."""
         for figure in WAITS:
-            if self._explains(self._over(figure)):
+            over_s = self._over(figure)
+            if figure == "cpu_wait_s":
+                over_s -= self._wait_for_more_work_s()
+            if self._explains(over_s):
                 self._figure = figure
                 break
         value, usual = self._show(self._figure)
-        what = DOES[self._figure].format(step_time(value), step_time(self._step_s))
+        # the medians of two figures may be of different steps
+        what = DOES[self._figure].format(step_time(value), step_time(max(value, self._step_s)))
         return f"{what} (median of the others: {step_time(usual)})"
+
+    def _wait_for_more_work_s(self) -> float:
+        """How much longer the others would wait for a CPU if they had as much work for it."""
+        cpu_s, wait_s = self._compare("cpu_s"), self._compare("cpu_wait_s")
+        if cpu_s is None or wait_s is None or not cpu_s[1]:
+            return 0.0
+        return wait_s[1] * max(0.0, cpu_s[0] / cpu_s[1] - 1)
 
     def costs(self) -> str:
         """How much slower all ranks are for it."""

@@ -97,6 +97,7 @@ def choose(
     *,
     force: bool = False,
     wait: bool = False,
+    share_idle: bool = False,
 ) -> DeviceChoice:
     """Decide which devices a new job gets.
 
@@ -106,6 +107,7 @@ def choose(
         nproc: the value of `--nproc`, if given.
         force: `--force`: use busy devices.
         wait: `--wait-gpus`: queue if too few are free.
+        share_idle: `--share-idle`: then also take devices of idle processes.
 
     Raises:
         UsageError: a device is unavailable; the message names who holds it.
@@ -130,7 +132,9 @@ def choose(
     if request is not None and request.kind == "auto":
         count, is_auto = request.count, True
         pool = sorted(pool, key=lambda device: device.index)
-    return _Decision(pool, count, present, notes, force, wait, is_auto, machine.usable).make()
+    return _Decision(
+        pool, count, present, notes, force, wait, share_idle, is_auto, machine.usable
+    ).make()
 
 
 def again(
@@ -169,7 +173,8 @@ def again(
             "see `ddptop gpus`",
         )
     Machine(present, env.get("CUDA_VISIBLE_DEVICES")).require_allowed(pool)
-    return _Decision(pool, count, present, [], force, wait).make()
+    share_idle = wait and spec.queue is not None and spec.queue.share_idle
+    return _Decision(pool, count, present, [], force, wait, share_idle).make()
 
 
 def present_devices(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
@@ -199,6 +204,7 @@ class _Decision:
     left_out: Sequence[str]
     force: bool
     wait: bool
+    share_idle: bool
     is_auto: bool = False
     """Whether the job takes the idlest of the pool."""
     allowed: Sequence[Device] = ()
@@ -228,6 +234,7 @@ class _Decision:
                 count=self.count,
                 since=now,
                 by_uuid=by_uuid,
+                share_idle=self.share_idle,
                 over_at=None if busy else now,
             )
         if queue is not None and busy:

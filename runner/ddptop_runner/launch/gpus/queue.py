@@ -15,6 +15,7 @@ from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.launch.gpus import shared, usage
+from ddptop_runner.launch.gpus.idle import IdleWatch
 from ddptop_runner.launch.gpus.shared import UserQueue
 from ddptop_runner.launch.gpus.usage import DeviceUse, grant, is_same, key
 from ddptop_runner.launch.gpus.waiting import (
@@ -69,6 +70,7 @@ class QueueWatch:
         self._feed = DeviceFeed(uuids if has_mig else None, interval_s=LOOK_S) if devices else None
         self._looked_at_s: float | None = None
         self._uses: list[DeviceUse] = []
+        self._idle = IdleWatch()
         self._reason: WaitReason | None = None
         self._never_since_s: float | None = None
         self._could_since_s: dict[str, float] = {}
@@ -177,11 +179,12 @@ class QueueWatch:
             gpus = labeled(report.gpus, registry.rank_of_pid(jobs))
             wanted = queue.candidates
             self._gpus = [gpu for gpu in gpus if any(is_same(gpu, one) for one in wanted)]
-            self._uses = usage.uses(wanted, report.gpus, self._spec.job_id, jobs, others)
+            found = usage.uses(wanted, report.gpus, self._spec.job_id, jobs, others)
+            self._uses = self._idle.look(found, report.boottime_s)
         self._reason = why_waiting(self._spec, jobs, now, others)
         if self._reason is not None:
             return None
-        devices = grant(self._uses, queue.count)
+        devices = grant(self._uses, queue.count, share_idle=queue.share_idle)
         if devices is None:
             self._reason = WaitReason(kind="gpus")
         return devices

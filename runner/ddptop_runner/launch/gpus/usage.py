@@ -23,7 +23,7 @@ import msgspec
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import runs_dir
-from ddptop_runner.base.units import size
+from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import procs
@@ -39,6 +39,10 @@ IDLE_UTIL_PERCENT = 5.0
 """Below this utilization, or if it is unknown, a small context does not count."""
 UNSEEN_SHARE = 0.05
 """Fraction of a device's memory that may be in use without a process that explains it."""
+IDLE_AFTER_S = 120.0
+"""A device in use is called idle after this time without computation."""
+SHARED_AT_MOST = 0.2
+"""With --share-idle, others may hold up to this fraction of a device's memory."""
 NEAR_SLOWDOWN_C = 5.0
 """A temperature this close to the slowdown threshold is mentioned."""
 _HOLDERS_NAMED = 2
@@ -56,11 +60,22 @@ class DeviceUse(msgspec.Struct, frozen=True):
     temperature_c: float | None = None
     gone: bool = False
     """Whether it is lost, missing, or divided into MIG instances."""
+    pids: tuple[int, ...] = ()
+    """Of the processes among the holders."""
+    may_share: bool = False
+    """Whether no job has it, and most of its memory is free."""
+    idle_s: float | None = None
+    """For how long the same processes have been watched while they did not compute."""
 
     @property
     def busy(self) -> bool:
         """Whether someone else uses it."""
         return bool(self.holders)
+
+    @property
+    def idles(self) -> bool:
+        """Whether its holders have been idle for a while."""
+        return self.idle_s is not None and self.idle_s >= IDLE_AFTER_S
 
 
 def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()) -> DeviceUse:
@@ -89,7 +104,17 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     in_use = gpu.mem_used_bytes
     if in_use is None:
         in_use = (gpu.mem_total_bytes or 0) if holders else 0
-    return DeviceUse(device, tuple(holders), in_use, gpu.util_percent, gpu.temperature_c)
+    is_claimed = bool(claimed_by) or any(process.job is not None for process in held)
+    is_small = gpu.mem_total_bytes is not None and in_use <= SHARED_AT_MOST * gpu.mem_total_bytes
+    return DeviceUse(
+        device,
+        tuple(holders),
+        in_use,
+        gpu.util_percent,
+        gpu.temperature_c,
+        pids=tuple(sorted(process.pid for process in held)),
+        may_share=is_small and not is_claimed,
+    )
 
 
 def in_mig_mode(gpu: GpuSample) -> bool:
@@ -182,9 +207,14 @@ def _idleness(use: DeviceUse) -> tuple[bool, bool, int, float, float]:
     return use.gone, use.busy, use.held_bytes if use.busy else 0, util, temperature
 
 
-def grant(uses: Sequence[DeviceUse], count: int) -> list[Device] | None:
-    """The devices that a queued job may take now, in the order of `uses`; None if too few."""
-    free = [use for use in uses if not use.busy]
+def grant(
+    uses: Sequence[DeviceUse], count: int, *, share_idle: bool = False
+) -> list[Device] | None:
+    """The devices that a queued job may take now, in the order of `uses`; None if too few.
+
+    With `share_idle`, these are also devices whose holders are idle, if there are too few others.
+    """
+    free = [use for use in uses if not use.busy or (share_idle and use.may_share and use.idles)]
     return None if len(free) < count else [use.device for use in idlest(free, count)]
 
 
@@ -197,11 +227,12 @@ def key(device: Device) -> str:
 
 
 def holders_in_words(use: DeviceUse) -> str:
-    """`alice's train.py (pid 7) holds 71.2 GiB`, for at most two holders, or `free`."""
+    """`alice's train.py (pid 7) uses 71.2 GiB, idle for 3 h`, for two holders, or `free`."""
     named = list(use.holders[:_HOLDERS_NAMED])
     if rest := len(use.holders) - len(named):
         named.append(f"{rest} more")
-    return " and ".join(named) or "free"
+    idle = f", idle for {duration_in_words(use.idle_s)}" if use.idles and use.idle_s else ""
+    return (" and ".join(named) or "free") + idle
 
 
 def busy_in_words(uses: Sequence[DeviceUse], most: int = 4) -> str:

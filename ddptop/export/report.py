@@ -97,8 +97,6 @@ class ByTime(NamedTuple):
     values: Mapping[int, Sequence[float]]
     """By start of the interval, in Unix seconds."""
     width_s: int
-    number: int
-    """Of ranks or devices."""
 
 
 def read_report(job: Job, history: JobHistory) -> Report:
@@ -236,7 +234,7 @@ def gpu_hours(
         sync: the share of a step that ranks waited for others.
         rank_width_s: length of the intervals of `data` and `sync`.
     """
-    if not utilization.number:
+    if not (devices := max(map(len, utilization.values.values()), default=0)):
         return {}
     held_s = sum(one.end - one.start for one in stretches if one.doing != "between attempts")
     computing = for_data = for_ranks = idle = stepless = 0.0
@@ -258,7 +256,7 @@ def gpu_hours(
         "waiting for ranks": for_ranks if sync else None,
         "idle": idle,
         "no steps": stepless,
-        "not recorded": held_s * utilization.number / 3600,
+        "not recorded": held_s * devices / 3600,
     }
 
 
@@ -292,7 +290,7 @@ def _by_time(series: Mapping[int, Series], of: Literal["mean", "last"] = "mean")
         for t, value in zip(one.t, getattr(one, of), strict=True):
             values.setdefault(t, []).append(value)
     width_s = next((one.bucket_s for one in series.values()), 1)
-    return ByTime(dict(sorted(values.items())), width_s, len(series))
+    return ByTime(dict(sorted(values.items())), width_s)
 
 
 def _share(part: ByTime, whole: ByTime) -> dict[int, float]:

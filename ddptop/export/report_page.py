@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ddptop.draw.compare import rows
-from ddptop.draw.story import headline, how_it_ended, origin
+from ddptop.draw.story import attempt_row, headline, origin
 from ddptop.export.report import Report
 from ddptop.export.settings import ReportTable
 from ddptop.job.compare import compare
@@ -58,17 +58,18 @@ def summary_of(report: Report) -> str:
 
 def sections(report: Report, costs: ReportTable) -> list[Section]:
     """All parts, those without content left out."""
-    return [
+    found = (
         Section(title="Run", facts=_run(report)),
         _attempts(report),
         _shared("Time", "time", report.times_s, units.duration),
         _devices(report, costs),
-        *_findings(report),
-    ]
+        _findings(report),
+    )
+    return [one for one in found if one.facts or one.rows]
 
 
 def _run(report: Report) -> list[tuple[str, str]]:
-    job, saved = report.job, NOT_AVAILABLE
+    job, saved = report.job, "none detected"
     if (last := report.checkpoint) is not None:
         saved = f"{report.checkpoints:,}, last {last.name} on {_when(last.at)}"
     figures = [row for row in rows(compare([report.run]), job.read_at) if row.is_figure]
@@ -83,53 +84,41 @@ def _run(report: Report) -> list[tuple[str, str]]:
 
 
 def _attempts(report: Report) -> Section:
-    now, state = report.job.read_at, report.job.state
     found = []
     for one in reversed(report.attempts[:MOST_ROWS]):
+        cells = attempt_row(one, report.job.state, report.job.read_at)
+        shown = [cells[name][0] for name in ("number", "day", "started", "ran", "steps", "how")]
         why = "" if one.cause is None else short_cause(one.cause)
-        found.append(
-            (
-                str(one.number),
-                _when(one.started_at),
-                units.duration(one.ran_s(now)),
-                units.count(one.steps),
-                how_it_ended(one, state)[0],
-                why,
-                units.count(report.steps_lost.get(one.number, None if why else 0)),
-            )
-        )
+        lost = report.steps_lost.get(one.number, None if why else 0)
+        found.append([*shown, why, units.count(lost)])
     left_out = len(report.attempts) - len(found)
     title = f"Attempts ({left_out} earlier ones left out)" if left_out else "Attempts"
-    columns = ("attempt", "started", "ran", "steps", "result", "cause", "steps lost")
+    columns = ("attempt", "day", "started", "ran", "steps", "result", "cause", "steps lost")
     return Section(title=title, columns=columns, rows=found)
 
 
 def _devices(report: Report, costs: ReportTable) -> Section:
-    if not report.gpu_hours:
+    hours, kwh, known = report.gpu_hours, report.energy_kwh, report.energy_known
+    if not hours:
         return Section(title="GPU hours", facts=[("used", NOT_AVAILABLE)])
-    table = _shared("GPU hours", "hours", report.gpu_hours, _hours)
-    held = sum(value or 0.0 for value in report.gpu_hours.values())
-    return msgspec.structs.replace(table, facts=[("used", _hours(held)), *_energy(report, costs)])
+    facts = [("used", _hours(sum(value or 0.0 for value in hours.values())))]
+    if kwh is None:
+        facts.append(("energy", NOT_AVAILABLE))
+    else:
+        of = "" if known > 0.99 else f", known for {known:.0%} of the GPU hours"
+        facts.append(("energy", f"{_amount(kwh, 'kWh')}{of}"))
+        if (price := costs.price_per_kwh) is not None:
+            facts.append(("cost", f"{kwh * price:,.2f} {costs.currency} at {price:g} per kWh"))
+    return msgspec.structs.replace(_shared("GPU hours", "hours", hours, _hours), facts=facts)
 
 
-def _energy(report: Report, costs: ReportTable) -> list[tuple[str, str]]:
-    if (kwh := report.energy_kwh) is None:
-        return [("energy", NOT_AVAILABLE)]
-    known = report.energy_known
-    of = "" if known > 0.99 else f", known for {known:.0%} of the GPU hours"
-    found = [("energy", f"{_amount(kwh, 'kWh')}{of}")]
-    if (price := costs.price_per_kwh) is not None:
-        found.append(("cost", f"{kwh * price:,.2f} {costs.currency} at {price:g} per kWh"))
-    return found
-
-
-def _findings(report: Report) -> list[Section]:
+def _findings(report: Report) -> Section:
     found = []
     for one in report.findings[-MOST_ROWS:]:
         lasted = units.duration(one.lasted_s) if one.open_since is None else "not over"
         found.append((one.message, _when(one.since), lasted, str(one.times)))
     columns = ("finding", "since", "lasted", "times")
-    return [Section(title="Findings", columns=columns, rows=found)] if found else []
+    return Section(title="Findings", columns=columns, rows=found)
 
 
 def _shared(
@@ -157,7 +146,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _when(at: dt.datetime | None) -> str:
-    return NOT_AVAILABLE if at is None else f"{at.astimezone():%Y-%m-%d %H:%M}"
+    return NOT_AVAILABLE if at is None else f"{at.astimezone():%b %d %H:%M}"
 
 
 def _one_line(text: str) -> str:
@@ -205,7 +194,7 @@ def page(report: Report, costs: ReportTable) -> str:
         title=_text(title_of(report)),
         summary=_text(summary_of(report)),
         sections="".join(parts),
-        written_at=_when(report.job.read_at),
+        written_at=f"{report.job.read_at.astimezone():%Y-%m-%d %H:%M %Z}",
     )
 
 
@@ -217,7 +206,8 @@ def _section(one: Section) -> str:
     facts = "".join(
         f"<div><dt>{_text(label)}</dt><dd>{_text(value)}</dd></div>" for label, value in one.facts
     )
-    rows = "".join(f"<th>{_text(name)}</th>" for name in one.columns)
+    heads = (*one.columns, *[""] * bool(one.shares))
+    rows = "".join(f"<th>{_text(name)}</th>" for name in heads)
     for place, row in enumerate(one.rows):
         rows += "</tr>\n<tr>"
         for name, cell in zip(one.columns, row, strict=True):

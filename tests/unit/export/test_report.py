@@ -13,12 +13,14 @@ from ddptop.export.report_page import markdown, page
 from ddptop.export.settings import ReportTable
 from ddptop.job.attempts import attempts_of
 from ddptop.sources.history import JobHistory
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.fake_home import (
     HOST,
     ago,
     failed_job,
+    finished_job,
     gpu,
     make_folder,
     snapshot_of,
@@ -161,7 +163,8 @@ def test_the_parts_add_up_to_the_whole(
     start = int(at(0).timestamp())
     values = {start + s: [util, util] for s in range(int(now)) if s not in missing}
     shares = dict.fromkeys(values, 0.4)
-    hours = gpu_hours(stretches, ByTime(values, 1, 2), shares, shares, 1)
+    assume(values)
+    hours = gpu_hours(stretches, ByTime(values, 1), shares, shares, 1)
     assert sum(value or 0 for value in hours.values()) == pytest.approx(2 * held / 3600, abs=0.001)
     assert all(value is None or value > -1e-6 for value in hours.values())
 
@@ -196,7 +199,7 @@ def test_hostile_texts_stay_texts(ddptop_home: Path) -> None:
     assert "\x1b" not in text
     assert not re.search(r"(?<!\\)[<`]", text)
     rows = [line for line in text.splitlines() if line.startswith("| 0 |")]
-    assert [len(re.findall(r"(?<!\\)\|", one)) for one in rows] == [8]
+    assert [len(re.findall(r"(?<!\\)\|", one)) for one in rows] == [9]
 
 
 def test_unknown_is_na(ddptop_home: Path) -> None:
@@ -204,3 +207,23 @@ def test_unknown_is_na(ddptop_home: Path) -> None:
     assert "## GPU hours\n\n- used: n/a" in text
     assert "cost" not in text
     assert "- time left: " in text
+    report = report_of(finished_job(ddptop_home))  # without a history
+    assert re.findall("^## (.*)", markdown(report, ReportTable()), re.M) == ["Run", "GPU hours"]
+    assert "<svg" not in page(report, ReportTable())
+
+
+def test_the_time_before_a_relaunch_does_not_count(shared_home: RunFolder) -> None:
+    events = [
+        row(at(0), "launched", attempt=0),
+        row(at(10), "attempt_started", attempt=0),
+        row(at(12), "training", attempt=0),
+        row(at(100), "finished", attempt=0),
+        row(at(500), "launched", attempt=1),
+        row(at(530), "attempt_started", attempt=1),
+        row(at(532), "training", attempt=1),
+        row(at(600), "finished", attempt=1),
+    ]
+    job = replace(read(shared_home), ended_at=at(600))
+    found = times(stretches_of(job, attempts_of(events, "finished", at(600), {}), {}, [], 1000))
+    assert found["between attempts"] == pytest.approx(10 + 30)
+    assert sum(found.values()) == pytest.approx(100 + 100)

@@ -193,7 +193,7 @@ class LaunchCommand(click.Command):
 )
 @option("--gpus", metavar="LIST", help="0-3, 0,2, all, none, auto:N, UUIDs  [default: all]")
 @option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
-@option("--share-idle", is_flag=True, help="also take GPUs that only idle processes use")
+@option("--share-idle", is_flag=True, help="queue the job until its GPUs are free or idle")
 @option("--after", metavar="JOB[,JOB]", help="queue the job until these have finished")
 @option("--after-any", metavar="JOB[,JOB]", help="the same, however they end")
 @option("--at", metavar="TIME", help="queue the job until 22:00, or a date and time")

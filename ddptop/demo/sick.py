@@ -30,7 +30,7 @@ SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
 SAVED = Path("checkpoint.pt")
 PAUSE_S = 0.05
 """The length of a step, nearly: the model is too small to take any time."""
-LEAK_S = 90.0
+LEAK_S = 75.0
 """How long memory grows; `ddptop demo` decides by how much."""
 
 
@@ -73,14 +73,16 @@ class Leak:
     """
 
     def __init__(self, most: int) -> None:
-        self._left, self._of_step = most, int(most * PAUSE_S / LEAK_S)
+        self._most, self._began_s = most, time.monotonic()
         self._kept: list[Tensor] = []
+        self._kept_bytes = 0
 
     def grow(self) -> None:
         """Keep those of one step."""
-        if self._left >= self._of_step:
-            self._left -= self._of_step
-            self._kept.append(torch.ones(self._of_step, dtype=torch.uint8))
+        share = min(1.0, (time.monotonic() - self._began_s) / LEAK_S)
+        due = int(share * self._most) - self._kept_bytes
+        self._kept.append(torch.ones(due, dtype=torch.uint8))
+        self._kept_bytes += due
 
 
 def longer(samples: list[tuple[Tensor, ...]]) -> list[Tensor]:

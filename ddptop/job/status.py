@@ -475,7 +475,9 @@ def _starting(job: Job) -> str:
     if up < world:
         return f"starting: {up} of {world} ranks are up"
     compiles = any(rank.phase == "compile" for rank in job.snapshot.ranks)
-    return "starting: compiling" if compiles else "starting: all ranks are up, no steps yet"
+    if compiles:
+        return "starting: compiling"
+    return f"starting: all ranks are up{'' if job.snapshot.progress else ', no steps yet'}"
 
 
 SEEN_BY_S = 60.0

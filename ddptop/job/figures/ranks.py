@@ -577,19 +577,21 @@ EVEN = 0.1
 
 
 def imbalance_note(snapshot: NodeSnapshot) -> Line:
-    """`imbalance  memory +34%  util +2%`, worst first; empty if nothing is known."""
-    is_slow = bool(slow_ranks(snapshot.alerts)) and not _any_busy(snapshot.ranks)
+    """`imbalance  rank 1 slow  memory +34%  util +2%`, worst first; empty if nothing is known.
+
+    Whether a rank is slow is for the alert on it to say; its ratio is in its row.
+    """
     even_load = is_even_load(snapshot.ranks, snapshot.gpus)
-    rated: list[tuple[tuple[bool, bool, float], Compared, Span]] = []
+    rated: list[tuple[bool, float, str]] = []
     for figure, one in COMPARED.items():
         ratio: float | None = getattr(snapshot.imbalance, figure, None)
         if ratio is None:
             continue
-        warns = is_slow and figure == "step_time"
         # a ratio is meaningless where it is 2% of CPU against 1%
         even = even_load and figure == "utilization" and ratio >= EVEN
-        shown = "even" if even else units.deviation(ratio), "warn" if warns else "dim"
-        rated.append(((not warns, even, -ratio), one, shown))
-    rated.sort(key=lambda row: row[0])
-    parts = [((f"{one.name} {text}", style),) for _, one, (text, style) in rated]
+        shown = "even" if even else units.deviation(ratio)
+        rated.append((even, -ratio, f"{one.name} {shown}"))
+    parts = [((text, "dim"),) for _, _, text in sorted(rated)]
+    if slow := sorted(slow_ranks(snapshot.alerts)):
+        parts.insert(0, ((f"{units.name_ranks(slow)} slow", "warn"),))
     return line(("imbalance  ", "dim"), *join(parts, "  ")) if parts else ()

@@ -35,7 +35,7 @@ def parse_arrays(given: Sequence[str]) -> dict[str, list[str]]:
     arrays: dict[str, list[str]] = {}
     for text in given:
         name, equals, listed = text.partition("=")
-        if not equals or not re.fullmatch(_NAME, name):
+        if not equals or not re.fullmatch(_NAME, name) or not text.isprintable():
             raise UsageError(f"--array {text[:40]!r} is not in the form NAME=VALUES", FORMS)
         if name in arrays:
             raise UsageError(f"--array {name} is given twice", "list all of its values in one")

@@ -13,7 +13,7 @@ from tests.support.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec
 from tests.support.own_views import rank, row_of_rank
 
 from ddptop_runner.judge.balance import imbalance
-from ddptop_runner.judge.balance.imbalance import RankDeviation
+from ddptop_runner.judge.balance.imbalance import STRAGGLER, RankDeviation
 from ddptop_runner.model.snapshot import Alert, GpuProcess, GpuSample, Imbalance
 
 
@@ -65,6 +65,9 @@ class TestDevices:
             "imbalance  step time +41%  memory +34%  util +2%"
         )
         assert imbalance_note(snapshot_of(spec, imbalance=Imbalance())) == ()
+        slow = Alert(id=STRAGGLER, severity="warning", message="", ranks=[1], since=NOW)
+        note = imbalance_note(snapshot_of(spec, alerts=[slow], imbalance=Imbalance(memory=0.3)))
+        assert note[1:] == (("rank 1 slow", "warn"), ("  ", ""), ("memory +30%", "dim"))
 
     def test_a_few_points_of_load_are_no_imbalance(self) -> None:
         spec = spec_of("idle", 2, 60)

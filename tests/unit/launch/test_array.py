@@ -27,6 +27,7 @@ def test_each_combination_is_a_job_and_only_known_placeholders_are_replaced() ->
     ("given", "error"),
     [
         (["lr"], "--array 'lr' is not in the form NAME=VALUES; use --array lr=1e-3,1e-4 or"),
+        (["lr=1\n2"], "--array 'lr=1\\n2' is not in the form NAME=VALUES"),
         (["=1"], "is not in the form NAME=VALUES"),
         (["a-b=1"], "is not in the form NAME=VALUES"),
         (["lr="], "--array lr has an empty value"),

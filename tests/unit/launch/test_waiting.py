@@ -120,3 +120,30 @@ TURN = WaitReason(kind="turn", jobs=[A, B])
 )
 def test_what_is_waited_for_in_words(reason, uses, note, words):
     assert waiting_in_words(QUEUE, reason, uses, note) == words
+
+
+@pytest.mark.parametrize(
+    ("states", "parallel", "kind"),
+    [
+        ({"s-1": "running", "s-2": "running"}, 2, "group"),
+        ({"s-1": "running", "s-2": "starting"}, 3, None),
+        ({"s-1": "running", "s-2": "failed"}, 2, None),
+        ({"s-1": "running", "s-2": "queued"}, 2, "group"),  # it is its turn first
+        ({"s-1": "running", "s-9": "queued"}, 2, None),
+        ({"s-1": "running", "t-1": "running"}, 2, None),  # of another sweep
+        ({"s-1": "running", "s-2": "running"}, None, None),
+    ],
+)
+def test_at_most_so_many_jobs_of_a_sweep_run_at_once(ddptop_home, states, parallel, kind):
+    for name, state in states.items():
+        waits = Waiting(since=NOW + dt.timedelta(minutes=int(name[-1])))
+        over = None if state == "queued" else replace(waits, over_at=NOW)
+        put_job(name, live(state), group=name[0], parallel=parallel, queue=over or waits)
+    waits = Waiting(since=NOW + dt.timedelta(minutes=5))
+    mine = read_spec(put_job("s-5", live("queued"), group="s", parallel=parallel, queue=waits))
+    reason = why_waiting(mine, jobs_here(), NOW)
+    assert (reason and reason.kind) == kind
+    running = [name for name, state in states.items() if state == "running"]
+    if reason is not None:
+        assert {one.job for one in reason.jobs} == set(running)
+        assert waiting_in_words(waits, reason).startswith("waiting for one of its sweep to end: s-")

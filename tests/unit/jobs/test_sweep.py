@@ -1,0 +1,57 @@
+"""A sweep of which a job cannot be started after all."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.jobs import launch, sweep
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+
+
+@pytest.fixture
+def plans(ddptop_home: Path, tmp_path: Path) -> list[LaunchPlan]:
+    request = LaunchRequest("command", "true", ("{n}",), cwd=str(tmp_path), gpus="none")
+    return sweep.prepare(request, {"n": ["1", "2", "3"]}, None, os.environ)
+
+
+def test_what_was_launched_and_how_to_stop_it_is_said(
+    plans: list[LaunchPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(plan: LaunchPlan) -> tuple[object, None]:
+        if plan.spec.job == "true-n3":
+            raise DdptopError("the guardian for true-n3 did not start", "run `ddptop doctor`")
+        return launch.JobView(Path(), plan.spec, None, plan.spec.created_at), None
+
+    monkeypatch.setattr(launch, "start", start)
+    with pytest.raises(DdptopError) as failed:
+        sweep.start(plans)
+    assert str(failed.value) == (
+        "true-n3 was not launched (the guardian for true-n3 did not start);"
+        " 2 of 3 jobs of true were; to stop them, run ddptop stop true"
+    )
+    with pytest.raises(DdptopError, match=r"^the guardian for true-n3 did not start"):
+        sweep.start(plans[2:])
+
+
+def test_jobs_of_a_sweep_keep_their_order_and_have_their_own_identity(
+    plans: list[LaunchPlan],
+) -> None:
+    specs = [plan.spec for plan in plans]
+    assert [spec.job for spec in specs] == ["true-n1", "true-n2", "true-n3"]
+    assert [spec.args for spec in specs] == [["1"], ["2"], ["3"]]
+    assert specs == sorted(specs, key=lambda spec: spec.created_at)
+    assert [plan.job_env["DDPTOP_JOB_ID"] for plan in plans] == [spec.job_id for spec in specs]
+    assert len({spec.job_id for spec in specs}) == 3
+
+
+def test_hosts_are_refused(tmp_path: Path, ddptop_home: Path) -> None:
+    from ddptop_runner.launch.request import parse_hosts
+
+    request = LaunchRequest("script", "t.py", ("{n}",), cwd=str(tmp_path))
+    with pytest.raises(UsageError, match="--array works on one machine only"):
+        sweep.prepare(replace(request, hosts=parse_hosts("a,b")), {"n": ["1"]}, None, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Sequence
 
 import msgspec
@@ -141,6 +142,16 @@ class QueueWatch:
             since=self._queue.since,
             waits_for=self._reason,
         )
+
+    def move(self, place: dt.datetime) -> None:
+        """Change the job's place; only its supervisor writes `job.json` while it waits.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        queue = msgspec.structs.replace(self._queue, place=place)
+        self._spec = msgspec.structs.replace(self._spec, queue=queue)
+        write_spec(self._folder, self._spec)
 
     def look(self) -> JobSpec | None:
         """Check once per tick; returns the job with its devices once `job.json` has them."""

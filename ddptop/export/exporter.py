@@ -9,14 +9,14 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from ddptop.export.metrics import render
-from ddptop.job.record import Job
+from ddptop.job.record import Job, own_job
 from ddptop.job.series import Machine
-from ddptop.sources.collector import Collector
-from ddptop.sources.devices import QUERYING
-from ddptop.sources.query import Look, Query
+from ddptop.sources.collector import JobSource, live_first
+from ddptop.sources.devices import QUERYING, DeviceSource
+from ddptop.sources.overview import SlurmSource
+from ddptop.sources.query import Look, Sources
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.host import procs
 
@@ -24,6 +24,7 @@ FRESH_S = 0.9
 """However often metrics are requested, nothing is read again for this long: supervisors write
 figures once a second."""
 FOREIGN_S = 30.0
+"""Foreign jobs cost the most: all processes of the machine are examined."""
 FIRST_READING_S = 5.0
 """How long to wait for the driver's first report."""
 MOST_CLIENTS = 32
@@ -39,9 +40,8 @@ class Exporter:
     """The metrics of this host, read at most about once a second."""
 
     def __init__(self) -> None:
-        self._collector = Collector(
-            lambda message: None, machine=lambda: Machine(host=procs.host_name())
-        )
+        self._sources = Sources()
+        self._devices = DeviceSource()
         self._reading: asyncio.Future[bytes] | None = None
         self._read_s = 0.0
         self._foreign: list[Job] = []
@@ -52,7 +52,7 @@ class Exporter:
         """The metrics; those who ask during a reading share its result."""
         reading = self._reading
         if reading is None or (reading.done() and time.monotonic() - self._read_s >= FRESH_S):
-            self._collector.devices.loop = asyncio.get_running_loop()
+            self._devices.loop = asyncio.get_running_loop()
             self._reading = reading = asyncio.ensure_future(asyncio.to_thread(self._read))
         return await asyncio.shield(reading)
 
@@ -66,18 +66,20 @@ class Exporter:
             time.sleep(0.1)
 
     def _look(self) -> Look:
-        """The host now; foreign jobs, which cost the most, may be `FOREIGN_S` old."""
-        is_due = time.monotonic() >= self._next_foreign_s
-        look = self._collector.answer(Query(devices=True, foreign=is_due)).look
-        if not is_due:
-            return replace(look, jobs=(*look.jobs, *self._foreign))
-        self._next_foreign_s = time.monotonic() + FOREIGN_S
-        self._foreign = [job for job in look.jobs if job.is_foreign]
-        return look
+        now = utc_now()
+        views = self._sources[SlurmSource].as_queued(self._sources[JobSource].read())
+        own = [own_job(view) for view in views]
+        devices = self._devices.read(own)
+        if time.monotonic() >= self._next_foreign_s:
+            self._next_foreign_s = time.monotonic() + FOREIGN_S
+            self._foreign = self._sources.foreign.read(devices.gpus, now, None)[0]
+        jobs = tuple(sorted([*own, *self._foreign], key=live_first))
+        machine = Machine(host=procs.host_name())
+        return Look(taken_at=now, machine=machine, jobs=jobs, devices=devices)
 
     async def close(self) -> None:
         """End the device sampler."""
-        await self._collector.devices.close()
+        await self._devices.close()
 
     async def write(self, folder: Path, interval_s: float) -> None:
         """Replace the file for node_exporter's textfile collector until cancelled; then delete it.
@@ -116,6 +118,8 @@ class Exporter:
                 await asyncio.wait_for(self._answer(reader, writer), TIMEOUT_S)
                 writer.close()
         except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError):
+            pass
+        except asyncio.CancelledError:  # the exporter ends; before Python 3.12, asyncio prints this
             pass
         finally:
             self._clients -= 1

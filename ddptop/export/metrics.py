@@ -6,8 +6,9 @@ devices; this takes 2 ms. An unknown value has no line.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
+from itertools import chain
+from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any, get_args
 
@@ -192,16 +193,19 @@ GROUPS = (OMITTED, INFO, STATE, FINDING, JOB, RANK, GPU)
 
 def render(look: Look) -> bytes:
     """All metrics: of live jobs, of those that ended within a day, and of the devices."""
-    rows: dict[str, list[str]] = {metric.name: [] for group in GROUPS for metric in group.metrics}
+    tables = {
+        group.labels: [(metric, metric.name, metric.value, list[str]()) for metric in group.metrics]
+        for group in GROUPS
+    }
 
     def add(group: Group, labels: Iterable[object], of: object) -> None:
         pairs = zip(group.labels, labels, strict=True)
         text = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in pairs)
         text = f"{{{text}}} " if text else " "
-        for metric in group.metrics:
-            if (value := metric.value(of)) is not None:
-                number = repr(value) if math.isfinite(value) else NOT_FINITE[repr(value)]
-                rows[metric.name].append(f"{metric.name}{text}{number}")
+        for _, name, value_of, rows in tables[group.labels]:
+            if (value := value_of(of)) is not None:
+                number = repr(value) if isfinite(value) else NOT_FINITE[repr(value)]
+                rows.append(f"{name}{text}{number}")
 
     recent = [job for job in look.jobs if _is_recent(job, look)]
     jobs: dict[str, Job] = {}
@@ -235,10 +239,9 @@ def render(look: Look) -> bytes:
         add(GPU, (gpu.index, gpu.uuid or "", _label(gpu.name or ""), _label(host), *owner), gpu)
     add(OMITTED, (), (len(recent) - len(jobs), max(0, ranks - MOST_RANKS)))
     lines = []
-    for metric in (metric for group in GROUPS for metric in group.metrics):
-        if rows[metric.name]:
-            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-            lines += rows[metric.name]
+    for metric, name, _, rows in chain.from_iterable(tables.values()):
+        if rows:
+            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}", *rows]
     return "\n".join([*lines, ""]).encode()
 
 

@@ -58,13 +58,14 @@ def summary_of(report: Report) -> str:
 
 def sections(report: Report, costs: ReportTable) -> list[Section]:
     """All parts, those without content left out."""
-    return [
+    found = (
         Section(title="Run", facts=_run(report)),
         _attempts(report),
         _shared("Time", "time", report.times_s, units.duration),
         _devices(report, costs),
-        *_findings(report),
-    ]
+        _findings(report),
+    )
+    return [one for one in found if one.facts or one.rows]
 
 
 def _run(report: Report) -> list[tuple[str, str]]:
@@ -111,13 +112,13 @@ def _devices(report: Report, costs: ReportTable) -> Section:
     return msgspec.structs.replace(_shared("GPU hours", "hours", hours, _hours), facts=facts)
 
 
-def _findings(report: Report) -> list[Section]:
+def _findings(report: Report) -> Section:
     found = []
     for one in report.findings[-MOST_ROWS:]:
         lasted = units.duration(one.lasted_s) if one.open_since is None else "not over"
         found.append((one.message, _when(one.since), lasted, str(one.times)))
     columns = ("finding", "since", "lasted", "times")
-    return [Section(title="Findings", columns=columns, rows=found)] if found else []
+    return Section(title="Findings", columns=columns, rows=found)
 
 
 def _shared(

@@ -177,7 +177,7 @@ class Collector:
             followed = None if query.followed is None else query.followed.job
             foreign, unreadable, theirs = self._sources.foreign.read(devices.gpus, now, followed)
             jobs, owners = [*own, *foreign], owners | theirs
-        jobs.sort(key=lambda job: (not job.is_live, -(job.ended_at or job.created_at).timestamp()))
+        jobs.sort(key=live_first)
         look = Look(
             taken_at=now,
             machine=self._machine(),
@@ -188,6 +188,11 @@ class Collector:
             owners=owners,
         )
         return query.answer(look, self._sources)
+
+
+def live_first(job: Job) -> tuple[bool, float]:
+    """The order of a look's jobs: live ones, then ended ones; the newest of each first."""
+    return not job.is_live, -(job.ended_at or job.created_at).timestamp()
 
 
 class JobSource:

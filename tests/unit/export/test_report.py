@@ -15,10 +15,12 @@ from ddptop.job.attempts import attempts_of
 from ddptop.sources.history import JobHistory
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.fake_home import (
     HOST,
     ago,
     failed_job,
+    finished_job,
     gpu,
     make_folder,
     snapshot_of,
@@ -205,3 +207,23 @@ def test_unknown_is_na(ddptop_home: Path) -> None:
     assert "## GPU hours\n\n- used: n/a" in text
     assert "cost" not in text
     assert "- time left: " in text
+    report = report_of(finished_job(ddptop_home))  # without a history
+    assert re.findall("^## (.*)", markdown(report, ReportTable()), re.M) == ["Run", "GPU hours"]
+    assert "<svg" not in page(report, ReportTable())
+
+
+def test_the_time_before_a_relaunch_does_not_count(shared_home: RunFolder) -> None:
+    events = [
+        row(at(0), "launched", attempt=0),
+        row(at(10), "attempt_started", attempt=0),
+        row(at(12), "training", attempt=0),
+        row(at(100), "finished", attempt=0),
+        row(at(500), "launched", attempt=1),
+        row(at(530), "attempt_started", attempt=1),
+        row(at(532), "training", attempt=1),
+        row(at(600), "finished", attempt=1),
+    ]
+    job = replace(read(shared_home), ended_at=at(600))
+    found = times(stretches_of(job, attempts_of(events, "finished", at(600), {}), {}, [], 1000))
+    assert found["between attempts"] == pytest.approx(10 + 30)
+    assert sum(found.values()) == pytest.approx(100 + 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Sequence
 
 import msgspec
@@ -146,6 +147,17 @@ class QueueWatch:
             waits_for=self._reason,
         )
 
+    def move(self, place: dt.datetime) -> None:
+        """Change the job's place; only its supervisor writes `job.json` while it waits.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        queue = msgspec.structs.replace(self._queue, place=place)
+        self._spec = msgspec.structs.replace(self._spec, queue=queue)
+        self._rests_until_s = 0.0
+        write_spec(self._folder, self._spec)
+
     def look(self) -> JobSpec | None:
         """Check once per tick; returns the job with its devices once `job.json` has them."""
         if boottime_s() < self._rests_until_s:
@@ -176,7 +188,7 @@ class QueueWatch:
     def _look_at(self, report: DeviceReport | None) -> list[Device] | None:
         """Find out what is in the job's way; returns the devices that it may take."""
         jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
-        far = number_before(self._spec, queue, jobs) // AT_FRONT
+        far = number_before(self._spec, jobs) // AT_FRONT
         self._rests_until_s = boottime_s() + LOOK_S * far
         others = shared.others(now)
         shared.publish(queue_of_user(jobs, now))

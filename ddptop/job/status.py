@@ -208,6 +208,8 @@ def how_it_ended(job: Job, now: dt.datetime) -> str:
             return short_cause(snapshot.cause)
         status = snapshot.exit_code
         return "cause unknown" if status is None else f"exit status {status}"
+    if state == "lost" and job.can_restart and job.spec.is_queued:
+        return f"left the queue when its processes ended; {ago}"
     if state == "lost":
         text = "its processes exited without leaving an exit status"
         return f"{text}; last seen {ago}" if ago else text
@@ -473,7 +475,9 @@ def _starting(job: Job) -> str:
     if up < world:
         return f"starting: {up} of {world} ranks are up"
     compiles = any(rank.phase == "compile" for rank in job.snapshot.ranks)
-    return "starting: compiling" if compiles else "starting: all ranks are up, no steps yet"
+    if compiles:
+        return "starting: compiling"
+    return f"starting: all ranks are up{'' if job.snapshot.progress else ', no steps yet'}"
 
 
 SEEN_BY_S = 60.0

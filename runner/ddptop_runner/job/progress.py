@@ -94,11 +94,14 @@ class JobProgress:
             for known in self._text.ranks.values()
         )
 
-    def fill(self, samples: list[RankSample], attempt: int | None) -> list[RankSample]:
+    def fill(
+        self, samples: list[RankSample], attempt: int | None, table: OwnRanks
+    ) -> list[RankSample]:
         """The ranks of an attempt, completed with values that their probes do not report."""
         if attempt != self._attempt:  # it has begun since the last read
             return samples
         now = utc_now()
+        over = {record.rank for record in table if record.exit is not None}
         return [
             fill(
                 one,
@@ -106,6 +109,7 @@ class JobProgress:
                 self._in_files(one.rank),
                 now,
                 scalars=self._in_files(one.rank, without_loss=False),
+                is_over=one.rank in over,
             )
             for one in samples
         ]

@@ -57,7 +57,7 @@ def of_attempt(
     table = attempt.table
     started = not job.in_queue
     ranks = [record.sample(now_s, spec.probe) for record in table if started]
-    ranks = progress.fill(ranks, number)
+    ranks = progress.fill(ranks, number, table)
     reported = progress.steps(table, number) if started else {}
     sizes = log_sizes(folder, number)
     ranks = with_output(ranks, sizes, reported, attempt.run_steps, is_command=spec.is_command)

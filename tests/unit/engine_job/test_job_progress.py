@@ -40,7 +40,8 @@ def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def samples(progress: JobProgress, table: OwnRanks, attempt: int = 0) -> list[RankSample]:
-    return progress.fill([record.sample(boottime_s(), probe=False) for record in table], attempt)
+    samples = [record.sample(boottime_s(), probe=False) for record in table]
+    return progress.fill(samples, attempt, table)
 
 
 def put_events(tmp_path: Path, *steps: tuple[int, dict[str, float]]) -> None:

@@ -178,6 +178,10 @@ def test_ranks_that_all_wait_for_data_are_starved() -> None:
         40,
     )  # fmt: skip
     assert "its 8 CPUs are busy, so only cheaper loading" in busy.message
+    preempted = watched(
+        lambda s, r: {"data_wait_s": 0.04, "loader_workers": 0, "cpu_wait_total_s": 0.2 * s}, 40
+    )
+    assert preempted == [], "other processes have its CPU, for half of that"
     bursts = watched(lambda s, r: {"data_wait_s": 0.09 if s % 10 == 0 else 0.001}, 40)
     assert bursts == []
     (uneven,) = watched(lambda s, r: {"data_wait_s": 0.04 + 0.03 * r}, 40)
@@ -383,7 +387,11 @@ def test_the_kind_of_memory_that_grows_is_named(children: float, blocks: int, wo
         (lambda s, r: GIB, lambda s: 8 * GIB - 20_000_000 * s, None),  # it grows by a cache
         (lambda s, r: GIB + 20_000_000 * (s % 120), lambda s: 8 * GIB - 20_000_000 * s, None),
         (lambda s, r: GIB + 20_000_000 * min(s, 90), lambda s: 4 * GIB - 20_000_000 * s, None),
-        (lambda s, r: None, lambda s: 8 * GIB - 20_000_000 * s, None),
+        (
+            lambda s, r: GIB + 20_000_000 * s if s < 215 else None,  # unknown by now
+            lambda s: 8 * GIB - 20_000_000 * s,
+            None,
+        ),
         (lambda s, r: GIB + 20_000_000 * s, lambda s: None, None),
     ],
 )
@@ -416,9 +424,9 @@ def test_tensors_that_pile_up_on_a_device_are_named(allocated, left, numbers) ->
         assert "memory-growth" not in found
         return
     alert = found["memory-growth"]
-    assert (alert.ranks, alert.gpus) == (numbers, [number + 2 for number in numbers])
+    assert alert.ranks == numbers
     assert "more tensors on the device with each step, 1.1 GiB per minute" in alert.message
-    assert f"GPU {numbers[0] + 2} is full in 3 min" in alert.message
+    assert f"that of rank {numbers[0]} is full in 3 min" in alert.message
 
 
 def losses(loss: float, **more: object) -> dict[str, object]:

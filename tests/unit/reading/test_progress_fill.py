@@ -48,6 +48,7 @@ def test_a_probe_is_waited_for(has_probe, at_once) -> None:
     assert (fill(waits, told, None, now).loss == 2.5) is at_once
     assert (fill(waits, told, None, now).step == 5) is at_once
     assert fill(waits, told, None, LATER).loss == 2.5
+    assert fill(waits, told, None, now, is_over=True).loss == 2.5
 
 
 def test_files_come_after_the_output() -> None:

@@ -127,7 +127,9 @@ def starved(window: Window) -> list[Finding]:
         steps = sum(one.steps for one in known)  # a stretch of one slow step counts as one
         step_s = sum(one.steps * (one.step_time_s or 0.0) for one in known) / steps
         wait_s = sum(one.steps * (one.data_wait_s or 0.0) for one in known) / steps
-        if wait_s < max(STARVED_LEAST_S, STARVED_SHARE * step_s):
+        # it loads by itself: while other processes have its CPU, it does not wait for data
+        preempted_s = 0.0 if rank.loader_workers else typical(known, "cpu_wait_s") or 0.0
+        if wait_s - preempted_s < max(STARVED_LEAST_S, STARVED_SHARE * step_s):
             return []
         shares.append(wait_s / step_s)
         waits_s.append(wait_s)

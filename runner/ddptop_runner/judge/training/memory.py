@@ -64,14 +64,10 @@ def _on_devices(window: Window) -> list[Finding]:
     message = (
         f"{units.name_ranks(numbers)} {'keep' if len(numbers) > 1 else 'keeps'} more tensors on "
         f"the device with each step, {units.size(now.bytes_per_s * 60)} per minute; at this rate "
-        f"GPU {window.gpus[worst].index} is full in {units.duration_in_words(now.full_in_s)}: "
-        f"{TENSORS}"
+        f"that of rank {worst} is full in {units.duration_in_words(now.full_in_s)}: {TENSORS}"
     )
     evidence = {"bytes_per_s": round(now.bytes_per_s), "full_in_s": round(now.full_in_s)}
-    gpus = tuple(sorted({window.gpus[rank].index for rank in numbers}))
-    return [
-        Finding("memory-growth", "warning", message, numbers, gpus, hold_s=5.0, evidence=evidence)
-    ]
+    return [Finding("memory-growth", "warning", message, numbers, hold_s=5.0, evidence=evidence)]
 
 
 def _on_host(window: Window) -> list[Finding]:

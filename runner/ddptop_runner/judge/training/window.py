@@ -330,6 +330,8 @@ class Window:
         for key, memory in known.items():
             if memory is not None:
                 self.memory.setdefault(key, deque(maxlen=MEMORY_POINTS)).append(memory)
+        for key in [key for key in self.memory if known.get(key) is None]:
+            del self.memory[key]  # unknown by now
 
     def _of_host(self, now_s: float) -> Memory | None:
         known = [rank.rss_bytes for rank in self.ranks if rank.rss_bytes is not None]

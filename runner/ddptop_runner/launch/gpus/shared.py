@@ -227,10 +227,14 @@ def _lock(folder: Path, timeout_s: float) -> int | None:
     """The lock's descriptor; None if it cannot be acquired in time."""
     file, deadline_s = folder / "lock", time.monotonic() + timeout_s
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    with contextlib.suppress(OSError):
-        os.close(os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o644))
     try:
-        fd = os.open(file, flags)
+        fd = os.open(file, flags | os.O_CREAT | os.O_EXCL)
+        os.fchmod(fd, 0o444)  # to hold it, others only have to open it
+    except FileExistsError:
+        try:
+            fd = os.open(file, flags)
+        except OSError:
+            return None
     except OSError:
         return None
     while True:

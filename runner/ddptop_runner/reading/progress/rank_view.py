@@ -103,6 +103,7 @@ def fill(
     now: dt.datetime,
     *,
     scalars: TextProgress | None = None,
+    is_over: bool = False,
 ) -> RankSample:
     """Fill gaps in a sample from other sources.
 
@@ -113,33 +114,39 @@ def fill(
         now: the wall clock.
         scalars: from such files of a rank whose losses are known; their steps and losses are not
             used.
+        is_over: whether the rank has exited, so that its probe is no longer awaited.
     """
+    patience_s = 0.0 if is_over else PATIENCE_S
     changes: dict[str, Any] = {}
     for seen in (text, trace):
         if seen is None:
             continue
-        if "step" not in changes and _may_step(sample, seen, now):
+        if "step" not in changes and _may_step(sample, seen, now, patience_s):
             changes |= _step(sample, seen, now)
-        if "loss_state" not in changes and _may_lose(sample, seen, now):
+        if "loss_state" not in changes and _may_lose(sample, seen, now, patience_s):
             changes = _loss(sample, seen, from_same="step" in changes) | changes
     changes |= _metrics(sample, (text, trace, scalars))
     return msgspec.structs.replace(sample, **changes) if changes else sample
 
 
-def _waited(sample: RankSample, since: dt.datetime | None, now: dt.datetime) -> bool:
+def _waited(
+    sample: RankSample, since: dt.datetime | None, now: dt.datetime, patience_s: float
+) -> bool:
     if sample.has_probe is None or since is None:
         return True
-    return not 0 <= (now - since).total_seconds() < PATIENCE_S
+    return not 0 <= (now - since).total_seconds() < patience_s
 
 
-def _may_step(sample: RankSample, seen: TextProgress, now: dt.datetime) -> bool:
-    return sample.step is None and seen.step is not None and _waited(sample, seen.step_since, now)
+def _may_step(sample: RankSample, seen: TextProgress, now: dt.datetime, patience_s: float) -> bool:
+    if sample.step is not None or seen.step is None:
+        return False
+    return _waited(sample, seen.step_since, now, patience_s)
 
 
-def _may_lose(sample: RankSample, seen: TextProgress, now: dt.datetime) -> bool:
+def _may_lose(sample: RankSample, seen: TextProgress, now: dt.datetime, patience_s: float) -> bool:
     if seen.loss_state is None or (sample.loss_state is not None and sample.loss_source != "log"):
         return False
-    return _waited(sample, seen.loss_since, now)
+    return _waited(sample, seen.loss_since, now, patience_s)
 
 
 def _step(sample: RankSample, seen: TextProgress, now: dt.datetime) -> dict[str, Any]:

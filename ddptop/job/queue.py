@@ -190,6 +190,7 @@ class _Estimate:
 
 # --- words -------------------------------------------------------------------------------------
 
+NO_GPUS = "none"
 HEADERS = ("JOB", "USER", "STATE", "GPUS", "SINCE", "STARTS", "WHY")
 
 
@@ -199,13 +200,20 @@ def cells(row: QueueRow, now: dt.datetime) -> list[str]:
         gpus = name_gpus(row.gpus).partition(" ")[2]
     else:
         gpus = f"{row.gpus_wanted} wanted" if row.state == "queued" else str(row.gpus_wanted)
-        gpus = gpus if row.gpus_wanted else "none"
+        gpus = gpus if row.gpus_wanted else NO_GPUS
     starts = "" if row.state != "queued" else NOT_AVAILABLE
     if row.start_at is not None:
         left_s = (row.start_at - now).total_seconds()
-        starts = "now" if left_s < 1 else f"~{duration(left_s)}"
+        starts = "soon" if left_s < 1 else f"in ~{duration(left_s)}"
     why = row.why or ""
     if row.end_at is not None:
         why = f"ends in ~{duration((row.end_at - now).total_seconds())}"
     state = row.state or "running"
     return [row.job, row.user, state, gpus, moment_in_words(row.since), starts, why]
+
+
+def row_in_words(row: QueueRow, now: dt.datetime) -> str:
+    """A row as text: `alice, queued since 17:54, 4 wanted, starts in ~10m: behind job a`."""
+    _, user, state, gpus, since, starts, why = cells(row, now)
+    parts = [user, f"{state} since {since}", f"GPUs: {gpus}", starts and f"starts: {starts}"]
+    return f"{', '.join(filter(None, parts))}\n{why}".rstrip()

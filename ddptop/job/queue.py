@@ -12,7 +12,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus.shared import Entry, UserQueue, turns
 from ddptop_runner.launch.gpus.usage import key
 from ddptop_runner.launch.gpus.waiting import moment_in_words, queue_of_user
-from ddptop_runner.model.snapshot import SCHEMA, WaitReason
+from ddptop_runner.model.snapshot import SCHEMA, Alert, WaitReason
 from ddptop_runner.model.words import Base, JobState
 
 
@@ -100,9 +100,7 @@ def _running(job: Job) -> QueueRow:
 
 
 def _waiting(job: Job, start_at: dt.datetime | None) -> QueueRow:
-    queue = job.spec.queue
-    alert = next((one for one in job.snapshot.alerts if one.id == "queued"), None)
-    reason = None if alert is None else alert.waits_for
+    queue, alert, reason = job.spec.queue, _alert(job), _reason(job)
     ahead = reason.jobs if reason is not None and reason.kind == "turn" else []
     return QueueRow(
         job=job.name,
@@ -117,6 +115,14 @@ def _waiting(job: Job, start_at: dt.datetime | None) -> QueueRow:
         start_at=start_at,
         end_at=None,
     )
+
+
+def _alert(job: Job) -> Alert | None:
+    return next((one for one in job.snapshot.alerts if one.id == "queued"), None)
+
+
+def _reason(job: Job) -> WaitReason | None:
+    return None if (alert := _alert(job)) is None else alert.waits_for
 
 
 def _of_other(uid: int, entry: Entry) -> QueueRow:
@@ -157,7 +163,7 @@ class _Estimate:
         self._free_at: dict[str, dt.datetime | None] = {}
         for job in waiting:
             queue = job.spec.queue
-            busy = {at for one in job.snapshot.alerts if one.id == "queued" for at in one.gpus}
+            busy = [] if (alert := _alert(job)) is None else alert.gpus
             for device in [] if queue is None else queue.candidates:
                 self._free_at.setdefault(key(device), None if device.index in busy else now)
         for job in running:
@@ -179,6 +185,9 @@ class _Estimate:
         chosen = sorted(known)[:count]
         needs: list[dt.datetime | None] = [at for at, _ in chosen]
         needs += [None] * (count - len(chosen))
+        reason = None if job is None else _reason(job)
+        if job is not None and (reason is None or reason.kind == "group"):
+            needs.append(None)
         if job is not None and (queue := job.spec.queue) is not None:
             needs += [queue.not_before or self._now]
             needs += [self._ends[one.job_id] for one in queue.after if one.job_id in self._ends]

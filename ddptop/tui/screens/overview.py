@@ -60,7 +60,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._devices = DevicesTable(cursor_needs_focus=True)
         self._keys = KeyBar(SCREENS[self.KEYS])
         self._sentence = JobSentence()
-        self._waiting = Waiting()
+        self._waiting = Waiting(my_name())
         self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)
         self._seen: set[tuple[str, dt.datetime | None]] = set()

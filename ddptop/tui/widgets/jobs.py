@@ -280,14 +280,16 @@ MOST_ROWS = 4
 class Waiting(LinesView):
     """One row per job that waits here or in Slurm's queue, and the number of further ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: str) -> None:
+        """`me` is the user whose name is not shown."""
         super().__init__(id="waiting")
+        self._me = me
         self._rows: list[Line] = []
 
     def show(self, queue: Sequence[QueueRow], slurm: Sequence[SlurmJob], now: dt.datetime) -> None:
         """Show the jobs that wait, next one first, and Slurm's."""
         waits = [row for row in queue if row.state == "queued"]
-        lines = [_waiting_line(at, row, now) for at, row in enumerate(waits, 1)]
+        lines = [_waiting_line(at, row, self._me, now) for at, row in enumerate(waits, 1)]
         lines += [line((" Slurm ", "dim"), sanitize(brief(one, now))) for one in slurm]
         if (left := len(lines) - MOST_ROWS) > 0:
             where = "ddptop ls" if slurm else key("view.queue")
@@ -307,9 +309,9 @@ class Waiting(LinesView):
         return [fit(one, width) for one in self._rows[:height]]
 
 
-def _waiting_line(at: int, row: QueueRow, now: dt.datetime) -> Line:
+def _waiting_line(at: int, row: QueueRow, me: str, now: dt.datetime) -> Line:
     job, user, _, gpus, _, starts, why = cells(row, now)
-    whose = "" if row.waits_for is not None else f" ({user})"
+    whose = "" if user == me else f" ({user})"
     gpus = "" if gpus == NO_GPUS else f"  GPUs: {gpus}"
     start = "" if starts == NOT_AVAILABLE else f"  starts: {starts}"
     return line(

@@ -166,7 +166,9 @@ class _Estimate:
             busy = [] if (alert := _alert(job)) is None else alert.gpus
             for device in [] if queue is None else queue.candidates:
                 self._free_at.setdefault(key(device), None if device.index in busy else now)
+        self._ends_of_sweep: dict[str | None, list[dt.datetime | None]] = {}
         for job in running:
+            self._ends_of_sweep.setdefault(job.group, []).append(_end_of(job))
             for device in job.spec.devices or ():
                 self._free_at[key(device)] = _end_of(job)
         for held in (device for queue in others for entry in queue.has for device in entry.devices):
@@ -191,10 +193,23 @@ class _Estimate:
         if job is not None and (queue := job.spec.queue) is not None:
             needs += [queue.not_before or self._now]
             needs += [self._ends[one.job_id] for one in queue.after if one.job_id in self._ends]
+            if job.spec.parallel is not None:
+                needs.append(self._turn_in_sweep(job.spec.group, job.spec.parallel))
         is_known = None not in needs
         for _, one in chosen if is_known else known:
             self._free_at[one] = None
         return max(filter(None, needs), default=self._now) if is_known else None
+
+    def _turn_in_sweep(self, group: str | None, parallel: int) -> dt.datetime | None:
+        """When one of the jobs of a sweep that may run at once ends; each end is used once."""
+        ends = self._ends_of_sweep.setdefault(group, [])
+        if len(ends) < parallel:
+            ends.append(None)
+            return self._now
+        first = min((at for at in ends if at is not None), default=None)
+        if first is not None:
+            ends[ends.index(first)] = None
+        return first
 
 
 # --- words -------------------------------------------------------------------------------------

@@ -153,3 +153,16 @@ def test_what_left_the_queue_is_named(ddptop_home):
     put_job("b", {"state": "running", "boot_id": "before"})
     answer = captured(sys.executable, "-m", "ddptop", "ls")
     assert "no longer queued: a; to queue them again, run ddptop queue restore" in answer.stderr
+
+
+def test_a_job_of_a_sweep_starts_when_one_of_those_that_may_run_ends(ddptop_home):
+    sweep = {"group": "s", "parallel": 2}
+    for name, minutes in (("s-1", 10.0), ("s-2", 30.0)):
+        progress = Progress(source="api", eta_s=60 * minutes)
+        put_job(name, live("running", progress=progress), **sweep, job_id=f"{name}@1")
+    for number in (3, 4, 5):
+        waits = Waiting(since=NOW + MINUTE * number)
+        put_job(f"s-{number}", live("queued"), **sweep, queue=waits, job_id=f"s-{number}@1")
+    found = rows()
+    starts = [minutes_to(found[f"s-{number}"].start_at) for number in (3, 4, 5)]
+    assert starts == [10, 30, None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices.words import wanted_in_words
@@ -128,14 +128,19 @@ def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReaso
     return _behind_group(spec, jobs)
 
 
+def number_before(spec: JobSpec, jobs: Iterable[JobView]) -> int:
+    """How many of these jobs come first in the queue."""
+    queued = (view for view in jobs if view.spec.is_queued and is_here(view))
+    return sum(view.spec.place < spec.place for view in queued)
+
+
 def _behind_group(spec: JobSpec, jobs: Sequence[JobView]) -> WaitReason | None:
     """The jobs of its sweep that come first, if they are as many as may run at once."""
     if spec.parallel is None:
         return None
     others = [view for view in jobs if view.spec.group == spec.group and is_here(view)]
     running = [view for view in others if not view.spec.is_queued]
-    before = sum(view.spec.place < spec.place for view in others if view.spec.is_queued)
-    if len(running) + before < spec.parallel:
+    if len(running) + number_before(spec, others) < spec.parallel:
         return None
     names = [WaitedFor(job=view.job, state=view.state) for view in running]
     return WaitReason(kind="group", jobs=names)

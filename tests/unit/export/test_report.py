@@ -208,7 +208,7 @@ def test_unknown_is_na(ddptop_home: Path) -> None:
     assert "cost" not in text
     assert "- time left: " in text
     report = report_of(finished_job(ddptop_home))  # without a history
-    assert re.findall("^## (.*)", markdown(report, ReportTable()), re.M) == ["Run", "GPU hours"]
+    assert re.findall("^## (.*)", markdown(report, ReportTable()), re.M) == ["Run"]
     assert "<svg" not in page(report, ReportTable())
 
 

@@ -56,6 +56,10 @@ def test_the_best_has_the_lowest_validation_loss_or_else_loss(members: list[Job]
     order = ["lr1e-4-seed2", "lr1e-3-seed1", "lr1e-3-seed2", "lr1e-3-seed3", "lr1e-4-seed1"]
     assert labels(by_loss(members)) == [*order, "lr1e-4-seed3"]
     assert labels([members[0], view_of(state="running")])[0] == "bert-lr1e-3-seed1"
+    best = members[4]
+    ranks = [replace(rank, metrics={}) for rank in best.snapshot.ranks]
+    without = replace(best, snapshot=replace(best.snapshot, ranks=ranks))
+    assert labels(by_loss([without, *members[:4]])) == [*order[1:], order[0]]
     (few,) = grouped([members[0], members[5]])
     assert best_in_words(few) == ""
 

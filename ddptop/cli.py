@@ -31,7 +31,7 @@ CHANGES = ("stop", "kill", "restart", "rm", "checkpoint")
 """Commands that end or change a job; never suggested for a mistyped one."""
 
 SECTIONS = {
-    "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
+    "Run": ["launch", "demo", "stop", "kill", "queue", "restart", "checkpoint", "wait", "rm"],
     "Watch": ["attach", "compare", "replay", "watch", "serve"],
     "Print": [
         *("ls", "status", "story", "report", "logs", "events", "export", "metrics", "stacks"),
@@ -441,6 +441,47 @@ def restart(job: str, wait_gpus: bool, force: bool) -> int:
     from ddptop.commands.control import run_restart
 
     return run_restart(job, force, wait_gpus)
+
+
+@cli.group(
+    invoke_without_command=True,
+    short_help="Show which jobs wait, for what, and until when.",
+    epilog="Example: ddptop queue move bert --first",
+)
+@option("--json", "as_json", is_flag=True, help="print JSON")
+@click.pass_context
+def queue(context: click.Context, as_json: bool) -> int | None:
+    """Show the jobs that run or wait on this machine, in order, and why they wait.
+
+    To queue a job, use `launch` with --wait-gpus, --after, or --at; to cancel it, `stop`.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    from ddptop.commands.queue import show
+
+    return show(as_json)
+
+
+@queue.command("move", epilog="Example: ddptop queue move bert --before gpt")
+@argument("job", shell_complete=complete_job)
+@option("--first", is_flag=True, help="before all of your jobs that wait")
+@option("--last", is_flag=True, help="after all of them")
+@option("--before", metavar="OTHER", shell_complete=complete_job, help="before that job of yours")
+def queue_move(job: str, first: bool, last: bool, before: str | None) -> int:
+    """Change the order of your own jobs."""
+    from ddptop.commands.queue import move
+
+    if [first, last, before is not None].count(True) != 1:
+        raise UsageError("where to is not clear", "use one of --first, --last, and --before")
+    return move(job, before=before, last=last)
+
+
+@queue.command("restore", epilog="Example: ddptop queue restore")
+def queue_restore() -> int:
+    """Queue the jobs again that waited when the machine went down."""
+    from ddptop.commands.queue import restore
+
+    return restore()
 
 
 @cli.command(epilog="Example: ddptop wait bert && ./evaluate.sh")

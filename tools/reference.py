@@ -22,6 +22,7 @@ from ddptop.commands.keys import KeyReport, key_lines
 from ddptop.commands.story import StoryReport
 from ddptop.job.help import texts
 from ddptop.job.keys import with_keys
+from ddptop.job.queue import QueueReport
 from ddptop.sources.profile import ProfileReport
 
 from ddptop_runner.devices.report import DeviceReport
@@ -34,6 +35,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "ls --json": JobList,
     "ps --json": ForeignList,
+    "queue --json": QueueReport,
     "status --json": JobStatus,
     "story --json": StoryReport,
     "events --json": Event,
@@ -77,6 +79,7 @@ if it was lost, 93 if it failed and is not worth requeueing, and 124 if it timed
 | variable | meaning |
 | --- | --- |
 | `DDPTOP_HOME` | state folder, `~/.local/state/ddptop` by default |
+| `DDPTOP_QUEUE_DIR` | where users take turns, `/tmp/ddptop-queue` by default; `off`: they do not |
 | `DDPTOP_TMUX_SOCKET` | name of the tmux server, `ddptop` by default |
 | `DDPTOP_LOG` | log level of the supervisor, `info` by default |
 | `DDPTOP_SSH` | the ssh command, `ssh` by default, as in `ssh -F ./config` |

@@ -62,6 +62,9 @@ def run(show_all: bool, as_json: bool, group: str | None = None) -> int:
         put_clipped("\n".join(["", *lines] if views and lines else lines))
     elif not views:
         info("no jobs yet; start one with ddptop launch train.py")
+    if left := [view.job for view in views if view.left_in_queue]:
+        remedy = "to queue them again, run ddptop queue restore"
+        info(f"ddptop: no longer queued: {', '.join(left)}; {remedy}")
     if queue is not None and queue.note is not None:
         info(f"ddptop: {queue.note}")
     guard(views)

@@ -34,6 +34,8 @@ def run(listen: str | None, textfile: str | None, interval_s: float) -> int:
                 f"cannot write {Path(textfile) / FILE_NAME}: {why}",
                 "use a folder that exists and that you can write to",
             ) from None
+        if address is None:
+            raise
         raise UsageError(f"cannot listen on {listen}: {why}", "use another ADDRESS:PORT") from None
     return 0
 

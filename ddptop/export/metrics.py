@@ -7,6 +7,7 @@ devices; this takes 2 ms. An unknown value has no line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import chain
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -256,5 +257,6 @@ def _label(text: str) -> str:
     return text[:LONGEST_LABEL].encode("utf-8", "replace").decode()
 
 
+@lru_cache(1024)  # the names of jobs and devices come again and again
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -256,7 +256,7 @@ def gpu_hours(
         "waiting for ranks": for_ranks if sync else None,
         "idle": idle,
         "no steps": stepless,
-        "not recorded": held_s * devices / 3600,
+        "not recorded": max(0.0, held_s) * devices / 3600,
     }
 
 

@@ -100,7 +100,8 @@ def _attempts(report: Report) -> Section:
 def _devices(report: Report, costs: ReportTable) -> Section:
     hours, kwh, known = report.gpu_hours, report.energy_kwh, report.energy_known
     if not hours:
-        return Section(title="GPU hours", facts=[("used", NOT_AVAILABLE)])
+        had_some = bool(report.job.spec.devices)
+        return Section(title="GPU hours", facts=[("used", NOT_AVAILABLE)] if had_some else ())
     facts = [("used", _hours(sum(value or 0.0 for value in hours.values())))]
     if kwh is None:
         facts.append(("energy", NOT_AVAILABLE))

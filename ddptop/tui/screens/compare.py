@@ -16,7 +16,6 @@ from ddptop.draw.compare import Row, companion_row, explained, rows, verdict
 from ddptop.job.compare import LETTERS, LOSS, Comparison, Run, companions, names_of
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
-from ddptop.job.groups import labels
 from ddptop.job.help import about
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
@@ -254,9 +253,11 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         if self.chooses:
             self._show_companions(look)
         comparison = answer.comparison if answer.asked == self.jobs else None
-        found = [job for name in self.jobs if (job := look.job(name)) is not None]
-        names = [f"{LETTERS[place]} {label}" for place, label in enumerate(labels(found))]
+        names = [f"{LETTERS[place]} {job}" for place, job in enumerate(self.jobs)]
         title, right = "  ".join(names), self.place(look)
+        groups = {job.group for name in self.jobs if (job := look.job(name)) is not None}
+        if len(groups) == 1 and None not in groups:  # its jobs have their names below
+            title = f"sweep {groups.pop()}"
         self._keys.show(None, readonly=self.readonly)
         gone = [job for job in self.given if look.job(job) is None]
         if gone:

@@ -220,6 +220,11 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
         return self.state in LIVE_STATES
 
     @property
+    def left_in_queue(self) -> bool:
+        """Whether it waited when the machine, or all of its processes, ended."""
+        return self.state == "lost" and self.spec.is_queued
+
+    @property
     def ended_at(self) -> dt.datetime | None:
         """When it ended; for a lost job, when it last wrote a snapshot."""
         if self.snapshot is None:

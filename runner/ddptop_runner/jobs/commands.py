@@ -6,6 +6,7 @@ For a job whose supervisor is on another node of a cluster, a Slurm step runs th
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import os
 import shutil
@@ -52,6 +53,7 @@ POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0
 SUPERVISOR_START_S = START_ALLOWANCE_S
 """How long to wait for a supervisor that is starting or restarting."""
+PLACE_APART = dt.timedelta(seconds=1)
 REPEATABLE = pt.StopAsked | pt.GetStacks
 """Requests that may be sent again if the connection broke before the answer."""
 RESTORED_S = 5.0
@@ -262,6 +264,42 @@ def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> l
     """
     _require_live(view)
     return _request(view, pt.GetStacks(rank=rank), pt.Stacks, timeout_s).stacks
+
+
+def move_in_queue(view: JobView, other: JobView | None, *, last: bool = False) -> None:
+    """Move a job that waits: before another of this user's, or before or after all of them.
+
+    Args:
+        view: the job.
+        other: the one that it is to come before; None for all.
+        last: after all of them.
+
+    Raises:
+        UsageError: one of them does not wait.
+        ControlError: its supervisor does not answer.
+    """
+    _require_waiting(view)
+    if other is not None:
+        _require_waiting(other)
+        if other.spec.job_id == view.spec.job_id:
+            raise UsageError(f"{view.job} cannot come before itself", "name another job")
+    waiting = [one for one in all_jobs() if one.is_live and one.spec.is_queued]
+    places = sorted(one.spec.place for one in waiting if one.spec.job_id != view.spec.job_id)
+    if not places:
+        return
+    if last:
+        moved = places[-1][0] + PLACE_APART
+    else:
+        at = 0 if other is None else places.index(other.spec.place)
+        moved = places[at][0] - PLACE_APART
+        if at > 0:
+            moved = places[at - 1][0] + (places[at][0] - places[at - 1][0]) / 2
+    _request(view, pt.MoveInQueue(place=moved), pt.Done)
+
+
+def _require_waiting(view: JobView) -> None:
+    if not (view.is_live and view.spec.is_queued):
+        raise UsageError(f"{view.job} does not wait ({view.state})", "see ddptop queue")
 
 
 def checkpoint(view: JobView) -> pt.SaveAsked:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -348,6 +349,8 @@ def restart_ended(
         choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
         if spec.parallel is not None and not force:
             choice = choice.queued_as(choice.queue or Waiting(since=utc_now()))
+        if view.spec.is_queued and view.spec.queue is not None and choice.queue is not None:
+            choice = choice.queued_as(choice.queue, **_still_waits_for(view, view.spec.queue))
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment
         if local_dir_reason(folder):
@@ -364,6 +367,14 @@ def restart_ended(
     if spec.placement is not None:
         started = _wait_for_nodes(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
+
+
+def _still_waits_for(view: JobView, queue: Waiting) -> dict[str, Any]:
+    """What a job that ended in the queue waits for again; one that was lost keeps its place."""
+    kept: dict[str, Any] = {"after": queue.after, "not_before": queue.not_before}
+    if view.state == "lost":
+        kept |= {"since": queue.since, "place": queue.place}
+    return kept
 
 
 def write_moved(folder: RunFolder, spec: JobSpec, before: str) -> None:

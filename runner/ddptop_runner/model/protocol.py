@@ -576,6 +576,13 @@ class RequestCheckpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     """Ask the script to save now. Reply `SaveAsked`."""
 
 
+class MoveInQueue(Message, frozen=True, kw_only=True, tag="move_in_queue"):
+    """Change the place of a job that waits. Reply `Done`."""
+
+    place: dt.datetime
+    """As in `Waiting`."""
+
+
 class FetchLogs(Message, frozen=True, kw_only=True, tag="fetch_log"):
     """Fetch logs from other nodes, and follow them for a while. Reply `SilentHosts`."""
 
@@ -608,6 +615,7 @@ SupervisorRequest: TypeAlias = (
     | JudgeRanks
     | AttemptBegan
     | RequestCheckpoint
+    | MoveInQueue
     | FetchLogs
     | FetchEvidence
 )

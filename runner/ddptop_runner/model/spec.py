@@ -242,6 +242,12 @@ class JobSpec(Base, frozen=True, kw_only=True):
         """Whether it waits to be started."""
         return self.queue is not None and self.queue.over_at is None
 
+    @property
+    def place(self) -> tuple[dt.datetime, str]:
+        """What one user's queued jobs are ordered by."""
+        queue = self.queue
+        return (self.created_at if queue is None else queue.place or queue.since), self.job_id
+
     def command(self) -> list[str]:
         """The argv of every rank; of a command its own."""
         if self.is_command:

@@ -248,11 +248,13 @@ class Guardian:
         self._supervisor = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = own_command("supervisor", str(self._folder.path), str(theirs.fileno()))
-        for_nodes = {} if self._spec.placement is None else self._given.job_env
+        # from a queued job's supervisor, a later guardian gets the variables for its ranks
+        needs_all = self._spec.placement is not None or self._spec.queue is not None
+        job_env = self._given.job_env if needs_all else {}
         try:
             self._supervisor = subprocess.Popen(
                 argv,
-                env={**self._given.env, **for_nodes, "DDPTOP_JOB_ID": self._spec.job_id},
+                env={**self._given.env, **job_env, "DDPTOP_JOB_ID": self._spec.job_id},
                 cwd=self._folder.path,
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,

@@ -35,6 +35,7 @@ from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt import Attempt
 from ddptop_runner.job.decide import NOTICES
 from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.job.samples import of_attempt
 from ddptop_runner.judge.alerts import Finding, stalled
 from ddptop_runner.judge.checkpoints import SaveMemory
@@ -54,6 +55,8 @@ from ddptop_runner.node.server import ControlServer, SocketFile
 
 DATAGRAM_BYTES = 8192
 ORPHAN_GRACE_S = 30.0
+ADOPT_EVERY_S = 30.0
+"""Between two attempts to start a new guardian."""
 NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
 REPORTED = ("launched", "training", "checkpoint", "ended")
 """Kinds of events that a node's head takes over, besides notices."""
@@ -92,6 +95,7 @@ class Supervisor:
         self._contact_s = boottime_s()
         """When the head of a job on several nodes was last connected."""
         self._is_orphaned = False
+        self._adopted_at_s = float("-inf")
 
     @property
     def _attempt(self) -> Attempt:
@@ -192,8 +196,10 @@ class Supervisor:
     # -- waiting in the queue ---------------------------------------------------------------------
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
-        # only a guardian can start it
-        may_start = self._driver.job.phase == "queued" and not self._process.is_unguarded
+        is_queued = self._driver.job.phase == "queued"
+        may_start = is_queued and not self._process.is_unguarded  # only a guardian can start it
+        if is_queued and not may_start:
+            self._get_guardian()
         launched = queue.look() if may_start else None
         self._alerts.now = [queue.alert()]
         if may_start and queue.never is not None:
@@ -203,6 +209,20 @@ class Supervisor:
         if launched is not None:
             self._leave_queue(launched)
         self.publish()
+
+    def _get_guardian(self) -> None:
+        """Start a new guardian, as nobody may look at the job before its turn comes."""
+        if boottime_s() - self._adopted_at_s < ADOPT_EVERY_S:
+            return
+        self._adopted_at_s = boottime_s()
+
+        async def adopt() -> None:
+            from ddptop_runner.node import adoption  # few jobs need it
+
+            with contextlib.suppress(DdptopError, OSError):
+                await asyncio.to_thread(lambda: adoption.adopt(read_job(self._folder), os.environ))
+
+        self.spawn(adopt())
 
     def _leave_queue(self, spec: JobSpec) -> None:
         """Begin, because the job has its devices."""
@@ -395,6 +415,10 @@ class Supervisor:
         elif isinstance(request, pt.SaveEvidence):
             self._attempt.look_at_checkpoints(at_once=True)  # the head counts the lost work
             await self._driver.keep_evidence(request.reason)
+        elif isinstance(request, pt.MoveInQueue):
+            if self._queue is None:
+                raise ControlError(f"{self._spec.job} does not wait")
+            self._queue.move(request.place)
         elif isinstance(request, pt.AttemptBegan):
             self._attempt.began_elsewhere = (request.attempt, request.step)
         elif isinstance(request, pt.RequestCheckpoint):

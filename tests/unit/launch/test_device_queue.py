@@ -15,7 +15,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import queue as device_queue
-from ddptop_runner.launch.gpus.queue import NEVER_S, QueueWatch, feed_of, queue_of
+from ddptop_runner.launch.gpus.queue import LOOK_S, NEVER_S, QueueWatch, feed_of, queue_of
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, Predecessor, Waiting, read_spec
 
@@ -184,3 +184,18 @@ def test_a_device_of_an_idle_process_is_shared_only_if_asked_for(ddptop_home):
     assert [device.index for device in sharing.look().devices] == [0, 2]
     assert polite.look() is None
     assert "alice's a (pid 7) uses 8.0 GiB, idle for 2 min" in polite.words
+
+
+def test_a_job_far_back_checks_less_often(ddptop_home, monkeypatch):
+    feed = Feed()
+    ahead = [waiting(f"ahead-{number}", feed, minute=number)[0] for number in range(8)]
+    last, _ = waiting("last", feed, minute=59)
+    feed.report()
+    assert last.look() is None
+    for watch in ahead:
+        shutil.rmtree(watch._folder.path)
+    feed.report()
+    assert last.look() is None
+    later_s = device_queue.boottime_s() + 2 * LOOK_S
+    monkeypatch.setattr(device_queue, "boottime_s", lambda: later_s)
+    assert last.look() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from ddptop_runner.launch.gpus.idle import IdleWatch
 from ddptop_runner.launch.gpus.shared import UserQueue
 from ddptop_runner.launch.gpus.usage import DeviceUse, grant, is_same, key
 from ddptop_runner.launch.gpus.waiting import (
+    number_before,
     publish_jobs,
     queue_of_user,
     reason_in_words,
@@ -31,6 +33,8 @@ from ddptop_runner.model.spec import Device, JobSpec, Waiting, write_spec
 
 LOOK_S = 3.0
 """How often a queued job checks what it waits for."""
+AT_FRONT = 4
+"""A job far back waits `LOOK_S` for each so many before it, because each check reads all jobs."""
 PASS_S = 60.0
 """Another user's job that could have started for this long comes first no more."""
 NEVER_S = 10.0
@@ -69,6 +73,7 @@ class QueueWatch:
         has_mig = any(device.is_mig for device in devices)  # these must be named
         self._feed = DeviceFeed(uuids if has_mig else None, interval_s=LOOK_S) if devices else None
         self._looked_at_s: float | None = None
+        self._rests_until_s = 0.0
         self._uses: list[DeviceUse] = []
         self._idle = IdleWatch()
         self._reason: WaitReason | None = None
@@ -142,8 +147,21 @@ class QueueWatch:
             waits_for=self._reason,
         )
 
+    def move(self, place: dt.datetime) -> None:
+        """Change the job's place; only its supervisor writes `job.json` while it waits.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        queue = msgspec.structs.replace(self._queue, place=place)
+        self._spec = msgspec.structs.replace(self._spec, queue=queue)
+        self._rests_until_s = 0.0
+        write_spec(self._folder, self._spec)
+
     def look(self) -> JobSpec | None:
         """Check once per tick; returns the job with its devices once `job.json` has them."""
+        if boottime_s() < self._rests_until_s:
+            return None
         report = None if self._feed is None else self._feed.latest
         if self._feed is None:
             if self._looked_at_s is not None and boottime_s() - self._looked_at_s < LOOK_S:
@@ -170,6 +188,8 @@ class QueueWatch:
     def _look_at(self, report: DeviceReport | None) -> list[Device] | None:
         """Find out what is in the job's way; returns the devices that it may take."""
         jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
+        far = number_before(self._spec, jobs) // AT_FRONT
+        self._rests_until_s = boottime_s() + LOOK_S * far
         others = shared.others(now)
         shared.publish(queue_of_user(jobs, now))
         if report is not None:

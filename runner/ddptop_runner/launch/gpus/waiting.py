@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices.words import wanted_in_words
@@ -61,7 +61,7 @@ def queue_of_user(
     """
     has, waits, turn_at = [], [], None
     if new is not None and new.queue is not None:
-        waits.append((place(new, new.queue), _entry(new, new.queue)))
+        waits.append((new.place, _entry(new, new.queue)))
     for view in jobs:
         spec, queue = view.spec, view.spec.queue
         if view.spec.host == procs.host_name() and queue is not None and queue.over_at is not None:
@@ -71,7 +71,7 @@ def queue_of_user(
         if queue is not None and spec.is_queued:
             if queue.candidates and unmet(spec, jobs, now) is None:
                 guardian = None if view.snapshot is None else view.snapshot.guardian
-                waits.append((place(spec, queue), _entry(spec, queue, guardian)))
+                waits.append((spec.place, _entry(spec, queue, guardian)))
         elif spec.devices:
             since = spec.created_at if queue is None or queue.over_at is None else queue.over_at
             seen = view.snapshot
@@ -87,11 +87,6 @@ def queue_of_user(
             )
     in_order = [entry for _, entry in sorted(waits, key=lambda one: one[0])]
     return UserQueue(turn_at=turn_at, has=has, waits=in_order, uid=os.geteuid())
-
-
-def place(spec: JobSpec, queue: Waiting) -> tuple[dt.datetime, str]:
-    """What one user's queued jobs are ordered by."""
-    return queue.place or queue.since, spec.job_id
 
 
 def publish_jobs() -> None:
@@ -130,22 +125,22 @@ def unmet(spec: JobSpec, jobs: Sequence[JobView], now: dt.datetime) -> WaitReaso
         return WaitReason(kind="after", jobs=left)
     if queue.not_before is not None and now < queue.not_before:
         return WaitReason(kind="time", until=queue.not_before)
-    return _behind_group(spec, queue, jobs)
+    return _behind_group(spec, jobs)
 
 
-def _behind_group(spec: JobSpec, queue: Waiting, jobs: Sequence[JobView]) -> WaitReason | None:
+def number_before(spec: JobSpec, jobs: Iterable[JobView]) -> int:
+    """How many of these jobs come first in the queue."""
+    queued = (view for view in jobs if view.spec.is_queued and is_here(view))
+    return sum(view.spec.place < spec.place for view in queued)
+
+
+def _behind_group(spec: JobSpec, jobs: Sequence[JobView]) -> WaitReason | None:
     """The jobs of its sweep that come first, if they are as many as may run at once."""
     if spec.parallel is None:
         return None
     others = [view for view in jobs if view.spec.group == spec.group and is_here(view)]
     running = [view for view in others if not view.spec.is_queued]
-    mine = place(spec, queue)
-    before = sum(
-        place(view.spec, view.spec.queue) < mine
-        for view in others
-        if view.spec.queue is not None and view.spec.is_queued
-    )
-    if len(running) + before < spec.parallel:
+    if len(running) + number_before(spec, others) < spec.parallel:
         return None
     names = [WaitedFor(job=view.job, state=view.state) for view in running]
     return WaitReason(kind="group", jobs=names)

@@ -27,6 +27,7 @@ from ddptop.job.status import (
     pause_words,
     rank_state,
     state_of,
+    waits_in_words,
 )
 from ddptop.style import Line, bar, clip, field, fill, fit, join, line, plain, spread, width
 from ddptop_runner.base import units
@@ -73,7 +74,7 @@ def header_lines(
     rows = [("status", status)]
     if job.state == "queued":
         in_slurm = "waiting for Slurm to start it again"
-        text = in_slurm if job.in_slurm_queue else "not started: waiting for free GPUs"
+        text = in_slurm if job.in_slurm_queue else f"not started: {waits_in_words(job)}"
         rows.append(("", line((text, "dim"))))
     elif job.state == "restarting":
         rows.append(("progress", restart_line(snapshot, now)))

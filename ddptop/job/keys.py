@@ -109,6 +109,14 @@ PROFILE = Key("job.profile", "P", "Profile",
 EVIDENCE = Key("job.evidence", "i", "Evidence",
                "show evidence saved at a failure or hang: cause, stacks, logs, and devices",
                bar=False, own=True)
+QUEUE = Key("view.queue", "Q", "Queue", "show which jobs wait, for what, and until when", bar=False)
+QUEUE_AGAIN = Key("queue.again", "U", "Queue again",
+                  "queue an ended job again, until its GPUs are free", "operate('queue')",
+                  bar=False, live=False, changes=True, own=True)
+FIRST = Key("queue.first", "<", "First in queue", "put the job before all of yours that wait",
+            "operate('first')", bar=False, live=True, changes=True, own=True)
+LAST = Key("queue.last", ">", "Last in queue", "put the job after all of yours that wait",
+           "operate('last')", bar=False, live=True, changes=True, own=True)
 UNSEEN = Key("view.unseen", "u", "Unreadable",
              "list processes that cannot be inspected, and why", bar=False)
 
@@ -183,7 +191,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         KILL,
         Key("job.remove", "x", "Remove", "delete an ended job, its logs, and its history",
             "operate('remove')", live=False, changes=True, own=True),
-        UNSEEN, HELP, BACK, QUIT, DETACH,
+        QUEUE, QUEUE_AGAIN, FIRST, LAST, UNSEEN, HELP, BACK, QUIT, DETACH,
     ),
     "a job": (
         BACK, LEAVE, AGAIN,

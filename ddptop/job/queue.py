@@ -12,7 +12,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus.shared import Entry, UserQueue, turns
 from ddptop_runner.launch.gpus.usage import key
 from ddptop_runner.launch.gpus.waiting import moment_in_words, queue_of_user
-from ddptop_runner.model.snapshot import SCHEMA, WaitReason
+from ddptop_runner.model.snapshot import SCHEMA, Alert, WaitReason
 from ddptop_runner.model.words import Base, JobState
 
 
@@ -100,9 +100,7 @@ def _running(job: Job) -> QueueRow:
 
 
 def _waiting(job: Job, start_at: dt.datetime | None) -> QueueRow:
-    queue = job.spec.queue
-    alert = next((one for one in job.snapshot.alerts if one.id == "queued"), None)
-    reason = None if alert is None else alert.waits_for
+    queue, alert, reason = job.spec.queue, _alert(job), _reason(job)
     ahead = reason.jobs if reason is not None and reason.kind == "turn" else []
     return QueueRow(
         job=job.name,
@@ -117,6 +115,14 @@ def _waiting(job: Job, start_at: dt.datetime | None) -> QueueRow:
         start_at=start_at,
         end_at=None,
     )
+
+
+def _alert(job: Job) -> Alert | None:
+    return next((one for one in job.snapshot.alerts if one.id == "queued"), None)
+
+
+def _reason(job: Job) -> WaitReason | None:
+    return None if (alert := _alert(job)) is None else alert.waits_for
 
 
 def _of_other(uid: int, entry: Entry) -> QueueRow:
@@ -157,7 +163,7 @@ class _Estimate:
         self._free_at: dict[str, dt.datetime | None] = {}
         for job in waiting:
             queue = job.spec.queue
-            busy = {at for one in job.snapshot.alerts if one.id == "queued" for at in one.gpus}
+            busy = [] if (alert := _alert(job)) is None else alert.gpus
             for device in [] if queue is None else queue.candidates:
                 self._free_at.setdefault(key(device), None if device.index in busy else now)
         self._ends_of_sweep: dict[str | None, list[dt.datetime | None]] = {}
@@ -181,6 +187,9 @@ class _Estimate:
         chosen = sorted(known)[:count]
         needs: list[dt.datetime | None] = [at for at, _ in chosen]
         needs += [None] * (count - len(chosen))
+        reason = None if job is None else _reason(job)
+        if job is not None and (reason is None or reason.kind == "group"):
+            needs.append(None)
         if job is not None and (queue := job.spec.queue) is not None:
             needs += [queue.not_before or self._now]
             needs += [self._ends[one.job_id] for one in queue.after if one.job_id in self._ends]
@@ -205,6 +214,7 @@ class _Estimate:
 
 # --- words -------------------------------------------------------------------------------------
 
+NO_GPUS = "none"
 HEADERS = ("JOB", "USER", "STATE", "GPUS", "SINCE", "STARTS", "WHY")
 
 
@@ -214,13 +224,20 @@ def cells(row: QueueRow, now: dt.datetime) -> list[str]:
         gpus = name_gpus(row.gpus).partition(" ")[2]
     else:
         gpus = f"{row.gpus_wanted} wanted" if row.state == "queued" else str(row.gpus_wanted)
-        gpus = gpus if row.gpus_wanted else "none"
+        gpus = gpus if row.gpus_wanted else NO_GPUS
     starts = "" if row.state != "queued" else NOT_AVAILABLE
     if row.start_at is not None:
         left_s = (row.start_at - now).total_seconds()
-        starts = "now" if left_s < 1 else f"~{duration(left_s)}"
+        starts = "soon" if left_s < 1 else f"in ~{duration(left_s)}"
     why = row.why or ""
     if row.end_at is not None:
         why = f"ends in ~{duration((row.end_at - now).total_seconds())}"
     state = row.state or "running"
     return [row.job, row.user, state, gpus, moment_in_words(row.since), starts, why]
+
+
+def row_in_words(row: QueueRow, now: dt.datetime) -> str:
+    """A row as text: `alice, queued since 17:54, 4 wanted, starts in ~10m: behind job a`."""
+    _, user, state, gpus, since, starts, why = cells(row, now)
+    parts = [user, f"{state} since {since}", f"GPUs: {gpus}", starts and f"starts: {starts}"]
+    return f"{', '.join(filter(None, parts))}\n{why}".rstrip()

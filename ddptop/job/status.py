@@ -305,8 +305,7 @@ def attention(job: Job, now: dt.datetime, seen: Seen = ()) -> Attention:
     if job.state == "hung":
         return Attention(job, Need.HUNG, _hung(job.snapshot, now), "bad")
     if job.state == "queued":
-        waits = (alert.message for alert in job.snapshot.alerts if alert.id == "queued")
-        return Attention(job, Need.QUEUED, next(waits, "waiting for free GPUs"))
+        return Attention(job, Need.QUEUED, waits_in_words(job))
     if found := alarms(job.snapshot.alerts):
         return Attention(job, _need_of_alarm(found[0]), *_alarm(job, found, now))
     if age := age_words(job):
@@ -328,6 +327,12 @@ def _of_group(group: Job, now: dt.datetime, seen: Seen) -> Attention:
     trouble = "" if worst.is_calm else f"{short_name(worst.job)}: {worst.sentence}"
     sentence = "; ".join(filter(None, [counts(group), trouble, best_in_words(group)]))
     return Attention(group, worst.need, sentence, "dim" if worst.is_calm else worst.style)
+
+
+def waits_in_words(job: Job) -> str:
+    """What a queued job waits for."""
+    waits = (alert.message for alert in job.snapshot.alerts if alert.id == "queued")
+    return next(waits, "waiting in the queue")
 
 
 def is_stopping(job: Job) -> bool:
@@ -395,6 +400,8 @@ def _next_step(view: Job, need: Need, *, readonly: bool) -> str:
         return ""
     if view.state == "finished":
         return "{job.open}: details; {view.compare}: compare"
+    if view.state == "lost" and view.spec.is_queued:
+        return "" if readonly else "{queue.again}: queue it again"
     why = "story" if view.state == "stopped" else "cause and evidence"
     return f"{{view.story}}: {why}; {{view.logs}}: logs{again}"
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from ddptop.job.queue import QueueRow, queue_rows
 from ddptop.job.record import Job
 from ddptop.job.series import ChartData, DeviceHistory, LossTrend, Machine
 from ddptop.job.status import others
@@ -20,6 +21,7 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.slurm_queue import INTERVAL_S, Queue, as_queued, read_queue, with_jobs
+from ddptop_runner.launch.gpus import shared
 from ddptop_runner.launch.slurm import SlurmJob
 
 
@@ -41,6 +43,7 @@ class OverviewQuery(Query, frozen=True, kw_only=True):
             device_history=sources[DeviceHistorySource].read(look),
             trends=_trends(look.own, look.now_s, sources[Histories]),
             slurm=sources[SlurmSource].read(look.own),
+            queue=_queue(look),
             chosen=None if chosen is None else chosen.name,
             chart=ChartData()
             if chosen is None
@@ -56,9 +59,19 @@ class OverviewAnswer(Answer, frozen=True, kw_only=True):
     """Loss trends by job."""
     slurm: tuple[SlurmJob, ...] = ()
     """The user's jobs in Slurm's queue that ddptop did not submit."""
+    queue: tuple[QueueRow, ...] = ()
+    """Jobs that run or wait, if any waits."""
     chosen: str | None = None
     """The job whose losses are in `chart`; None if it is empty."""
     chart: ChartData = msgspec.field(default_factory=ChartData)
+
+
+def _queue(look: Look) -> tuple[QueueRow, ...]:
+    others = shared.others(look.taken_at)
+    waits = any(job.state == "queued" for job in look.own)
+    if not waits and not any(queue.waits for queue in others):
+        return ()
+    return tuple(queue_rows(look.own, others, look.taken_at))
 
 
 def _trends(views: Sequence[Job], now_s: float, histories: Histories) -> dict[str, LossTrend]:

@@ -229,6 +229,42 @@ def save(view: Job) -> Operation:
     return Operation("", summary, "Save", f"{view.name} saved a checkpoint", run)
 
 
+def queue_again(view: Job) -> Operation:
+    """Queue an ended job again."""
+    from ddptop_runner.jobs import launch
+
+    own = _own(view)
+    launch.require_startable(own)
+
+    def run() -> str:
+        started, _, note = launch.restart_ended(own, os.environ, wait_gpus=True)
+        how = "is queued" if started.state == "queued" else "relaunched"
+        return "; ".join(filter(None, [f"{view.name} {how}", note]))
+
+    return Operation("", f"queueing {view.name}", "Queue", f"{view.name} is queued", run)
+
+
+def move_first(view: Job) -> Operation:
+    """Put a job that waits before all others of the user."""
+    return _move(view, last=False)
+
+
+def move_last(view: Job) -> Operation:
+    """Put a job that waits after all others of the user."""
+    return _move(view, last=True)
+
+
+def _move(view: Job, *, last: bool) -> Operation:
+    from ddptop_runner.jobs import commands
+
+    own, where = _own(view), "last" if last else "first"
+    done = f"{view.name} is {where} of your jobs that wait"
+    return Operation(
+        "", f"moving {view.name}", "Move", done,
+        lambda: commands.move_in_queue(own, None, last=last),
+    )  # fmt: skip
+
+
 def to_relaunch(view: Job) -> Job:
     """The job, if the launch form can be filled in with its values.
 
@@ -282,6 +318,9 @@ OPERATIONS: dict[str, tuple[Maker, bool]] = {
     "restart": (restart_group, True),
     "save": (save, True),
     "remove": (remove, False),
+    "queue": (queue_again, False),
+    "first": (move_first, True),
+    "last": (move_last, True),
     "relaunch": (relaunch, False),
 }
 """Each operation, and whether it requires a live job; otherwise it requires an ended one."""

@@ -12,7 +12,8 @@ from ddptop.draw.panels import damaged_sections, unreadable_sections
 from ddptop.job.figures.jobs import JOB_WORDS
 from ddptop.job.filter import EXAMPLES, parse
 from ddptop.job.groups import by_loss
-from ddptop.job.keys import SCREENS, key
+from ddptop.job.keys import SCREENS, key, with_keys
+from ddptop.job.queue import row_in_words
 from ddptop.job.record import Job
 from ddptop.job.status import ORDERS, seen_key
 from ddptop.sources.history import ChartQuery
@@ -24,7 +25,7 @@ from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.devices import DevicesTable
-from ddptop.tui.widgets.jobs import JobSentence, JobsTable, SlurmQueue
+from ddptop.tui.widgets.jobs import JobSentence, JobsTable, Waiting
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.host import procs
 
@@ -46,8 +47,8 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
     /* the loss of the job under the cursor, where there is room for it */
     OverviewScreen.-tall #chart.-chosen { display: block; }
     OverviewScreen #sentence.-chosen { display: block; }
-    OverviewScreen #slurm { display: none; height: 0; }
-    OverviewScreen #slurm.-some { display: block; }
+    OverviewScreen #waiting { display: none; height: 0; }
+    OverviewScreen #waiting.-some { display: block; }
     """
 
     KEYS = "all jobs"
@@ -59,7 +60,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._devices = DevicesTable(cursor_needs_focus=True)
         self._keys = KeyBar(SCREENS[self.KEYS])
         self._sentence = JobSentence()
-        self._slurm = SlurmQueue()
+        self._waiting = Waiting(my_name())
         self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)
         self._seen: set[tuple[str, dt.datetime | None]] = set()
@@ -68,7 +69,14 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     def compose(self) -> ComposeResult:
         """Title, jobs, devices, and keys."""
-        yield from (self._title, self.jobs, self._slurm, self._sentence, self._chart, self._devices)
+        yield from (
+            self._title,
+            self.jobs,
+            self._waiting,
+            self._sentence,
+            self._chart,
+            self._devices,
+        )
         yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
@@ -87,7 +95,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         look = answer.look
         self._title.show("all jobs", self.place(look))
         self.jobs.show(look, answer.trends, self._seen)
-        self._slurm.show(answer.slurm, look.taken_at)
+        self._waiting.show(answer.queue, answer.slurm, look.taken_at)
         self._show_matches()
         self._show_chosen()
         self._show_chart(answer)
@@ -102,7 +110,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     def _fit_jobs(self, device_rows: int) -> None:
         """Give the jobs the rows they need, but above a chart at most half of what is left."""
-        left = self.size.height - min(device_rows, self.size.height // 2) - 2 - self._slurm.rows
+        left = self.size.height - min(device_rows, self.size.height // 2) - 2 - self._waiting.rows
         needed = self.jobs.rows_wanted()
         wanted: int | str = "1fr"
         sentence_rows = (
@@ -276,6 +284,15 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         sections += damaged_sections(damaged)
         title = "run folders and processes" if damaged else "processes"
         self.show_sections(f"{title} that cannot be inspected", hint, sections)
+
+    def action_queue(self) -> None:
+        """Show the jobs that run or wait."""
+        if self.answer is None:
+            return
+        now, rows = self.answer.look.taken_at, self.answer.queue
+        sections = [(row.job, row_in_words(row, now)) for row in rows]
+        hint = "{queue.first} and {queue.last} move your job, and {job.stop} cancels it"
+        self.show_sections("queue", with_keys(hint) if rows else "no job waits", sections)
 
     def action_leave(self) -> None:
         """Quit; jobs keep running."""

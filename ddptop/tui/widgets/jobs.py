@@ -1,4 +1,4 @@
-"""Widgets of the job list: the table, the sentence on the selected job, and Slurm's queue."""
+"""Widgets of the job list: the table, the sentence on the selected job, and the queues."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ddptop.job.filter import Filter
 from ddptop.job.groups import by_loss, grouped, short_name
 from ddptop.job.help import explain_job
 from ddptop.job.keys import key, with_keys
+from ddptop.job.queue import NO_GPUS, QueueRow, cells
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
 from ddptop.job.series import LossTrend
@@ -42,6 +43,7 @@ from ddptop.sources.query import Look
 from ddptop.style import Line, fit, fit_columns, line, plain, wrap
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
+from ddptop_runner.base.units import NOT_AVAILABLE
 from ddptop_runner.launch.slurm import SlurmJob
 from ddptop_runner.store.log_clean import sanitize
 
@@ -275,30 +277,43 @@ class JobSentence(LinesView):
 MOST_ROWS = 4
 
 
-class SlurmQueue(LinesView):
-    """One row per Slurm job, and the number of further ones."""
+class Waiting(LinesView):
+    """One row per job that waits here or in Slurm's queue, and the number of further ones."""
 
-    def __init__(self) -> None:
-        super().__init__(id="slurm")
-        self._jobs: Sequence[SlurmJob] = ()
-        self._now = dt.datetime.min
+    def __init__(self, me: str) -> None:
+        """`me` is the user whose name is not shown."""
+        super().__init__(id="waiting")
+        self._me = me
+        self._rows: list[Line] = []
 
-    def show(self, jobs: Sequence[SlurmJob], now: dt.datetime) -> None:
-        """Show the queue."""
-        self._jobs, self._now = jobs, now
+    def show(self, queue: Sequence[QueueRow], slurm: Sequence[SlurmJob], now: dt.datetime) -> None:
+        """Show the jobs that wait, next one first, and Slurm's."""
+        waits = [row for row in queue if row.state == "queued"]
+        lines = [_waiting_line(at, row, self._me, now) for at, row in enumerate(waits, 1)]
+        lines += [line((" Slurm ", "dim"), sanitize(brief(one, now))) for one in slurm]
+        if (left := len(lines) - MOST_ROWS) > 0:
+            where = "ddptop ls" if slurm else key("view.queue")
+            lines[MOST_ROWS - 1 :] = [line((f" {left + 1} more: {where}", "dim"))]
+        self._rows = lines
         self.styles.height = self.rows
-        self.set_class(bool(jobs), "-some")
+        self.set_class(bool(lines), "-some")
         self.redraw()
 
     @property
     def rows(self) -> int:
         """The number of rows needed."""
-        return min(len(self._jobs), MOST_ROWS)
+        return len(self._rows)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the rows."""
-        shown = self._jobs if len(self._jobs) <= height else self._jobs[: height - 1]
-        lines = [line((" Slurm ", "dim"), sanitize(brief(one, self._now))) for one in shown]
-        if left := len(self._jobs) - len(shown):
-            lines.append(line((f" Slurm {left} more: ddptop ls", "dim")))
-        return [fit(one, width) for one in lines]
+        return [fit(one, width) for one in self._rows[:height]]
+
+
+def _waiting_line(at: int, row: QueueRow, me: str, now: dt.datetime) -> Line:
+    job, user, _, gpus, _, starts, why = cells(row, now)
+    whose = "" if user == me else f" ({user})"
+    gpus = "" if gpus == NO_GPUS else f"  GPUs: {gpus}"
+    start = "" if starts == NOT_AVAILABLE else f"  starts: {starts}"
+    return line(
+        (f" Queue {at}  ", "dim"), f"{job}{whose}", (f"{gpus}{start}  ", "dim"), sanitize(why)
+    )

@@ -53,12 +53,12 @@ def put_waiting(name: str, count: int, minute: int, busy: list[int] | None = Non
 
 
 def rows(*others: UserQueue) -> dict[str, QueueRow]:
-    found = queue_rows([own_job(view) for view in all_jobs()], others, NOW)
+    found = queue_rows([own_job(view) for view in all_jobs()], others, utc_now())
     return {row.job: row for row in found}
 
 
-def minutes_to(moment: dt.datetime | None) -> int | None:
-    return None if moment is None else round((moment - NOW) / MINUTE)
+def minutes_to(moment: dt.datetime | None) -> float | None:
+    return None if moment is None else round((moment - utc_now()) / MINUTE, -1)
 
 
 def test_starts_are_estimated_from_what_runs(ddptop_home):
@@ -81,7 +81,7 @@ def test_a_job_starts_after_its_predecessor_and_not_before_its_time(ddptop_home)
     for name, wants in {
         "next": {"after": [Predecessor(job="first", job_id="first@1")]},
         "never-said": {"after": [Predecessor(job="unknown", job_id="unknown@1")]},
-        "late": {"not_before": NOW + 90 * MINUTE},
+        "late": {"not_before": utc_now() + 90 * MINUTE},
     }.items():
         put_waiting(name, 0, minute=1, **wants)
     starts = {name: minutes_to(row.start_at) for name, row in rows().items()}

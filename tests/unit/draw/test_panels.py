@@ -125,7 +125,7 @@ class TestHeader:
             plain(line).rstrip() for line in job_header.header_lines(view, NOW, cells)
         )
         assert "○ queued   waited 1m 30s" in top
-        assert middle.strip() == "not started: waiting for free GPUs"
+        assert middle.strip() == "not started: waiting for GPU 0"
         assert "attempt 0" in "".join((top, *facts))
 
     def test_a_narrow_row_gives_up_the_elapsed_time_before_the_bar(self) -> None:

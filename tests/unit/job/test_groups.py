@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.job.compare import compare
+from ddptop.job.figures.jobs import Subject, job_table
 from ddptop.job.groups import best_in_words, by_loss, grouped, labels
 from ddptop.job.progress import progress_of
 from ddptop.job.record import Job
@@ -67,3 +68,12 @@ def test_of_a_sweep_those_that_finished_are_judged() -> None:
     ]
     assert compare(runs).judged == (0, 1)  # those that have losses
     assert compare([*runs[:2], run("c", [], group=None)]).judged == (0, 1, 2)
+
+
+def test_ls_has_a_column_for_losses_of_a_sweep(members: list[Job]) -> None:
+    def table(jobs: list[Job]) -> tuple[list[str], list[list[str]], list[int]]:
+        return job_table([Subject(attention(job, NOW), NOW) for job in jobs], "ls")
+
+    headers, (best, *_), _ = table(by_loss(members))
+    assert best[headers.index("LOSS")] == "1.3400 (val)"
+    assert "LOSS" not in table(grouped(members))[0]

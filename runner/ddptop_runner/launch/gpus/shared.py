@@ -83,17 +83,20 @@ def problem() -> str | None:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path | str | None]:
+def _folder(*, create: bool = False) -> Iterator[Path | str | None]:
     """The directory, held open so that nobody can replace it; or why it cannot be used."""
     name = os.environ.get(FOLDER_VARIABLE) or FOLDER
     if name == "off":
         yield None
         return
     try:
-        with contextlib.suppress(FileExistsError):
+        if create and not os.path.lexists(name):
             os.mkdir(name)  # noqa: PTH102 - as the next line
             os.chmod(name, OPEN_TO_ALL)  # noqa: PTH101 - mkdir obeys the umask
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
     except OSError as error:
         yield f"{name} cannot be used ({error.strerror}); other users' jobs are not considered"
         return
@@ -119,7 +122,7 @@ def publish(queue: UserQueue) -> None:
             queue, has=queue.has[:MOST_JOBS], waits=queue.waits[:MOST_JOBS], uid=-1
         )
     )
-    with _folder() as folder, contextlib.suppress(OSError):
+    with _folder(create=True) as folder, contextlib.suppress(OSError):
         if not isinstance(folder, Path):
             return
         file = folder / _own_name()
@@ -207,7 +210,7 @@ def locked(timeout_s: float) -> Iterator[bool]:
         longer than taking devices can take.
     """
     global _refused_since_s
-    with _folder() as folder:
+    with _folder(create=True) as folder:
         fd = _lock(folder, timeout_s) if isinstance(folder, Path) else None
         if fd is None and isinstance(folder, Path):
             now_s = time.monotonic()

@@ -607,18 +607,9 @@ def report(job: str | None, as_html: bool, output: TextIO) -> int:
 
 @cli.command(epilog="Example: ddptop metrics --listen 127.0.0.1:9400")
 @option("--listen", metavar="ADDRESS:PORT", help="serve /metrics there until ctrl+c")
+@option("--textfile", metavar="DIR", help="write DIR/ddptop.prom for node_exporter until ctrl+c")
 @option(
-    "--textfile",
-    metavar="DIR",
-    type=click.Path(),
-    help="write DIR/ddptop.prom for node_exporter until ctrl+c",
-)
-@option(
-    "--interval",
-    type=Seconds(min=1),
-    default=15,
-    metavar="SECONDS",
-    help="time between updates with --textfile  [default: 15]",
+    "--interval", type=Seconds(min=1), default=15, metavar="S", help="between writes  [default: 15]"
 )
 def metrics(listen: str | None, textfile: str | None, interval: float) -> int:
     """Print or serve jobs, ranks, and GPUs for Prometheus.

@@ -23,9 +23,8 @@ def run(listen: str | None, textfile: str | None, interval_s: float) -> int:
     """
     if listen is not None and textfile is not None:
         raise UsageError("--listen and --textfile cannot be used together", "run one of each")
-    address = None if listen is None else _address(listen)
     try:
-        asyncio.run(_run(address, textfile, interval_s))
+        asyncio.run(_run(listen, textfile, interval_s))
     except OSError as error:
         number = error.errno or 0
         why = os.strerror(number) if number > 0 else error.strerror  # getaddrinfo's are negative
@@ -34,22 +33,20 @@ def run(listen: str | None, textfile: str | None, interval_s: float) -> int:
                 f"cannot write {Path(textfile) / FILE_NAME}: {why}",
                 "use a folder that exists and that you can write to",
             ) from None
-        if address is None:
+        if listen is None:
             raise
         raise UsageError(f"cannot listen on {listen}: {why}", "use another ADDRESS:PORT") from None
     return 0
 
 
-async def _run(address: tuple[str, int] | None, textfile: str | None, interval_s: float) -> None:
+async def _run(listen: str | None, textfile: str | None, interval_s: float) -> None:
     exporter = Exporter()
 
-    def ready(port: int) -> None:
-        host = f"[{address[0]}]" if address and ":" in address[0] else address and address[0]
-        info(f"ddptop: serving http://{host}:{port}/metrics; ctrl+c ends it")
-
     async def work() -> None:
-        if address is not None:
-            await exporter.serve(*address, ready)
+        if listen is not None:
+            shown, address = listen.rpartition(":")[0], _address(listen)
+            ready = "ddptop: serving http://{}:{}/metrics; ctrl+c ends it"
+            await exporter.serve(*address, lambda port: info(ready.format(shown, port)))
         elif textfile is not None:
             await exporter.write(Path(textfile), interval_s)
         else:

@@ -119,8 +119,8 @@ class Exporter:
                 writer.close()
         except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError):
             pass
-        except asyncio.CancelledError:  # the exporter ends; before Python 3.12, asyncio prints this
-            pass
+        except asyncio.CancelledError:
+            pass  # the exporter ends; before Python 3.12, asyncio would print this
         finally:
             self._clients -= 1
             if not writer.is_closing():

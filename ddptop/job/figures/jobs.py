@@ -232,6 +232,15 @@ def _loss(subject: Subject) -> Cell:
     return loss_cell(subject.snapshot, subject.trend if has_trend else None)
 
 
+def _plain_loss(subject: Subject) -> str:
+    """`0.31 (val)`, or the loss in training."""
+    from ddptop.job.groups import validation_loss
+
+    validation = validation_loss(subject.job)
+    loss = units.loss(*median_loss(subject.snapshot))
+    return loss if validation is None else f"{units.loss(validation)} (val)"
+
+
 def _eta(subject: Subject) -> Cell:
     left = eta(subject.progress)
     hidden = (subject.job.is_foreign or subject.job.members) and left == units.NOT_AVAILABLE
@@ -349,6 +358,7 @@ FIGURES: tuple[JobFigure, ...] = (
         key="loss",
         cell=_loss,
         title="loss ", width=9, align=">", drop=3,
+        ls=Plain(12, "LOSS", _plain_loss),
         number=lambda job, now: median_loss(job.snapshot)[0],
     ),
     JobFigure(
@@ -462,7 +472,8 @@ def job_table(
 ) -> tuple[list[str], list[list[str]], list[int]]:
     """The table that `ls` or `ps` prints; see `plain_table`.
 
-    `ps` has columns for steps and progress only if a job reports them.
+    `ps` has columns for steps and progress only if a job reports them, and `ls` has one for losses
+    only for the jobs of a sweep.
     """
     counts = of == "ls" or any(
         one.progress is not None or one.snapshot.step is not None for one in jobs
@@ -472,6 +483,7 @@ def job_table(
         for figure in FIGURES
         if (part := figure.ls if of == "ls" else figure.ps) is not None
         and (counts or figure.key not in ("step", "done", "eta"))
+        and (figure.key != "loss" or all(one.job.group is not None for one in jobs))
     ]
     return plain_table(columns, jobs, cells)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.errors import DdptopError, LaunchInterruptedError, UsageError
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.registry import JobView, group_of
 from ddptop_runner.jobs import launch
@@ -107,13 +107,15 @@ def start(plans: Sequence[LaunchPlan]) -> tuple[list[JobView], list[str]]:
             started.append(view)
             if not view.spec.is_queued:  # each would name other jobs
                 notes[note] = None
-    except DdptopError as error:
-        group, name = plans[0].spec.group, plans[len(started)].spec.job
+    except (DdptopError, KeyboardInterrupt) as error:
         if not started:
             raise
-        raise DdptopError(
-            f"{name} was not launched ({error.message}); {len(started)} of {len(plans)} jobs of"
-            f" {group} were",
+        group, why = plans[0].spec.group, "interrupted"
+        kind: type[DdptopError] = LaunchInterruptedError
+        if isinstance(error, DdptopError):
+            kind, why = DdptopError, error.message
+        raise kind(
+            f"only {len(started)} of {len(plans)} jobs of {group} were launched: {why}",
             f"to stop them, run ddptop stop {group}",
         ) from error
     return started, [note for note in notes if note]

@@ -69,10 +69,12 @@ class Hooks:
             self.arm_step,
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._register),
             self._arm_data_loader,
-            lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
+            lambda: self._patch(torch.nn.DataParallel, "__init__", self._then(self._note_replicas)),
             # below __init__, whose warnings name its caller's line
             lambda: self._patch(
-                torch.nn.parallel.DistributedDataParallel, "_ddp_init_helper", self._average
+                torch.nn.parallel.DistributedDataParallel,
+                "_ddp_init_helper",
+                self._then(self._note_group),
             ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
@@ -314,26 +316,21 @@ class Hooks:
         for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
             self._patch(getattr(loader, name), "_next_data", self._next_data)
 
-    def _replicate(self, original):
-        note = self._guarded(self._note_replicas)
+    def _then(self, note):
+        """What wraps a method of a parallel module so that `note` follows."""
+        note = self._guarded(note)
 
-        def __init__(parallel, *args, **kwargs):
-            original(parallel, *args, **kwargs)
-            note(parallel)
+        def wrap(original):
+            def method(parallel, *args, **kwargs):
+                original(parallel, *args, **kwargs)
+                note(parallel)
 
-        return __init__
+            return method
+
+        return wrap
 
     def _note_replicas(self, parallel):
         self.record.replicas = max(len(parallel.device_ids), self.record.replicas or 0) or None
-
-    def _average(self, original):
-        note = self._guarded(self._note_group)
-
-        def _ddp_init_helper(parallel, *args, **kwargs):
-            original(parallel, *args, **kwargs)
-            note(parallel)
-
-        return _ddp_init_helper
 
     def _note_group(self, parallel):
         self.ddp_use.made(parallel)

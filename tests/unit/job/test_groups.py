@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.job.compare import compare
+from ddptop.job.figures.jobs import Subject, job_table
 from ddptop.job.groups import best_in_words, by_loss, grouped, labels
 from ddptop.job.progress import progress_of
 from ddptop.job.record import Job
@@ -55,6 +56,10 @@ def test_the_best_has_the_lowest_validation_loss_or_else_loss(members: list[Job]
     order = ["lr1e-4-seed2", "lr1e-3-seed1", "lr1e-3-seed2", "lr1e-3-seed3", "lr1e-4-seed1"]
     assert labels(by_loss(members)) == [*order, "lr1e-4-seed3"]
     assert labels([members[0], view_of(state="running")])[0] == "bert-lr1e-3-seed1"
+    best = members[4]
+    ranks = [replace(rank, metrics={}) for rank in best.snapshot.ranks]
+    without = replace(best, snapshot=replace(best.snapshot, ranks=ranks))
+    assert labels(by_loss([without, *members[:4]])) == [*order[1:], order[0]]
     (few,) = grouped([members[0], members[5]])
     assert best_in_words(few) == ""
 
@@ -67,3 +72,12 @@ def test_of_a_sweep_those_that_finished_are_judged() -> None:
     ]
     assert compare(runs).judged == (0, 1)  # those that have losses
     assert compare([*runs[:2], run("c", [], group=None)]).judged == (0, 1, 2)
+
+
+def test_ls_has_a_column_for_losses_of_a_sweep(members: list[Job]) -> None:
+    def table(jobs: list[Job]) -> tuple[list[str], list[list[str]], list[int]]:
+        return job_table([Subject(attention(job, NOW), NOW) for job in jobs], "ls")
+
+    headers, (best, *_), _ = table(by_loss(members))
+    assert best[headers.index("LOSS")] == "1.3400 (val)"
+    assert "LOSS" not in table(grouped(members))[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.errors import DdptopError, LaunchInterruptedError, UsageError
 from ddptop_runner.jobs import launch, sweep
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 
@@ -22,20 +22,25 @@ def plans(ddptop_home: Path, tmp_path: Path) -> list[LaunchPlan]:
 def test_what_was_launched_and_how_to_stop_it_is_said(
     plans: list[LaunchPlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    error: BaseException = DdptopError("the guardian for true-n3 did not start", "doctor")
+
     def start(plan: LaunchPlan) -> tuple[object, None]:
         if plan.spec.job == "true-n3":
-            raise DdptopError("the guardian for true-n3 did not start", "run `ddptop doctor`")
+            raise error
         return launch.JobView(Path(), plan.spec, None, plan.spec.created_at), None
 
     monkeypatch.setattr(launch, "start", start)
     with pytest.raises(DdptopError) as failed:
         sweep.start(plans)
     assert str(failed.value) == (
-        "true-n3 was not launched (the guardian for true-n3 did not start);"
-        " 2 of 3 jobs of true were; to stop them, run ddptop stop true"
+        "only 2 of 3 jobs of true were launched: the guardian for true-n3 did not start;"
+        " to stop them, run ddptop stop true"
     )
     with pytest.raises(DdptopError, match=r"^the guardian for true-n3 did not start"):
         sweep.start(plans[2:])
+    error = KeyboardInterrupt()
+    with pytest.raises(LaunchInterruptedError, match="only 2 of 3 jobs of true were launched: int"):
+        sweep.start(plans)
 
 
 def test_jobs_of_a_sweep_keep_their_order_and_have_their_own_identity(

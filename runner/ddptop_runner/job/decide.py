@@ -413,8 +413,9 @@ def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: Job
     was_killed = fact.status is None or fact.status < 0
     # on several nodes, an agent also exits by itself if others do not come to meet it
     if not (was_killed or _is_several(spec)):
-        reason = fact.cause.headline or "no rank could be started"
-        ended = _end_decided(state, fact.cause, reason, requeue=False)
+        why = fact.cause.headline  # of one that left the queue
+        reason = why or "no rank could be started"
+        ended = _end_decided(state, fact.cause, reason, requeue=None if why else False)
         return [ended, pt.Conclude()]
     if _is_beginning(state, fact.node, fact.begins):
         return _fails_at_start(state, fact.node, fact.cause, now_s, spec, was_killed=was_killed)

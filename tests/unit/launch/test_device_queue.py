@@ -15,7 +15,9 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import queue as device_queue
-from ddptop_runner.launch.gpus.queue import LOOK_S, NEVER_S, QueueWatch, feed_of, queue_of
+from ddptop_runner.launch.gpus import shared
+from ddptop_runner.launch.gpus.queue import LOOK_S, NEVER_S, PASS_S, QueueWatch, feed_of, queue_of
+from ddptop_runner.launch.gpus.shared import Entry, UserQueue
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, Predecessor, Waiting, read_spec
 
@@ -199,3 +201,27 @@ def test_a_job_far_back_checks_less_often(ddptop_home, monkeypatch):
     later_s = device_queue.boottime_s() + 2 * LOOK_S
     monkeypatch.setattr(device_queue, "boottime_s", lambda: later_s)
     assert last.look() is not None
+
+
+def test_another_users_job_that_does_not_take_its_turn_is_passed_over(ddptop_home, monkeypatch):
+    feed, now_s = Feed(), [100.0]
+    monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])
+    entry = {"since": NOW, "processes": [procs.identify(os.getpid())]}
+    devices = [device.uuid for device in DEVICES]
+    waits = [
+        Entry(job=f"theirs-{count}", job_id=f"{count}", devices=devices, count=count, **entry)
+        for count in (2, 1)
+    ]
+    theirs = UserQueue(uid=4321, waits=waits)
+    monkeypatch.setattr(shared, "others", lambda now: [theirs])
+    watch, _ = waiting("job", feed, minute=1, count=1)
+    for busy in ((0, 1), (), (0, 1), ()):  # their first job cannot start all of the time
+        feed.report(*busy)
+        assert watch.look() is None
+        now_s[0] += PASS_S - 1
+    assert "behind job 4321's theirs-2, queued earlier" in watch.words
+    feed.report()
+    assert watch.look() is None
+    now_s[0] += PASS_S
+    feed.report()
+    assert watch.look() is not None

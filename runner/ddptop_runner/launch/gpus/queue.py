@@ -17,7 +17,7 @@ from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.launch.gpus import shared, usage
 from ddptop_runner.launch.gpus.idle import IdleWatch
-from ddptop_runner.launch.gpus.shared import UserQueue
+from ddptop_runner.launch.gpus.shared import UserQueue, turns
 from ddptop_runner.launch.gpus.usage import DeviceUse, grant, is_same, key
 from ddptop_runner.launch.gpus.waiting import (
     number_before,
@@ -36,7 +36,7 @@ LOOK_S = 3.0
 AT_FRONT = 4
 """A job far back waits `LOOK_S` for each so many before it, because each check reads all jobs."""
 PASS_S = 60.0
-"""Another user's job that could have started for this long comes first no more."""
+"""A user who could have started a job for this long has no turn."""
 NEVER_S = 10.0
 """A predecessor that has been gone or ended badly for this long will not finish."""
 
@@ -78,7 +78,7 @@ class QueueWatch:
         self._idle = IdleWatch()
         self._reason: WaitReason | None = None
         self._never_since_s: float | None = None
-        self._could_since_s: dict[str, float] = {}
+        self._could_since_s: dict[tuple[int, dt.datetime | None], float] = {}
         self._gpus: list[GpuSample] = []
         self._stopped = False
 
@@ -191,11 +191,12 @@ class QueueWatch:
         far = number_before(self._spec, jobs) // AT_FRONT
         self._rests_until_s = boottime_s() + LOOK_S * far
         others = shared.others(now)
-        shared.publish(queue_of_user(jobs, now))
+        own = queue_of_user(jobs, now)
+        shared.publish(own)
         if report is not None:
             present = [Device(index=gpu.index, uuid=gpu.uuid) for gpu in report.gpus]
             uses = usage.uses(present, report.gpus, self._spec.job_id, jobs, others)
-            others = self._pass_over(others, uses)
+            others = self._pass_over(own, others, uses)
             gpus = labeled(report.gpus, registry.rank_of_pid(jobs))
             wanted = queue.candidates
             self._gpus = [gpu for gpu in gpus if any(is_same(gpu, one) for one in wanted)]
@@ -209,21 +210,28 @@ class QueueWatch:
             self._reason = WaitReason(kind="gpus")
         return devices
 
-    def _pass_over(self, others: Sequence[UserQueue], uses: Sequence[DeviceUse]) -> list[UserQueue]:
-        """Other users' queues without jobs that do not start although they could."""
+    def _pass_over(
+        self, own: UserQueue, others: Sequence[UserQueue], uses: Sequence[DeviceUse]
+    ) -> list[UserQueue]:
+        """Other users' queues without those of users who do not take their turn."""
         free = {key(use.device) for use in uses if not use.busy}
-        now_s, since_s = boottime_s(), dict[str, float]()
-        kept = []
-        for queue in others:
-            waits = []
-            for entry in queue.waits:
-                if len(free.intersection(entry.devices)) >= entry.count:
-                    since_s[entry.job_id] = self._could_since_s.get(entry.job_id, now_s)
-                if now_s - since_s.get(entry.job_id, now_s) < PASS_S:
-                    waits.append(entry)
-            kept.append(msgspec.structs.replace(queue, waits=waits))
+        last = {queue.uid: queue.turn_at for queue in others}
+        now_s, since_s = boottime_s(), dict[tuple[int, dt.datetime | None], float]()
+        wanted, passed = set[str](), set[int]()
+        for uid, entry in turns([own, *others]):
+            could = len(free.intersection(entry.devices)) >= entry.count
+            if uid != own.uid and could and wanted.isdisjoint(entry.devices):
+                turn = uid, last[uid]
+                since_s[turn] = self._could_since_s.get(turn, now_s)
+                if now_s - since_s[turn] >= PASS_S:
+                    passed.add(uid)
+            if uid not in passed:
+                wanted.update(entry.devices)
         self._could_since_s = since_s
-        return kept
+        return [
+            msgspec.structs.replace(queue, waits=[]) if queue.uid in passed else queue
+            for queue in others
+        ]
 
     def _take(self, report: DeviceReport | None) -> JobSpec | None:
         """Check everything again under the lock, then take the devices."""

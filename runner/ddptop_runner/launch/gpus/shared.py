@@ -73,6 +73,8 @@ class UserQueue(Base, frozen=True, kw_only=True):
     """The owner of the file, whatever that says."""
 
 
+_not_theirs: set[tuple[str, int]] = set()
+"""(name, inode) of files in the name of another user than their owner: there may be many."""
 _decoder = msgspec.json.Decoder(UserQueue)
 
 
@@ -111,7 +113,15 @@ def _folder(*, create: bool = False) -> Iterator[Path | str | None]:
 
 
 def _own_name() -> str:
-    place = zlib.crc32(os.fsencode(runs_dir()))
+    """The name of this state folder's file, which no other user can take first.
+
+    Others cannot look into a state folder, and so do not know its inode.
+    """
+    try:
+        inode = runs_dir().stat().st_ino
+    except OSError:
+        inode = 0
+    place = zlib.crc32(b"%s %d" % (os.fsencode(runs_dir()), inode))
     return f"{os.geteuid()}-{place:08x}.json"
 
 
@@ -145,11 +155,17 @@ def others(now: dt.datetime) -> list[UserQueue]:
                 if named is None or entry.name == own:
                     continue
                 uid = int(named[1])
-                if entry.stat(follow_symlinks=False).st_uid != uid:
+                theirs, known = found.setdefault(uid, []), (entry.name, entry.inode())
+                if len(theirs) >= MOST_FILES or known in _not_theirs:
                     continue
-                theirs = found.setdefault(uid, [])
-                if len(theirs) < MOST_FILES:
+                try:
+                    owner = entry.stat(follow_symlinks=False).st_uid
+                except OSError:  # replaced or deleted since
+                    continue
+                if owner == uid:
                     theirs.append(_read(folder / entry.name, uid, now))
+                else:
+                    _not_theirs.add(known)
         return [queue for theirs in found.values() for queue in theirs if queue is not None]
 
 

@@ -1,0 +1,62 @@
+"""Jobs that wait for other jobs, which fail, restart, or are stopped; without GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.real_jobs import Job
+
+pytestmark = pytest.mark.tmux
+
+KILLED_ONCE = "test -e ran && { sleep 3; exit 0; }; touch ran; kill -9 $$"
+
+
+@pytest.fixture
+def launch(ddptop_cli, tmp_path: Path) -> Callable[..., Job]:
+    def start(name: str, script: str, *options: str) -> Job:
+        options = ("-d", "--cwd", str(tmp_path), "--name", name, *options)
+        answer = ddptop_cli("launch", *options, "--", "sh", "-c", script)
+        assert answer.returncode == 0, answer.stderr
+        return Job(name, ddptop_cli)
+
+    return start
+
+
+def test_a_job_waits_for_a_restarted_one_and_never_for_a_failed_one(launch, wait_until):
+    restarts = launch("restarts", KILLED_ONCE)
+    fails = launch("fails", "sleep 9; exit 3")
+    after = launch("after", "true", "--after", "restarts")
+    chained = launch("chained", "true", "--after", "after,restarts")
+    never = launch("never", "true", "--after", "fails")
+    whatever = launch("whatever", "true", "--after-any", "fails,never")
+    os.kill(after.processes()["guardian"], signal.SIGKILL)
+    assert (restarts.wait(), after.wait(), chained.wait(), whatever.wait()) == (0, 0, 0, 0)
+    assert len(restarts.events("attempt_started")) == 2
+    (ended,), (began,) = restarts.events("finished"), after.events("launched")
+    assert began["ts"] >= ended["ts"]
+    assert (fails.wait(), never.wait()) == (1, 1)
+    assert never.status()["cause"]["summary"] == "not started: job fails failed."
+    assert never.events("attempt_started") == []
+    refused = never.cli("restart", "never")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "not started: job fails failed; restart that job first" in refused.stderr
+    fails.cli("restart", "fails")
+    assert never.cli("restart", "never").returncode == 0
+    assert never.status()["state"] == "queued"
+    wait_until(lambda: never.status()["state"] == "failed", what="the second failure")
+
+
+def test_unknown_jobs_and_times_queue_nothing(ddptop_cli, ddptop_home):
+    for options, status, words in (
+        (["--after", "none"], 3, "no job named 'none'"),
+        (["--at", "25:00"], 2, "--at 25:00: not a time of day"),
+    ):
+        answer = ddptop_cli("launch", "-d", *options, "--", "true")
+        assert (answer.returncode, answer.stdout) == (status, "")
+        assert words in answer.stderr
+        assert answer.stderr.count("\n") == 1
+    assert not list((ddptop_home / "runs").glob("[a-z]*"))

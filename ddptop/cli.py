@@ -698,10 +698,8 @@ def demo(
     watch = is_terminal() and not detach
     from ddptop.commands.demo import run, run_array, run_fault, run_sick
 
-    given = {"--fault": fault is not None, "--sick": sick is not None, "--array": is_array}
-    chosen = [name for name, is_given in given.items() if is_given]
-    if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} cannot be used together", "use one of them")
+    if (fault is not None) + (sick is not None) + is_array > 1:
+        raise UsageError("--fault, --sick, and --array exclude each other", "use one of them")
     if is_array:
         return run_array(list(arguments), parallel, detach, watch)
     if parallel is not None:

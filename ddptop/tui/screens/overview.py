@@ -239,9 +239,8 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     def action_again(self) -> None:
         """Relaunch the job, or those jobs of a sweep that did not finish."""
-        view = self._chosen()
-        if view is not None and view.members:
-            operations.start(self.ddptop, view, "relaunch")
+        if (view := self._chosen()) is not None and view.members:
+            self.action_operate("relaunch")
         else:
             super().action_again()
 

@@ -51,13 +51,9 @@ def complete_job(
     from ddptop_runner.job.registry import all_jobs
 
     views = all_jobs()
-    names = {view.spec.group: "sweep" for view in views if view.spec.group is not None}
-    names |= {view.job: view.state for view in views}
-    return [
-        CompletionItem(name, help=what)
-        for name, what in names.items()
-        if name.startswith(incomplete)
-    ]
+    known = {view.spec.group or "": "sweep" for view in views} | {v.job: v.state for v in views}
+    found = (name for name in known if name and name.startswith(incomplete))
+    return [CompletionItem(name, help=known[name]) for name in found]
 
 
 Verb = TypeVar("Verb", bound=Callable[..., int | None])

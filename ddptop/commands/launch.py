@@ -126,18 +126,8 @@ def size_bytes(text: str | None) -> int | None:
 
 
 _AS_GIVEN = (
-    *(
-        "gpus",
-        "force",
-        "wait_gpus",
-        "share_idle",
-        "nproc",
-        "name",
-        "max_restarts",
-        "on_nan",
-        "allow_shrink",
-    ),
-    *("cwd", "python", "pty", "at"),
+    *("gpus", "force", "wait_gpus", "share_idle", "at", "nproc", "name", "max_restarts", "on_nan"),
+    *("allow_shrink", "cwd", "python", "pty"),
 )
 """Options that the request takes as they are."""
 

@@ -14,9 +14,6 @@ from ddptop_runner.jobs import sweep
 from ddptop_runner.launch.array import parse_arrays
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 
-SOON_DONE = 10
-"""Launching so many jobs takes a few seconds."""
-
 
 def run(request: LaunchRequest, arrays: Sequence[str], parallel: int | None, watch: bool) -> int:
     """Launch the jobs; then open the overview on a terminal, or print the group's name."""
@@ -31,7 +28,7 @@ def start(plans: Sequence[LaunchPlan], watch: bool) -> int:
     """Start the jobs and either become the overview or return."""
     for note in plans[0].notes:
         info(f"ddptop: {note}")
-    if len(plans) > SOON_DONE:
+    if len(plans) > 10:  # this takes a while
         info(f"ddptop: launching {plural(len(plans), 'job')}")
     views, notes = sweep.start(plans)
     for note in notes:

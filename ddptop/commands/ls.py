@@ -48,11 +48,7 @@ def run(show_all: bool, as_json: bool, group: str | None = None) -> int:
         if any(job.group is not None for job in jobs):
             from ddptop.job.groups import by_loss, grouped
 
-            if group is not None:
-                jobs = by_loss(jobs)
-            else:
-                jobs = grouped(jobs)
-                jobs.sort(key=lambda job: (not job.is_live, -job.created_at.timestamp()))
+            jobs = grouped(jobs) if group is None else by_loss(jobs)
         rows = [Subject(attention(job, now), now) for job in jobs]
         put_clipped(table(*job_table(rows, "ls", columns())))
     if slurm and group is None:

@@ -19,15 +19,11 @@ STATES: tuple[JobState, ...] = (
 
 
 def grouped(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs, with those of each sweep as one."""
+    """The jobs, with those of each sweep as one, in the place of its first."""
     found: dict[str, list[Job]] = {}
-    alone = []
     for job in jobs:
-        if job.group is None:
-            alone.append(job)
-        else:
-            found.setdefault(job.group, []).append(job)
-    return [*alone, *(_as_one(name, members) for name, members in found.items())]
+        found.setdefault(job.name if job.group is None else f"{job.group}/", []).append(job)
+    return [of[0] if of[0].group is None else _as_one(of[0].group, of) for of in found.values()]
 
 
 def _as_one(name: str, jobs: Sequence[Job]) -> Job:

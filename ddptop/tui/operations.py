@@ -6,8 +6,9 @@ Cheap to import, because the screens import it: each operation imports what it n
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -116,7 +117,8 @@ def stop(view: Job) -> Operation:
     from ddptop_runner.jobs import commands
 
     if view.members:
-        return _stop_group(view, "Stop", lambda own: commands.stop(own, grace_s=GRACE_S))
+        signals = f"SIGTERM, then SIGKILL after {GRACE_S:.0f} s"
+        return _stop_group(view, "Stop", signals, lambda own: commands.stop(own, grace_s=GRACE_S))
     if view.foreign is not None:
         return _signalled(view, view.foreign, "stop")
     own = _own(view)
@@ -137,7 +139,7 @@ def kill(view: Job) -> Operation:
     from ddptop_runner.jobs import commands
 
     if view.members:
-        return _stop_group(view, "Kill", commands.kill)
+        return _stop_group(view, "Kill", "SIGKILL", commands.kill)
     if view.foreign is not None:
         return _signalled(view, view.foreign, "kill")
     own = _own(view)
@@ -152,45 +154,37 @@ def kill(view: Job) -> Operation:
     )
 
 
-def _stop_group(view: Job, verb: str, end: Callable[[JobView], object]) -> Operation:
-    from ddptop_runner.jobs import commands
-
-    own = commands.live_of([own_view(job) for job in view.members])
+def _of_each(
+    view: Job, own: Sequence[JobView], verb: str, effect: str, act: Callable[[JobView], object]
+) -> Operation:
+    """The operation on these jobs of a sweep."""
 
     def run() -> None:
         for one in own:
-            end(one)
+            act(one)
 
+    jobs = f"{plural(len(own), 'job')} of {view.name}"
+    return Operation(f"{verb} {jobs}?", effect, verb, f"{verb}: {jobs}", run)
+
+
+def _stop_group(view: Job, verb: str, signals: str, end: Callable[[JobView], object]) -> Operation:
+    from ddptop_runner.jobs import commands
+
+    own = commands.live_of(list(map(own_view, view.members)))
     queued = sum(one.state == "queued" for one in own)
-    signals = f"SIGTERM, then SIGKILL after {GRACE_S:.0f} s" if verb == "Stop" else "SIGKILL"
-    return Operation(
-        f"{verb} {plural(len(own), 'job')} of {view.name}?",
-        f"Removes {queued} from the queue; the ranks of the other {len(own) - queued} get"
-        f" {signals}. Logs and history are kept.",
-        verb,
-        f"ended {plural(len(own), 'job')} of {view.name}",
-        run,
-    )
+    effect = f"Removes {queued} from the queue; the ranks of the other {len(own) - queued} get"
+    return _of_each(view, own, verb, f"{effect} {signals}. Logs and history are kept.", end)
 
 
 def relaunch(view: Job) -> Operation:
     """Relaunch those jobs of a sweep that failed, were stopped, or are lost."""
     from ddptop_runner.jobs import commands, launch
 
-    own = commands.to_restart([own_view(job) for job in view.members])
-
-    def run() -> None:
-        for one in own:
-            launch.restart_ended(one, os.environ, wait_gpus=True)
-
-    return Operation(
-        f"Relaunch {plural(len(own), 'job')} of {view.name}?",
-        "Relaunches the jobs that failed, were stopped, or are lost: "
-        f"{', '.join(one.job for one in own)}.",
-        "Relaunch",
-        f"relaunched {plural(len(own), 'job')} of {view.name}",
-        run,
-    )
+    own = commands.to_restart(list(map(own_view, view.members)))
+    names = ", ".join(one.job for one in own)
+    effect = f"Relaunches the jobs that failed, were stopped, or are lost: {names}."
+    again = functools.partial(launch.restart_ended, env=os.environ, wait_gpus=True)
+    return _of_each(view, own, "Relaunch", effect, again)
 
 
 def restart_group(view: Job) -> Operation:
@@ -285,19 +279,8 @@ def remove(view: Job) -> Operation:
     from ddptop_runner.jobs import commands
 
     if view.members:
-        members = [own_view(job) for job in view.members]
-
-        def run() -> None:
-            for one in members:
-                commands.remove(one)
-
-        return Operation(
-            f"Remove all {len(members)} jobs of {view.name}?",
-            "Deletes their logs, history, and evidence. This cannot be undone.",
-            "Remove",
-            f"removed {view.name}",
-            run,
-        )
+        effect = "Deletes their logs, history, and evidence. This cannot be undone."
+        return _of_each(view, list(map(own_view, view.members)), "Remove", effect, commands.remove)
     own = _own(view)
     return Operation(
         f"Remove {view.name}?",

@@ -102,6 +102,8 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     elif (request.wait_gpus or request.share_idle) and choice.queue is None:
         option = "--share-idle" if request.share_idle else "--wait-gpus"
         raise UsageError(f"{option} has no effect: this job uses no GPUs", f"remove {option}")
+    if request.parallel is not None:
+        choice = choice.queued_as(choice.queue or Waiting(since=utc_now()))
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
 
@@ -185,6 +187,7 @@ def plan_of(
         pty=program.pty,
         placement=placement,
         note=request.note,
+        parallel=request.parallel,
         git=None if request.is_dry else git.read(cwd),
     )
     return LaunchPlan(

@@ -16,7 +16,7 @@ from ddptop_runner.jobs import launch
 from ddptop_runner.launch.array import ArrayJob, expand
 from ddptop_runner.launch.program import name_for
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest, require_text
-from ddptop_runner.model.spec import Waiting, check_name
+from ddptop_runner.model.spec import check_name
 
 
 def prepare(
@@ -37,22 +37,18 @@ def prepare(
     for job in jobs:
         launch.require_free(job.name)
         require_text(job.args)
+    request = replace(request, may_wait=not request.force, parallel=parallel)
     first = replace(request, name=jobs[0].name, args=jobs[0].args)
-    if not request.force:
-        first = replace(first, may_wait=True)
     plan = launch.prepare(first, env)
-    return [_plan_of(job, plan, group, parallel, place) for place, job in enumerate(jobs)]
+    return [_plan_of(job, plan, group, place) for place, job in enumerate(jobs)]
 
 
-def _plan_of(
-    job: ArrayJob, first: LaunchPlan, group: str, parallel: int | None, place: int
-) -> LaunchPlan:
+def _plan_of(job: ArrayJob, first: LaunchPlan, group: str, place: int) -> LaunchPlan:
     """The plan of one of the jobs; they are queued in their order."""
     job_id = f"{job.name}@{os.urandom(8).hex()}"
     later = dt.timedelta(microseconds=place)
-    choice, queue = first.choice, first.choice.queue
-    if parallel is not None or choice.waits:
-        queue = queue or Waiting(since=first.spec.created_at)
+    choice, queue = first.choice, first.spec.queue
+    if queue is not None and choice.waits:
         choice = choice.queued_as(queue, since=queue.since + later)
     spec = changed(
         first.spec,
@@ -60,15 +56,12 @@ def _plan_of(
         job_id=job_id,
         created_at=first.spec.created_at + later,
         args=list(job.args),
-        devices=choice.devices,
         queue=choice.queue,
         group=group,
         array=job.values,
-        parallel=parallel,
     )
-    others = [name for name in first.choice.environment if name not in choice.environment]
-    job_env = {name: first.job_env[name] for name in first.job_env if name not in others}
-    return replace(first, spec=spec, choice=choice, job_env={**job_env, "DDPTOP_JOB_ID": job_id})
+    job_env = {**first.job_env, "DDPTOP_JOB_ID": job_id}
+    return replace(first, spec=spec, choice=choice, job_env=job_env)
 
 
 def _group_name(request: LaunchRequest) -> str:

@@ -46,6 +46,8 @@ class LaunchRequest:
     """As `wait_gpus`, but also take devices on which only idle processes are."""
     may_wait: bool = False
     """As `wait_gpus` if the job uses devices."""
+    parallel: int | None = None
+    """Queue the job until fewer jobs of its group run."""
     after: tuple[str, ...] = ()
     """Queue the job until these have finished."""
     after_any: tuple[str, ...] = ()

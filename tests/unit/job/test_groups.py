@@ -26,7 +26,7 @@ def members(ddptop_home: Path) -> list[Job]:
 
 def test_a_sweep_is_one_job_in_the_state_of_its_most_active_one(members: list[Job]) -> None:
     alone = view_of(state="running")
-    first, one = grouped([*reversed(members), alone])
+    one, first = grouped([*reversed(members), alone])
     assert first is alone
     assert (one.name, one.state, one.is_live, one.members) == ("bert", "running", True, (*members,))
     assert one.command == "train.py lr=1e-3,1e-4 seed=1,2,3"

@@ -100,7 +100,8 @@ def _running(job: Job) -> QueueRow:
 
 
 def _waiting(job: Job, start_at: dt.datetime | None) -> QueueRow:
-    queue, alert, reason = job.spec.queue, _alert(job), _reason(job)
+    queue, alert = job.spec.queue, _alert(job)
+    reason = None if alert is None else alert.waits_for
     ahead = reason.jobs if reason is not None and reason.kind == "turn" else []
     return QueueRow(
         job=job.name,
@@ -119,10 +120,6 @@ def _waiting(job: Job, start_at: dt.datetime | None) -> QueueRow:
 
 def _alert(job: Job) -> Alert | None:
     return next((one for one in job.snapshot.alerts if one.id == "queued"), None)
-
-
-def _reason(job: Job) -> WaitReason | None:
-    return None if (alert := _alert(job)) is None else alert.waits_for
 
 
 def _of_other(uid: int, entry: Entry) -> QueueRow:
@@ -187,9 +184,6 @@ class _Estimate:
         chosen = sorted(known)[:count]
         needs: list[dt.datetime | None] = [at for at, _ in chosen]
         needs += [None] * (count - len(chosen))
-        reason = None if job is None else _reason(job)
-        if job is not None and (reason is None or reason.kind == "group"):
-            needs.append(None)
         if job is not None and (queue := job.spec.queue) is not None:
             needs += [queue.not_before or self._now]
             needs += [self._ends[one.job_id] for one in queue.after if one.job_id in self._ends]

@@ -59,6 +59,8 @@ def _own(view: Job) -> JobView:
     """
     if view.can_restart:
         return own_view(view)
+    if view.members:
+        raise UsageError(f"{view.name} is a sweep", f"press {key('job.open')} to show its jobs")
     raise UsageError(
         f"ddptop did not start {view.name} and can only stop or kill it",
         "launch it with ddptop to enable other actions",

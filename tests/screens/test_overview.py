@@ -20,7 +20,8 @@ from tests.support.driving import look, running, said, settle, shown, until
 from textual.message import Message
 from textual.pilot import Pilot
 
-from ddptop_runner.jobs import commands
+from ddptop_runner.job.registry import JobView
+from ddptop_runner.jobs import commands, launch
 
 MakeApp = Callable[..., DdptopApp]
 FOUR_JOBS = (
@@ -282,3 +283,37 @@ async def test_a_sweep_opens_and_keys_apply_to_all_its_jobs(
         assert rows(screen) == ["bert"]
         await pilot.press("slash", *"seed3", "enter")
         assert set(rows(screen)) == {"bert-lr1e-3-seed3", "bert-lr1e-4-seed3"}
+
+
+async def test_what_waits_is_shown_moved_and_queued_again(
+    frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_home.sweep(frozen)
+    done: list[tuple[str, object]] = []
+    monkeypatch.setattr(
+        commands, "move_in_queue", lambda view, other, *, last: done.append((view.job, last))
+    )
+
+    def restart(view: JobView, _: object, **given: bool) -> tuple[JobView, list[str], None]:
+        done.append((view.job, given))
+        return view, [], None
+
+    monkeypatch.setattr(launch, "restart_ended", restart)
+    app = make_app()
+    async with overview(app) as (pilot, _screen, _posted):
+        waits = "Queue 1  bert-lr1e-4-seed3"
+        assert waits in shown(app)
+        await pilot.press("enter", "end", "<")
+        await until(pilot, lambda: "bert-lr1e-4-seed3 is first of your jobs that wait" in said(app))
+        await pilot.press(">")
+        await until(pilot, lambda: len(done) == 2)
+        await pilot.press("Q")
+        await until(pilot, lambda: "queued since" in said(app))
+        assert "waiting for one of its sweep to end" in said(app)
+        await pilot.press("escape", *["up"] * 2, "U")
+        await until(pilot, lambda: len(done) == 3)
+    assert done == [
+        ("bert-lr1e-4-seed3", False),
+        ("bert-lr1e-4-seed3", True),
+        ("bert-lr1e-3-seed3", {"wait_gpus": True}),
+    ]

@@ -18,6 +18,7 @@ from ddptop_runner.base.units import parse_size
 from ddptop_runner.devices.words import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
+from ddptop_runner.launch.gpus import shared
 from ddptop_runner.launch.request import (
     HostRequest,
     LaunchPlan,
@@ -297,6 +298,8 @@ def start_plan(plan: LaunchPlan) -> JobView:
     devices = view.spec.devices
     if view.spec.is_queued:
         info(f"ddptop: {view.job} is queued; to cancel, run ddptop stop {view.job}")
+        if (problem := shared.problem()) is not None:
+            info(f"ddptop: {problem}")
     elif devices and renumbered(devices):
         info(f"ddptop: {cuda_names(devices)} (CUDA_VISIBLE_DEVICES renumbers them)")
     return view

@@ -217,7 +217,7 @@ def cells(row: QueueRow, now: dt.datetime) -> list[str]:
     if row.gpus:
         gpus = name_gpus(row.gpus).partition(" ")[2]
     else:
-        gpus = f"{row.gpus_wanted} wanted" if row.state == "queued" else str(row.gpus_wanted)
+        gpus = f"{row.gpus_wanted} wanted" if row.state == "queued" else f"has {row.gpus_wanted}"
         gpus = gpus if row.gpus_wanted else NO_GPUS
     starts = "" if row.state != "queued" else NOT_AVAILABLE
     if row.start_at is not None:

@@ -111,6 +111,9 @@ def test_two_users_share_four_gpus(attacker, victim, make_stub, place, seed):
     for user in users:
         own = [line for line in started if line.startswith(user.name)]
         assert own == sorted(own, key=lambda line: int(line.rpartition("-")[2])), started
-    # each user's next job after one of the other; the first ones started while all GPUs were free
-    turns = itertools.groupby(started[FIRST:], lambda line: line.rpartition("-")[0])
-    assert max(len(list(same)) for _, same in turns) <= 2, started
+    # each user's next job after one of the other, or two if a killed guardian was being replaced;
+    # the first ones started while all GPUs were free, and at the end only one user has jobs
+    owners = [line.rpartition("-")[0] for line in started]
+    while owners[-1] == owners[-2]:
+        owners.pop()
+    assert max(len(list(same)) for _, same in itertools.groupby(owners[FIRST:])) <= 3, started

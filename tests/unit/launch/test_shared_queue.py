@@ -66,6 +66,8 @@ def test_users_take_turns():
     assert order(a, b, c) == "a1 c1 b1 a2 c2 a3"
     assert order(msgspec.structs.replace(a, turn_at=NOW), b, c) == "c1 b1 a1 c2 a2 a3"
     assert order(UserQueue(uid=1, turn_at=NOW), a, b, c) == "c1 b1 a1 c2 a2 a3"  # another folder
+    d = UserQueue(uid=1, waits=[entry("d1", 95), entry("d2", 1)])
+    assert order(a, d) == order(d, a) == "d1 a1 a2 a3 d2"
 
 
 class Simulation:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
+import heapq
 import os
 import re
 import stat
@@ -205,7 +206,8 @@ def turns(queues: Iterable[UserQueue]) -> list[tuple[int, Entry]]:
     waits: dict[int, list[Entry]] = {}
     last: dict[int, float] = {}
     for queue in queues:
-        waits.setdefault(queue.uid, []).extend(queue.waits)
+        others = waits.get(queue.uid, [])  # in another state folder of the user
+        waits[queue.uid] = list(heapq.merge(others, queue.waits, key=lambda one: one.since))
         turn_s = 0.0 if queue.turn_at is None else queue.turn_at.timestamp()
         last[queue.uid] = max(last.get(queue.uid, 0.0), turn_s)
     users = [uid for uid in waits if waits[uid]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -87,10 +88,14 @@ def run_stop(
 
 def _stop_group(group: list[JobView], grace_s: float) -> int:
     live = commands.live_of(group)
-    for view in live:
-        notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
-        if notice is not None:
-            info(f"ddptop: {notice}")
+
+    def end(view: JobView) -> None:
+        with contextlib.suppress(UsageError):  # it has ended meanwhile
+            notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
+            if notice is not None:
+                info(f"ddptop: {notice}")
+
+    commands.on_each(live, end)
     for view in live:
         ended = wait_until_ended(view, grace_s + END_ALLOWANCE_S)
         info(f"ddptop: {ended.job} {ended.state}")
@@ -133,8 +138,7 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     Of a group, those jobs are relaunched that ended without finishing.
     """
     if group := group_of(job):
-        for one in commands.to_restart(group):
-            _relaunch(one, force, not force)
+        commands.on_each(commands.to_restart(group), lambda one: _relaunch(one, force, not force))
         return 0
     view = adopt_if_unguarded(find(job))
     if view.is_live:

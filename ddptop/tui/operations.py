@@ -160,12 +160,10 @@ def _of_each(
     view: Job, own: Sequence[JobView], verb: str, effect: str, act: Callable[[JobView], object]
 ) -> Operation:
     """The operation on these jobs of a sweep."""
-
-    def run() -> None:
-        for one in own:
-            act(one)
+    from ddptop_runner.jobs import commands
 
     jobs = f"{plural(len(own), 'job')} of {view.name}"
+    run = functools.partial(commands.on_each, own, act)
     return Operation(f"{verb} {jobs}?", effect, verb, f"{verb}: {jobs}", run)
 
 
@@ -174,8 +172,13 @@ def _stop_group(view: Job, verb: str, signals: str, end: Callable[[JobView], obj
 
     own = commands.live_of(list(map(own_view, view.members)))
     queued = sum(one.state == "queued" for one in own)
+
+    def end_live(one: JobView) -> None:
+        with contextlib.suppress(UsageError):  # it has ended meanwhile
+            end(one)
+
     effect = f"Removes {queued} from the queue; the ranks of the other {len(own) - queued} get"
-    return _of_each(view, own, verb, f"{effect} {signals}. Logs and history are kept.", end)
+    return _of_each(view, own, verb, f"{effect} {signals}. Logs and history are kept.", end_live)
 
 
 def relaunch(view: Job) -> Operation:

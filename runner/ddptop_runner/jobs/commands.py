@@ -243,7 +243,7 @@ def live_of(group: Sequence[JobView]) -> list[JobView]:
 def end_if_live(view: JobView, grace_s: float) -> str | None:
     """As `stop`, or as `kill` if `grace_s` is 0, but lets a job of a sweep end by itself first."""
     with contextlib.suppress(UsageError):
-        return stop(view, grace_s) if grace_s > 0 else kill(view)
+        return stop(view, grace_s=grace_s) if grace_s > 0 else kill(view)
     return None
 
 

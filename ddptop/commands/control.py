@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import time
@@ -41,14 +40,14 @@ def run_stop(
     """Stop the job; with `grace_s` 0, kill it immediately.
 
     Args:
-        job: its name, or its group's; also its ID, if its run folder was deleted.
+        job: its name, or its sweep's; also its ID, if its run folder was deleted.
         grace_s: seconds between SIGTERM and SIGKILL.
         save: request a checkpoint first; without one, the job is not stopped.
         timeout_s: how long to wait for the checkpoint; None: as `ddptop checkpoint`.
     """
     if group := group_of(job):
         if save:
-            raise UsageError(f"{job} is a group", "save and stop its jobs one by one")
+            raise UsageError(f"{job} is a sweep", "save and stop its jobs one by one")
         return _stop_group(group, grace_s)
     deleted = None
     try:
@@ -90,10 +89,8 @@ def _stop_group(group: list[JobView], grace_s: float) -> int:
     live = commands.live_of(group)
 
     def end(view: JobView) -> None:
-        with contextlib.suppress(UsageError):  # it has ended meanwhile
-            notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
-            if notice is not None:
-                info(f"ddptop: {notice}")
+        if (notice := commands.end_if_live(view, grace_s)) is not None:
+            info(f"ddptop: {notice}")
 
     commands.on_each(live, end)
     for view in live:
@@ -135,7 +132,7 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
 def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     """Restart the job; for an ended one, list the variables missing from this shell.
 
-    Of a group, those jobs are relaunched that ended without finishing.
+    Of a sweep, those jobs are relaunched that ended without finishing.
     """
     if group := group_of(job):
         commands.on_each(commands.to_restart(group), lambda one: _relaunch(one, force, not force))

@@ -19,6 +19,8 @@ from ddptop.job.ranks import common_parts, hosts_in_words, hosts_of, is_rank_too
 from ddptop.job.record import Job
 from ddptop.job.series import LossTrend, bad_loss, trend_words, whose_loss
 from ddptop.job.status import (
+    NO_PROBLEMS,
+    NONE_DETECTED,
     age_words,
     gone_words,
     guard_words,
@@ -186,6 +188,8 @@ def facts_of(job: Job, now: dt.datetime) -> list[Line]:
         parts.append(field("rendezvous", job.foreign.rendezvous, ""))
     if guard[1] == "dim":
         parts.append(line(guard))
+    if job.state == "running" and not snapshot.alerts and snapshot.step is not None:
+        parts.append(line((NONE_DETECTED if job.is_foreign else NO_PROBLEMS, "dim")))
     return parts
 
 
@@ -273,6 +277,8 @@ def loss_fields(job: Job, trend: LossTrend | None, *, is_labeled: bool = False) 
     parts = [join([loss_field(snapshot, is_labeled), from_log(snapshot)], " ")]
     if job.pause is not None and not bad_loss(snapshot):
         parts.append(field("trend", units.NOT_AVAILABLE, "dim"))
+    elif any(alert.id == "exploding-loss" for alert in snapshot.alerts):
+        pass  # beside it, a trend within the noise of such losses would only confuse
     elif job.is_live and (way := trend_words(trend, snapshot, of_several=bool(whose))):
         parts.append(way)
     return [*parts, *other_losses(snapshot), *validation_losses(snapshot)]

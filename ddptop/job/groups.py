@@ -15,14 +15,14 @@ STATES: tuple[JobState, ...] = (
     *("hung", "restarting", "running", "starting", "stopping", "queued"),
     *("failed", "lost", "stopped", "finished"),
 )
-"""A group has the first of these states that one of its jobs has."""
+"""A sweep has the first of these states that one of its jobs has."""
 
 
 def grouped(jobs: Iterable[Job]) -> list[Job]:
     """The jobs, with those of each sweep as one, in the place of its first."""
     found: dict[str, list[Job]] = {}
     for job in jobs:
-        found.setdefault(job.name if job.group is None else f"{job.group}/", []).append(job)
+        found.setdefault(job.group or job.job_id, []).append(job)
     return [of[0] if of[0].group is None else _as_one(of[0].group, of) for of in found.values()]
 
 

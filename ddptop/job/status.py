@@ -331,8 +331,13 @@ def _of_group(group: Job, now: dt.datetime, seen: Seen) -> Attention:
 
 def waits_in_words(job: Job) -> str:
     """What a queued job waits for."""
-    waits = (alert.message for alert in job.snapshot.alerts if alert.id == "queued")
-    return next(waits, "waiting in the queue")
+    alert = queue_alert(job)
+    return "waiting in the queue" if alert is None else alert.message
+
+
+def queue_alert(job: Job) -> Alert | None:
+    """What the supervisor of a queued job says about its turn."""
+    return next((alert for alert in job.snapshot.alerts if alert.id == "queued"), None)
 
 
 def is_stopping(job: Job) -> bool:

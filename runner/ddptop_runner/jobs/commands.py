@@ -256,6 +256,13 @@ def on_each(group: Sequence[JobView], act: Callable[[JobView], object]) -> None:
         raise failures[0]
 
 
+def end_if_live(view: JobView, grace_s: float) -> str | None:
+    """As `stop`, or as `kill` if `grace_s` is 0, but lets a job of a sweep end by itself first."""
+    with contextlib.suppress(UsageError):
+        return stop(view, grace_s=grace_s) if grace_s > 0 else kill(view)
+    return None
+
+
 def to_restart(group: Sequence[JobView]) -> list[JobView]:
     """The jobs of a sweep that ended without finishing.
 

@@ -49,7 +49,7 @@ def _plan_of(job: ArrayJob, first: LaunchPlan, group: str, place: int) -> Launch
     later = dt.timedelta(microseconds=place)
     choice, queue = first.choice, first.spec.queue
     if queue is not None and choice.waits:
-        choice = choice.queued_as(queue, since=queue.since + later)
+        choice = choice.queued(since=queue.since + later)
     spec = changed(
         first.spec,
         job=job.name,

@@ -246,6 +246,11 @@ class JobSpec(Base, frozen=True, kw_only=True):
         return self.devices is None or not queue.candidates  # older versions wrote no `over_at`
 
     @property
+    def started_at(self) -> dt.datetime:
+        """When it was launched, or left the queue."""
+        return self.created_at if self.queue is None else self.queue.over_at or self.created_at
+
+    @property
     def place(self) -> tuple[dt.datetime, str]:
         """What one user's queued jobs are ordered by."""
         queue = self.queue

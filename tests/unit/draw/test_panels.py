@@ -104,7 +104,9 @@ class TestHeader:
     def test_a_row_for_each_question(self) -> None:
         alive, far, learning = header(running(), 130, LossTrend("falling", 433.0, -0.031))
         assert alive.startswith(" status    ● running   3 steps/s   last step 2s ago   ")
-        assert alive.endswith("  attempt 1   restarts 1 used, 2 left   world size 2   guarded")
+        assert alive.endswith(
+            "  attempt 1   restarts 1 used, 2 left   world size 2   guarded   no problems"
+        )
         assert far.startswith(" progress  step 12,339 / 50,000  ━━━━━━━")
         assert far.endswith("─  24.7%   ETA 3h 27m   elapsed 1h 12m")
         assert learning == " loss      2.1000   ↘ falling, -3.1% in 7m"
@@ -112,7 +114,9 @@ class TestHeader:
     def test_facts_get_a_row_of_their_own_where_there_is_room_below_only(self) -> None:
         alive, _, _, facts = header(running(), 80)
         assert alive == " ● running   3 steps/s   last step 2s ago"
-        assert facts == " attempt 1   restarts 1 used, 2 left   world size 2   guarded"
+        assert (
+            facts == " attempt 1   restarts 1 used, 2 left   world size 2   guarded   no problems"
+        )
         lines = job_header.header_lines(running(), NOW, 80, None, 3)
         assert plain(lines[0]).rstrip().endswith("   attempt 1   restarts 1 used, 2 left")
         assert len(lines) == 3

@@ -37,11 +37,12 @@ def watched(
     first_second: int = 0,
 ) -> list[Alert]:
     """The alerts after watching a job for so long, a sample a second, 10 steps a second."""
-    watch, alerts = watch or JobWatch(), []
+    watch, alerts, resume = watch or JobWatch(), [], None
     for second in range(first_second, first_second + seconds):
         snapshot = NodeSnapshot(
             job="j", job_id="j@1", host="h", seq=second, ts=NOON + dt.timedelta(seconds=second),
             started_at=NOON, state="running", attempt=attempt, checkpoint=checkpoint,
+            resume=resume,
             ranks=[
                 RankSample(
                     rank=n, local_rank=n, host="h", pid=1000 * attempt + n + 1, **{
@@ -55,6 +56,7 @@ def watched(
             ],
         )  # fmt: skip
         alerts, _ = watch.update(snapshot, 1000.0 * attempt + second)
+        resume = watch.resume
     return alerts
 
 
@@ -124,7 +126,7 @@ def test_data_that_starts_over_after_a_resume_is_named() -> None:
     def before(second: int, rank: int) -> dict[str, object]:
         first = hashes(11 + rank, 22 + rank, 33 + rank, 44 + rank)
         ended = {"state": "exited"} if second == 9 and rank == 1 else {}  # before the restart
-        return {"batch_hashes": first, **ended}
+        return {"batch_hashes": first, "run_step": 10 * second, **ended}
 
     watched(before, 10, watch=watch, checkpoint=saved)
 
@@ -358,8 +360,8 @@ def test_memory_that_grows_steadily_is_named_with_the_time_left() -> None:
     ("children", "blocks", "words"),
     [
         (0.9, 0, " in loader workers;"),
-        (0.0, 300_000, " in Python objects;"),
-        (0.3, 10, ", not in Python objects;"),
+        (0.0, 300_000, " in small Python objects;"),
+        (0.3, 10, ", not in small Python objects;"),
         (0.5, 100_000, " per minute;"),  # a mixture
     ],
 )

@@ -73,7 +73,7 @@ class JobWatch:
             self._window.update(snapshot, now_s)
             self.resume = self.resume or training.resumed(self._window, snapshot.checkpoint)
             if now_s >= self._found_until_s:
-                self._found = training.find(self._window, snapshot.checkpoint, self.resume)
+                self._found = training.find(self._window, self.resume)
                 self._found_until_s = now_s + len(ranks) / RANKS_PER_S
             found += self._found
         else:

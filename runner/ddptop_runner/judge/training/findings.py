@@ -16,7 +16,7 @@ from ddptop_runner.judge.training.ddp import ddp_advice
 from ddptop_runner.judge.training.learning import not_learning, overfitting
 from ddptop_runner.judge.training.memory import memory_growth
 from ddptop_runner.judge.training.replicas import diverged
-from ddptop_runner.judge.training.resume import lost_state, resume_of
+from ddptop_runner.judge.training.resume import data_replayed, lost_state, resume_of
 from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, typical
 from ddptop_runner.model.snapshot import Checkpoint, Resume
 from ddptop_runner.model.words import Severity
@@ -38,8 +38,8 @@ def same_batches(window: Window) -> list[Finding]:
     if any(window.batches[rank.rank][key] != first[key] for rank in ranks for key in keys):
         return []
     message = (
-        f"all {len(ranks)} ranks train on the same batches, so each does the same work: give the "
-        "DataLoader a DistributedSampler"
+        "all ranks train on the same batches, so each does the same work: give the DataLoader a "
+        "DistributedSampler"
     )
     evidence = {"batches_equal": len(keys)}
     return [_finding("same-batches", message, window, evidence, hold_s=5.0)]
@@ -59,37 +59,28 @@ def same_order(window: Window) -> list[Finding]:
         if len(known) >= 3 and len(equal) == len(known):
             message = (
                 f"every epoch has the same order of batches: call sampler.set_epoch(epoch) at the "
-                f"start of each (the sampler is still at epoch {rank.repeated_epoch})"
+                f"start of each epoch (the sampler is still at epoch {rank.repeated_epoch})"
             )
             evidence = {"batches_equal": len(known)}
             return [_finding("same-order", message, window, evidence, hold_s=5.0)]
     return []
 
 
-def replayed(window: Window, checkpoint: Checkpoint | None) -> list[Finding]:
-    """The attempt has resumed in the middle of an epoch, but its data started over."""
+def _starts_over(window: Window, checkpoint: Checkpoint | None) -> bool:
+    """Whether the attempt has resumed in the middle of an epoch with an epoch's first batches."""
     if checkpoint is None or checkpoint.data_position is None:
-        return []
-    if checkpoint.attempt == window.attempt:
-        return []
+        return False
     epoch, taken = checkpoint.data_position
     for rank in window.ranks:
-        resumed_at = (rank.run_step or 0) - (rank.step or 0)
-        if resumed_at <= 0:
+        if (rank.run_step or 0) <= (rank.step or 0):
             continue
         now, earlier = window.batches[rank.rank], window.earlier.get(rank.rank, {})
         for start in {epoch, 0}:
             known = [one for one in range(4) if (start, one) in earlier and (0, one) in now]
             equal = {now[0, one] for one in known if now[0, one] == earlier[start, one]}
             if len(known) >= 3 and len(equal) == len(known) and taken > max(known):
-                message = (
-                    f"the checkpoint is {taken} batches into an epoch, but the DataLoader started "
-                    f"over at batch 0 after the restart: {taken} batches are trained twice; save "
-                    "the position in the data, too"
-                )
-                evidence = {"batches_repeated": taken, "resumed_at_step": resumed_at}
-                return [_finding("data-replayed", message, window, evidence, severity="info")]
-    return []
+                return True
+    return False
 
 
 def resumed(window: Window, checkpoint: Checkpoint | None) -> Resume | None:
@@ -98,8 +89,7 @@ def resumed(window: Window, checkpoint: Checkpoint | None) -> Resume | None:
         return None
     if checkpoint is not None and checkpoint.attempt == window.attempt:
         checkpoint = None  # not the one from which it resumed
-    replays = bool(replayed(window, checkpoint))
-    earlier, now = window.earlier_course, window.course
+    earlier, now, replays = window.earlier_course, window.course, _starts_over(window, checkpoint)
     return resume_of(earlier, now, window.ranks[0], checkpoint, replays)
 
 
@@ -214,15 +204,12 @@ def exploding_loss(window: Window) -> list[Finding]:
     return [Finding("exploding-loss", "warning", message, numbers, hold_s=10.0, evidence=evidence)]
 
 
-def find(
-    window: Window, checkpoint: Checkpoint | None, resume: Resume | None = None
-) -> list[Finding]:
+def find(window: Window, resume: Resume | None = None) -> list[Finding]:
     """All findings on the training, worst first.
 
     Args:
         window: the job's ranks.
-        checkpoint: the last one, from which an attempt resumes.
-        resume: what came back when it did.
+        resume: what came back when the attempt resumed.
     """
     uneven, starving = slow.straggler(window) or slow.stalls(window), starved(window)
     if starving:  # one of them waits longest, which is no other mistake
@@ -238,7 +225,7 @@ def find(
         *uneven,
         *starving,
         *slow.slower_than_before(window),
-        *replayed(window, checkpoint),
+        *data_replayed(resume, window.ranks),
         *overfitting(window),
         *ddp_advice(window),
     ]

@@ -112,12 +112,12 @@ def _kind(first: Memory, last: Memory) -> tuple[str, str]:
     blocks = last.python_blocks - first.python_blocks if first.python_blocks else 0
     if blocks * BLOCK_BYTES >= MOST * (total - in_children):
         return (
-            " in Python objects",
+            " in small Python objects",
             f"{blocks:,} more blocks of them are held: does a list or dictionary keep growing?",
         )
     if first.python_blocks and blocks * BLOCK_BYTES < total / 10:
         return (
-            ", not in Python objects",
+            ", not in small Python objects",
             "does something keep tensors or arrays, such as losses that were not detached?",
         )
     return "", TENSORS

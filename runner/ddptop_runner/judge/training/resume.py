@@ -143,3 +143,18 @@ def lost_state(resume: Resume | None, ranks: Sequence[RankSample]) -> list[Findi
     }
     numbers = tuple(rank.rank for rank in ranks)
     return [Finding("resume-state", "warning", message, numbers, evidence=evidence)]
+
+
+def data_replayed(resume: Resume | None, ranks: Sequence[RankSample]) -> list[Finding]:
+    """The data started over, though the checkpoint was taken in the middle of an epoch."""
+    if resume is None or resume.batch != 0 or not resume.checkpoint_batch:
+        return []
+    taken = resume.checkpoint_batch
+    message = (
+        f"the checkpoint is {taken} batches into an epoch, but the DataLoader started over at "
+        f"batch 0 after the restart: {taken} batches are trained twice; save the position in the "
+        "data, too"
+    )
+    evidence: dict[str, float | None] = {"batches_repeated": taken, "resumed_at_step": resume.step}
+    numbers = tuple(rank.rank for rank in ranks)
+    return [Finding("data-replayed", "info", message, numbers, evidence=evidence)]

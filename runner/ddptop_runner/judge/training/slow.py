@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
-from ddptop_runner.base.units import is_or_are, name_ranks, size, step_time
+from ddptop_runner.base.units import is_or_are, name_ranks, plural, size, step_time
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import STRAGGLER, median_of_others
 from ddptop_runner.judge.training.window import (
@@ -119,7 +119,7 @@ def _finding(window: Window, parts: Parts, apart: Mapping[int, float], figure: s
     slowest = Slowest(window, parts, worst, apart[worst], figure)
     who = f"{_who(window.ranks, numbers)} {is_or_are(numbers)} holding up the others"
     it = "it" if len(numbers) == 1 else f"rank {worst}"
-    message = f"{who}: {it} {slowest.does()}{slowest.costs()}{slowest.because()}"
+    message = f"{who}: {slowest.explained(it)}"
     return Finding(STRAGGLER, "warning", message, numbers, hold_s=HOLD_S, evidence=slowest.evidence)
 
 
@@ -179,8 +179,15 @@ class Slowest:
         }
         """The figures that were named."""
 
-    def does(self) -> str:
-        """What takes its time."""
+    def explained(self, it: str) -> str:
+        """What takes its time, how much slower all ranks are for that, and why, cause first."""
+        takes = f"{it} {self._does()}{self._costs()}"
+        why = self._because()
+        if not why:
+            return takes
+        return f"{takes}; {why}" if self._figure in WAITS else f"{why}; {takes}"
+
+    def _does(self) -> str:
         for figure in WAITS:
             over_s = self._over(figure)
             if figure == "cpu_wait_s":
@@ -191,7 +198,8 @@ class Slowest:
         value, usual = self._show(self._figure)
         # the medians of two figures may be of different steps
         what = DOES[self._figure].format(step_time(value), step_time(max(value, self._step_s)))
-        return f"{what} (median of the others: {step_time(usual)})"
+        others = "the other" if len(self._others) == 1 else "median of the others"
+        return f"{what} ({others}: {step_time(usual)})"
 
     def _wait_for_more_work_s(self) -> float:
         """How much longer the others would wait for a CPU if they had as much work for it."""
@@ -200,20 +208,18 @@ class Slowest:
             return 0.0
         return wait_s[1] * max(0.0, cpu_s[0] / cpu_s[1] - 1)
 
-    def costs(self) -> str:
-        """How much slower all ranks are for it."""
+    def _costs(self) -> str:
         if self._figure == "step_time_s":
             return ""
         return f", costing {self.evidence['share_percent']:.0f}% of each step"
 
-    def because(self) -> str:
-        """Why that takes longer; empty if it is unknown."""
+    def _because(self) -> str:
         if self._figure == "data_wait_s" and self._workers:
-            return f"; {self._workers}"
+            return self._workers
         if self._figure in ("data_wait_s", "gc_s"):
             return ""
         if self._figure == "cpu_wait_s":
-            return self._limited("cpus") or "; other processes or threads have it"
+            return self._limited("cpus") or "other processes or threads use its CPUs"
         for why in (self._device, self._batches, self._cores, self._asleep):
             if text := why():
                 return text
@@ -228,7 +234,7 @@ class Slowest:
             mhz, usual = self._show("sm_clock_mhz")
             reasons = ", ".join(self._gpu.throttle_reasons or ())
             why = f" ({reasons})" if reasons else ""
-            return f"; GPU {self._gpu.index} runs at {mhz:.0f} MHz, the others at {usual:.0f}{why}"
+            return f"GPU {self._gpu.index} runs at {mhz:.0f} MHz, the others at {usual:.0f}{why}"
         return ""
 
     def _batches(self) -> str:
@@ -240,7 +246,7 @@ class Slowest:
         if not self._explains(self._usual_s * (ratio - 1)):
             return ""
         self._show("batch_elements")
-        return f"; its batches are {ratio:.1f} times as large as the others'"
+        return f"its batches are {ratio:.1f} times as large as the others'"
 
     def _cores(self) -> str:
         """Less of the CPU to compute with."""
@@ -252,10 +258,9 @@ class Slowest:
         if self._over(figure) >= 0:
             return ""
         value, usual = self._show(figure)
-        what = "may run on {:.0f} of the CPUs, the others on {:.0f}"
         if figure == "threads":
-            what = "computes with {:.0f} threads, the others with {:.0f}"
-        return f"; it {what.format(value, usual)}"
+            return f"it computes with {plural(round(value), 'thread')}, the others with {usual:.0f}"
+        return f"it may run on {value:.0f} of the CPUs, the others on {usual:.0f}"
 
     def _asleep(self) -> str:
         """Something that it waits for, on a rank without a device: its CPU does no work."""
@@ -266,11 +271,11 @@ class Slowest:
             return ""
         if self._over("read_bytes") >= LEAST_READ_BYTES:
             read, usual = self._show("read_bytes")
-            return f"; it reads {size(read)} from disk in each step, the others {size(usual)}"
+            return f"it reads {size(read)} from disk in each step, the others {size(usual)}"
         if self._explains(self._over("other_threads_s")):
             self._show("other_threads_s")
-            return "; other threads of its process run meanwhile, and may hold Python's lock (GIL)"
-        return "; it does not compute meanwhile, but sleeps, or waits for a lock or for files"
+            return "other threads of its process run meanwhile, and may hold Python's lock (GIL)"
+        return "it does not compute meanwhile, but sleeps, or waits for a lock or for files"
 
     def _compare(self, figure: str) -> tuple[float, float] | None:
         """(its figure, the median of the others'); None if either is unknown."""

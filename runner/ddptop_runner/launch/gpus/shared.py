@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import heapq
 import os
 import re
@@ -24,7 +23,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import is_time
-from ddptop_runner.base.files import LOCK_POLL_S, belongs, write_atomic
+from ddptop_runner.base.files import belongs, wait_for_lock, write_atomic
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import ProcessId
@@ -258,25 +257,12 @@ def locked(timeout_s: float) -> Iterator[bool]:
 
 def _lock(folder: Path, timeout_s: float) -> int | None:
     """The lock's descriptor; None if it cannot be acquired in time."""
-    file, deadline_s = folder / "lock", time.monotonic() + timeout_s
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        fd = os.open(file, flags | os.O_CREAT | os.O_EXCL)
-        os.fchmod(fd, 0o444)  # to hold it, others only have to open it
-    except FileExistsError:
+    file, flags = folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(OSError):
         try:
+            fd = os.open(file, flags | os.O_CREAT | os.O_EXCL)
+            os.fchmod(fd, 0o444)  # to hold it, others only have to open it
+        except FileExistsError:
             fd = os.open(file, flags)
-        except OSError:
-            return None
-    except OSError:
-        return None
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() >= deadline_s:
-                os.close(fd)
-                return None
-            time.sleep(LOCK_POLL_S)
-        else:
-            return fd
+        return wait_for_lock(fd, timeout_s)
+    return None

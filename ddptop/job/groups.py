@@ -74,10 +74,16 @@ def short_name(job: Job) -> str:
     return job.name if job.group is None else job.name.removeprefix(f"{job.group}-")
 
 
+def sweep_of(jobs: Iterable[Job]) -> str | None:
+    """The sweep that all of these jobs belong to."""
+    groups = {job.group for job in jobs}
+    return groups.pop() if len(groups) == 1 else None
+
+
 def labels(jobs: Sequence[Job]) -> list[str]:
     """Names for a chart: without that of the sweep if all jobs are of one."""
-    is_sweep = len({job.group for job in jobs}) == 1
-    return [short_name(job) if is_sweep else job.name for job in jobs]
+    sweep = sweep_of(jobs)
+    return [job.name if sweep is None else short_name(job) for job in jobs]
 
 
 def counts(group: Job) -> str:

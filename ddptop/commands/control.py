@@ -87,9 +87,12 @@ def run_stop(
 
 def _stop_group(group: list[JobView], grace_s: float) -> int:
     live = commands.live_of(group)
-    for view in live:
+
+    def end(view: JobView) -> None:
         if (notice := commands.end_if_live(view, grace_s)) is not None:
             info(f"ddptop: {notice}")
+
+    commands.on_each(live, end)
     for view in live:
         ended = wait_until_ended(view, grace_s + END_ALLOWANCE_S)
         info(f"ddptop: {ended.job} {ended.state}")
@@ -132,8 +135,7 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     Of a sweep, those jobs are relaunched that ended without finishing.
     """
     if group := group_of(job):
-        for one in commands.to_restart(group):
-            _relaunch(one, force, not force)
+        commands.on_each(commands.to_restart(group), lambda one: _relaunch(one, force, not force))
         return 0
     view = adopt_if_unguarded(find(job))
     if view.is_live:

@@ -160,12 +160,10 @@ def _of_each(
     view: Job, own: Sequence[JobView], verb: str, effect: str, act: Callable[[JobView], object]
 ) -> Operation:
     """The operation on these jobs of a sweep."""
-
-    def run() -> None:
-        for one in own:
-            act(one)
+    from ddptop_runner.jobs import commands
 
     jobs = f"{plural(len(own), 'job')} of {view.name}"
+    run = functools.partial(commands.on_each, own, act)
     return Operation(f"{verb} {jobs}?", effect, verb, f"{verb}: {jobs}", run)
 
 

@@ -240,6 +240,22 @@ def live_of(group: Sequence[JobView]) -> list[JobView]:
     return sorted(live, key=lambda view: view.state != "queued")
 
 
+def on_each(group: Sequence[JobView], act: Callable[[JobView], object]) -> None:
+    """Act on all of these jobs, even if that fails for some.
+
+    Raises:
+        DdptopError: the first failure, once that is done.
+    """
+    failures = []
+    for view in group:
+        try:
+            act(view)
+        except DdptopError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
 def end_if_live(view: JobView, grace_s: float) -> str | None:
     """As `stop`, or as `kill` if `grace_s` is 0, but lets a job of a sweep end by itself first."""
     with contextlib.suppress(UsageError):

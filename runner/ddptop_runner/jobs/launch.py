@@ -347,8 +347,9 @@ def restart_ended(
     uses_gpus = bool(spec.devices) or spec.queue is not None
     # hold the lock until the new supervisor has published: only then do the devices count as taken
     with usage.taking() if uses_gpus else nullcontext():
-        choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
-        if spec.parallel is not None and not force:
+        in_turn = spec.parallel is not None and not force
+        choice = launch_devices.again(spec, env, force=force, wait=wait_gpus or in_turn)
+        if in_turn:
             choice = choice.queued()
         if spec.is_queued and spec.queue is not None and choice.queue is not None:
             choice = choice.queued(**_still_waits_for(view, spec.queue))

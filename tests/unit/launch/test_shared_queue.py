@@ -192,6 +192,12 @@ def test_what_is_no_file_of_its_owner_is_ignored(folder, tmp_path):
     assert [queue for queue in shared.others(NOW) if queue.waits] == []
 
 
+def test_all_files_of_a_user_together_are_bounded(folder):
+    for number in range(5):
+        put(folder, GOOD.ljust(shared.FILE_BYTES // 2), number=number)
+    assert len(shared.others(NOW)) == 2
+
+
 def test_many_files_of_others_hide_nobody(folder):
     for number in range(2000):
         (folder / f"{UID + 1}-{number:08x}.json").touch()

@@ -33,6 +33,7 @@ FOLDER_VARIABLE = "DDPTOP_QUEUE_DIR"
 FOLDER = "/tmp/ddptop-queue"
 OPEN_TO_ALL = 0o1777
 FILE_BYTES = 1 << 20
+"""Of all files of one user."""
 MOST_FILES = 32
 """Files of one user: one for each state folder."""
 MOST_JOBS = 256
@@ -147,8 +148,9 @@ def others(now: dt.datetime) -> list[UserQueue]:
     with _folder() as folder:
         if not isinstance(folder, Path):
             return []
-        found: dict[int, list[UserQueue | None]] = {}
-        own = _own_name()
+        found: dict[int, list[bytes]] = {}
+        own, known_before = _own_name(), _not_theirs.copy()
+        _not_theirs.clear()
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 named = _FILE.fullmatch(entry.name)
@@ -156,26 +158,36 @@ def others(now: dt.datetime) -> list[UserQueue]:
                     continue
                 uid = int(named[1])
                 theirs, known = found.setdefault(uid, []), (entry.name, entry.inode())
-                if len(theirs) >= MOST_FILES or known in _not_theirs:
+                if known in known_before:
+                    _not_theirs.add(known)
+                if len(theirs) >= MOST_FILES or known in known_before:
                     continue
                 try:
                     owner = entry.stat(follow_symlinks=False).st_uid
                 except OSError:  # replaced or deleted since
                     continue
                 if owner == uid:
-                    theirs.append(_read(folder / entry.name, uid, now))
+                    left_bytes = FILE_BYTES - sum(map(len, theirs))
+                    theirs.append(_read(folder / entry.name, uid, left_bytes))
                 else:
                     _not_theirs.add(known)
-        return [queue for theirs in found.values() for queue in theirs if queue is not None]
+    queues = (_decoded(data, uid, now) for uid, theirs in found.items() for data in theirs)
+    return [queue for queue in queues if queue is not None]
 
 
-def _read(file: Path, uid: int, now: dt.datetime) -> UserQueue | None:
+def _read(file: Path, uid: int, limit_bytes: int) -> bytes:
+    """The content of a user's file; empty if it cannot be read, or is too large."""
+    with contextlib.suppress(OSError), os.fdopen(bounded.open_regular(file), "rb") as opened:
+        status = os.fstat(opened.fileno())
+        if status.st_uid == uid and status.st_size <= limit_bytes:
+            return opened.read(limit_bytes)
+    return b""
+
+
+def _decoded(data: bytes, uid: int, now: dt.datetime) -> UserQueue | None:
     try:
-        with os.fdopen(bounded.open_regular(file), "rb") as opened:
-            if os.fstat(opened.fileno()).st_uid != uid:
-                return None
-            queue = bounded.decode_json(_decoder, opened.read(FILE_BYTES))
-    except (OSError, msgspec.MsgspecError):
+        queue = bounded.decode_json(_decoder, data)
+    except msgspec.MsgspecError:
         return None
     turn_at = queue.turn_at if is_time(queue.turn_at) else None
     return UserQueue(

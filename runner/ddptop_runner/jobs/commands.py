@@ -313,7 +313,10 @@ def move_in_queue(view: JobView, other: JobView | None, *, last: bool = False) -
     if last:
         moved = places[-1][0] + PLACE_APART
     else:
-        at = 0 if other is None else places.index(other.spec.place)
+        ids = [job_id for _, job_id in places]
+        if other is not None and other.spec.job_id not in ids:  # it has started meanwhile
+            raise UsageError(f"{other.job} no longer waits", "see ddptop queue")
+        at = 0 if other is None else ids.index(other.spec.job_id)
         moved = places[at][0] - PLACE_APART
         if at > 0:
             moved = places[at - 1][0] + (places[at][0] - places[at - 1][0]) / 2

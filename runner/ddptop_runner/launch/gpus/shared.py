@@ -41,6 +41,8 @@ START_S = 20.0
 """A job has devices for so long before any of its processes is known."""
 LOCK_S = 30.0
 """Whoever holds the lock longer is ignored."""
+TRIES_APART_S = 10.0
+"""Two tries that are further apart may meet different holders of the lock."""
 _FILE = re.compile(r"([0-9]{1,10})-[0-9a-f]{8}\.json")
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,47}\Z")]
 _Text = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9 _./@-]{1,100}\Z")]
@@ -227,7 +229,8 @@ def turns(queues: Iterable[UserQueue]) -> list[tuple[int, Entry]]:
     return [(uid, waits[uid][at]) for at in range(most) for uid in users if at < len(waits[uid])]
 
 
-_refused_since_s: float | None = None
+_refused_s: tuple[float, float] | None = None
+"""When the lock was first refused in a row of tries, and last."""
 
 
 @contextlib.contextmanager
@@ -238,16 +241,18 @@ def locked(timeout_s: float) -> Iterator[bool]:
         Whether it was acquired in time (0 tries once), there is none, or somebody has held it for
         longer than taking devices can take.
     """
-    global _refused_since_s
+    global _refused_s
     with _folder(create=True) as folder:
         fd = _lock(folder, timeout_s) if isinstance(folder, Path) else None
         if fd is None and isinstance(folder, Path):
             now_s = time.monotonic()
-            began_s = now_s if _refused_since_s is None else _refused_since_s
-            _refused_since_s = began_s
+            began_s, last_s = _refused_s or (now_s, now_s)
+            if now_s - last_s > TRIES_APART_S:  # since then, others may have held it
+                began_s = now_s
+            _refused_s = began_s, now_s
             yield timeout_s > 0 or now_s - began_s > LOCK_S
             return
-        _refused_since_s = None
+        _refused_s = None
         try:
             yield True
         finally:

@@ -135,7 +135,9 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     Of a sweep, those jobs are relaunched that ended without finishing.
     """
     if group := group_of(job):
-        commands.on_each(commands.to_restart(group), lambda one: _relaunch(one, force, not force))
+        commands.on_each(
+            commands.to_restart(group), lambda one: relaunch(one, force=force, wait_gpus=not force)
+        )
         return 0
     view = adopt_if_unguarded(find(job))
     if view.is_live:
@@ -146,11 +148,12 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
         commands.restart_group(view)
         info(f"ddptop: restarting all ranks of {view.job}")
         return 0
-    _relaunch(view, force, wait_gpus)
+    relaunch(view, force=force, wait_gpus=wait_gpus)
     return 0
 
 
-def _relaunch(view: JobView, force: bool, wait_gpus: bool) -> None:
+def relaunch(view: JobView, *, force: bool = False, wait_gpus: bool = False) -> None:
+    """Restart an ended job, and print what became of it."""
     view, missing, note = launch.restart_ended(view, os.environ, force=force, wait_gpus=wait_gpus)
     if note:
         info(f"ddptop: {note}")

@@ -188,11 +188,13 @@ class QueueWatch:
     def _look_at(self, report: DeviceReport | None) -> list[Device] | None:
         """Find out what is in the job's way; returns the devices that it may take."""
         jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
-        far = number_before(self._spec, jobs) // AT_FRONT
-        self._rests_until_s = boottime_s() + LOOK_S * far
         others = shared.others(now)
         own = queue_of_user(jobs, now)
         shared.publish(own)
+        ids = [entry.job_id for entry in own.waits]  # of jobs that have a place
+        me = self._spec.job_id
+        before = ids.index(me) if me in ids else number_before(self._spec, jobs)
+        self._rests_until_s = boottime_s() + LOOK_S * (before // AT_FRONT)
         if report is not None:
             present = [Device(index=gpu.index, uuid=gpu.uuid) for gpu in report.gpus]
             uses = usage.uses(present, report.gpus, self._spec.job_id, jobs, others)

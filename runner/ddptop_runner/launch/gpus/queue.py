@@ -163,13 +163,9 @@ class QueueWatch:
         if boottime_s() < self._rests_until_s:
             return None
         report = None if self._feed is None else self._feed.latest
-        if self._feed is None:
-            if self._looked_at_s is not None and boottime_s() - self._looked_at_s < LOOK_S:
+        if self._feed is not None:
+            if report is None or report.boottime_s == self._looked_at_s:
                 return None
-            self._looked_at_s = boottime_s()
-        elif report is None or report.boottime_s == self._looked_at_s:
-            return None
-        else:
             self._looked_at_s = report.boottime_s
         may_start = self._look_at(report) is not None
         if self._reason is None or self._reason.kind != "never":
@@ -189,7 +185,7 @@ class QueueWatch:
         """Find out what is in the job's way; returns the devices that it may take."""
         jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
         far = number_before(self._spec, jobs) // AT_FRONT
-        self._rests_until_s = boottime_s() + LOOK_S * far
+        self._rests_until_s = boottime_s() + LOOK_S * (far if self._feed else max(far, 1))
         others = shared.others(now)
         own = queue_of_user(jobs, now)
         shared.publish(own)

@@ -209,8 +209,19 @@ class QueueWatch:
     def _pass_over(
         self, own: UserQueue, others: Sequence[UserQueue], uses: Sequence[DeviceUse]
     ) -> list[UserQueue]:
-        """Other users' queues without those of users who do not take their turn."""
+        """Other users' queues without those of users who do not take their turn.
+
+        A job that wants more devices than are left, because one is lost, has no turn either.
+        """
         free = {key(use.device) for use in uses if not use.busy}
+        gone = {key(use.device) for use in uses if use.gone}
+        others = [
+            msgspec.structs.replace(
+                queue,
+                waits=[one for one in queue.waits if len({*one.devices} - gone) >= one.count],
+            )
+            for queue in others
+        ]
         last = {queue.uid: queue.turn_at for queue in others}
         now_s, since_s = boottime_s(), dict[tuple[int, dt.datetime | None], float]()
         wanted, passed = set[str](), set[int]()

@@ -67,5 +67,7 @@ async def _run(listen: str | None, textfile: str | None, interval_s: float) -> N
 def _address(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not host or not port.isascii() or not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise UsageError(f"--listen {listen} is no ADDRESS:PORT", "use --listen 127.0.0.1:9400")
+        raise UsageError(
+            f"--listen {listen} is not in the form ADDRESS:PORT", "use --listen 127.0.0.1:9400"
+        )
     return host.strip("[]"), int(port)

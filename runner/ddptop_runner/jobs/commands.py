@@ -298,7 +298,7 @@ def move_in_queue(view: JobView, other: JobView | None, *, last: bool = False) -
         last: after all of them.
 
     Raises:
-        UsageError: one of them does not wait.
+        UsageError: one of them is not waiting.
         ControlError: its supervisor does not answer.
     """
     _require_waiting(view)
@@ -325,7 +325,7 @@ def move_in_queue(view: JobView, other: JobView | None, *, last: bool = False) -
 
 def _require_waiting(view: JobView) -> None:
     if not (view.is_live and view.spec.is_queued):
-        raise UsageError(f"{view.job} does not wait ({view.state})", "see ddptop queue")
+        raise UsageError(f"{view.job} is not waiting ({view.state})", "see ddptop queue")
 
 
 def checkpoint(view: JobView) -> pt.SaveAsked:

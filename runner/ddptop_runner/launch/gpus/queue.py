@@ -163,13 +163,9 @@ class QueueWatch:
         if boottime_s() < self._rests_until_s:
             return None
         report = None if self._feed is None else self._feed.latest
-        if self._feed is None:
-            if self._looked_at_s is not None and boottime_s() - self._looked_at_s < LOOK_S:
+        if self._feed is not None:
+            if report is None or report.boottime_s == self._looked_at_s:
                 return None
-            self._looked_at_s = boottime_s()
-        elif report is None or report.boottime_s == self._looked_at_s:
-            return None
-        else:
             self._looked_at_s = report.boottime_s
         may_start = self._look_at(report) is not None
         if self._reason is None or self._reason.kind != "never":
@@ -194,7 +190,8 @@ class QueueWatch:
         ids = [entry.job_id for entry in own.waits]  # of jobs that have a place
         me = self._spec.job_id
         before = ids.index(me) if me in ids else number_before(self._spec, jobs)
-        self._rests_until_s = boottime_s() + LOOK_S * (before // AT_FRONT)
+        far = before // AT_FRONT
+        self._rests_until_s = boottime_s() + LOOK_S * (far if self._feed else max(far, 1))
         if report is not None:
             present = [Device(index=gpu.index, uuid=gpu.uuid) for gpu in report.gpus]
             uses = usage.uses(present, report.gpus, self._spec.job_id, jobs, others)

@@ -66,7 +66,7 @@ def _run_directly(arguments: list[str]) -> int | None:
         require_readable()
         from ddptop.commands.ls import run as run_ls
 
-        return run_ls("--all" in flags, "--json" in flags)
+        return run_ls("--all" in flags, "--json" in flags, None)
     jobs = [argument for argument in arguments[1:] if argument != "--json"]
     at_most_one = len(jobs) < 2 and not any(job.startswith("-") for job in jobs)
     job = jobs[0] if jobs else None

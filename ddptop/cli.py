@@ -468,7 +468,7 @@ def queue_move(job: str, first: bool, last: bool, before: str | None) -> int:
     from ddptop.commands.queue import move
 
     if [first, last, before is not None].count(True) != 1:
-        raise UsageError("where to is not clear", "use one of --first, --last, and --before")
+        raise UsageError("queue move needs one place", "use --first, --last, or --before OTHER")
     return move(job, before=before, last=last)
 
 

@@ -40,14 +40,14 @@ def run_stop(
     """Stop the job; with `grace_s` 0, kill it immediately.
 
     Args:
-        job: its name, or its group's; also its ID, if its run folder was deleted.
+        job: its name, or its sweep's; also its ID, if its run folder was deleted.
         grace_s: seconds between SIGTERM and SIGKILL.
         save: request a checkpoint first; without one, the job is not stopped.
         timeout_s: how long to wait for the checkpoint; None: as `ddptop checkpoint`.
     """
     if group := group_of(job):
         if save:
-            raise UsageError(f"{job} is a group", "save and stop its jobs one by one")
+            raise UsageError(f"{job} is a sweep", "save and stop its jobs one by one")
         return _stop_group(group, grace_s)
     deleted = None
     try:
@@ -87,10 +87,12 @@ def run_stop(
 
 def _stop_group(group: list[JobView], grace_s: float) -> int:
     live = commands.live_of(group)
-    for view in live:
-        notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
-        if notice is not None:
+
+    def end(view: JobView) -> None:
+        if (notice := commands.end_if_live(view, grace_s)) is not None:
             info(f"ddptop: {notice}")
+
+    commands.on_each(live, end)
     for view in live:
         ended = wait_until_ended(view, grace_s + END_ALLOWANCE_S)
         info(f"ddptop: {ended.job} {ended.state}")
@@ -130,11 +132,12 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
 def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     """Restart the job; for an ended one, list the variables missing from this shell.
 
-    Of a group, those jobs are relaunched that ended without finishing.
+    Of a sweep, those jobs are relaunched that ended without finishing.
     """
     if group := group_of(job):
-        for one in commands.to_restart(group):
-            _relaunch(one, force, not force)
+        commands.on_each(
+            commands.to_restart(group), lambda one: relaunch(one, force=force, wait_gpus=not force)
+        )
         return 0
     view = adopt_if_unguarded(find(job))
     if view.is_live:
@@ -145,11 +148,12 @@ def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
         commands.restart_group(view)
         info(f"ddptop: restarting all ranks of {view.job}")
         return 0
-    _relaunch(view, force, wait_gpus)
+    relaunch(view, force=force, wait_gpus=wait_gpus)
     return 0
 
 
-def _relaunch(view: JobView, force: bool, wait_gpus: bool) -> None:
+def relaunch(view: JobView, *, force: bool = False, wait_gpus: bool = False) -> None:
+    """Restart an ended job, and print what became of it."""
     view, missing, note = launch.restart_ended(view, os.environ, force=force, wait_gpus=wait_gpus)
     if note:
         info(f"ddptop: {note}")

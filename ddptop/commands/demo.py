@@ -95,8 +95,8 @@ SMALL = (
     *("--steps", "600", "--pause", "0.05", "--save-every", "20", "--fault-step", "70"),
 )
 """Half a minute of training; the user's arguments follow and take precedence."""
-SWEEP = {"lr": ["1e-4", "1e-3", "1e-2"], "seed": ["1", "2"]}
-SWEPT = (
+SWEEP_ARRAYS = {"lr": ["1e-4", "1e-3", "1e-2"], "seed": ["1", "2"]}
+SWEEP_ARGS = (
     *("--layers", "2", "--width", "64", "--context", "64", "--steps", "300", "--pause", "0.02"),
     *("--lr", "{lr}", "--seed", "{seed}"),
 )
@@ -133,11 +133,11 @@ def _start(plan: LaunchPlan, detach: bool, watch: bool, report: Callable[[JobVie
 
 def run_array(arguments: list[str], parallel: int | None, detach: bool, watch: bool) -> int:
     """Launch a sweep; then watch it on a terminal, or print its jobs when all have ended."""
-    request = request_of([*SWEPT, *arguments], at_most=1)
+    request = request_of([*SWEEP_ARGS, *arguments], at_most=1)
     if request.nproc is not None:  # on CPUs
         parallel = parallel or 2
         request = replace(request, env=("OMP_NUM_THREADS=1",))
-    plans = sweep.prepare(request, SWEEP, parallel, os.environ)
+    plans = sweep.prepare(request, SWEEP_ARRAYS, parallel, os.environ)
     status = launch_array.start(plans, watch)
     if detach:
         return status

@@ -41,14 +41,12 @@ def run(show_all: bool, as_json: bool, group: str | None = None) -> int:
         return 0
     if views:
         from ddptop.job.figures.jobs import Subject, job_table  # not needed for JSON
+        from ddptop.job.groups import by_loss, grouped
         from ddptop.job.record import own_job
         from ddptop.job.status import attention
 
         now, jobs = utc_now(), [own_job(view) for view in views]
-        if any(job.group is not None for job in jobs):
-            from ddptop.job.groups import by_loss, grouped
-
-            jobs = grouped(jobs) if group is None else by_loss(jobs)
+        jobs = grouped(jobs) if group is None else by_loss(jobs)
         rows = [Subject(attention(job, now), now) for job in jobs]
         put_clipped(table(*job_table(rows, "ls", columns())))
     if slurm and group is None:

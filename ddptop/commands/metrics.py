@@ -25,6 +25,8 @@ def run(listen: str | None, textfile: str | None, interval_s: float) -> int:
         raise UsageError("--listen and --textfile cannot be used together", "run one of each")
     try:
         asyncio.run(_run(listen, textfile, interval_s))
+    except UnicodeError:  # of a name with a label that is empty or too long
+        raise UsageError(f"{listen} is no address", "use another ADDRESS:PORT") from None
     except OSError as error:
         number = error.errno or 0
         why = os.strerror(number) if number > 0 else error.strerror  # getaddrinfo's are negative
@@ -65,5 +67,7 @@ async def _run(listen: str | None, textfile: str | None, interval_s: float) -> N
 def _address(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not host or not port.isascii() or not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise UsageError(f"--listen {listen} is no ADDRESS:PORT", "use --listen 127.0.0.1:9400")
+        raise UsageError(
+            f"--listen {listen} is not in the form ADDRESS:PORT", "use --listen 127.0.0.1:9400"
+        )
     return host.strip("[]"), int(port)

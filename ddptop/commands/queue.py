@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from ddptop.commands.control import relaunch
 from ddptop.commands.unguarded import adopt_if_unguarded, guard
 from ddptop.job.queue import HEADERS, QueueReport, cells, queue_rows
 from ddptop.job.record import own_job
@@ -11,7 +10,7 @@ from ddptop.output import info, put_clipped, put_json, table
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.registry import all_jobs, resolve
-from ddptop_runner.jobs import commands, launch
+from ddptop_runner.jobs import commands
 from ddptop_runner.launch.gpus import shared
 
 
@@ -48,8 +47,7 @@ def restore() -> int:
     failed = 0
     for view in left:
         try:
-            launch.restart_ended(view, os.environ, wait_gpus=True)
-            info(f"ddptop: {view.job} is queued")
+            relaunch(view, wait_gpus=True)
         except DdptopError as error:
             failed += 1
             info(f"ddptop: {view.job} cannot be queued: {error}")

@@ -67,6 +67,10 @@ def header_lines(
     if not counts:
         alive.append(field("elapsed" if job.is_live else "ran", units.duration(job.elapsed_s(now))))
     room = cells - width(question("", cells)) - 1
+    if job.state == "running" and not snapshot.alerts and snapshot.step is not None:
+        calm = line((NONE_DETECTED if job.is_foreign else NO_PROBLEMS, "dim"))
+        if width(join([*alive, *facts, calm])) <= room:
+            facts.append(calm)
     left, right = join(alive), join(facts)
     fits = width(left) + 3 + width(right) <= room
     if fits:
@@ -188,8 +192,6 @@ def facts_of(job: Job, now: dt.datetime) -> list[Line]:
         parts.append(field("rendezvous", job.foreign.rendezvous, ""))
     if guard[1] == "dim":
         parts.append(line(guard))
-    if job.state == "running" and not snapshot.alerts and snapshot.step is not None:
-        parts.append(line((NONE_DETECTED if job.is_foreign else NO_PROBLEMS, "dim")))
     return parts
 
 

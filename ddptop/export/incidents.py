@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop_runner.base.units import duration_in_words
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import Cause, Event
+from ddptop_runner.model.snapshot import Alert, Cause, Event
 
 Kind = Literal[
     "failed", "lost", "hung", "restarted", "finished", "preempted", "disk", "nan", "finding"
@@ -129,11 +129,11 @@ class Incidents(msgspec.Struct):
         return []
 
     def _restarts(self, row: Event, event: ev.RestartDecided) -> list[Notice]:
-        what = row.message if self.cause is None else _first_line(self.cause)
+        what = row.message if self.cause is None else first_line(self.cause)
         text = f"{what} (restart {event.used} of {event.limit})"
         if self.restart is None or not self.restart.is_reported:
             self.restart = Incident(
-                kind="hung" if self.cause and self.cause.kind == "hang" else "restarted",
+                kind=restart_kind(self.cause),
                 since=row.ts if self.restart is None else self.restart.since,
                 text=text,
                 due=row.ts + dt.timedelta(seconds=SOON_S + event.delay_s),
@@ -152,16 +152,15 @@ class Incidents(msgspec.Struct):
         return [_notice(one, row.ts, f"{one.text}; {after}", is_over=one.is_reported)]
 
     def _raised(self, row: Event, event: ev.AlertRaised) -> None:
-        alert = event.alert
-        id_ = alert.id.partition("@")[0]  # `ID@HOST` for one of several machines
-        if alert.severity == "info" or event.lasts_s is not None or id_ in BY_EVENT:
+        alert, reported = event.alert, reported_as(event.alert)
+        if event.lasts_s is not None or reported is None:
             return
-        wait_s = 0.0 if id_ in AT_ONCE else LASTS_S
+        kind, after = reported
         self.findings[alert.id] = Incident(
-            kind=AT_ONCE.get(id_, "finding"),
+            kind=kind,
             since=alert.since,
             text=alert.message,
-            due=row.ts + dt.timedelta(seconds=wait_s),
+            due=row.ts + after,
             attempt=row.attempt,
             rank=alert.ranks[0] if len(alert.ranks) == 1 else None,
         )
@@ -181,7 +180,7 @@ class Incidents(msgspec.Struct):
         if event.state == "stopped":
             return []
         cause = event.cause
-        text = row.message if cause is None else _first_line(cause)
+        text = row.message if cause is None else first_line(cause)
         rank = None if cause is None else cause.rank
         return [
             Notice(
@@ -195,7 +194,22 @@ class Incidents(msgspec.Struct):
         self.findings.clear()
 
 
-def _first_line(cause: Cause) -> str:
+def reported_as(alert: Alert) -> tuple[Kind, dt.timedelta] | None:
+    """As what an alert is reported, and after how long; None if it is not."""
+    id_ = alert.id.partition("@")[0]  # `ID@HOST` for one of several machines
+    if alert.severity == "info" or id_ in BY_EVENT:
+        return None
+    kind = AT_ONCE.get(id_)
+    return kind or "finding", dt.timedelta(seconds=LASTS_S if kind is None else 0.0)
+
+
+def restart_kind(cause: Cause | None) -> Kind:
+    """As what the restart after a failure is reported."""
+    return "hung" if cause is not None and cause.kind == "hang" else "restarted"
+
+
+def first_line(cause: Cause) -> str:
+    """What happened, on one line."""
     return " ".join((cause.headline or cause.summary).split())
 
 

@@ -199,6 +199,8 @@ class Notifier:
         try:  # the end of stderr is kept
             done = programs.run(["sh", "-c", f"exec >&2\n{command}"], HOOK_TIMEOUT_S, data=data)
             status, output = status_in_words(done.returncode), done.stderr
+        except OSError as error:
+            status, output = f"could not be run ({error.strerror})", ""
         except subprocess.TimeoutExpired:
             status, output = f"was killed after {HOOK_TIMEOUT_S:.0f} s", ""
         output = " ".join(sanitize(output).split())[-OUTPUT_CHARS:]

@@ -61,7 +61,7 @@ def sections(report: Report, costs: ReportTable) -> list[Section]:
     found = (
         Section(title="Run", facts=_run(report)),
         _attempts(report),
-        _shared("Time", "time", report.times_s, units.duration),
+        _breakdown("Time", "time", report.times_s, units.duration),
         _devices(report, costs),
         _findings(report),
     )
@@ -110,7 +110,7 @@ def _devices(report: Report, costs: ReportTable) -> Section:
         facts.append(("energy", f"{_amount(kwh, 'kWh')}{of}"))
         if (price := costs.price_per_kwh) is not None:
             facts.append(("cost", f"{kwh * price:,.2f} {costs.currency} at {price:g} per kWh"))
-    return msgspec.structs.replace(_shared("GPU hours", "hours", hours, _hours), facts=facts)
+    return msgspec.structs.replace(_breakdown("GPU hours", "hours", hours, _hours), facts=facts)
 
 
 def _findings(report: Report) -> Section:
@@ -122,7 +122,7 @@ def _findings(report: Report) -> Section:
     return Section(title="Findings", columns=columns, rows=found)
 
 
-def _shared(
+def _breakdown(
     title: str,
     unit: str,
     parts: Mapping[Any, float | None],

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from ddptop.job.groups import sweep_of
 from ddptop.job.record import Job
 from ddptop.job.series import Points, by_step
 from ddptop_runner.base.median import median
@@ -323,8 +324,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     able = [place for place in places if runs[place].view.state == "finished"]
     if len(able) < 2:
         able = [place for place in places if runs[place].curve.last_s is not None]
-    groups = {run.view.group for run in runs}
-    is_sweep = len(groups) == 1 and None not in groups
+    is_sweep = sweep_of(run.view for run in runs) is not None
     judged = tuple(able if is_sweep and len(able) > 1 else places)
     chosen = [runs[place] for place in judged]
     common = [

@@ -15,14 +15,14 @@ STATES: tuple[JobState, ...] = (
     *("hung", "restarting", "running", "starting", "stopping", "queued"),
     *("failed", "lost", "stopped", "finished"),
 )
-"""A group has the first of these states that one of its jobs has."""
+"""A sweep has the first of these states that one of its jobs has."""
 
 
 def grouped(jobs: Iterable[Job]) -> list[Job]:
     """The jobs, with those of each sweep as one, in the place of its first."""
     found: dict[str, list[Job]] = {}
     for job in jobs:
-        found.setdefault(job.name if job.group is None else f"{job.group}/", []).append(job)
+        found.setdefault(job.group or job.job_id, []).append(job)
     return [of[0] if of[0].group is None else _as_one(of[0].group, of) for of in found.values()]
 
 
@@ -74,10 +74,16 @@ def short_name(job: Job) -> str:
     return job.name if job.group is None else job.name.removeprefix(f"{job.group}-")
 
 
+def sweep_of(jobs: Iterable[Job]) -> str | None:
+    """The sweep that all of these jobs belong to."""
+    groups = {job.group for job in jobs}
+    return groups.pop() if len(groups) == 1 else None
+
+
 def labels(jobs: Sequence[Job]) -> list[str]:
     """Names for a chart: without that of the sweep if all jobs are of one."""
-    is_sweep = len({job.group for job in jobs}) == 1
-    return [short_name(job) if is_sweep else job.name for job in jobs]
+    sweep = sweep_of(jobs)
+    return [job.name if sweep is None else short_name(job) for job in jobs]
 
 
 def counts(group: Job) -> str:

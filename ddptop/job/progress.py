@@ -29,9 +29,12 @@ def progress_of(job: Job) -> Progress | None:
 
 
 def _fraction(job: Job) -> float | None:
+    """0 if it has not begun, or ended early without a known fraction."""
+    if job.state == "finished":
+        return 1.0
     progress = progress_of(job)
-    if job.state == "finished" or progress is None or progress.fraction is None:
-        return {"finished": 1.0, "running": None}.get(job.state, 0.0)
+    if progress is None or progress.fraction is None:
+        return None if job.state == "running" else 0.0
     return progress.fraction
 
 

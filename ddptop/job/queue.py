@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from ddptop.job.progress import progress_of
 from ddptop.job.record import Job, own_view
+from ddptop.job.status import queue_alert
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, name_gpus
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus.shared import Entry, UserQueue, turns
 from ddptop_runner.launch.gpus.usage import key
 from ddptop_runner.launch.gpus.waiting import moment_in_words, queue_of_user
-from ddptop_runner.model.snapshot import SCHEMA, Alert, WaitReason
+from ddptop_runner.model.snapshot import SCHEMA, WaitReason
 from ddptop_runner.model.words import Base, JobState
 
 
@@ -28,19 +29,16 @@ class QueueRow(Base, frozen=True, kw_only=True):
     """Machine indices of the GPUs that it has; null if unknown."""
     gpus_wanted: int
     """Number of GPUs that it has or waits for."""
-    behind: list[str]
-    """Jobs that come first for one of the same GPUs, next one first; another user's with the name
-    of the user, as in `alice/train`."""
-    waits_for: WaitReason | None
+    waits_for: WaitReason | None = None
     """Why it waits; null unless it is yours and waits."""
-    why: str | None
+    why: str | None = None
     """The same on one line."""
     since: dt.datetime
     """When it was queued, or started."""
-    start_at: dt.datetime | None
+    start_at: dt.datetime | None = None
     """Estimated start of a job that waits, from the remaining times of those that run; null if
     unknown."""
-    end_at: dt.datetime | None
+    end_at: dt.datetime | None = None
     """Estimated end of a job that runs; null if unknown."""
 
 
@@ -82,44 +80,31 @@ def queue_rows(
 
 
 def _running(job: Job) -> QueueRow:
-    devices, end_at = job.spec.devices or [], _end_of(job)
-    queue = job.spec.queue
+    devices = job.spec.devices or []
     return QueueRow(
         job=job.name,
         user=job.user,
         state=job.state,
         gpus=[device.index for device in devices],
         gpus_wanted=len(devices),
-        behind=[],
-        waits_for=None,
-        why=None,
-        since=job.created_at if queue is None else queue.over_at or job.created_at,
-        start_at=None,
-        end_at=end_at,
+        since=job.spec.started_at,
+        end_at=_end_of(job),
     )
 
 
 def _waiting(job: Job, start_at: dt.datetime | None) -> QueueRow:
-    queue, alert = job.spec.queue, _alert(job)
-    reason = None if alert is None else alert.waits_for
-    ahead = reason.jobs if reason is not None and reason.kind == "turn" else []
+    queue, alert = job.spec.queue, queue_alert(job)
     return QueueRow(
         job=job.name,
         user=job.user,
         state=job.state,
         gpus=[],
         gpus_wanted=0 if queue is None else queue.count,
-        behind=[one.job if one.user is None else f"{one.user}/{one.job}" for one in ahead],
-        waits_for=reason,
+        waits_for=None if alert is None else alert.waits_for,
         why=None if alert is None else alert.message,
         since=job.created_at if queue is None else queue.since,
         start_at=start_at,
-        end_at=None,
     )
-
-
-def _alert(job: Job) -> Alert | None:
-    return next((one for one in job.snapshot.alerts if one.id == "queued"), None)
 
 
 def _of_other(uid: int, entry: Entry) -> QueueRow:
@@ -129,12 +114,7 @@ def _of_other(uid: int, entry: Entry) -> QueueRow:
         state="queued" if entry.count else None,
         gpus=[] if entry.count else None,
         gpus_wanted=entry.count or len(entry.devices),
-        behind=[],
-        waits_for=None,
-        why=None,
         since=entry.since,
-        start_at=None,
-        end_at=None,
     )
 
 
@@ -160,7 +140,7 @@ class _Estimate:
         self._free_at: dict[str, dt.datetime | None] = {}
         for job in waiting:
             queue = job.spec.queue
-            busy = [] if (alert := _alert(job)) is None else alert.gpus
+            busy = [] if (alert := queue_alert(job)) is None else alert.gpus
             for device in [] if queue is None else queue.candidates:
                 self._free_at.setdefault(key(device), None if device.index in busy else now)
         self._ends_of_sweep: dict[str | None, list[dt.datetime | None]] = {}
@@ -214,12 +194,14 @@ HEADERS = ("JOB", "USER", "STATE", "GPUS", "SINCE", "STARTS", "WHY")
 
 def cells(row: QueueRow, now: dt.datetime) -> list[str]:
     """The cells of a row, below `HEADERS`."""
+    waits = row.state == "queued"
     if row.gpus:
         gpus = name_gpus(row.gpus).partition(" ")[2]
+    elif row.gpus_wanted:
+        gpus = f"{row.gpus_wanted} wanted" if waits else f"has {row.gpus_wanted}"
     else:
-        gpus = f"{row.gpus_wanted} wanted" if row.state == "queued" else f"has {row.gpus_wanted}"
-        gpus = gpus if row.gpus_wanted else NO_GPUS
-    starts = "" if row.state != "queued" else NOT_AVAILABLE
+        gpus = NO_GPUS
+    starts = NOT_AVAILABLE if waits else ""
     if row.start_at is not None:
         left_s = (row.start_at - now).total_seconds()
         starts = "soon" if left_s < 1 else f"in ~{duration(left_s)}"
@@ -231,7 +213,7 @@ def cells(row: QueueRow, now: dt.datetime) -> list[str]:
 
 
 def row_in_words(row: QueueRow, now: dt.datetime) -> str:
-    """A row as text: `alice, queued since 17:54, 4 wanted, starts in ~10m: behind job a`."""
+    """`alice, queued since 17:54, GPUs: 4 wanted, starts: in ~10m`, and below it why."""
     _, user, state, gpus, since, starts, why = cells(row, now)
     parts = [user, f"{state} since {since}", f"GPUs: {gpus}", starts and f"starts: {starts}"]
     return f"{', '.join(filter(None, parts))}\n{why}".rstrip()

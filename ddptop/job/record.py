@@ -93,6 +93,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.launch_spec is not None
 
     @property
+    def left_in_queue(self) -> bool:
+        """Whether it waited when the machine, or all of its processes, ended."""
+        return self.state == "lost" and self.can_restart and self.spec.is_queued
+
+    @property
     def folder(self) -> RunFolder:
         """The run folder of a job that has a history."""
         assert self.run_folder is not None

@@ -208,7 +208,7 @@ def how_it_ended(job: Job, now: dt.datetime) -> str:
             return short_cause(snapshot.cause)
         status = snapshot.exit_code
         return "cause unknown" if status is None else f"exit status {status}"
-    if state == "lost" and job.can_restart and job.spec.is_queued:
+    if job.left_in_queue:
         return f"left the queue when its processes ended; {ago}"
     if state == "lost":
         text = "its processes exited without leaving an exit status"
@@ -331,8 +331,13 @@ def _of_group(group: Job, now: dt.datetime, seen: Seen) -> Attention:
 
 def waits_in_words(job: Job) -> str:
     """What a queued job waits for."""
-    waits = (alert.message for alert in job.snapshot.alerts if alert.id == "queued")
-    return next(waits, "waiting in the queue")
+    alert = queue_alert(job)
+    return "waiting in the queue" if alert is None else alert.message
+
+
+def queue_alert(job: Job) -> Alert | None:
+    """What the supervisor of a queued job says about its turn."""
+    return next((alert for alert in job.snapshot.alerts if alert.id == "queued"), None)
 
 
 def is_stopping(job: Job) -> bool:
@@ -400,7 +405,7 @@ def _next_step(view: Job, need: Need, *, readonly: bool) -> str:
         return ""
     if view.state == "finished":
         return "{job.open}: details; {view.compare}: compare"
-    if view.state == "lost" and view.spec.is_queued:
+    if view.left_in_queue:
         return "" if readonly else "{queue.again}: queue it again"
     why = "story" if view.state == "stopped" else "cause and evidence"
     return f"{{view.story}}: {why}; {{view.logs}}: logs{again}"

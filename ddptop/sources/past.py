@@ -74,7 +74,7 @@ def read_story(view: Job, history: JobHistory, chosen: int | None = None) -> Sto
     try:
         events, hooks = history.events(MOST_EVENTS), hook_events(view.folder.path)
         seq = events[-1].seq if events else 0
-        key = (seq, len(hooks), view.state, snapshot.attempt, snapshot.step)
+        key = (seq, hooks[-1:], view.state, snapshot.attempt, snapshot.step)
         attempts = history.cached(
             "attempts", key, 0.0, lambda: (_attempts(view, history, [*events, *hooks]), math.inf)
         )

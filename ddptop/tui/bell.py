@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ddptop.export.incidents import AT_ONCE, BY_EVENT, LASTS_S, Kind, Notice
+from ddptop.export.incidents import Kind, Notice, first_line, reported_as, restart_kind
 from ddptop_runner.store.log_clean import sanitize
 
 if TYPE_CHECKING:
@@ -40,17 +39,15 @@ def _news(job: Job) -> Iterable[tuple[tuple[object, ...], Notice]]:
     snapshot, at = job.snapshot, job.read_at
     if (kind := ENDS.get(job.state)) is not None:
         kind = "preempted" if job.in_slurm_queue else kind
-        text = "" if snapshot.cause is None else snapshot.cause.headline or snapshot.cause.summary
+        text = "" if snapshot.cause is None else first_line(snapshot.cause)
         yield (kind, snapshot.attempt, job.ended_at), Notice(kind=kind, at=at, text=text)
     if (cause := snapshot.previous_cause) is not None and job.is_live:
-        kind = "hung" if cause.kind == "hang" else "restarted"
-        text = cause.headline or cause.summary
-        yield ("restart", snapshot.attempt), Notice(kind=kind, at=at, text=text)
+        notice = Notice(kind=restart_kind(cause), at=at, text=first_line(cause))
+        yield ("restart", snapshot.attempt), notice
     for alert in snapshot.alerts if job.is_live else ():
-        id_ = alert.id.partition("@")[0]
-        lasts = dt.timedelta(seconds=0.0 if id_ in AT_ONCE else LASTS_S)
-        if alert.severity != "info" and id_ not in BY_EVENT and at - alert.since >= lasts:
-            notice = Notice(kind=AT_ONCE.get(id_, "finding"), at=at, text=alert.message)
+        reported = reported_as(alert)
+        if reported is not None and at - alert.since >= reported[1]:
+            notice = Notice(kind=reported[0], at=at, text=alert.message)
             yield (alert.id, alert.since), notice
 
 

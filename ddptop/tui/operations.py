@@ -120,7 +120,7 @@ def stop(view: Job) -> Operation:
 
     if view.members:
         signals = f"SIGTERM, then SIGKILL after {GRACE_S:.0f} s"
-        return _stop_group(view, "Stop", signals, lambda own: commands.stop(own, grace_s=GRACE_S))
+        return _end_group(view, "Stop", signals, GRACE_S)
     if view.foreign is not None:
         return _signalled(view, view.foreign, "stop")
     own = _own(view)
@@ -141,7 +141,7 @@ def kill(view: Job) -> Operation:
     from ddptop_runner.jobs import commands
 
     if view.members:
-        return _stop_group(view, "Kill", "SIGKILL", commands.kill)
+        return _end_group(view, "Kill", "SIGKILL", 0.0)
     if view.foreign is not None:
         return _signalled(view, view.foreign, "kill")
     own = _own(view)
@@ -160,22 +160,22 @@ def _of_each(
     view: Job, own: Sequence[JobView], verb: str, effect: str, act: Callable[[JobView], object]
 ) -> Operation:
     """The operation on these jobs of a sweep."""
-
-    def run() -> None:
-        for one in own:
-            act(one)
+    from ddptop_runner.jobs import commands
 
     jobs = f"{plural(len(own), 'job')} of {view.name}"
+    run = functools.partial(commands.on_each, own, act)
     return Operation(f"{verb} {jobs}?", effect, verb, f"{verb}: {jobs}", run)
 
 
-def _stop_group(view: Job, verb: str, signals: str, end: Callable[[JobView], object]) -> Operation:
+def _end_group(view: Job, verb: str, signals: str, grace_s: float) -> Operation:
     from ddptop_runner.jobs import commands
 
     own = commands.live_of(list(map(own_view, view.members)))
     queued = sum(one.state == "queued" for one in own)
     effect = f"Removes {queued} from the queue; the ranks of the other {len(own) - queued} get"
-    return _of_each(view, own, verb, f"{effect} {signals}. Logs and history are kept.", end)
+    effect += f" {signals}. Logs and history are kept."
+    end = functools.partial(commands.end_if_live, grace_s=grace_s)
+    return _of_each(view, own, verb, effect, end)
 
 
 def relaunch(view: Job) -> Operation:
@@ -240,25 +240,14 @@ def queue_again(view: Job) -> Operation:
     return Operation("", f"queueing {view.name}", "Queue", f"{view.name} is queued", run)
 
 
-def move_first(view: Job) -> Operation:
-    """Put a job that waits before all others of the user."""
-    return _move(view, last=False)
-
-
-def move_last(view: Job) -> Operation:
-    """Put a job that waits after all others of the user."""
-    return _move(view, last=True)
-
-
-def _move(view: Job, *, last: bool) -> Operation:
+def move(view: Job, *, last: bool) -> Operation:
+    """Put a job that waits before or after all others of the user."""
     from ddptop_runner.jobs import commands
 
     own, where = _own(view), "last" if last else "first"
     done = f"{view.name} is {where} of your jobs that wait"
-    return Operation(
-        "", f"moving {view.name}", "Move", done,
-        lambda: commands.move_in_queue(own, None, last=last),
-    )  # fmt: skip
+    run = functools.partial(commands.move_in_queue, own, None, last=last)
+    return Operation("", f"moving {view.name}", "Move", done, run)
 
 
 def to_relaunch(view: Job) -> Job:
@@ -304,8 +293,8 @@ OPERATIONS: dict[str, tuple[Maker, bool]] = {
     "save": (save, True),
     "remove": (remove, False),
     "queue": (queue_again, False),
-    "first": (move_first, True),
-    "last": (move_last, True),
+    "first": (functools.partial(move, last=False), True),
+    "last": (functools.partial(move, last=True), True),
     "relaunch": (relaunch, False),
 }
 """Each operation, and whether it requires a live job; otherwise it requires an ended one."""

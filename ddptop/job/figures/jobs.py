@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.job.filter import Facts, Vocabulary
+from ddptop.job.groups import by_loss, validation_loss
 from ddptop.job.progress import (
     assigned_devices,
     eta,
@@ -225,8 +226,6 @@ def _rate(subject: Subject) -> Cell:
 def _loss(subject: Subject) -> Cell:
     """The loss; of a sweep, that of its best job."""
     if subject.job.members:
-        from ddptop.job.groups import by_loss
-
         return loss_cell(by_loss(subject.job.members)[0].snapshot, None)
     has_trend = subject.job.is_live and subject.job.pause is None
     return loss_cell(subject.snapshot, subject.trend if has_trend else None)
@@ -234,8 +233,6 @@ def _loss(subject: Subject) -> Cell:
 
 def _plain_loss(subject: Subject) -> str:
     """`0.31 (val)`, or the loss in training."""
-    from ddptop.job.groups import validation_loss
-
     validation = validation_loss(subject.job)
     loss = units.loss(*median_loss(subject.snapshot))
     return loss if validation is None else f"{units.loss(validation)} (val)"

@@ -16,6 +16,7 @@ from ddptop.draw.compare import Row, companion_row, explained, rows, verdict
 from ddptop.job.compare import LETTERS, LOSS, Comparison, Run, companions, names_of
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
+from ddptop.job.groups import sweep_of
 from ddptop.job.help import about
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.record import Job
@@ -255,9 +256,8 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         comparison = answer.comparison if answer.asked == self.jobs else None
         names = [f"{LETTERS[place]} {job}" for place, job in enumerate(self.jobs)]
         title, right = "  ".join(names), self.place(look)
-        groups = {job.group for name in self.jobs if (job := look.job(name)) is not None}
-        if len(groups) == 1 and None not in groups:  # its jobs have their names below
-            title = f"sweep {groups.pop()}"
+        if sweep := sweep_of(filter(None, map(look.job, self.jobs))):
+            title = f"sweep {sweep}"  # its jobs have their names below
         self._keys.show(None, readonly=self.readonly)
         gone = [job for job in self.given if look.job(job) is None]
         if gone:

@@ -52,7 +52,11 @@ def lock(path: Path, timeout_s: float = 0.0) -> int | None:
     Raises:
         OSError: as in `bounded.open_lock`, or the file system has no locks.
     """
-    fd = bounded.open_lock(path)
+    return wait_for_lock(bounded.open_lock(path), timeout_s)
+
+
+def wait_for_lock(fd: int, timeout_s: float) -> int | None:
+    """As `lock`, for the descriptor of an open file; closes it if that fails."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:

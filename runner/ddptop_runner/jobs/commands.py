@@ -240,6 +240,29 @@ def live_of(group: Sequence[JobView]) -> list[JobView]:
     return sorted(live, key=lambda view: view.state != "queued")
 
 
+def on_each(group: Sequence[JobView], act: Callable[[JobView], object]) -> None:
+    """Act on all of these jobs, even if that fails for some.
+
+    Raises:
+        DdptopError: the first failure, once that is done.
+    """
+    failures = []
+    for view in group:
+        try:
+            act(view)
+        except DdptopError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def end_if_live(view: JobView, grace_s: float) -> str | None:
+    """As `stop`, or as `kill` if `grace_s` is 0, but lets a job of a sweep end by itself first."""
+    with contextlib.suppress(UsageError):
+        return stop(view, grace_s=grace_s) if grace_s > 0 else kill(view)
+    return None
+
+
 def to_restart(group: Sequence[JobView]) -> list[JobView]:
     """The jobs of a sweep that ended without finishing.
 
@@ -275,7 +298,7 @@ def move_in_queue(view: JobView, other: JobView | None, *, last: bool = False) -
         last: after all of them.
 
     Raises:
-        UsageError: one of them does not wait.
+        UsageError: one of them is not waiting.
         ControlError: its supervisor does not answer.
     """
     _require_waiting(view)
@@ -290,7 +313,10 @@ def move_in_queue(view: JobView, other: JobView | None, *, last: bool = False) -
     if last:
         moved = places[-1][0] + PLACE_APART
     else:
-        at = 0 if other is None else places.index(other.spec.place)
+        ids = [job_id for _, job_id in places]
+        if other is not None and other.spec.job_id not in ids:  # it has started meanwhile
+            raise UsageError(f"{other.job} no longer waits", "see ddptop queue")
+        at = 0 if other is None else ids.index(other.spec.job_id)
         moved = places[at][0] - PLACE_APART
         if at > 0:
             moved = places[at - 1][0] + (places[at][0] - places[at - 1][0]) / 2
@@ -299,7 +325,7 @@ def move_in_queue(view: JobView, other: JobView | None, *, last: bool = False) -
 
 def _require_waiting(view: JobView) -> None:
     if not (view.is_live and view.spec.is_queued):
-        raise UsageError(f"{view.job} does not wait ({view.state})", "see ddptop queue")
+        raise UsageError(f"{view.job} is not waiting ({view.state})", "see ddptop queue")
 
 
 def checkpoint(view: JobView) -> pt.SaveAsked:

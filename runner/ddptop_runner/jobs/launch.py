@@ -42,7 +42,7 @@ from ddptop_runner.base.paths import (
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.job.registry import JobView, group_of, read_job, require_own_name
 from ddptop_runner.launch import git
-from ddptop_runner.launch.conditions import conditions_of
+from ddptop_runner.launch.conditions import with_conditions
 from ddptop_runner.launch.gpus import choice as launch_devices
 from ddptop_runner.launch.gpus import shared, usage
 from ddptop_runner.launch.gpus.waiting import publish_jobs, reason_in_words, why_waiting
@@ -88,7 +88,6 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         UsageError: names what cannot be done, and what to do instead.
     """
     cwd, overrides = checked(request)
-    conditions = conditions_of(request)
     choice = launch_devices.choose(
         request.gpus,
         {**env, **overrides},
@@ -97,13 +96,12 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         wait=request.may_wait or any(request.waits.values()),
         share_idle=request.share_idle,
     )
-    if conditions:
-        choice = conditions.queued(choice)
-    elif (request.wait_gpus or request.share_idle) and choice.queue is None:
+    choice = with_conditions(choice, request)
+    if (request.wait_gpus or request.share_idle) and choice.queue is None:
         option = "--share-idle" if request.share_idle else "--wait-gpus"
         raise UsageError(f"{option} has no effect: this job uses no GPUs", f"remove {option}")
     if request.parallel is not None:
-        choice = choice.queued_as(choice.queue or Waiting(since=utc_now()))
+        choice = choice.queued()
     program = program_for(request, cwd, {**env, **overrides}, choice)
     return plan_of(request, env, cwd, overrides, choice, program)
 
@@ -284,7 +282,7 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
         return plan, None
     new, note = old.remake(), None
     if new.queue is not None and (reason := _turn(spec)):
-        new = new.queued_as(new.queue)
+        new = new.queued()
         note = f"waiting {reason_in_words(reason)}"
     elif new.devices != old.devices:
         note = "; ".join(new.notes)
@@ -349,11 +347,12 @@ def restart_ended(
     uses_gpus = bool(spec.devices) or spec.queue is not None
     # hold the lock until the new supervisor has published: only then do the devices count as taken
     with usage.taking() if uses_gpus else nullcontext():
-        choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
-        if spec.parallel is not None and not force:
-            choice = choice.queued_as(choice.queue or Waiting(since=utc_now()))
-        if view.spec.is_queued and view.spec.queue is not None and choice.queue is not None:
-            choice = choice.queued_as(choice.queue, **_still_waits_for(view, view.spec.queue))
+        in_turn = spec.parallel is not None and not force
+        choice = launch_devices.again(spec, env, force=force, wait=wait_gpus or in_turn)
+        if in_turn:
+            choice = choice.queued()
+        if spec.is_queued and spec.queue is not None and choice.queue is not None:
+            choice = choice.queued(**_still_waits_for(view, spec.queue))
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment
         if local_dir_reason(folder):
@@ -519,8 +518,8 @@ def require_free(name: str) -> None:
     """
     folder, elsewhere = run_folder(name), "choose another name"
     if not os.path.lexists(folder.path):
-        if group := group_of(name):
-            raise UsageError(f"the name {name!r} is in use by a group of {len(group)}", elsewhere)
+        if group_of(name):
+            raise UsageError(f"the name {name!r} is in use by a sweep", elsewhere)
         return
     from ddptop_runner.jobs.slurm_queue import as_queued
 

@@ -46,10 +46,10 @@ def prepare(
 def _plan_of(job: ArrayJob, first: LaunchPlan, group: str, place: int) -> LaunchPlan:
     """The plan of one of the jobs; they are queued in their order."""
     job_id = f"{job.name}@{os.urandom(8).hex()}"
-    later = dt.timedelta(microseconds=place)
+    later = dt.timedelta(milliseconds=place)  # leaves room for `queue move --before`
     choice, queue = first.choice, first.spec.queue
     if queue is not None and choice.waits:
-        choice = choice.queued_as(queue, since=queue.since + later)
+        choice = choice.queued(since=queue.since + later)
     spec = changed(
         first.spec,
         job=job.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddptop_runner.base.clock import LATEST_YEAR, utc_now
 from ddptop_runner.base.errors import UsageError
@@ -14,36 +14,16 @@ from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.gpus.waiting import reason_in_words
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.snapshot import WaitedFor, WaitReason
-from ddptop_runner.model.spec import Predecessor, Waiting
+from ddptop_runner.model.spec import Predecessor
 
 AT_FORMS = "use HH:MM, as in --at 22:00, or a date and time, as in --at 2027-01-31T22:00"
 _DAY = dt.timedelta(days=1)
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What has to be true before a job starts."""
+def with_conditions(choice: DeviceChoice, request: LaunchRequest) -> DeviceChoice:
+    """The choice of a job that also waits for these; the same if the request has none.
 
-    after: tuple[Predecessor, ...] = ()
-    not_before: dt.datetime | None = None
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self.after or self.not_before)
-
-    def queued(self, choice: DeviceChoice) -> DeviceChoice:
-        """The choice of a job that also waits for them, and takes its devices only then."""
-        queue = choice.queue or Waiting(since=utc_now())
-        waits = [WaitReason(kind="time", until=self.not_before)] if self.not_before else []
-        if self.after:
-            jobs = [WaitedFor(job=one.job) for one in self.after]
-            waits.append(WaitReason(kind="after", jobs=jobs))
-        choice = choice.queued_as(queue, after=list(self.after), not_before=self.not_before)
-        return replace(choice, notes=tuple(map(reason_in_words, waits)))
-
-
-def conditions_of(request: LaunchRequest) -> Conditions:
-    """What a request has to wait for.
+    Such a job takes its devices only then.
 
     Raises:
         NoSuchJobError: a job of `--after` does not exist.
@@ -51,7 +31,14 @@ def conditions_of(request: LaunchRequest) -> Conditions:
     """
     after = _predecessors("--after", request.after, any_end=False)
     after += _predecessors("--after-any", request.after_any, any_end=True)
-    return Conditions(tuple(after), None if request.at is None else parse_at(request.at))
+    until = None if request.at is None else parse_at(request.at)
+    waits = [] if until is None else [WaitReason(kind="time", until=until)]
+    if after:
+        waits.append(WaitReason(kind="after", jobs=[WaitedFor(job=one.job) for one in after]))
+    if not waits:
+        return choice
+    choice = choice.queued(after=after, not_before=until)
+    return replace(choice, notes=tuple(map(reason_in_words, waits)))
 
 
 def _predecessors(option: str, names: Sequence[str], *, any_end: bool) -> list[Predecessor]:
@@ -61,8 +48,7 @@ def _predecessors(option: str, names: Sequence[str], *, any_end: bool) -> list[P
         if not (view.is_live or any_end or view.state == "finished"):
             hint = f"restart it first, or use --after-any {view.job} to start nevertheless"
             raise UsageError(f"{option} {name}: {view.job} did not finish ({view.state})", hint)
-        one = Predecessor(job=view.job, job_id=view.spec.job_id, any_end=any_end)
-        found.append(one)
+        found.append(Predecessor(job=view.job, job_id=view.spec.job_id, any_end=any_end))
     return found
 
 

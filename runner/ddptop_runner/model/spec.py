@@ -240,7 +240,15 @@ class JobSpec(Base, frozen=True, kw_only=True):
     @property
     def is_queued(self) -> bool:
         """Whether it waits to be started."""
-        return self.queue is not None and self.queue.over_at is None
+        queue = self.queue
+        if queue is None or queue.over_at is not None:
+            return False
+        return self.devices is None or not queue.candidates  # older versions wrote no `over_at`
+
+    @property
+    def started_at(self) -> dt.datetime:
+        """When it was launched, or left the queue."""
+        return self.created_at if self.queue is None else self.queue.over_at or self.created_at
 
     @property
     def place(self) -> tuple[dt.datetime, str]:

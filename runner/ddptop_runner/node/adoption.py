@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import require_own_run
 from ddptop_runner.base.start import own_words
@@ -25,7 +25,7 @@ from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, Handover
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.launch.gpus.choice import job_environment
-from ddptop_runner.model.spec import JobSpec, write_spec
+from ddptop_runner.model.spec import JobSpec, read_spec, write_spec
 from ddptop_runner.node.guardian_start import bring_up, is_held, starting
 
 SEEN_WITHIN_S = 30.0
@@ -241,8 +241,10 @@ def _bring_up(view: JobView, given: Handover) -> None:
         spec = _backed(spec, daemon=True)
         bring_up(view.folder, spec, given, wrap)
     if spec != view.spec:
-        with contextlib.suppress(OSError):
-            write_spec(view.folder, spec)
+        with contextlib.suppress(OSError, DdptopError):
+            now = read_spec(view.folder)  # the supervisor may have taken devices by now
+            place = {"backing": spec.backing, "tmux_socket": spec.tmux_socket}
+            write_spec(view.folder, msgspec.structs.replace(now, **place))
 
 
 def _backed(spec: JobSpec, *, daemon: bool) -> JobSpec:

@@ -417,7 +417,7 @@ class Supervisor:
             await self._driver.keep_evidence(request.reason)
         elif isinstance(request, pt.MoveInQueue):
             if self._queue is None:
-                raise ControlError(f"{self._spec.job} does not wait")
+                raise ControlError(f"{self._spec.job} is not waiting")
             self._queue.move(request.place)
         elif isinstance(request, pt.AttemptBegan):
             self._attempt.began_elsewhere = (request.attempt, request.step)

@@ -12,7 +12,8 @@ from tests.support.real_jobs import Job
 
 pytestmark = pytest.mark.tmux
 
-KILLED_ONCE = "test -e ran && { sleep 3; exit 0; }; touch ran; kill -9 $$"
+WAITS = "until test -e go; do sleep 0.1; done"
+KILLED_ONCE = f"test -e ran && {{ {WAITS}; exit 0; }}; touch ran; kill -9 $$"
 
 
 @pytest.fixture
@@ -26,14 +27,15 @@ def launch(ddptop_cli, tmp_path: Path) -> Callable[..., Job]:
     return start
 
 
-def test_a_job_waits_for_a_restarted_one_and_never_for_a_failed_one(launch, wait_until):
+def test_a_job_waits_for_a_restarted_one_and_never_for_a_failed_one(launch, wait_until, tmp_path):
     restarts = launch("restarts", KILLED_ONCE)
-    fails = launch("fails", "sleep 9; exit 3")
+    fails = launch("fails", f"{WAITS}; sleep 1; exit 3")
     after = launch("after", "true", "--after", "restarts")
     chained = launch("chained", "true", "--after", "after,restarts")
     never = launch("never", "true", "--after", "fails")
     whatever = launch("whatever", "true", "--after-any", "fails,never")
     os.kill(after.processes()["guardian"], signal.SIGKILL)
+    (tmp_path / "go").touch()
     assert (restarts.wait(), after.wait(), chained.wait(), whatever.wait()) == (0, 0, 0, 0)
     assert len(restarts.events("attempt_started")) == 2
     (ended,), (began,) = restarts.events("finished"), after.events("launched")

@@ -95,4 +95,4 @@ def test_each_job_gets_its_own_device_or_waits(stub, ddptop_cli, rows, wait_unti
     assert ddptop_cli("kill", "g").returncode == 0
     assert {row["state"] for row in rows().values()} == {"stopped"}
     refused = ddptop_cli("launch", "-d", "--name", "g", "--", "true")
-    assert "the name 'g' is in use by a group of 6" in refused.stderr
+    assert "the name 'g' is in use by a sweep" in refused.stderr

@@ -102,7 +102,7 @@ def test_other_users_have_rows(ddptop_home):
     )
     found = rows(bob)
     assert list(found) == ["mine", "train", "waits", "theirs"]
-    assert found["waits"].behind == ["bob/theirs", "own"]
+    assert found["waits"].waits_for.jobs == ahead
     assert (found["train"].user, found["train"].state, found["train"].gpus) == ("4321", None, None)
     assert (found["theirs"].state, found["theirs"].why) == ("queued", None)
 

@@ -114,9 +114,7 @@ class TestHeader:
     def test_facts_get_a_row_of_their_own_where_there_is_room_below_only(self) -> None:
         alive, _, _, facts = header(running(), 80)
         assert alive == " ● running   3 steps/s   last step 2s ago"
-        assert (
-            facts == " attempt 1   restarts 1 used, 2 left   world size 2   guarded   no problems"
-        )
+        assert facts == " attempt 1   restarts 1 used, 2 left   world size 2   guarded"
         lines = job_header.header_lines(running(), NOW, 80, None, 3)
         assert plain(lines[0]).rstrip().endswith("   attempt 1   restarts 1 used, 2 left")
         assert len(lines) == 3

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from ddptop.commands.metrics import run
 from ddptop.export.exporter import LONGEST_REQUEST, MOST_CLIENTS
 from ddptop.export.metrics import GROUPS, MOST_JOBS, MOST_RANKS, render
 from ddptop.job.record import Job, own_job
@@ -27,6 +28,7 @@ from tests.support.builders import make_snapshot, make_spec, put_job
 from tests.support.programs import captured
 
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert, Checkpoint, GpuSample, RankSample
@@ -387,3 +389,8 @@ def test_a_port_in_use_is_one_line(served, ddptop_cli) -> None:
     assert done.returncode == 2
     words = f"cannot listen on 127.0.0.1:{served.port}: Address already in use; use another"
     assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_address_that_cannot_be_encoded_is_refused(ddptop_home) -> None:
+    with pytest.raises(UsageError, match="is no address"):
+        run(f"{'a' * 70}:9400", None, 15.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.base.errors import DdptopError, LaunchInterruptedError, UsageError
-from ddptop_runner.jobs import launch, sweep
+from ddptop_runner.jobs import commands, launch, sweep
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 
 
@@ -52,6 +52,20 @@ def test_jobs_of_a_sweep_keep_their_order_and_have_their_own_identity(
     assert specs == sorted(specs, key=lambda spec: spec.created_at)
     assert [plan.job_env["DDPTOP_JOB_ID"] for plan in plans] == [spec.job_id for spec in specs]
     assert len({spec.job_id for spec in specs}) == 3
+
+
+def test_what_fails_for_one_job_is_done_to_the_others(plans: list[LaunchPlan]) -> None:
+    views = [launch.JobView(Path(), one.spec, None, one.spec.created_at) for one in plans]
+    done = []
+
+    def act(view: launch.JobView) -> None:
+        if view.job == "true-n1":
+            raise DdptopError("true-n1 does not respond", "kill it")
+        done.append(view.job)
+
+    with pytest.raises(DdptopError, match="true-n1"):
+        commands.on_each(views, act)
+    assert done == ["true-n2", "true-n3"]
 
 
 def test_hosts_are_refused(tmp_path: Path, ddptop_home: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from tests.support.builders import put_job
 
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.launch.conditions import conditions_of, parse_at
+from ddptop_runner.launch.conditions import parse_at, with_conditions
+from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.request import LaunchRequest
 
 NOON = dt.datetime(2026, 11, 28, 12, 0).astimezone()
@@ -34,7 +35,7 @@ def test_a_time_may_have_an_offset():
 
 def refused(**given: object) -> str:
     with pytest.raises(DdptopError) as refusal:
-        conditions_of(LaunchRequest("script", "train.py", **given))
+        with_conditions(DeviceChoice(None), LaunchRequest("script", "train.py", **given))
     return str(refusal.value)
 
 
@@ -53,8 +54,9 @@ def test_predecessors_exist_and_have_not_failed(ddptop_home):
     put_job("bad", {"state": "failed"}, job_id="bad@1")
     assert "no job named 'x'" in refused(after=("good", "x"))
     assert "--after bad: bad did not finish (failed)" in refused(after=("bad",))
-    found = conditions_of(LaunchRequest("script", "a", after=("good",), after_any=("bad",)))
-    assert [(one.job_id, one.any_end) for one in found.after] == [
+    request = LaunchRequest("script", "a", after=("good",), after_any=("bad",))
+    found = with_conditions(DeviceChoice(None), request)
+    assert [(one.job_id, one.any_end) for one in found.queue.after] == [
         ("good@1", False),
         ("bad@1", True),
     ]

@@ -203,6 +203,30 @@ def test_a_job_far_back_checks_less_often(ddptop_home, monkeypatch):
     assert last.look() is not None
 
 
+def test_jobs_without_a_place_put_off_no_check(ddptop_home):
+    feed, tonight = Feed(), utc_now() + dt.timedelta(hours=9)
+    for number in range(8):
+        waiting(f"ahead-{number}", feed, minute=number, not_before=tonight)
+    watch, _ = waiting("job", feed, minute=59)
+    feed.report(0, 1)
+    assert watch.look() is None
+    feed.report()
+    assert watch.look() is not None
+
+
+def test_another_users_job_that_wants_a_lost_device_holds_no_place(ddptop_home, monkeypatch):
+    feed = Feed()
+    entry = {"since": NOW, "processes": [procs.identify(os.getpid())]}
+    devices = [device.uuid for device in DEVICES]
+    theirs = Entry(job="theirs", job_id="1", devices=devices, count=3, **entry)
+    monkeypatch.setattr(shared, "others", lambda now: [UserQueue(uid=4321, waits=[theirs])])
+    watch, _ = waiting("job", feed, minute=1, count=1)
+    feed.report()
+    assert watch.look() is None
+    feed.report(lost=1)
+    assert watch.look() is not None
+
+
 def test_another_users_job_that_does_not_take_its_turn_is_passed_over(ddptop_home, monkeypatch):
     feed, now_s = Feed(), [100.0]
     monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])

@@ -192,6 +192,12 @@ def test_what_is_no_file_of_its_owner_is_ignored(folder, tmp_path):
     assert [queue for queue in shared.others(NOW) if queue.waits] == []
 
 
+def test_all_files_of_a_user_together_are_bounded(folder):
+    for number in range(5):
+        put(folder, GOOD.ljust(shared.FILE_BYTES // 2), number=number)
+    assert len(shared.others(NOW)) == 2
+
+
 def test_many_files_of_others_hide_nobody(folder):
     for number in range(2000):
         (folder / f"{UID + 1}-{number:08x}.json").touch()
@@ -235,11 +241,11 @@ def test_who_holds_the_lock_forever_blocks_nobody_for_long(folder, monkeypatch):
             pass
         now_s = [0.0]
         monkeypatch.setattr(shared.time, "monotonic", lambda: now_s[0])
-        with shared.locked(0) as had:
-            assert not had
-        now_s[0] = shared.LOCK_S + 1
-        with shared.locked(0) as had:
-            assert had
+        had_at = {}
+        for now_s[0] in (0.0, 3600.0, *range(3603, 3634, 3), 3636.0):  # at 0: another holder
+            with shared.locked(0) as had_at[now_s[0]]:
+                pass
+        assert [at for at, had in had_at.items() if had] == [3633, 3636]
     finally:
         holder.communicate()
     with shared.locked(0) as had:

@@ -115,9 +115,5 @@ def _kind(first: Memory, last: Memory) -> tuple[str, str]:
             " in small Python objects",
             f"{blocks:,} more blocks of them are held: does a list or dictionary keep growing?",
         )
-    if first.python_blocks and blocks * BLOCK_BYTES < total / 10:
-        return (
-            ", not in small Python objects",
-            "does something keep tensors or arrays, such as losses that were not detached?",
-        )
-    return "", TENSORS
+    is_other = first.python_blocks and blocks * BLOCK_BYTES < total / 10
+    return ", not in small Python objects" if is_other else "", TENSORS

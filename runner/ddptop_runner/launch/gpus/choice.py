@@ -78,8 +78,9 @@ class DeviceChoice:
         is_cpu_machine = self.devices is None and self.why_none is None
         return self.count or (CPU_RANKS if is_cpu_machine else None)
 
-    def queued_as(self, queue: Waiting, **waits: Any) -> DeviceChoice:
+    def queued(self, **waits: Any) -> DeviceChoice:
         """The same choice for a job that waits, for whatever else `waits` adds."""
+        queue = self.queue or Waiting(since=utc_now())
         queue = msgspec.structs.replace(queue, over_at=None, **waits)
         devices = None if queue.candidates else self.devices
         return replace(self, devices=devices, queue=queue)

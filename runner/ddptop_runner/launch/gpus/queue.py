@@ -163,13 +163,9 @@ class QueueWatch:
         if boottime_s() < self._rests_until_s:
             return None
         report = None if self._feed is None else self._feed.latest
-        if self._feed is None:
-            if self._looked_at_s is not None and boottime_s() - self._looked_at_s < LOOK_S:
+        if self._feed is not None:
+            if report is None or report.boottime_s == self._looked_at_s:
                 return None
-            self._looked_at_s = boottime_s()
-        elif report is None or report.boottime_s == self._looked_at_s:
-            return None
-        else:
             self._looked_at_s = report.boottime_s
         may_start = self._look_at(report) is not None
         if self._reason is None or self._reason.kind != "never":
@@ -188,11 +184,14 @@ class QueueWatch:
     def _look_at(self, report: DeviceReport | None) -> list[Device] | None:
         """Find out what is in the job's way; returns the devices that it may take."""
         jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
-        far = number_before(self._spec, jobs) // AT_FRONT
-        self._rests_until_s = boottime_s() + LOOK_S * far
         others = shared.others(now)
         own = queue_of_user(jobs, now)
         shared.publish(own)
+        ids = [entry.job_id for entry in own.waits]  # of jobs that have a place
+        me = self._spec.job_id
+        before = ids.index(me) if me in ids else number_before(self._spec, jobs)
+        far = before // AT_FRONT
+        self._rests_until_s = boottime_s() + LOOK_S * (far if self._feed else max(far, 1))
         if report is not None:
             present = [Device(index=gpu.index, uuid=gpu.uuid) for gpu in report.gpus]
             uses = usage.uses(present, report.gpus, self._spec.job_id, jobs, others)
@@ -213,8 +212,19 @@ class QueueWatch:
     def _pass_over(
         self, own: UserQueue, others: Sequence[UserQueue], uses: Sequence[DeviceUse]
     ) -> list[UserQueue]:
-        """Other users' queues without those of users who do not take their turn."""
+        """Other users' queues without those of users who do not take their turn.
+
+        A job that wants more devices than are left, because one is lost, has no turn either.
+        """
         free = {key(use.device) for use in uses if not use.busy}
+        gone = {key(use.device) for use in uses if use.gone}
+        others = [
+            msgspec.structs.replace(
+                queue,
+                waits=[one for one in queue.waits if len({*one.devices} - gone) >= one.count],
+            )
+            for queue in others
+        ]
         last = {queue.uid: queue.turn_at for queue in others}
         now_s, since_s = boottime_s(), dict[tuple[int, dt.datetime | None], float]()
         wanted, passed = set[str](), set[int]()

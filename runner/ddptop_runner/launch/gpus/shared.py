@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import heapq
 import os
 import re
@@ -24,7 +23,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import is_time
-from ddptop_runner.base.files import LOCK_POLL_S, belongs, write_atomic
+from ddptop_runner.base.files import belongs, wait_for_lock, write_atomic
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import ProcessId
@@ -34,6 +33,7 @@ FOLDER_VARIABLE = "DDPTOP_QUEUE_DIR"
 FOLDER = "/tmp/ddptop-queue"
 OPEN_TO_ALL = 0o1777
 FILE_BYTES = 1 << 20
+"""Of all files of one user."""
 MOST_FILES = 32
 """Files of one user: one for each state folder."""
 MOST_JOBS = 256
@@ -41,6 +41,8 @@ START_S = 20.0
 """A job has devices for so long before any of its processes is known."""
 LOCK_S = 30.0
 """Whoever holds the lock longer is ignored."""
+TRIES_APART_S = 10.0
+"""Two tries that are further apart may meet different holders of the lock."""
 _FILE = re.compile(r"([0-9]{1,10})-[0-9a-f]{8}\.json")
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,47}\Z")]
 _Text = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9 _./@-]{1,100}\Z")]
@@ -148,8 +150,9 @@ def others(now: dt.datetime) -> list[UserQueue]:
     with _folder() as folder:
         if not isinstance(folder, Path):
             return []
-        found: dict[int, list[UserQueue | None]] = {}
-        own = _own_name()
+        found: dict[int, list[bytes]] = {}
+        own, known_before = _own_name(), _not_theirs.copy()
+        _not_theirs.clear()
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 named = _FILE.fullmatch(entry.name)
@@ -157,26 +160,36 @@ def others(now: dt.datetime) -> list[UserQueue]:
                     continue
                 uid = int(named[1])
                 theirs, known = found.setdefault(uid, []), (entry.name, entry.inode())
-                if len(theirs) >= MOST_FILES or known in _not_theirs:
+                if known in known_before:
+                    _not_theirs.add(known)
+                if len(theirs) >= MOST_FILES or known in known_before:
                     continue
                 try:
                     owner = entry.stat(follow_symlinks=False).st_uid
                 except OSError:  # replaced or deleted since
                     continue
                 if owner == uid:
-                    theirs.append(_read(folder / entry.name, uid, now))
+                    left_bytes = FILE_BYTES - sum(map(len, theirs))
+                    theirs.append(_read(folder / entry.name, uid, left_bytes))
                 else:
                     _not_theirs.add(known)
-        return [queue for theirs in found.values() for queue in theirs if queue is not None]
+    queues = (_decoded(data, uid, now) for uid, theirs in found.items() for data in theirs)
+    return [queue for queue in queues if queue is not None]
 
 
-def _read(file: Path, uid: int, now: dt.datetime) -> UserQueue | None:
+def _read(file: Path, uid: int, limit_bytes: int) -> bytes:
+    """The content of a user's file; empty if it cannot be read, or is too large."""
+    with contextlib.suppress(OSError), os.fdopen(bounded.open_regular(file), "rb") as opened:
+        status = os.fstat(opened.fileno())
+        if status.st_uid == uid and status.st_size <= limit_bytes:
+            return opened.read(limit_bytes)
+    return b""
+
+
+def _decoded(data: bytes, uid: int, now: dt.datetime) -> UserQueue | None:
     try:
-        with os.fdopen(bounded.open_regular(file), "rb") as opened:
-            if os.fstat(opened.fileno()).st_uid != uid:
-                return None
-            queue = bounded.decode_json(_decoder, opened.read(FILE_BYTES))
-    except (OSError, msgspec.MsgspecError):
+        queue = bounded.decode_json(_decoder, data)
+    except msgspec.MsgspecError:
         return None
     turn_at = queue.turn_at if is_time(queue.turn_at) else None
     return UserQueue(
@@ -216,7 +229,8 @@ def turns(queues: Iterable[UserQueue]) -> list[tuple[int, Entry]]:
     return [(uid, waits[uid][at]) for at in range(most) for uid in users if at < len(waits[uid])]
 
 
-_refused_since_s: float | None = None
+_refused_s: tuple[float, float] | None = None
+"""When the lock was first refused in a row of tries, and last."""
 
 
 @contextlib.contextmanager
@@ -227,16 +241,18 @@ def locked(timeout_s: float) -> Iterator[bool]:
         Whether it was acquired in time (0 tries once), there is none, or somebody has held it for
         longer than taking devices can take.
     """
-    global _refused_since_s
+    global _refused_s
     with _folder(create=True) as folder:
         fd = _lock(folder, timeout_s) if isinstance(folder, Path) else None
         if fd is None and isinstance(folder, Path):
             now_s = time.monotonic()
-            began_s = now_s if _refused_since_s is None else _refused_since_s
-            _refused_since_s = began_s
+            began_s, last_s = _refused_s or (now_s, now_s)
+            if now_s - last_s > TRIES_APART_S:  # since then, others may have held it
+                began_s = now_s
+            _refused_s = began_s, now_s
             yield timeout_s > 0 or now_s - began_s > LOCK_S
             return
-        _refused_since_s = None
+        _refused_s = None
         try:
             yield True
         finally:
@@ -246,25 +262,12 @@ def locked(timeout_s: float) -> Iterator[bool]:
 
 def _lock(folder: Path, timeout_s: float) -> int | None:
     """The lock's descriptor; None if it cannot be acquired in time."""
-    file, deadline_s = folder / "lock", time.monotonic() + timeout_s
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        fd = os.open(file, flags | os.O_CREAT | os.O_EXCL)
-        os.fchmod(fd, 0o444)  # to hold it, others only have to open it
-    except FileExistsError:
+    file, flags = folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(OSError):
         try:
+            fd = os.open(file, flags | os.O_CREAT | os.O_EXCL)
+            os.fchmod(fd, 0o444)  # to hold it, others only have to open it
+        except FileExistsError:
             fd = os.open(file, flags)
-        except OSError:
-            return None
-    except OSError:
-        return None
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() >= deadline_s:
-                os.close(fd)
-                return None
-            time.sleep(LOCK_POLL_S)
-        else:
-            return fd
+        return wait_for_lock(fd, timeout_s)
+    return None

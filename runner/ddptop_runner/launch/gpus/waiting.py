@@ -73,7 +73,6 @@ def queue_of_user(
                 guardian = None if view.snapshot is None else view.snapshot.guardian
                 waits.append((spec.place, _entry(spec, queue, guardian)))
         elif spec.devices:
-            since = spec.created_at if queue is None or queue.over_at is None else queue.over_at
             seen = view.snapshot
             holders = [] if seen is None else [seen.guardian, seen.supervisor, seen.agent]
             has.append(
@@ -81,7 +80,7 @@ def queue_of_user(
                     job=view.job,
                     job_id=spec.job_id,
                     devices=list(map(key, spec.devices)),
-                    since=since,
+                    since=spec.started_at,
                     processes=[one for one in holders if one is not None],
                 )
             )

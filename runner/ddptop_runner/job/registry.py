@@ -481,11 +481,11 @@ def led_elsewhere(jobs: Iterable[JobView]) -> list[JobView]:
     ]
 
 
-def is_recent(view: JobView) -> bool:
+def is_recent(view: Lived, now: dt.datetime | None = None) -> bool:
     """Whether `ls` shows it without --all: it is live or ended within the last day."""
     if view.is_live or view.ended_at is None:
         return True
-    return (view.read_at - view.ended_at).total_seconds() < RECENT_S
+    return ((now or view.read_at) - view.ended_at).total_seconds() < RECENT_S
 
 
 def rank_of_pid(

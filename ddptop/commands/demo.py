@@ -22,7 +22,7 @@ from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitized_line
 
 PROGRESS_EVERY_S = 2.0
 SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
@@ -258,7 +258,7 @@ def _report_fault(view: JobView, name: str, rank: int) -> int:
             printed = event.seq
             reported |= event.type == FAULTS[name].event and event.rank == rank
             if event.type not in ROUTINE:
-                message = " ".join(sanitize(event.message).split())
+                message = sanitized_line(event.message)
                 put(f"{event.ts.astimezone():%H:%M:%S}  {event.type}: {message}")
         sys.stdout.flush()
     attempt = None if view.snapshot is None else view.snapshot.attempt

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from ddptop.export import settings
 from ddptop.export.notifier import send_apart
 from ddptop.export.send import SENT, Parcel
 from ddptop.output import info, put, put_json
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.host import procs
@@ -57,7 +56,7 @@ def test(url: str | None) -> int:
     if not urls:
         raise UsageError("no receivers", "add one with ddptop notify add URL")
     status = 0
-    host, now = procs.host_name(), dt.datetime.now(dt.timezone.utc)
+    host, now = procs.host_name(), utc_now()
     for one in urls:
         settings.check_url(one)
         text = "This is a test. Messages about your jobs will look like this one."

@@ -29,7 +29,7 @@ from ddptop_runner.jobs.slurm_queue import find
 from ddptop_runner.model.snapshot import SCHEMA, Cause, Event
 from ddptop_runner.model.words import Base, JobState
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitized_line
 
 TAIL_LINES = 15
 """Lines shown of the log of the rank that failed."""
@@ -67,10 +67,10 @@ def describe(view: Job, story: Story, now: dt.datetime) -> list[str]:
         began = "" if one.started_at is None else f"   {local_time(one.started_at)}"
         lines += ["", f"attempt {one.number}{began}   {plain(opening(one, view.state, now))}"]
         # an event may quote output of the job, which can contain anything
-        parts = [("", " ".join(sanitize(sentence(one)).split()))]
+        parts = [("", sanitized_line(sentence(one)))]
         is_last = one is story.attempts[0]
         parts += [
-            (f"{label:{LABEL_CELLS}}", " ".join(sanitize(text).split()))
+            (f"{label:{LABEL_CELLS}}", sanitized_line(text))
             for label, text, _ in notes(one, view.state, is_last=is_last, job=view.name)
         ]
         if one.cause is not None and one.cause.evidence:
@@ -134,7 +134,7 @@ def story(events: list[Event], last: Event | None = None) -> list[str]:
         attempt = "" if event.attempt is None else f"attempt {event.attempt}"
         rank = "" if event.rank is None else f"rank {event.rank}"
         # an event may quote output of the job, which can contain anything
-        message = " ".join(sanitize(event.message).split())
+        message = sanitized_line(event.message)
         evidence = f"  (see evidence/{PurePath(event.evidence).name})" if event.evidence else ""
         lines.append(f"  {local:%H:%M:%S}  {attempt:10}  {rank:7}  {message}{evidence}".rstrip())
     return lines

@@ -14,7 +14,7 @@ from ddptop.job.record import Job
 from ddptop_runner.base import units
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import SCHEMA
-from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitized_line
 
 _TITLES: dict[Kind, str] = {
     "failed": "failed",
@@ -137,4 +137,4 @@ def _local(at: dt.datetime) -> str:
 
 def _clean(text: str) -> str:
     """One line without control characters: an event may quote output of the job."""
-    return " ".join(sanitize(text).split())[:MOST_TEXT]
+    return sanitized_line(text)[:MOST_TEXT]

@@ -19,7 +19,7 @@ from ddptop.job.progress import median_loss, progress_of
 from ddptop.job.ranks import rank_step
 from ddptop.job.record import Job
 from ddptop.sources.query import Look
-from ddptop_runner.job.registry import QUIET_S, RECENT_S
+from ddptop_runner.job.registry import QUIET_S, is_recent
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 from ddptop_runner.model.words import ENDED, JobState
@@ -208,7 +208,7 @@ def render(look: Look) -> bytes:
                 number = repr(value) if isfinite(value) else NOT_FINITE[repr(value)]
                 rows.append(f"{name}{text}{number}")
 
-    recent = [job for job in look.jobs if _is_recent(job, look)]
+    recent = [job for job in look.jobs if is_recent(job, look.taken_at)]
     jobs: dict[str, Job] = {}
     for job in recent[:MOST_JOBS]:
         jobs.setdefault(_label(job.name), job)
@@ -244,12 +244,6 @@ def render(look: Look) -> bytes:
         if rows:
             lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}", *rows]
     return "\n".join([*lines, ""]).encode()
-
-
-def _is_recent(job: Job, look: Look) -> bool:
-    if job.is_live or job.ended_at is None:
-        return True
-    return (look.taken_at - job.ended_at).total_seconds() < RECENT_S
 
 
 def _label(text: str) -> str:

@@ -29,6 +29,7 @@ from ddptop.export.settings import Settings, masked, read_settings, read_urls
 from ddptop.job.record import Job, own_job
 from ddptop.sources.hooks import FILE_BYTES, NOTIFIER_FILE
 from ddptop_runner.base import bounded, programs
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.exit_status import status_in_words
 from ddptop_runner.base.files import lock, write_atomic
@@ -37,7 +38,7 @@ from ddptop_runner.base.start import PRIVATE, own_command
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitized_line
 
 if TYPE_CHECKING:
     from ddptop.sources.history import JobHistory
@@ -203,9 +204,9 @@ class Notifier:
             status, output = f"could not be run ({error.strerror})", ""
         except subprocess.TimeoutExpired:
             status, output = f"was killed after {HOOK_TIMEOUT_S:.0f} s", ""
-        output = " ".join(sanitize(output).split())[-OUTPUT_CHARS:]
+        output = sanitized_line(output)[-OUTPUT_CHARS:]
         text = f"hook on_{notice.kind} {status}{': ' * bool(output)}{output}"
-        now = dt.datetime.now(dt.timezone.utc)
+        now = utc_now()
         ran = Event(ts=now, type="hook", attempt=notice.attempt, message=text)
         self._state.hooks = [*self._state.hooks, ran][-MOST_HOOKS:]
 

@@ -27,7 +27,7 @@ from ddptop.job.series import Points
 from ddptop.job.status import job_state, loss_remark, short_cause
 from ddptop_runner.base import units
 from ddptop_runner.base.units import NOT_AVAILABLE
-from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitized_line
 
 MOST_CHARS = 300
 """Of one text."""
@@ -151,7 +151,7 @@ def _when(at: dt.datetime | None) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(sanitize(text).split())
+    line = sanitized_line(text)
     return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 1]}…"
 
 

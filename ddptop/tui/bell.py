@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ddptop.export.incidents import Kind, Notice, first_line, reported_as, restart_kind
-from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitized_line
 
 if TYPE_CHECKING:
     from ddptop.export.settings import NotifyTable
@@ -55,7 +55,7 @@ def _escapes(job: Job, notice: Notice) -> str:
     from ddptop.export import message
 
     text = f"{message.title(job, [notice])}{': ' * bool(notice.text)}{notice.text}"
-    osc = f"\x1b]9;{' '.join(sanitize(text).split())[:MOST_CHARS]}\x07"
+    osc = f"\x1b]9;{sanitized_line(text)[:MOST_CHARS]}\x07"
     if os.environ.get("TMUX"):  # passed on where allow-passthrough is on
         osc = "\x1bPtmux;" + osc.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return f"\x07{osc}"

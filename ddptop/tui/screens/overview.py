@@ -25,7 +25,7 @@ from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.devices import DevicesTable
-from ddptop.tui.widgets.jobs import JobSentence, JobsTable, Waiting
+from ddptop.tui.widgets.jobs import JobSentence, JobsTable, WaitingJobs
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.host import procs
 
@@ -60,7 +60,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._devices = DevicesTable(cursor_needs_focus=True)
         self._keys = KeyBar(SCREENS[self.KEYS])
         self._sentence = JobSentence()
-        self._waiting = Waiting(my_name())
+        self._waiting = WaitingJobs(my_name())
         self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)
         self._seen: set[tuple[str, dt.datetime | None]] = set()

@@ -277,7 +277,7 @@ class JobSentence(LinesView):
 MOST_ROWS = 4
 
 
-class Waiting(LinesView):
+class WaitingJobs(LinesView):
     """One row per job that waits here or in Slurm's queue, and the number of further ones."""
 
     def __init__(self, me: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
-from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitized_line
 
 COMMAND_LIMIT = 400
 """Longest command kept, in characters."""
@@ -271,5 +271,5 @@ def command_line(argv: Sequence[str]) -> str:
             words = [base_name(words[1]), *words[2:]]
     elif words and words[0].startswith("/"):
         words[0] = base_name(words[0])
-    text = " ".join(sanitize(shlex.join(words)).split())
+    text = sanitized_line(shlex.join(words))
     return text if len(text) <= COMMAND_LIMIT else f"{text[: COMMAND_LIMIT - 3]}..."

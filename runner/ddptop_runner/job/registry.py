@@ -481,11 +481,11 @@ def led_elsewhere(jobs: Iterable[JobView]) -> list[JobView]:
     ]
 
 
-def is_recent(view: JobView) -> bool:
+def is_recent(view: Lived, now: dt.datetime | None = None) -> bool:
     """Whether `ls` shows it without --all: it is live or ended within the last day."""
     if view.is_live or view.ended_at is None:
         return True
-    return (view.read_at - view.ended_at).total_seconds() < RECENT_S
+    return ((now or view.read_at) - view.ended_at).total_seconds() < RECENT_S
 
 
 def rank_of_pid(
@@ -534,6 +534,7 @@ def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda vie
     Raises:
         NoSuchJobError: no job has that name or prefix.
         UsageError: the prefix, or leaving the name out, is ambiguous; the message lists the jobs.
+            Or it is the name of a sweep.
         DamagedFileError: the job of that exact name has a damaged spec.
     """
     if name is None:
@@ -556,6 +557,8 @@ def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda vie
     if len({view.job for view in matches}) == 1:  # parts of jobs of several heads
         ids = ", ".join(sorted(view.spec.job_id for view in matches))
         raise UsageError(f"{name!r} is ambiguous: {ids}", "use one of these IDs")
+    if any(view.spec.group == name for view in matches):
+        raise UsageError(f"{name} is a sweep", f"name one of its jobs: ddptop ls {name}")
     if matches:
         raise UsageError(f"{name!r} is ambiguous: {_names(matches)}", "use a longer prefix")
     raise NoSuchJobError(f"no job named {name!r}", "list jobs with `ddptop ls --all`")

@@ -224,6 +224,8 @@ def require_valid(request: LaunchRequest) -> None:
         )
     if request.max_restarts < 0:
         raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
+    for option in (option for option, given in request.waits.items() if given and request.force):
+        raise UsageError(f"--force cannot be used with {option}", "use one of them")
     needs_probe = {
         "--hang-timeout": request.hang_timeout_s is not None,
         f"--on-nan {request.on_nan}": request.on_nan != "alert",

@@ -167,6 +167,11 @@ def sanitize(data: bytes | str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def sanitized_line(text: str) -> str:
+    """`sanitize`, all on one line."""
+    return " ".join(sanitize(text).split())
+
+
 def one_line(text: str) -> str:
     """The start of another program's or machine's output, as one line that is safe to print."""
     return re.sub(UNSAFE, "\N{REPLACEMENT CHARACTER}", " ".join(text.split()))[:LINE_CHARS]

@@ -219,7 +219,7 @@ def test_only_a_sticky_directory_is_used(tmp_path, ddptop_home, monkeypatch, mod
     shared.publish(UserQueue())
     assert bool(list(place.iterdir())) is (mode == 0o1777)
     problem = shared.problem()
-    assert problem is None if mode == 0o1777 else "not 1777" in problem
+    assert problem is None if mode == 0o1777 else "must be 1777" in problem
 
 
 def test_a_link_or_a_file_in_its_place_is_refused(tmp_path, ddptop_home, monkeypatch):

@@ -30,8 +30,6 @@ CPU_RANKS = 2
 """Number of ranks on a machine without NVIDIA hardware."""
 ON_CPU = f"no NVIDIA devices: starting {CPU_RANKS} CPU ranks; pass --nproc N to start N"
 
-FORCE_WAITS = "--force cannot be used with --wait-gpus, --after, or --at"
-
 
 Refused = Literal["busy", "absent", "allocation", "other"]
 """In use; the machine has none; the Slurm allocation has none; another reason."""
@@ -114,8 +112,6 @@ def choose(
         UsageError: a device is unavailable; the message names who holds it.
     """
     request = None if asked is None else parse_gpus(asked)
-    if force and wait:
-        raise UsageError(FORCE_WAITS, "use one of them")
     visible = env.get("CUDA_VISIBLE_DEVICES")
     named = mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
@@ -153,7 +149,7 @@ def again(
         UsageError: one is gone, lost, not allowed, or busy.
     """
     if force and wait:
-        raise UsageError(FORCE_WAITS, "use one of them")
+        raise UsageError("--force cannot be used with --wait-gpus", "use one of them")
     devices = spec.devices
     if spec.is_queued and spec.queue is not None:  # it ended before it started
         wait = wait or not force

@@ -37,8 +37,8 @@ class Bell:
 def _news(job: Job) -> Iterable[tuple[tuple[object, ...], Notice]]:
     """What has happened to a job, each with what distinguishes it."""
     snapshot, at = job.snapshot, job.read_at
-    if (kind := ENDS.get(job.state)) is not None:
-        kind = "preempted" if job.in_slurm_queue else kind
+    kind = "preempted" if job.in_slurm_queue else ENDS.get(job.state)
+    if kind is not None:
         text = "" if snapshot.cause is None else first_line(snapshot.cause)
         yield (kind, snapshot.attempt, job.ended_at), Notice(kind=kind, at=at, text=text)
     if (cause := snapshot.previous_cause) is not None and job.is_live:

@@ -309,7 +309,7 @@ async def test_what_waits_is_shown_moved_and_queued_again(
         await until(pilot, lambda: len(done) == 2)
         await pilot.press("Q")
         await until(pilot, lambda: "queued since" in said(app))
-        assert "waiting for one of its sweep to end" in said(app)
+        assert "waiting for a job of its sweep to end" in said(app)
         await pilot.press("escape", *["up"] * 2, "U")
         await until(pilot, lambda: len(done) == 3)
     assert done == [

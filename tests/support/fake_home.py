@@ -407,7 +407,7 @@ def _of_sweep(
     alert = Alert(
         id="queued",
         severity="info",
-        message="waiting for one of its sweep to end: bert-lr1e-4-seed1, bert-lr1e-4-seed2",
+        message="waiting for a job of its sweep to end: bert-lr1e-4-seed1, bert-lr1e-4-seed2",
         since=ago(900),
     )
     write_snapshot(

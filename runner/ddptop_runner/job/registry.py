@@ -568,6 +568,7 @@ def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda vie
     Raises:
         NoSuchJobError: no job has that name or prefix.
         UsageError: the prefix, or leaving the name out, is ambiguous; the message lists the jobs.
+            Or it is the name of a sweep.
         DamagedFileError: the job of that exact name has a damaged spec.
     """
     if name is None:
@@ -590,6 +591,8 @@ def resolve(name: str | None, as_seen: Callable[[JobView], JobView] = lambda vie
     if len({view.job for view in matches}) == 1:  # parts of jobs of several heads
         ids = ", ".join(sorted(view.spec.job_id for view in matches))
         raise UsageError(f"{name!r} is ambiguous: {ids}", "use one of these IDs")
+    if any(view.spec.group == name for view in matches):
+        raise UsageError(f"{name} is a sweep", f"name one of its jobs: ddptop ls {name}")
     if matches:
         raise UsageError(f"{name!r} is ambiguous: {_names(matches)}", "use a longer prefix")
     raise NoSuchJobError(f"no job named {name!r}", "list jobs with `ddptop ls --all`")

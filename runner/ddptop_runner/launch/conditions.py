@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ddptop_runner.base.clock import LATEST_YEAR, utc_now
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.job.registry import resolve
+from ddptop_runner.job.registry import group_of, resolve
 from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.gpus.waiting import reason_in_words
 from ddptop_runner.launch.request import LaunchRequest
@@ -43,11 +44,10 @@ def with_conditions(choice: DeviceChoice, request: LaunchRequest) -> DeviceChoic
 
 def _predecessors(option: str, names: Sequence[str], *, any_end: bool) -> list[Predecessor]:
     found = []
-    for name in names:
-        view = resolve(name)
+    for view in itertools.chain.from_iterable(group_of(name) or [resolve(name)] for name in names):
         if not (view.is_live or any_end or view.state == "finished"):
             hint = f"restart it first, or use --after-any {view.job} to start nevertheless"
-            raise UsageError(f"{option} {name}: {view.job} did not finish ({view.state})", hint)
+            raise UsageError(f"{option}: {view.job} did not finish ({view.state})", hint)
         found.append(Predecessor(job=view.job, job_id=view.spec.job_id, any_end=any_end))
     return found
 

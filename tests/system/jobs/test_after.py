@@ -56,9 +56,12 @@ def test_a_queue_that_cannot_be_shared_is_named(ddptop_cli, tmp_path, monkeypatc
     (tmp_path / "queue").mkdir(mode=0o755)
     monkeypatch.setenv("DDPTOP_QUEUE_DIR", str(tmp_path / "queue"))
     answer = ddptop_cli("launch", "-d", "--name", "late", "--at", "23:59", "--", "true")
-    assert "(mode 0755), not 1777; other users' jobs are not considered" in answer.stderr
+    assert (
+        "(mode 0755), but its mode must be 1777; other users' jobs are not considered"
+        in answer.stderr
+    )
     assert ddptop_cli("stop", "late").returncode == 0
-    assert "not 1777" in ddptop_cli("queue", "--json").stdout
+    assert "must be 1777" in ddptop_cli("queue", "--json").stdout
 
 
 def test_unknown_jobs_and_times_queue_nothing(ddptop_cli, ddptop_home):

@@ -43,7 +43,7 @@ def test_sweep_with_a_failing_job_is_stopped_restarted_and_removed(
     wait_until(lambda: states()["queued"] == 4)
     assert {name for name, row in rows().items() if row["state"] != "queued"} == {"s-n1", "s-n2"}
     waits = json.loads(ddptop_cli("status", "s-n3", "--json").stdout)["alerts"][0]
-    assert waits["message"].startswith("waiting for one of its sweep to end: s-n")
+    assert waits["message"].startswith("waiting for a job of its sweep to end: s-n")
     assert waits["waits_for"]["kind"] == "group"
 
     refused = ddptop_cli("rm", "s")

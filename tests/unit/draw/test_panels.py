@@ -111,6 +111,24 @@ class TestHeader:
         assert far.endswith("─  24.7%   ETA 3h 27m   elapsed 1h 12m")
         assert learning == " loss      2.1000   ↘ falling, -3.1% in 7m"
 
+    @pytest.mark.parametrize(
+        ("changes", "is_calm"),
+        [
+            ({}, True),
+            ({"alerts": [Alert(id="a", severity="info", message="m", since=NOW)]}, False),
+            ({"state": "stopped"}, False),
+            ({"step": None}, False),
+        ],
+    )
+    def test_no_problems_are_told_only_of_a_job_that_trains(self, changes, is_calm) -> None:
+        shown = "\n".join(header(running(**changes), 200))
+        assert ("no problems" in shown) is is_calm
+
+    def test_beside_an_exploding_loss_no_trend_is_told(self) -> None:
+        alert = Alert(id="exploding-loss", severity="warning", message="m", since=NOW)
+        shown = header(running(alerts=[alert]), 130, LossTrend("falling", 433.0, -0.031))
+        assert "falling" not in "".join(shown)
+
     def test_facts_get_a_row_of_their_own_where_there_is_room_below_only(self) -> None:
         alive, _, _, facts = header(running(), 80)
         assert alive == " ● running   3 steps/s   last step 2s ago"

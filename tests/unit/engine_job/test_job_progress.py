@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.builders import put_exit
 from tests.unit.reading import test_trace_series as made
 
 from ddptop_runner.base.clock import boottime_s
@@ -16,6 +17,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job import progress as job_progress
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.job.ranks import OwnRanks
+from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.reading.event_files import EventFile, rank_of
@@ -131,6 +133,17 @@ def test_an_attempt_begins_with_nothing(progress, table, tmp_path):
     assert progress._files is None
     assert samples(progress, table, 1)[1].loss is None
     assert progress.of_job(table, 1, {}) is None
+
+
+def test_the_loss_of_a_rank_that_ended_early_is_read_without_waiting_for_its_probe(
+    progress, table, tmp_path
+):
+    for rank in (0, 1):
+        RunFolder(tmp_path / "run").log_file(0, rank).write_text("step 30/100 loss 9.5\n")
+    progress.look(table, 0, boottime_s())
+    put_exit(table[1], RankExit(1, os.getppid(), 0, boottime_s()))
+    told = [record.sample(boottime_s(), probe=True) for record in table]
+    assert [one.loss for one in progress.fill(told, 0, table)] == [None, 9.5]
 
 
 def test_what_the_output_counts_is_told_beside_the_ranks_own_steps(progress, table, tmp_path):

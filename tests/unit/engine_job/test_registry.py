@@ -73,6 +73,13 @@ def test_resolve_refuses(three_jobs, name, error, words):
     assert words in str(caught.value)
 
 
+def test_the_name_of_a_sweep_is_no_ambiguous_prefix(ddptop_home):
+    put_job("s-n1", {"state": "finished"}, group="s")
+    put_job("s-n2", {"state": "finished"}, group="s")
+    with pytest.raises(UsageError, match="s is a sweep; name one of its jobs: ddptop ls s"):
+        resolve("s")
+
+
 def test_parts_of_the_same_name_are_told_apart_by_id():
     members_dir().mkdir(parents=True)
     for job_id in ("a@1.0", "a@2.0"):

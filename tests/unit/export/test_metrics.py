@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from ddptop.commands.metrics import run
 from ddptop.export.exporter import LONGEST_REQUEST, MOST_CLIENTS
-from ddptop.export.metrics import GROUPS, MOST_JOBS, MOST_RANKS, render
+from ddptop.export.metrics import GROUPS, MOST_GPUS, MOST_JOBS, MOST_RANKS, render
 from ddptop.job.record import Job, own_job
 from ddptop.job.series import Machine
 from ddptop.sources.query import Devices, Look
@@ -154,6 +154,24 @@ def test_a_job_with_its_ranks_and_devices() -> None:
     assert 'job_name="",rank=""' in idle
 
 
+def test_a_device_that_two_ranks_use_or_none_is_nobodys() -> None:
+    ranks = [
+        rank(0, gpus=["GPU-0"], step=1),
+        rank(1, gpus=["GPU-0"], step=1),
+        rank(2, gpu=2, step=1),
+        msgspec.structs.replace(rank(3, gpu=1, step=1), state="exited"),
+    ]
+    gpus = (
+        GpuSample(index=0, uuid="GPU-0"),
+        GpuSample(index=1, uuid="GPU-1"),
+        GpuSample(index=2, uuid="MIG-2", parent_uuid="GPU-2"),
+    )
+    got = values(render(look(job(ranks=ranks), gpus=gpus)))
+    lost = [key for key in got if key.startswith("ddptop_gpu_lost{")]
+    assert len(lost) == 3 and all('job_name="",rank=""' in key for key in lost)
+    assert 'ddptop_rank_step{job_name="bert",rank="3"}' not in got, "it has ended"
+
+
 def test_a_loss_that_is_not_finite_is_a_value() -> None:
     ranks = [rank(0, loss_state="nan"), rank(1, loss_state="inf")]
     got = values(render(look(job(ranks=ranks))))
@@ -184,8 +202,9 @@ def test_the_number_and_length_of_series_are_bounded() -> None:
     evil = 'a"b\\\nc\udcff' + "x" * 1000
     jobs = [job(evil, ranks=[rank(number, step=1) for number in range(MOST_RANKS + 5)])]
     jobs += [job(evil + "y"), *(job(f"job-{number}") for number in range(MOST_JOBS))]
-    page = render(look(*jobs))
-    got = values(page)
+    gpus = tuple(GpuSample(index=number) for number in range(MOST_GPUS + 5))
+    got = values(render(look(*jobs, gpus=gpus)))
+    assert sum(key.startswith("ddptop_gpu_lost{") for key in got) == MOST_GPUS
     assert got["ddptop_jobs_omitted"] == "3"  # one has the name of another
     assert got["ddptop_ranks_omitted"] == "5"
     assert sum(key.startswith("ddptop_rank_step{") for key in got) == MOST_RANKS

@@ -86,6 +86,10 @@ def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
     }
 
 
+def test_of_two_ranks_the_other_is_no_median():
+    assert "(the other: 20 ms)" in words(rank(0), rank(1, wait=0.09))
+
+
 @pytest.mark.parametrize(("waits_s", "is_named"), [((0.08, 0.09, 0.1), True),
     ((0.0, 0.08, 0.2, 0.01, 0.09, 0.18, 0.24), False)])  # fmt: skip
 def test_a_difference_within_chance_is_not_named(waits_s: tuple[float, ...], is_named: bool):

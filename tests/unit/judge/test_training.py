@@ -184,6 +184,10 @@ def test_ranks_that_all_wait_for_data_are_starved() -> None:
         lambda s, r: {"data_wait_s": 0.04, "loader_workers": 0, "cpu_wait_total_s": 0.2 * s}, 40
     )
     assert preempted == [], "other processes have its CPU, for half of that"
+    with_workers = watched(
+        lambda s, r: {"data_wait_s": 0.04, "loader_workers": 2, "cpu_wait_total_s": 0.2 * s}, 40
+    )
+    assert ids(with_workers) == ["starved"], "it does not load by itself"
     bursts = watched(lambda s, r: {"data_wait_s": 0.09 if s % 10 == 0 else 0.001}, 40)
     assert bursts == []
     (uneven,) = watched(lambda s, r: {"data_wait_s": 0.04 + 0.03 * r}, 40)

@@ -53,10 +53,19 @@ def test_predecessors_exist_and_have_not_failed(ddptop_home):
     put_job("good", {"state": "finished"}, job_id="good@1")
     put_job("bad", {"state": "failed"}, job_id="bad@1")
     assert "no job named 'x'" in refused(after=("good", "x"))
-    assert "--after bad: bad did not finish (failed)" in refused(after=("bad",))
+    assert "--after: bad did not finish (failed)" in refused(after=("bad",))
     request = LaunchRequest("script", "a", after=("good",), after_any=("bad",))
     found = with_conditions(DeviceChoice(None), request)
     assert [(one.job_id, one.any_end) for one in found.queue.after] == [
         ("good@1", False),
         ("bad@1", True),
     ]
+
+
+def test_a_sweep_stands_for_all_of_its_jobs(ddptop_home):
+    for number in range(6):
+        put_job(f"s-n{number}", {"state": "finished"}, job_id=f"s-n{number}@1", group="s")
+    request = LaunchRequest("script", "a", after=("s",))
+    found = with_conditions(DeviceChoice(None), request)
+    assert {one.job for one in found.queue.after} == {f"s-n{number}" for number in range(6)}
+    assert found.notes[0].endswith(", and 2 more to end")

@@ -263,3 +263,22 @@ def test_another_users_job_that_does_not_take_its_turn_is_passed_over(ddptop_hom
     now_s[0] += PASS_S
     feed.report()
     assert watch.look() is not None
+
+
+def test_each_user_who_takes_no_turn_is_passed_over_after_the_one_before(ddptop_home, monkeypatch):
+    feed, now_s = Feed(), [100.0]
+    monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])
+    entry = {"since": NOW, "processes": [procs.identify(os.getpid())]}
+    devices = [device.uuid for device in DEVICES]
+    theirs = [
+        UserQueue(uid=uid, waits=[Entry(job="a", job_id="a", devices=devices, count=1, **entry)])
+        for uid in (4321, 4322)
+    ]
+    monkeypatch.setattr(shared, "others", lambda now: theirs)
+    watch, _ = waiting("job", feed, minute=1, count=1)
+    starts = []
+    for _ in range(3):
+        feed.report()
+        starts.append(watch.look() is not None)
+        now_s[0] += PASS_S
+    assert starts == [False, False, True]

@@ -192,10 +192,14 @@ def test_what_is_no_file_of_its_owner_is_ignored(folder, tmp_path):
     assert [queue for queue in shared.others(NOW) if queue.waits] == []
 
 
-def test_all_files_of_a_user_together_are_bounded(folder):
-    for number in range(5):
-        put(folder, GOOD.ljust(shared.FILE_BYTES // 2), number=number)
-    assert len(shared.others(NOW)) == 2
+@pytest.mark.parametrize(
+    ("files", "size", "read"),
+    [(5, shared.FILE_BYTES // 2, 2), (shared.MOST_FILES + 5, 0, shared.MOST_FILES)],
+)
+def test_all_files_of_a_user_together_are_bounded(folder, files, size, read):
+    for number in range(files):
+        put(folder, GOOD.ljust(size), number=number)
+    assert len(shared.others(NOW)) == read
 
 
 def test_many_files_of_others_hide_nobody(folder):
@@ -215,7 +219,7 @@ def test_only_a_sticky_directory_is_used(tmp_path, ddptop_home, monkeypatch, mod
     shared.publish(UserQueue())
     assert bool(list(place.iterdir())) is (mode == 0o1777)
     problem = shared.problem()
-    assert problem is None if mode == 0o1777 else "not 1777" in problem
+    assert problem is None if mode == 0o1777 else "must be 1777" in problem
 
 
 def test_a_link_or_a_file_in_its_place_is_refused(tmp_path, ddptop_home, monkeypatch):
@@ -235,21 +239,27 @@ def test_a_link_or_a_file_in_its_place_is_refused(tmp_path, ddptop_home, monkeyp
 def test_who_holds_the_lock_forever_blocks_nobody_for_long(folder, monkeypatch):
     with shared.locked(0) as had:
         assert had
-    holder = subprocess.Popen(["flock", folder / "lock", "cat"], stdin=subprocess.PIPE)
-    try:
-        while subprocess.run(["flock", "-n", folder / "lock", "true"], check=False).returncode == 0:
-            pass
-        now_s = [0.0]
-        monkeypatch.setattr(shared.time, "monotonic", lambda: now_s[0])
-        had_at = {}
-        for now_s[0] in (0.0, 3600.0, *range(3603, 3634, 3), 3636.0):  # at 0: another holder
-            with shared.locked(0) as had_at[now_s[0]]:
+    now_s = [0.0]
+    monkeypatch.setattr(shared.time, "monotonic", lambda: now_s[0])
+
+    def had_while_held(*times_s: float) -> list[float]:
+        """When the lock counts as acquired, of these times."""
+        found = []
+        with subprocess.Popen(["flock", folder / "lock", "cat"], stdin=subprocess.PIPE) as holder:
+            free = ["flock", "-n", folder / "lock", "true"]
+            while subprocess.run(free, check=False).returncode == 0:
                 pass
-        assert [at for at, had in had_at.items() if had] == [3633, 3636]
-    finally:
-        holder.communicate()
+            for now_s[0] in times_s:
+                with shared.locked(0) as had:
+                    found += [now_s[0]] * had
+            holder.communicate()
+        return found
+
+    # at 0: another holder
+    assert had_while_held(0.0, 3600.0, *range(3603, 3634, 3), 3636.0) == [3633, 3636]
     with shared.locked(0) as had:
         assert had
+    assert had_while_held(3639.0) == [], "it was free meanwhile"
 
 
 def test_a_published_file_is_readable_by_all_and_written_once(folder):

@@ -153,4 +153,6 @@ def test_at_most_so_many_jobs_of_a_sweep_run_at_once(ddptop_home, states, parall
     running = [name for name, state in states.items() if state == "running"]
     if reason is not None:
         assert {one.job for one in reason.jobs} == set(running)
-        assert waiting_in_words(waits, reason).startswith("waiting for one of its sweep to end: s-")
+        assert waiting_in_words(waits, reason).startswith(
+            "waiting for a job of its sweep to end: s-"
+        )

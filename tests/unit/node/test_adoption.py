@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from ddptop.commands import unguarded
+from msgspec.structs import replace
 from tests.support.builders import gone, make_spec, put_job
 from tests.support.programs import piped
 
@@ -17,6 +18,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import handover, procs
 from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR
 from ddptop_runner.job.registry import read_job
+from ddptop_runner.model.spec import Device, JobSpec, read_spec, write_spec
 from ddptop_runner.node import adoption
 from ddptop_runner.node.adoption import adopt, variables
 from ddptop_runner.node.guardian_start import starting
@@ -99,6 +101,20 @@ def test_the_agent_hands_the_job_over(ddptop_home, agent, brought_up):
     assert (given.env["OF_THE_JOB"], given.umask) == ("yes", 0o037)
     assert "SHELL_ONLY" not in given.env and "DDPTOP_JOB_ID" not in given.env
     assert given.soft_limits == handover.capture({}, 0).soft_limits
+
+
+@pytest.mark.usefixtures("ddptop_home", "brought_up")
+def test_devices_that_a_waiting_job_takes_meanwhile_are_kept(agent, monkeypatch):
+    def bring_up(folder: RunFolder, spec: JobSpec, *_: object) -> None:
+        write_spec(folder, replace(read_spec(folder), devices=[Device(index=1)]))
+
+    monkeypatch.setattr(adoption, "bring_up", bring_up)
+    monkeypatch.setattr(adoption.tmux, "why_unusable", lambda: None)
+    monkeypatch.setattr(adoption.tmux, "socket_name", lambda: "new")
+    folder = unguarded_job(agent)
+    adopt(read_job(folder), {})
+    now = read_spec(folder)
+    assert (now.devices, now.tmux_socket) == ([Device(index=1)], "new")
 
 
 def test_a_store_keeper_is_not_taken_for_the_agent(ddptop_home, agent):

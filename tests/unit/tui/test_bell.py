@@ -34,7 +34,7 @@ def alert(job: Job, id_: str, since_s: float, severity: str = "warning") -> Aler
 
 
 def changed(job: Job, **fields: Any) -> Job:
-    own = {name: fields.pop(name) for name in ("state", "ended_at") if name in fields}
+    own = {name: fields.pop(name) for name in ("state", "in_slurm_queue") if name in fields}
     return replace(job, snapshot=replace(job.snapshot, **fields), **own)
 
 
@@ -51,6 +51,7 @@ def test_each_kind_rings_once(job: Job) -> None:
         ({"state": "failed", "cause": CAUSE}, "failed on "),
         ({"state": "finished"}, "finished on "),
         ({"state": "lost"}, "is lost on "),
+        ({"state": "queued", "in_slurm_queue": True}, "was preempted on "),
         ({"attempt": 7, "previous_cause": CAUSE}, "restarted on "),
         ({"attempt": 7, "previous_cause": HANG}, "hangs on "),
         ({"alerts": [alert(job, "disk-full", 0)]}, "has no disk space on "),
@@ -72,6 +73,20 @@ def test_what_is_no_news_does_not_ring(job: Job) -> None:
     assert rings(ended, ended) == []
     assert rings(job, ended, NotifyTable(off=("finished",))) == []
     assert rings(job, ended, NotifyTable(bell=False)) == []
+
+
+def test_each_incident_rings_once_and_the_next_one_again(job: Job) -> None:
+    full, later = alert(job, "disk-full", 5), alert(job, "disk-full", 0)
+    for first, second in (
+        ({"alerts": [full]}, {"alerts": [later]}),
+        ({"attempt": 7, "previous_cause": CAUSE}, {"attempt": 8, "previous_cause": CAUSE}),
+        ({"state": "failed", "attempt": 7}, {"state": "failed", "attempt": 8}),
+    ):
+        bell = Bell(NotifyTable())
+        looks = (job, changed(job, **first), job, changed(job, **first), changed(job, **second))
+        assert [len(bell.rings([one])) for one in looks] == [0, 1, 0, 0, 1], first
+    ended = changed(job, state="stopped", attempt=7, previous_cause=CAUSE, alerts=[full])
+    assert rings(job, ended) == [], "what an ended job had is no news"
 
 
 def test_tmux_passes_it_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,8 @@ def _folder(*, create: bool = False) -> Iterator[Path | str | None]:
         if stat.S_IMODE(found.st_mode) == OPEN_TO_ALL:
             yield Path(f"/proc/self/fd/{fd}")
         else:
-            yield f"{name} {belongs(found)}, not 1777; other users' jobs are not considered"
+            needs = "but its mode must be 1777"
+            yield f"{name} {belongs(found)}, {needs}; other users' jobs are not considered"
     finally:
         os.close(fd)
 

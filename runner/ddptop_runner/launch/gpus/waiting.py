@@ -176,11 +176,18 @@ def waiting_in_words(
     return "; ".join(parts)
 
 
+MOST_NAMED = 4
+"""Jobs in a sentence."""
+
+
 def reason_in_words(reason: WaitReason) -> str:
     """`waiting until 22:00`, `behind job a, queued earlier`, or `not started: job a failed`."""
-    names = ", ".join(
-        f"{one.user}'s {one.job}" if one.user is not None else one.job for one in reason.jobs
-    )
+    named = [
+        f"{one.user}'s {one.job}" if one.user is not None else one.job
+        for one in reason.jobs[:MOST_NAMED]
+    ]
+    more = len(reason.jobs) - len(named)
+    names = ", ".join([*named, f"and {more} more"] if more else named)
     jobs = f"job{'s' if len(reason.jobs) > 1 else ''} {names}"
     if reason.kind == "never":
         state = reason.jobs[0].state
@@ -191,7 +198,9 @@ def reason_in_words(reason: WaitReason) -> str:
     if reason.kind == "after":
         return f"waiting for {jobs} to end"
     if reason.kind == "group":
-        return f"waiting for one of its sweep to end: {names}" if names else "waiting for its sweep"
+        return (
+            f"waiting for a job of its sweep to end: {names}" if names else "waiting for its sweep"
+        )
     if reason.kind == "turn":
         return f"behind {jobs}, queued earlier"
     return "too few GPUs are free"

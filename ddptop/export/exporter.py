@@ -12,13 +12,14 @@ from pathlib import Path
 from ddptop.export.metrics import render
 from ddptop.job.record import Job, own_job
 from ddptop.job.series import Machine
-from ddptop.sources.collector import JobSource, live_first
+from ddptop.sources.collector import live_first
 from ddptop.sources.devices import QUERYING, DeviceSource
 from ddptop.sources.overview import SlurmSource
 from ddptop.sources.query import Look, Sources
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import JobSource
 
 FRESH_S = 0.9
 """However often metrics are requested, nothing is read again for this long: supervisors write

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -23,13 +22,11 @@ from ddptop.job.record import Job, own_job, own_view
 from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed
 from ddptop.sources.devices import DeviceHistorySource, DeviceSource
-from ddptop.sources.history import stamp
 from ddptop.sources.overview import SlurmSource, read_machine
 from ddptop.sources.query import Answer, Answered, Look, Query, Sources
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.errors import DamagedFileError, DdptopError
-from ddptop_runner.base.paths import RunFolder, runs_dir
-from ddptop_runner.job.registry import JobView, rank_of_pid, read_job, require_own_name
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.job.registry import JobSource, rank_of_pid
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import ForeignJob, Unreadable
@@ -193,45 +190,3 @@ class Collector:
 def live_first(job: Job) -> tuple[bool, float]:
     """The order of a look's jobs: live ones, then ended ones; the newest of each first."""
     return not job.is_live, -(job.ended_at or job.created_at).timestamp()
-
-
-class JobSource:
-    """All jobs; an ended one is not read again until its files change."""
-
-    def __init__(self) -> None:
-        self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
-        self.damaged: list[DamagedFileError] = []
-        """The run folders that could not be read on the last poll."""
-
-    def read(self) -> list[JobView]:
-        """Every readable job, with its state already verified."""
-        self.damaged = []
-        try:
-            paths = list(runs_dir().iterdir())
-        except OSError:
-            return []
-        return [view for path in paths if (view := self._read_one(path)) is not None]
-
-    def _read_one(self, path: Path) -> JobView | None:
-        folder = RunFolder(path)
-        if (known := self._ended.get(path)) is not None:
-            if known[0] == self._key(folder, known[1]):
-                return known[1]
-            del self._ended[path]
-        if stamp(folder.spec_file) is None:  # missing, or another user's
-            return None
-        try:
-            view = require_own_name(read_job(folder))
-        except DamagedFileError as error:
-            if stamp(folder.spec_file) is not None:  # not removed in the meantime
-                error.job = folder.job
-                self.damaged.append(error)
-            return None
-        key = self._key(folder, view)
-        if not view.is_live and view.guarded is not True:
-            self._ended[path] = (key, view)
-        return view
-
-    @staticmethod
-    def _key(folder: RunFolder, view: JobView) -> tuple[int | None, int | None]:
-        return stamp(folder.spec_file), stamp(folder.node_file(view.spec.host))

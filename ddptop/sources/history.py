@@ -26,6 +26,7 @@ from ddptop.job.series import (
     stretch_s,
     trend,
 )
+from ddptop_runner.base.files import stamp
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.balance.imbalance import slow_ranks
 from ddptop_runner.model import events as ev
@@ -114,14 +115,6 @@ class Paced(Generic[ReadT]):
             self._value, pause_s = read()
             self._key, self._until = key, now_s + pause_s
         return self._value
-
-
-def stamp(path: Path) -> int | None:
-    """When a file last changed; None if it does not exist."""
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def history_stamps(path: Path) -> tuple[int | None, int | None]:

@@ -73,6 +73,14 @@ def wait_for_lock(fd: int, timeout_s: float) -> int | None:
             return fd
 
 
+def stamp(path: Path) -> int | None:
+    """When a file last changed; None if it does not exist."""
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return None
+
+
 def is_private_folder(path: str | os.PathLike[str]) -> bool:
     """Whether it is a directory, not a link, owned by the effective user and closed to all others.
 

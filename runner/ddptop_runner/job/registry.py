@@ -23,6 +23,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s, is_time, utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
+from ddptop_runner.base.files import stamp
 from ddptop_runner.base.paths import (
     RunFolder,
     members_dir,
@@ -405,11 +406,7 @@ def pause_of(view: Lived) -> Pause | None:
 
 def _is_job(folder: RunFolder) -> bool:
     """Whether the folder contains a job that this user may see; a state folder may be shared."""
-    try:
-        folder.spec_file.lstat()
-    except OSError:
-        return False
-    return True
+    return stamp(folder.spec_file) is not None
 
 
 def is_there(name: str) -> bool:
@@ -421,21 +418,58 @@ def is_there(name: str) -> bool:
     )
 
 
-def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
-    """(every readable job of this state folder, newest first; why others cannot be read)."""
-    try:
-        folders = [RunFolder(path) for path in runs_dir().iterdir()]
-    except OSError:
-        return [], []
-    views, damaged = [], []
-    for folder in filter(_is_job, folders):
+class JobSource:
+    """All jobs of this state folder; an ended one is not read again until its files change.
+
+    Args:
+        once: they are read only once.
+    """
+
+    def __init__(self, *, once: bool = False) -> None:
+        self._once = once
+        self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
+        self._known = self._ended
+        """Those of the time before."""
+        self.damaged: list[DamagedFileError] = []
+        """Why others could not be read the last time."""
+
+    def read(self) -> list[JobView]:
+        """Every readable job, newest first, with its state already verified."""
+        self.damaged, self._known, self._ended = [], self._ended, {}
         try:
-            views.append(require_own_name(read_job(folder)))
+            folders = [RunFolder(path) for path in runs_dir().iterdir()]
+        except OSError:
+            return []
+        views = [view for folder in folders if (view := self._read_one(folder)) is not None]
+        return sorted(views, key=lambda view: view.created_at, reverse=True)
+
+    def _read_one(self, folder: RunFolder) -> JobView | None:
+        known = self._known.get(folder.path)
+        if known is not None and known[0] == self._key(known[1]):
+            self._ended[folder.path] = known
+            return known[1]
+        if not _is_job(folder):
+            return None
+        try:
+            view = require_own_name(read_job(folder))
         except DamagedFileError as error:
             if _is_job(folder):  # otherwise, it has just been removed
                 error.job = folder.job
-                damaged.append(error)
-    return sorted(views, key=lambda view: view.spec.created_at, reverse=True), damaged
+                self.damaged.append(error)
+            return None
+        if not (self._once or view.is_live or view.guarded is True):
+            self._ended[folder.path] = (self._key(view), view)
+        return view
+
+    @staticmethod
+    def _key(view: JobView) -> tuple[int | None, int | None]:
+        return stamp(view.folder.spec_file), stamp(view.folder.node_file(view.spec.host))
+
+
+def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
+    """(every readable job of this state folder, newest first; why others cannot be read)."""
+    source = JobSource(once=True)
+    return source.read(), source.damaged
 
 
 def all_jobs() -> list[JobView]:

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
-from ddptop.sources.collector import JobSource
 from ddptop.sources.history import JobHistory
 from tests.support.builders import put_job
 
@@ -29,7 +28,7 @@ from ddptop_runner.base import paths
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import RunFolder, create_local_dir, run_folder
 from ddptop_runner.host import procs
-from ddptop_runner.job.registry import JobView, is_locked, read_all, read_job
+from ddptop_runner.job.registry import JobSource, JobView, is_locked, read_all, read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import ddl

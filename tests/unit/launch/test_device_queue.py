@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 from tests.support.builders import put_job
 from tests.support.emitted import EmittedLog
@@ -14,6 +15,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
+from ddptop_runner.job import registry
 from ddptop_runner.launch.gpus import queue as device_queue
 from ddptop_runner.launch.gpus import shared
 from ddptop_runner.launch.gpus.queue import LOOK_S, NEVER_S, PASS_S, QueueWatch, feed_of, queue_of
@@ -201,6 +203,18 @@ def test_a_job_far_back_checks_less_often(ddptop_home, monkeypatch):
     later_s = device_queue.boottime_s() + 2 * LOOK_S
     monkeypatch.setattr(device_queue, "boottime_s", lambda: later_s)
     assert last.look() is not None
+
+
+def test_a_job_that_has_ended_is_read_once(ddptop_home, monkeypatch):
+    read = Mock(side_effect=registry.read_job)
+    monkeypatch.setattr(registry, "read_job", read)
+    put_job("old", {"state": "finished", "ended_at": NOW})
+    feed = Feed()
+    watch, _ = waiting("job", feed)
+    for _ in range(3):
+        feed.report(0, 1)
+        assert watch.look() is None
+    assert sorted(call.args[0].job for call in read.mock_calls) == ["job"] * 3 + ["old"]
 
 
 def test_jobs_without_a_place_put_off_no_check(ddptop_home):

@@ -15,7 +15,7 @@ from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources import collector as collecting
 from ddptop.sources import devices as sources
-from ddptop.sources.collector import Collector, JobSource
+from ddptop.sources.collector import Collector
 from ddptop.sources.devices import DeviceSource, covered_devices
 from ddptop.sources.history import ChartQuery, JobHistory
 from ddptop.sources.job import JobQuery, LogsQuery
@@ -27,7 +27,8 @@ from tests.support.fake_home import NOW
 from tests.support.own_views import read
 from textual.message import Message
 
-from ddptop_runner.job.registry import JobView, read_job
+from ddptop_runner.job import registry
+from ddptop_runner.job.registry import JobSource, JobView, read_job
 from ddptop_runner.store.history import HistoryReader
 
 MACHINE = Machine(host="node-a")
@@ -43,7 +44,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(view.job)
         return view
 
-    monkeypatch.setattr(collecting, "read_job", counted)
+    monkeypatch.setattr(registry, "read_job", counted)
     return names
 
 

@@ -15,6 +15,7 @@ from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.job.registry import JobSource
 from ddptop_runner.launch.gpus import shared, usage
 from ddptop_runner.launch.gpus.idle import IdleWatch
 from ddptop_runner.launch.gpus.shared import UserQueue, turns
@@ -34,7 +35,7 @@ from ddptop_runner.model.spec import Device, JobSpec, Waiting, write_spec
 LOOK_S = 3.0
 """How often a queued job checks what it waits for."""
 AT_FRONT = 4
-"""A job far back waits `LOOK_S` for each so many before it, because each check reads all jobs."""
+"""A job far back waits `LOOK_S` for each so many before it, as each check reads all live jobs."""
 PASS_S = 60.0
 """A user who could have started a job for this long has no turn."""
 NEVER_S = 10.0
@@ -74,6 +75,7 @@ class QueueWatch:
         self._feed = DeviceFeed(uuids if has_mig else None, interval_s=LOOK_S) if devices else None
         self._looked_at_s: float | None = None
         self._rests_until_s = 0.0
+        self._jobs = JobSource()
         self._uses: list[DeviceUse] = []
         self._idle = IdleWatch()
         self._reason: WaitReason | None = None
@@ -183,7 +185,7 @@ class QueueWatch:
 
     def _look_at(self, report: DeviceReport | None) -> list[Device] | None:
         """Find out what is in the job's way; returns the devices that it may take."""
-        jobs, now, queue = usage.jobs_here(), utc_now(), self._queue
+        jobs, now, queue = usage.jobs_here(self._jobs), utc_now(), self._queue
         others = shared.others(now)
         own = queue_of_user(jobs, now)
         shared.publish(own)

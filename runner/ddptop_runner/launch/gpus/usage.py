@@ -28,7 +28,7 @@ from ddptop_runner.devices.owners import labeled
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
-from ddptop_runner.job.registry import JobView
+from ddptop_runner.job.registry import JobSource, JobView
 from ddptop_runner.launch.gpus import shared
 from ddptop_runner.launch.gpus.shared import UserQueue
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -260,9 +260,9 @@ LOCK_NAME = f".gpus.{procs.host_name()}.lock"
 """Named after the host, so that machines that share a state folder do not block each other."""
 
 
-def jobs_here() -> list[JobView]:
+def jobs_here(source: JobSource | None = None) -> list[JobView]:
     """All jobs of this state folder, and this machine's parts of jobs on several."""
-    return [*registry.all_jobs(), *registry.parts_here()]
+    return [*(source or JobSource(once=True)).read(), *registry.parts_here()]
 
 
 def is_here(view: JobView) -> bool:

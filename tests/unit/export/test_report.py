@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.export.report import ByTime, Report, gpu_hours, periods_of, read_report, times
-from ddptop.export.report_page import markdown, page
+from ddptop.export.report_page import MOST_CHARS, markdown, page
 from ddptop.export.settings import ReportTable
 from ddptop.job.attempts import attempts_of
 from ddptop.sources.history import JobHistory
@@ -59,6 +59,7 @@ def two_attempts(home: Path, text: str = "bad batch") -> RunFolder:
         row(at(30), "training", attempt=0),
         row(at(90), "checkpoint", attempt=0, path="/ck/60.pt", step=60),
         row(at(100), "alert", text, attempt=0, id="straggler"),
+        row(at(105), "alert", text, attempt=0, id="straggler"),
         row(at(110), "alert_over", attempt=0, messages={"straggler": "over"}),
         row(at(120), "alert", text, attempt=0, id="straggler"),
         row(at(130), "failure", attempt=0, cause=cause),
@@ -200,6 +201,21 @@ def test_hostile_texts_stay_texts(ddptop_home: Path) -> None:
     assert not re.search(r"(?<!\\)[<`]", text)
     rows = [line for line in text.splitlines() if line.startswith("| 0 |")]
     assert [len(re.findall(r"(?<!\\)\|", one)) for one in rows] == [9]
+
+
+def test_the_latest_rows_are_kept_and_long_texts_are_cut(ddptop_home: Path) -> None:
+    report = report_of(two_attempts(ddptop_home, "x" * 1000))
+    attempts = tuple(replace(report.attempts[0], number=n) for n in reversed(range(40)))
+    (one,) = report.findings
+    found = tuple(replace(one, message=f"finding {n}") for n in range(40))
+    changed = replace(report, attempts=attempts, findings=found, energy_known=0.5)
+    text = markdown(changed, ReportTable())
+    assert "## Attempts (10 earlier ones left out)" in text
+    latest = [str(n) for n in range(10, 40)]
+    assert re.findall(r"^\| (\d+) \|", text, re.M) == latest
+    assert re.findall(r"^\| finding (\d+) ", text, re.M) == latest
+    assert max(map(len, re.findall("x+", text))) < MOST_CHARS
+    assert "kWh, known for 50% of the GPU hours" in text
 
 
 def test_unknown_is_na(ddptop_home: Path) -> None:

@@ -36,7 +36,7 @@ PAUSE_STEPS = 5.0
 Doing = Literal["training", "lost training", "starting", "pauses", "between attempts"]
 
 
-class Stretch(NamedTuple):
+class Period(NamedTuple):
     """A part of the job's life. Times are Unix seconds."""
 
     start: float
@@ -118,21 +118,21 @@ def read_report(job: Job, history: JobHistory) -> Report:
     last = _by_time(ranks("step"), "last")
     pairs = itertools.pairwise((t, max(some)) for t, some in last.values.items())
     stepped_at = [b + last.width_s for (_, before), (b, step) in pairs if step != before]
-    stretches = stretches_of(job, story.attempts, lost, stepped_at, pause_s)
+    periods = periods_of(job, story.attempts, lost, stepped_at, pause_s)
     utilization, power = (
         _by_time(history.reader.gpu_series(metric, 0, until, POINTS))
         for metric in ("util_percent", "power_w")
     )
     data, sync = (_share(_by_time(ranks(metric)), steps) for metric in ("data_wait_s", "sync_s"))
-    hours = gpu_hours(stretches, utilization, data, sync, steps.width_s)
-    energy_kwh, energy_known = energy(stretches, power, sum(value or 0 for value in hours.values()))
+    hours = gpu_hours(periods, utilization, data, sync, steps.width_s)
+    energy_kwh, energy_known = energy(periods, power, sum(value or 0 for value in hours.values()))
     saved = [one for one in map(ev.of_row, events) if isinstance(one, ev.CheckpointSaved)]
     return Report(
         job=job,
         attempts=story.attempts,
         steps_lost=lost,
         run=read_run(job, history),
-        times_s=times(stretches),
+        times_s=times(periods),
         gpu_hours=hours,
         energy_kwh=energy_kwh,
         energy_known=energy_known,
@@ -147,13 +147,13 @@ def read_report(job: Job, history: JobHistory) -> Report:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def stretches_of(
+def periods_of(
     job: Job,
     attempts: Sequence[Attempt],
     lost: Mapping[int, int],
     stepped_at: Sequence[float],
     pause_s: float,
-) -> list[Stretch]:
+) -> list[Period]:
     """The job's life in order, without the time between its end and a relaunch.
 
     Args:
@@ -163,7 +163,7 @@ def stretches_of(
         stepped_at: when steps are known to have been taken.
         pause_s: the longest time between two steps that is no pause.
     """
-    found: list[Stretch] = []
+    found: list[Period] = []
     now = job.read_at if job.is_live else job.ended_at
     counts_steps = any(row.type == "training" for one in attempts for row in one.events)
     ordered = attempts[::-1]
@@ -179,17 +179,15 @@ def stretches_of(
         since = max(launched, before) if found else launched
         first = last.get("training", end) if counts_steps else start
         first = min(max(start, first), end)
-        found.append(Stretch(min(since, start), start, "between attempts"))
-        found.append(Stretch(start, first, "starting"))
+        found.append(Period(min(since, start), start, "between attempts"))
+        found.append(Period(start, first, "starting"))
         share = lost.get(one.number, 0) / one.steps if one.steps else 0.0
         known = [at for at in stepped_at if first < at < end]
         for a, b in itertools.pairwise([first, *known, end]):
             is_pause = counts_steps and b - a > pause_s
-            found.append(Stretch(a, b, "pauses" if is_pause else "training", share))
+            found.append(Period(a, b, "pauses" if is_pause else "training", share))
     if found and now is not None:
-        found.append(
-            Stretch(found[-1].end, max(found[-1].end, now.timestamp()), "between attempts")
-        )
+        found.append(Period(found[-1].end, max(found[-1].end, now.timestamp()), "between attempts"))
     return found
 
 
@@ -205,10 +203,10 @@ def steps_lost(job: Job, attempts: Sequence[Attempt]) -> dict[int, int]:
     return found
 
 
-def times(stretches: Sequence[Stretch]) -> dict[Doing, float]:
+def times(periods: Sequence[Period]) -> dict[Doing, float]:
     """How long the job did what, in seconds; {} if nothing is known."""
-    found: dict[Doing, float] = dict.fromkeys(get_args(Doing), 0.0) if stretches else {}
-    for start, end, doing, lost in stretches:
+    found: dict[Doing, float] = dict.fromkeys(get_args(Doing), 0.0) if periods else {}
+    for start, end, doing, lost in periods:
         cost_s = lost * (end - start) if doing == "training" else 0.0
         found[doing] += end - start - cost_s
         found["lost training"] += cost_s
@@ -219,7 +217,7 @@ def times(stretches: Sequence[Stretch]) -> dict[Doing, float]:
 
 
 def gpu_hours(
-    stretches: Sequence[Stretch],
+    periods: Sequence[Period],
     utilization: ByTime,
     data: Mapping[int, float],
     sync: Mapping[int, float],
@@ -228,7 +226,7 @@ def gpu_hours(
     """What the devices did while the job held them, in hours; {} if nothing was recorded.
 
     Args:
-        stretches: the job's life.
+        periods: the job's life.
         utilization: of the devices, in percent.
         data: the share of a step that ranks waited for data, by start of the interval.
         sync: the share of a step that ranks waited for others.
@@ -236,9 +234,9 @@ def gpu_hours(
     """
     if not (devices := max(map(len, utilization.values.values()), default=0)):
         return {}
-    held_s = sum(one.end - one.start for one in stretches if one.doing != "between attempts")
+    held_s = sum(one.end - one.start for one in periods if one.doing != "between attempts")
     computing = for_data = for_ranks = idle = stepless = 0.0
-    for t, overlap_s, doing in _overlaps(stretches, utilization):
+    for t, overlap_s, doing in _overlaps(periods, utilization):
         held_s -= overlap_s
         values, at = utilization.values[t], t - t % rank_width_s
         spent, busy = overlap_s * len(values) / 3600, min(1.0, _mean(values) / 100)
@@ -261,11 +259,11 @@ def gpu_hours(
 
 
 def energy(
-    stretches: Sequence[Stretch], power: ByTime, held_hours: float
+    periods: Sequence[Period], power: ByTime, held_hours: float
 ) -> tuple[float | None, float]:
     """(kWh that the devices used while held, the share of `held_hours` for which it is known)."""
     joules = known_s = 0.0
-    for t, overlap_s, _ in _overlaps(stretches, power):
+    for t, overlap_s, _ in _overlaps(periods, power):
         joules += overlap_s * sum(power.values[t])
         known_s += overlap_s * len(power.values[t])
     if not known_s or not held_hours:
@@ -273,10 +271,10 @@ def energy(
     return joules / 3.6e6, min(1.0, known_s / 3600 / held_hours)
 
 
-def _overlaps(stretches: Iterable[Stretch], metric: ByTime) -> Iterator[tuple[int, float, Doing]]:
+def _overlaps(periods: Iterable[Period], metric: ByTime) -> Iterator[tuple[int, float, Doing]]:
     """(interval, seconds of it while the devices were held, what the job did then)."""
     starts = sorted(metric.values)
-    for start, end, doing, _ in stretches:
+    for start, end, doing, _ in periods:
         first = max(0, bisect.bisect_right(starts, start) - 1)
         for t in starts[first : bisect.bisect_left(starts, end)]:
             overlap_s = min(end, t + metric.width_s) - max(start, t)

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from ddptop.export.report import ByTime, Report, gpu_hours, read_report, stretches_of, times
+from ddptop.export.report import ByTime, Report, gpu_hours, periods_of, read_report, times
 from ddptop.export.report_page import MOST_CHARS, markdown, page
 from ddptop.export.settings import ReportTable
 from ddptop.job.attempts import attempts_of
@@ -159,13 +159,13 @@ def test_the_parts_add_up_to_the_whole(
         stepped += [at(now - step).timestamp() for step in steps]
     job = read(shared_home)
     found = attempts_of(events, "failed", at(now), dict.fromkeys(range(4), 100))
-    stretches = stretches_of(job, found, {0: 30}, sorted(stepped), 10.0)[:-1]
-    assert sum(times(stretches).values()) == pytest.approx(now, abs=0.01)
+    periods = periods_of(job, found, {0: 30}, sorted(stepped), 10.0)[:-1]
+    assert sum(times(periods).values()) == pytest.approx(now, abs=0.01)
     start = int(at(0).timestamp())
     values = {start + s: [util, util] for s in range(int(now)) if s not in missing}
     shares = dict.fromkeys(values, 0.4)
     assume(values)
-    hours = gpu_hours(stretches, ByTime(values, 1), shares, shares, 1)
+    hours = gpu_hours(periods, ByTime(values, 1), shares, shares, 1)
     assert sum(value or 0 for value in hours.values()) == pytest.approx(2 * held / 3600, abs=0.001)
     assert all(value is None or value > -1e-6 for value in hours.values())
 
@@ -240,6 +240,6 @@ def test_the_time_before_a_relaunch_does_not_count(shared_home: RunFolder) -> No
         row(at(600), "finished", attempt=1),
     ]
     job = replace(read(shared_home), ended_at=at(600))
-    found = times(stretches_of(job, attempts_of(events, "finished", at(600), {}), {}, [], 1000))
+    found = times(periods_of(job, attempts_of(events, "finished", at(600), {}), {}, [], 1000))
     assert found["between attempts"] == pytest.approx(10 + 30)
     assert sum(found.values()) == pytest.approx(100 + 100)

@@ -68,22 +68,13 @@ def queue_of_user(
             turn_at = max(turn_at or queue.over_at, queue.over_at)
         if not is_here(view) or (new is not None and spec.job_id == new.job_id):
             continue
+        seen = view.snapshot
+        holders = [] if seen is None else [seen.guardian, seen.supervisor, seen.agent]
         if queue is not None and spec.is_queued:
             if queue.candidates and unmet(spec, jobs, now) is None:
-                guardian = None if view.snapshot is None else view.snapshot.guardian
-                waits.append((spec.place, _entry(spec, queue, guardian)))
+                waits.append((spec.place, _entry(spec, queue, holders[:1])))
         elif spec.devices:
-            seen = view.snapshot
-            holders = [] if seen is None else [seen.guardian, seen.supervisor, seen.agent]
-            has.append(
-                Entry(
-                    job=view.job,
-                    job_id=spec.job_id,
-                    devices=list(map(key, spec.devices)),
-                    since=spec.started_at,
-                    processes=[one for one in holders if one is not None],
-                )
-            )
+            has.append(_entry(spec, None, holders))
     in_order = [entry for _, entry in sorted(waits, key=lambda one: one[0])]
     return UserQueue(turn_at=turn_at, has=has, waits=in_order, uid=os.geteuid())
 
@@ -94,14 +85,16 @@ def publish_jobs() -> None:
     shared.publish(queue_of_user(jobs_here(), now))
 
 
-def _entry(spec: JobSpec, queue: Waiting, guardian: ProcessId | None = None) -> Entry:
+def _entry(spec: JobSpec, queue: Waiting | None, holders: Sequence[ProcessId | None] = ()) -> Entry:
+    """The entry of a job that waits; without `queue`, of one that has its devices."""
+    devices = spec.devices or () if queue is None else queue.candidates
     return Entry(
         job=spec.job,
         job_id=spec.job_id,
-        devices=list(map(key, queue.candidates)),
-        count=queue.count,
-        since=queue.since,
-        processes=[] if guardian is None else [guardian],
+        devices=list(map(key, devices)),
+        count=0 if queue is None else queue.count,
+        since=spec.started_at if queue is None else queue.since,
+        processes=[one for one in holders if one is not None],
     )
 
 

@@ -90,6 +90,23 @@ def test_a_job_starts_after_its_predecessor_and_not_before_its_time(ddptop_home)
     }  # fmt: skip
 
 
+def test_what_others_may_take_is_free_at_no_known_time(ddptop_home):
+    put_waiting("waits", 1, minute=1)
+    devices = [gpu.uuid for gpu in GPU]
+    bob = Entry(job="train", job_id="train@1", devices=devices, since=NOW - MINUTE)
+    assert minutes_to(rows()["waits"].start_at) == 0
+    assert rows(UserQueue(uid=4321, has=[bob]))["waits"].start_at is None
+
+
+def test_a_job_of_unknown_start_may_take_any_gpu(ddptop_home):
+    put_running("known", 0, minutes=10)
+    put_running("unknown", 1, minutes=None)
+    for minute, name in enumerate(("unknown", "known")):
+        after = [Predecessor(job=name, job_id=f"{name}@1")]
+        put_waiting(f"after-{name}", 1, minute=minute, after=after)
+    assert [rows()[f"after-{name}"].start_at for name in ("unknown", "known")] == [None, None]
+
+
 def test_other_users_have_rows(ddptop_home):
     put_running("mine", 0, minutes=10)
     ahead = [WaitedFor(job="theirs", user="bob"), WaitedFor(job="own")]

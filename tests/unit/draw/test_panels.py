@@ -26,6 +26,7 @@ from ddptop.job.status import (
 from ddptop.style import plain, width
 from msgspec.structs import replace
 from tests.support import fake_home
+from tests.support.fake_foreign import foreign_job
 from tests.support.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.support.own_views import rank, row_of_rank, view_of
 
@@ -123,6 +124,8 @@ class TestHeader:
     def test_no_problems_are_told_only_of_a_job_that_trains(self, changes, is_calm) -> None:
         shown = "\n".join(header(running(**changes), 200))
         assert ("no problems" in shown) is is_calm
+        foreign = replace(running(**changes), foreign=foreign_job("train.py", 2))
+        assert ("no problems detected" in "\n".join(header(foreign, 200))) is is_calm
 
     def test_beside_an_exploding_loss_no_trend_is_told(self) -> None:
         alert = Alert(id="exploding-loss", severity="warning", message="m", since=NOW)

@@ -210,6 +210,7 @@ def test_the_number_and_length_of_series_are_bounded() -> None:
     assert sum(key.startswith("ddptop_rank_step{") for key in got) == MOST_RANKS
     assert sum(key.startswith("ddptop_job_info{") for key in got) == MOST_JOBS - 1
     assert max(map(len, got)) < 300
+    assert any(key.startswith(r'ddptop_job_info{job_name="a\"b\\\nc?x') for key in got)
 
 
 @needs_promtool

@@ -35,6 +35,8 @@ def test_a_sweep_is_one_job_in_the_state_of_its_most_active_one(members: list[Jo
     assert progress is not None and progress.fraction == pytest.approx(
         (1 + 1 + 0.6 + 0.4 + 0.2 + 0) / 6
     )
+    vague = replace(members[3], snapshot=replace(members[3].snapshot, progress=None))
+    assert vague.state == "running" and progress_of(grouped([*members[:3], vague])[0]) is None
     (ended,) = grouped(members[:3])
     assert (ended.state, ended.is_live, ended.ended_at) == ("failed", False, members[2].ended_at)
 

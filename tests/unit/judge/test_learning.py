@@ -155,8 +155,8 @@ def test_a_validation_loss_that_rises_while_the_training_loss_falls():
         (OVERFITS, FALLING[::-1], "val_loss"),  # both rise
         (OVERFITS[:-8], FALLING, "val_loss"),  # for too few evaluations
         (
-            [2.0 - 0.01 * n for n in range(20)] + OVERFITS[4:-16],
-            FALLING,
+            [2.0 - 0.02 * n for n in range(45)] + OVERFITS[4:],
+            [2.0 / (1 + n) for n in range(90)],
             "val_loss",
         ),  # it fell as long
         ([*OVERFITS, 1.3, 1.2, 1.1, 1.1, 1.1, 1.1], FALLING, "val_loss"),  # it falls again

@@ -138,6 +138,13 @@ def test_a_job_waits_behind_another_users(ddptop_home):
     assert [(one.job, one.count, one.processes) for one in published.waits] == [("mine", 1, [ME])]
 
 
+@pytest.mark.parametrize(("host", "turn_at"), [(procs.host_name(), NOW), ("elsewhere", None)])
+def test_a_turn_on_another_machine_is_none_here(ddptop_home, host, turn_at):
+    queue = Waiting(candidates=[], count=0, since=NOW, over_at=NOW)
+    put_job("mine", {"state": "finished"}, queue=queue, host=host)
+    assert queue_of_user(jobs_here(), NOW).turn_at == turn_at
+
+
 # --- what others write -------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 from tests.support.builders import put_job
 from tests.support.emitted import EmittedLog
 
-from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
@@ -262,6 +262,25 @@ def test_another_users_job_that_does_not_take_its_turn_is_passed_over(ddptop_hom
     assert watch.look() is None
     now_s[0] += PASS_S
     feed.report()
+    assert watch.look() is not None
+
+
+def test_the_order_of_a_users_state_folders_changes_nothing(ddptop_home, monkeypatch):
+    feed, now_s = Feed(), [100.0]
+    monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])
+    theirs = Entry(
+        job="theirs", job_id="1", devices=[DEVICES[0].uuid], count=1, since=NOW,
+        processes=[procs.identify(os.getpid())],
+    )  # fmt: skip
+    folders = [UserQueue(uid=4321, waits=[theirs]), UserQueue(uid=4321, turn_at=utc_from_unix(0))]
+    monkeypatch.setattr(shared, "others", lambda now: folders)
+    watch, _ = waiting("job", feed, minute=1, count=1)
+    for _ in range(2):
+        feed.report(1)
+        assert watch.look() is None
+        now_s[0] += PASS_S / 2
+        folders.reverse()
+    feed.report(1)
     assert watch.look() is not None
 
 

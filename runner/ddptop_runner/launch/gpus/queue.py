@@ -18,7 +18,7 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.registry import JobSource
 from ddptop_runner.launch.gpus import shared, usage
 from ddptop_runner.launch.gpus.idle import IdleWatch
-from ddptop_runner.launch.gpus.shared import UserQueue, turns
+from ddptop_runner.launch.gpus.shared import UserQueue, last_turns, turns
 from ddptop_runner.launch.gpus.usage import DeviceUse, grant, is_same, key
 from ddptop_runner.launch.gpus.waiting import (
     number_before,
@@ -80,7 +80,7 @@ class QueueWatch:
         self._idle = IdleWatch()
         self._reason: WaitReason | None = None
         self._never_since_s: float | None = None
-        self._could_since_s: dict[tuple[int, dt.datetime | None], float] = {}
+        self._could_since_s: dict[tuple[int, float], float] = {}
         self._gpus: list[GpuSample] = []
         self._stopped = False
 
@@ -227,8 +227,8 @@ class QueueWatch:
             )
             for queue in others
         ]
-        last = {queue.uid: queue.turn_at for queue in others}
-        now_s, since_s = boottime_s(), dict[tuple[int, dt.datetime | None], float]()
+        last = last_turns(others)
+        now_s, since_s = boottime_s(), dict[tuple[int, float], float]()
         wanted, passed = set[str](), set[int]()
         for uid, entry in turns([own, *others]):
             could = len(free.intersection(entry.devices)) >= entry.count

@@ -15,7 +15,7 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -211,19 +211,26 @@ def _is_true(entry: Entry, uid: int, now: dt.datetime) -> bool:
     return is_new and not entry.count and not entry.processes
 
 
-def turns(queues: Iterable[UserQueue]) -> list[tuple[int, Entry]]:
+def last_turns(queues: Iterable[UserQueue]) -> dict[int, float]:
+    """When each user's last turn was, over all state folders, in Unix seconds; 0 without one."""
+    last: dict[int, float] = {}
+    for queue in queues:
+        turn_s = 0.0 if queue.turn_at is None else queue.turn_at.timestamp()
+        last[queue.uid] = max(last.get(queue.uid, 0.0), turn_s)
+    return last
+
+
+def turns(queues: Collection[UserQueue]) -> list[tuple[int, Entry]]:
     """(user, job) of all that wait, in order: users take turns.
 
     First comes the user whose last turn was longest ago; among those without a turn, the one who
     has waited longest. Each user's next job follows only after one job of every other user.
     """
     waits: dict[int, list[Entry]] = {}
-    last: dict[int, float] = {}
     for queue in queues:
         others = waits.get(queue.uid, [])  # in another state folder of the user
         waits[queue.uid] = list(heapq.merge(others, queue.waits, key=lambda one: one.since))
-        turn_s = 0.0 if queue.turn_at is None else queue.turn_at.timestamp()
-        last[queue.uid] = max(last.get(queue.uid, 0.0), turn_s)
+    last = last_turns(queues)
     users = [uid for uid in waits if waits[uid]]
     users.sort(key=lambda uid: (last[uid], waits[uid][0].since, uid))
     most = max((len(waits[uid]) for uid in users), default=0)

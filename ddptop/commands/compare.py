@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ddptop.job.compare import (
-    LETTERS,
+    MOST_COMPARED,
     Comparison,
     Difference,
     LossesAtStep,
@@ -27,7 +27,6 @@ from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.spec import GitState
 from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 
-MOST_JOBS = len(LETTERS)
 GATES = {
     "loss": "loss_at_common",
     "validation_loss": "validation_loss_at_common",
@@ -85,9 +84,9 @@ def find(names: Sequence[str]) -> list[JobView]:
     """
     if len(names) == 1 and (sweep := group_of(names[0])):
         own = {view.job: view for view in sweep}
-        return [own[job.name] for job in by_loss(map(own_job, sweep))][:MOST_JOBS]
-    if len(names) > MOST_JOBS:
-        raise UsageError(f"cannot compare {len(names)} jobs", f"list at most {MOST_JOBS}")
+        return [own[job.name] for job in by_loss(map(own_job, sweep))][:MOST_COMPARED]
+    if len(names) > MOST_COMPARED:
+        raise UsageError(f"cannot compare {len(names)} jobs", f"list at most {MOST_COMPARED}")
     views = [resolve(name) for name in names]
     jobs = [view.job for view in views]
     if twice := next((job for job in jobs if jobs.count(job) > 1), None):

@@ -160,7 +160,8 @@ def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
 
 
 LETTERS = "ABCDEFGH"
-"""Names of the jobs on the chart; also the most jobs that can be compared."""
+"""Names of the jobs on the chart."""
+MOST_COMPARED = len(LETTERS)
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from ddptop.charts.axis import Axis, View
 from ddptop.charts.curves import USUAL_WEIGHT, ChartOptions
 from ddptop.charts.plots import compared_curves, name_of, without_steps
 from ddptop.draw.compare import Row, companion_row, explained, rows, verdict
-from ddptop.job.compare import LETTERS, LOSS, Comparison, Run, companions, names_of
+from ddptop.job.compare import LETTERS, LOSS, MOST_COMPARED, Comparison, Run, companions, names_of
 from ddptop.job.figures.jobs import JOB_WORDS, job_facts
 from ddptop.job.filter import parse
 from ddptop.job.groups import sweep_of
@@ -167,7 +167,6 @@ class CompanionTable(Table):
         return about("compare with")
 
 
-MOST_JOBS = len(LETTERS)
 OF_THE_LIST = ("compare.keep", "view.filter")
 """Actions that are hidden when the jobs are fixed."""
 TABLE_SHARE = 0.4
@@ -198,7 +197,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     def __init__(self, jobs: tuple[str, ...], *, readonly: bool = False) -> None:
         """One job is compared with jobs from a list; two to eight are compared directly."""
         super().__init__(readonly=readonly)
-        self.given = jobs[:MOST_JOBS]
+        self.given = jobs[:MOST_COMPARED]
         """Names of the requested jobs."""
         self._kept: list[str] = []
         self._title = TitleBar(readonly=readonly)
@@ -221,7 +220,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         key = self._companions.cursor_key
         if self.chooses and key is not None and key not in chosen:
             chosen.append(key)
-        return tuple(chosen[:MOST_JOBS])
+        return tuple(chosen[:MOST_COMPARED])
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -325,8 +324,8 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
             )
         elif job in self._kept:
             self._kept.remove(job)
-        elif len(self.given) + len(self._kept) >= MOST_JOBS:
-            self.notify(f"the chart can show at most {MOST_JOBS} jobs", severity="warning")
+        elif len(self.given) + len(self._kept) >= MOST_COMPARED:
+            self.notify(f"the chart can show at most {MOST_COMPARED} jobs", severity="warning")
         else:
             self._kept.append(job)
             self._companions.action_move(1)

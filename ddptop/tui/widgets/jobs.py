@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from textual import events
 
 from ddptop.draw.panels import damaged_line, unreadable_line
-from ddptop.job.compare import LETTERS
+from ddptop.job.compare import MOST_COMPARED
 from ddptop.job.figures.jobs import (
     COLUMN_OF_ORDER,
     Subject,
@@ -58,9 +58,6 @@ EMPTY = """no jobs yet, and no other training processes found on this machine
 NO_MATCH = """no jobs match
 
 press {view.back} to show all jobs"""
-
-MOST_MARKS = len(LETTERS)
-"""Maximum number of marks: as many jobs as can be compared."""
 
 
 class JobsTable(Table):
@@ -190,7 +187,7 @@ class JobsTable(Table):
         if key in self.marked:
             self.marked.remove(key)
         elif key is not None:
-            self.marked = [*self.marked[1 - MOST_MARKS :], key]
+            self.marked = [*self.marked[1 - MOST_COMPARED :], key]
         self.refill()
 
     def sort(self, order: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from ddptop.export import message
+from ddptop.export.incidents import Incidents, Notice
 from ddptop.export.notifier import Notifier
 from ddptop.export.send import AGAIN, NEVER, SENT, Parcel
 from ddptop.export.settings import NotifyTable, Settings
@@ -109,6 +110,22 @@ def test_a_hook_runs_for_its_kind_only(folder: RunFolder) -> None:
     assert entry in last.aftermath
     assert entry.startswith("hook on_failed exited with status 3: 000")
     assert entry.endswith("00no spacebad") and len(entry) < 600
+
+
+def test_hooks_run_at_the_start_of_an_incident_and_the_latest_are_kept(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddptop.export.notifier.MOST_HOOKS", 1)
+    at = read(folder).created_at
+    notices = [
+        Notice(kind="finding", at=at, text="slow"),
+        Notice(kind="disk", at=at, text="full"),
+        Notice(kind="finding", at=at, text="over", is_over=True),
+    ]
+    monkeypatch.setattr(Incidents, "fold", lambda *_: notices)
+    hooks = {"on_finding": "echo first", "on_disk": "echo second"}
+    look(folder, Receiver(), Settings(hooks=hooks))
+    assert [one.message.split()[1] for one in hook_events(folder.path)] == ["on_disk"]
 
 
 def test_a_hook_has_a_time_limit(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,20 @@ from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 
 
 @pytest.fixture
-def plans(ddptop_home: Path, tmp_path: Path) -> list[LaunchPlan]:
-    request = LaunchRequest("command", "true", ("{n}",), cwd=str(tmp_path), gpus="none")
-    return sweep.prepare(request, {"n": ["1", "2", "3"]}, None, os.environ)
+def request_(ddptop_home: Path, tmp_path: Path) -> LaunchRequest:
+    return LaunchRequest("command", "true", ("{n}",), cwd=str(tmp_path), gpus="none")
+
+
+@pytest.fixture
+def plans(request_: LaunchRequest) -> list[LaunchPlan]:
+    return sweep.prepare(request_, {"n": ["1", "2", "3"]}, None, os.environ)
+
+
+def test_jobs_of_which_few_run_at_once_are_queued_in_their_order(request_: LaunchRequest) -> None:
+    plans = sweep.prepare(request_, {"n": ["1", "2", "3"]}, 2, os.environ)
+    places = [plan.spec.place[0] for plan in plans]
+    assert all(plan.spec.is_queued for plan in plans)
+    assert places == sorted(set(places))
 
 
 def test_what_was_launched_and_how_to_stop_it_is_said(

@@ -217,6 +217,18 @@ def test_a_job_that_has_ended_is_read_once(ddptop_home, monkeypatch):
     assert sorted(call.args[0].job for call in read.mock_calls) == ["job"] * 3 + ["old"]
 
 
+def test_a_job_that_was_moved_to_the_front_is_checked_at_once(ddptop_home):
+    feed = Feed()
+    for number in range(8):
+        waiting(f"ahead-{number}", feed, minute=number)
+    last, _ = waiting("last", feed, minute=59)
+    feed.report()
+    assert last.look() is None
+    last.move(NOW - dt.timedelta(days=1))
+    feed.report()
+    assert last.look() is not None
+
+
 def test_jobs_without_a_place_put_off_no_check(ddptop_home):
     feed, tonight = Feed(), utc_now() + dt.timedelta(hours=9)
     for number in range(8):

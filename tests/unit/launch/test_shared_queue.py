@@ -172,17 +172,30 @@ FUTURE = NOW + dt.timedelta(days=1)
         GOOD.replace(b'"count":1', b'"count":1e99'),
         encoded(waits=[entry("a", age_s=-3600)]),
         encoded(waits=[entry("a", processes=[])]),
+        encoded(waits=[entry("a", age_s=1, processes=[])]),
         encoded(waits=[entry("a", processes=[gone()])]),
         encoded(waits=[entry("a", processes=[msgspec.structs.replace(ME, boot_id="other")])]),
         encoded(waits=[entry("a")] * (shared.MOST_JOBS + 1)),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_what_cannot_be_true_is_ignored(folder, data):
     put(folder, data)
     put(folder, GOOD, number=1)
     found = shared.others(NOW)
     assert [one.job for queue in found for one in queue.waits] == ["good"]
+
+
+def test_only_a_process_of_the_user_proves_a_job(folder, monkeypatch):
+    put(folder, GOOD)
+    monkeypatch.setattr(procs, "uid_of", lambda pid: UID + 1)
+    assert [queue.waits for queue in shared.others(NOW)] == [[]]
+
+
+@pytest.mark.parametrize(("age_s", "counts"), [(1, True), (shared.START_S + 1, False)])
+def test_a_job_has_its_devices_before_its_processes_are_known(folder, age_s, counts):
+    put(folder, encoded(has=[entry("new", age_s, count=0, processes=[])]))
+    assert [bool(queue.has) for queue in shared.others(NOW)] == [counts]
 
 
 def test_a_turn_in_the_future_is_the_last(folder):

@@ -46,9 +46,11 @@ def test_a_job_waits_for_a_restarted_one_and_never_for_a_failed_one(launch, wait
     refused = never.cli("restart", "never")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "not started: job fails failed; restart that job first" in refused.stderr
+    (tmp_path / "go").unlink()
     fails.cli("restart", "fails")
     assert never.cli("restart", "never").returncode == 0
     assert never.status()["state"] == "queued"
+    (tmp_path / "go").touch()
     wait_until(lambda: never.status()["state"] == "failed", what="the second failure")
 
 

@@ -34,10 +34,8 @@ _ZEROS = re.compile(rb"\0+")
 class LogStream:
     """A growing log with its parser and read position."""
 
-    def __init__(self, log: LogFile, skips: bool = True) -> None:
-        """`skips`: whether a read continues near the end if more was written than it may read."""
+    def __init__(self, log: LogFile) -> None:
         self.log = log
-        self._skips = skips
         self.parser = LossParser()
         self.on_text: Callable[[bytes], None] | None = None
         """Called with the text that the parser is fed."""
@@ -48,10 +46,8 @@ class LogStream:
         self._rests = False
 
     def read(self, max_bytes: int) -> tuple[list[Reading], int]:
-        """(new readings, bytes read)."""
-        data, gap = (
-            self.log.read_new(max_bytes) if self._skips else (self.log.read(max_bytes), False)
-        )
+        """(new readings, bytes read); continues near the end if more was written than that."""
+        data, gap = self.log.read_new(max_bytes)
         if gap:
             self._cut, self.is_whole = True, False
         if not data:

@@ -203,19 +203,12 @@ class JobStatus(JobFacts, frozen=True, kw_only=True):
 
 def job_row(view: JobView) -> JobRow:
     """A job as a row of a list."""
-    snapshot = view.snapshot
-    ranks = [] if snapshot is None else snapshot.ranks
+    ranks = [] if view.snapshot is None else view.snapshot.ranks
     several = len({rank.host for rank in ranks}) > 1
     return JobRow(
-        job=view.job,
-        state=view.state,
-        host=view.spec.host,
-        command=view.command,
+        **_facts(view, JobRow),
         launcher=view.launcher,
         head=None if view.spec.membership is None else view.spec.membership.head,
-        world_size=view.world_size if snapshot is None else snapshot.world_size,
-        attempt=None if snapshot is None else snapshot.attempt,
-        started_at=view.created_at if snapshot is None else snapshot.started_at,
         ranks=[
             RankRow(
                 rank=rank.rank,
@@ -225,11 +218,6 @@ def job_row(view: JobView) -> JobRow:
             )
             for rank in ranks
         ],
-        policy=None if snapshot is None else snapshot.policy,
-        restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
-        set_aside=[] if snapshot is None else snapshot.set_aside,
-        **_course(view),
-        **_steps(snapshot, is_live=view.is_live),
     )
 
 
@@ -278,31 +266,30 @@ def _foreign_row(view: ForeignView, census: Census) -> ForeignRow:
     )
 
 
-_OF_SNAPSHOT = [
-    name
-    for name in JobStatus.__struct_fields__
-    if name in NodeSnapshot.__struct_fields__ and name != "schema"
-]
-
-
 def job_status(view: JobView) -> JobStatus:
     """A job's full status."""
+    return JobStatus(
+        **_facts(view, JobStatus),
+        guarded=view.guarded,
+        snapshot_age_s=view.snapshot_age_s,
+    )
+
+
+def _facts(view: JobView, kind: type[JobRow | JobStatus]) -> dict[str, Any]:
+    """What a row or a status takes from a job, by field name."""
     snapshot = view.snapshot or registry.empty_snapshot(view)
-    values: dict[str, Any] = {name: getattr(snapshot, name) for name in _OF_SNAPSHOT}
-    values |= {
+    own = {"schema"} if kind is JobStatus else {"schema", "ranks", "launcher"}
+    names = {*kind.__struct_fields__} & {*NodeSnapshot.__struct_fields__} - own
+    return {
+        **{name: getattr(snapshot, name) for name in names},
         "job": view.job,
         "state": view.state,
         "host": view.spec.host,
+        "command": view.command,
         "restart_at": snapshot.restart_at if view.is_live else None,
         **_course(view),
-        **_steps(snapshot, is_live=view.is_live),
+        **_steps(view.snapshot, is_live=view.is_live),
     }
-    return JobStatus(
-        command=view.command,
-        guarded=view.guarded,
-        snapshot_age_s=view.snapshot_age_s,
-        **values,
-    )
 
 
 def _course(view: JobView) -> dict[str, Any]:

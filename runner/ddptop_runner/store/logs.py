@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -110,12 +109,7 @@ class LogFile:
     def __enter__(self) -> LogFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

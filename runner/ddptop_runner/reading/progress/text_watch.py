@@ -192,8 +192,8 @@ class RankFiles:
         pids: Mapping[int, Collection[int]],
         others: Collection[int],
         now: dt.datetime,
-    ) -> list[tuple[int, dt.datetime, Reading]]:
-        """What is new, as (rank, when it was written, reading).
+    ) -> None:
+        """Take what was read since the last call.
 
         Args:
             pids: by rank, those of its process and the processes it started.
@@ -202,13 +202,9 @@ class RankFiles:
         """
         for known in self.ranks.values():
             known.begin_look()
-        found = []
         for file, reading in self._files.taken():
             if (rank := rank_of(file, pids, others)) is not None:
-                at = written_at(reading, now)
-                self.ranks.setdefault(rank, TextProgress()).add(reading, at)
-                found.append((rank, at, reading))
-        return found
+                self.ranks.setdefault(rank, TextProgress()).add(reading, written_at(reading, now))
 
     def close(self) -> None:
         """Close the files; the progress remains."""

@@ -318,7 +318,6 @@ class HeldFeed:
             boottime_s=0.0,
             source="nvml",
             gpus=gpus,
-            sampler_cpu_percent=0.4,
         )
 
     async def start(self) -> None:

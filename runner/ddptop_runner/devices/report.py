@@ -37,8 +37,6 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     """Why devices are missing or stale, and how to fix it; None if there is no problem. A lost
     device has its own note."""
     gpus: list[GpuSample] = []
-    sampler_cpu_percent: float | None = None
-    """CPU usage of the sampler over the last few seconds; 100 is one core."""
 
 
 def decode_report(line: bytes) -> DeviceReport:
@@ -69,11 +67,11 @@ FIXED_METRICS = {
 _KEPT = {*NEVER_UNKNOWN, *FIXED_METRICS, "xid", "xid_meanings"} - {"unknown"}
 
 
-def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
+def without_metrics(gpu: GpuSample) -> GpuSample:
     """The device without its metrics: identity, fixed values, XIDs, and whether it is lost."""
     kept = {name: getattr(gpu, name) for name in _KEPT}
     unknown = {
-        name: gpu.unknown.get(name, why) if name in _KEPT else why
+        name: gpu.unknown.get(name, NO_ANSWER) if name in _KEPT else NO_ANSWER
         for name in GpuSample.__struct_fields__
         if kept.get(name) is None and name not in NEVER_UNKNOWN
     }
@@ -83,12 +81,7 @@ def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
 def stale_report(report: DeviceReport, note: str) -> DeviceReport:
     """`report` with a note, and without metrics that may no longer be correct."""
     gpus = [without_metrics(gpu) for gpu in report.gpus]
-    return msgspec.structs.replace(
-        report,
-        note=note,
-        gpus=gpus,
-        sampler_cpu_percent=None,
-    )
+    return msgspec.structs.replace(report, note=note, gpus=gpus)
 
 
 def crash_note(returncode: int | None, errors: bytes) -> str:

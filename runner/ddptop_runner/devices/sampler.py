@@ -16,8 +16,6 @@ import os
 import select
 import signal
 import sys
-import time
-from collections import deque
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
 SHORTEST_INTERVAL_S = 0.1
 STDIN = 0
 REQUESTS_BYTES = 4096
-
-COST_OVER_S = 10.0
-"""The sampler's own CPU use is averaged over this time."""
 
 
 class Options(NamedTuple):
@@ -98,23 +93,7 @@ def open_backend(uuids: Collection[str] | None = None) -> NvmlBackend | NoDevice
     return backend if backend.source else NoDevices(backend.note, driver=backend.driver)
 
 
-class Cost:
-    """The sampler's own CPU use over the last seconds."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[float, float]] = deque()
-
-    def mark(self, now_s: float, cpu_s: float) -> float | None:
-        """CPU in percent of one core since up to 10 s ago; None on the first call."""
-        self._marks.append((now_s, cpu_s))
-        while len(self._marks) > 2 and self._marks[1][0] <= now_s - COST_OVER_S:
-            self._marks.popleft()
-        then_s, cpu_then_s = self._marks[0]
-        span_s = now_s - then_s
-        return round(100 * (cpu_s - cpu_then_s) / span_s, 2) if span_s > 0 else None
-
-
-def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = False) -> DeviceReport:
+def report(backend: NvmlBackend | NoDevices, *, at_once: bool = False) -> DeviceReport:
     """One reading of all devices; `at_once` between two ticks."""
     now_s = boottime_s()
     gpus = backend.sample(now_s, at_once=at_once)
@@ -125,13 +104,11 @@ def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = Fals
         driver=backend.driver,
         note=backend.note,
         gpus=gpus,
-        sampler_cpu_percent=cost.mark(now_s, time.process_time()),
     )
 
 
 def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
     """Print reports until the reader is gone; returns the exit status."""
-    cost = Cost()
     parent = os.getppid()
     reader = sys.stdout.fileno()
     happened = select.poll()
@@ -141,7 +118,7 @@ def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
     next_s = boottime_s()
     is_requested = False
     while True:
-        _print_line(encode(report(backend, cost, at_once=is_requested)))
+        _print_line(encode(report(backend, at_once=is_requested)))
         if backend.source is None:
             return NOTHING_TO_SAMPLE
         if options.once:

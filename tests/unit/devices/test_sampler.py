@@ -12,7 +12,7 @@ import pytest
 from tests.support.programs import piped
 
 from ddptop_runner.devices.report import decode_report
-from ddptop_runner.devices.sampler import Cost, Options, parse_arguments
+from ddptop_runner.devices.sampler import Options, parse_arguments
 from ddptop_runner.host import procs
 
 SAMPLER = [sys.executable, "-m", "ddptop_runner.devices.sampler"]
@@ -120,12 +120,3 @@ def test_ctrl_c_is_for_the_one_who_started_it(make_stub):
             assert child.stdout.readline()
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == -signal.SIGTERM
-
-
-def test_its_own_cost_is_a_mean_over_its_last_seconds():
-    cost = Cost()
-    assert cost.mark(100.0, 5.0) is None
-    assert cost.mark(101.0, 5.01) == pytest.approx(1.0)
-    for second in range(2, 30):
-        spent = cost.mark(100.0 + second, 5.01 + 0.02 * (second - 1))
-    assert spent == pytest.approx(2.0)

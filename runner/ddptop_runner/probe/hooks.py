@@ -336,6 +336,7 @@ class Hooks:
         self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
+        self.ledger.model = weakref.ref(parallel)
         self.replicas.note(parallel)
 
     def _arm_save(self, owners, name, target_of, loads=False):

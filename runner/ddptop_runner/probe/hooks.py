@@ -49,6 +49,7 @@ class Hooks:
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
         self.replicas = replicas.Replicas(torch, record, self.parts)
+        self.ledger.is_joined = self.replicas.is_joined
         record.on_look = self.replicas.after_step
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
@@ -336,7 +337,6 @@ class Hooks:
         self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
-        self.ledger.model = weakref.ref(parallel)
         self.replicas.note(parallel)
 
     def _arm_save(self, owners, name, target_of, loads=False):

@@ -34,6 +34,8 @@ class Ledger:
     def __init__(self, torch, record):
         self._torch = torch
         self._record = record
+        self.is_joined = _nothing
+        """Tells whether ranks may take different numbers of steps."""
         self.begin()
 
     def begin(self):
@@ -48,8 +50,6 @@ class Ledger:
         """Worker processes of its DataLoader; 0 if the rank loads by itself."""
         self.ddp_world_size = None
         """Ranks whose gradients DistributedDataParallel averages; None without."""
-        self.model = _nothing
-        """Gives the last model that was wrapped in DistributedDataParallel."""
         self.epoch_batches = None
         """Batches of the first pass with training; None in later ones, since nothing has come of
         uneven passes then, and within `model.join()`, which is made for them."""
@@ -90,7 +90,7 @@ class Ledger:
             sampler: Any = getattr(iterator._index_sampler, "sampler", None)
             before, self._sampler_epoch = self._sampler_epoch, _epoch_of(sampler)
             self.repeated_epoch = before if before == self._sampler_epoch else None
-            is_first = not self._record.backwards and not _joins(self.model())
+            is_first = not self._record.backwards and not self.is_joined()
             self.epoch_batches = _length(iterator._index_sampler) if is_first else None
         self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
 
@@ -181,11 +181,6 @@ def _length(sampler):
         return len(sampler)
     except Exception:  # of the script's dataset
         return None
-
-
-def _joins(model):
-    """Whether a DistributedDataParallel model is within `join()`, or was last."""
-    return getattr(getattr(model, "__dict__", {}).get("_join_config"), "enable", False)
 
 
 def _epoch_of(sampler):

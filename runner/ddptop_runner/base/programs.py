@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 OUTPUT_BYTES = 16 << 20
 ERROR_BYTES = 64 << 10
@@ -71,6 +72,26 @@ def run(
                 with contextlib.suppress(OSError):
                     stream.close()
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def start(
+    argv: Sequence[str],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program in its own session, without stdin, whose output is appended to a log."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 def _exchange(

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 OUTPUT_BYTES = 16 << 20
+"""A program that prints more is killed."""
 ERROR_BYTES = 64 << 10
 """Of stderr, only the end is kept."""
 CHUNK_BYTES = 64 << 10
@@ -27,7 +28,6 @@ def run(
     data: bytes = b"",
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
-    limit_bytes: int = OUTPUT_BYTES,
     is_interactive: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; returns its exit status, its output, and the end of its stderr.
@@ -38,7 +38,6 @@ def run(
         data: its stdin.
         env: its variables; None for those of this process.
         cwd: its working folder; None for that of this process.
-        limit_bytes: a program that prints more is killed.
         is_interactive: whether it keeps this process's stdin and stdout.
 
     Raises:
@@ -56,7 +55,7 @@ def run(
         start_new_session=not is_interactive,  # it has no terminal to prompt on
     )
     try:
-        out, err = _exchange(process, timeout_s, data, limit_bytes)
+        out, err = _exchange(process, timeout_s, data)
     except BaseException:
         if is_interactive:
             process.kill()
@@ -95,7 +94,7 @@ def start(
 
 
 def _exchange(
-    process: subprocess.Popen[bytes], timeout_s: float | None, data: bytes, limit_bytes: int
+    process: subprocess.Popen[bytes], timeout_s: float | None, data: bytes
 ) -> tuple[str, str]:
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     read: dict[object, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
@@ -135,8 +134,8 @@ def _exchange(
                     read[stream] += part
                     if stream is process.stderr:
                         del read[stream][:-ERROR_BYTES]
-                    elif len(read[stream]) > limit_bytes:
-                        raise OSError(errno.EFBIG, f"printed more than {limit_bytes >> 20} MiB")
+                    elif len(read[stream]) > OUTPUT_BYTES:
+                        raise OSError(errno.EFBIG, f"printed more than {OUTPUT_BYTES >> 20} MiB")
                 else:
                     selector.unregister(stream)
     process.wait(left_s())

@@ -296,7 +296,7 @@ def unreadable() -> None:
             pid=7000 + place,
             user="bob",
             command="python secret.py",
-            devices=(uuid(place),),
+            gpus=(uuid(place),),
             reason="its environment belongs to bob: run ddptop as bob or as root",
         )
         for place in range(2)

@@ -1,8 +1,8 @@
 """The sampler process: reads the devices and prints one JSON line per tick on standard output.
 
-    ddptop_runner.devices.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--on-request]
+    ddptop_runner.devices.sampler '{"interval_s": 1.0}'
 
-With `--on-request`, a byte on standard input asks for a report at once, between two ticks.
+Its argument are the `Options`.
 
 It is a separate process because a driver can block or crash exactly when a device fails. It exits
 when standard output is closed or its parent is gone. If there is nothing to sample, it exits with
@@ -17,49 +17,20 @@ import select
 import signal
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from ddptop_runner.base.clock import boottime_s, utc_now
-from ddptop_runner.devices.report import NOTHING_TO_SAMPLE, DeviceReport
+from ddptop_runner.devices.report import NOTHING_TO_SAMPLE, DeviceReport, Options
 from ddptop_runner.devices.words import PYNVML_MISSING
 from ddptop_runner.model.snapshot import GpuSample, encode
 
 if TYPE_CHECKING:
     from ddptop_runner.devices.nvml import NvmlBackend
 
-SHORTEST_INTERVAL_S = 0.1
 STDIN = 0
 REQUESTS_BYTES = 4096
-
-
-class Options(NamedTuple):
-    """The sampler's options."""
-
-    uuids: tuple[str, ...] | None = None
-    """None means every device."""
-    interval_s: float = 1.0
-    once: bool = False
-    on_request: bool = False
-
-
-def parse_arguments(argv: list[str]) -> Options:
-    """Parse the arguments; exits with 2 if they are not valid."""
-    import argparse  # a forked process has no arguments
-
-    parser = argparse.ArgumentParser(prog="sampler", allow_abbrev=False)
-    parser.add_argument("--uuids", type=lambda text: tuple(filter(None, text.split(","))))
-    parser.add_argument("--all", dest="uuids", action="store_const", const=None)
-    parser.add_argument("--interval", dest="interval_s", type=_interval, default=1.0)
-    parser.add_argument("--once", action="store_true")
-    parser.add_argument("--on-request", action="store_true")
-    return Options(**vars(parser.parse_args(argv)))
-
-
-def _interval(text: str) -> float:
-    interval_s = float(text)
-    if not (math.isfinite(interval_s) and interval_s >= SHORTEST_INTERVAL_S):
-        raise ValueError(f"shorter than {SHORTEST_INTERVAL_S} s")
-    return interval_s
 
 
 class NoDevices:
@@ -151,6 +122,6 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    status = main(parse_arguments(sys.argv[1:]))
+    status = main(msgspec.json.decode(sys.argv[1], type=Options))
     sys.stdout.flush()
     os._exit(status)  # NVML's own cleanup can crash or block when a device fails

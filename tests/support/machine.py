@@ -35,14 +35,6 @@ MOST_RESTARTS = 3
 RANKS = 2
 DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in range(RANKS)]
 LAUNCHER = -1
-NOTICES = (
-    ev.Noticed,
-    ev.ProcessesStuck,
-    ev.SnapshotDamaged,
-    ev.SocketsRecreated,
-    ev.SocketsFailed,
-    ev.InternalError,
-)
 
 
 class Rows:
@@ -74,7 +66,6 @@ class Rows:
 
 
 LEADS_TO = {
-    ev.QueueEntered: ("queued",),
     ev.Queued: ("queued",),
     ev.Launched: ("starting",),
     ev.AttemptStarted: ("starting", "stopping"),
@@ -84,7 +75,6 @@ LEADS_TO = {
     ev.TroubleDropped: ("running",),
     ev.RestartDecided: ("restarting",),
     ev.RestartRequested: ("restarting",),
-    ev.RestartHurried: ("restarting",),
     ev.StopRequested: ("stopping",),
     ev.JobLost: ("lost",),
 }
@@ -334,15 +324,14 @@ class Simulation:
         state = self.state
         if type(event) in self.leads_to:
             assert state.phase in self.leads_to[type(event)], f"{event} leads to {state.phase}"
-        if isinstance(event, ev.RestartSent):
-            assert state.restart is not None and state.node(event.node).sent
-        elif isinstance(event, ev.RestartPrepared):
+        if isinstance(event, ev.RestartPrepared):
             assert state.restart is not None
+            assert state.node(event.node).sent or not event.sent
             assert state.node(event.node).begun == state.restart.next_attempt
         elif isinstance(event, ev.AgentRequested):
             wanted = state.node(event.node).wanted_agent
             assert wanted is not None and not wanted.connected
-            assert wanted.attempt == event.next_attempt
+            assert wanted == event.wanted
         elif isinstance(event, ev.AgentConnected):
             wanted = state.node(event.node).wanted_agent
             assert wanted is None or wanted.connected
@@ -425,7 +414,7 @@ class Machine(Simulation, Host):
         self.told: list[pt.ProcessExited] = []
         """Exits that may be reported again at any time."""
         if self.random.random() < 0.2:
-            first = self.random.choice([ev.QueueEntered(), ev.Queued(waits_for="GPU 0")])
+            first = self.random.choice([ev.Queued(), ev.Queued(waits_for="GPU 0")])
             self._record(msgspec.structs.replace(first, attempt=0))
         else:
             self._launch(0)
@@ -482,8 +471,8 @@ class Machine(Simulation, Host):
                 assert (state.launcher is not None) == self.is_command
         elif isinstance(event, ev.RankStarted):
             assert state.ranks[event.rank].pid == event.pid
-        elif isinstance(event, ev.RankExited | ev.LauncherExited):
-            rank = event.rank if isinstance(event, ev.RankExited) else None
+        elif isinstance(event, ev.RankExited):
+            rank = event.rank
             life = state.launcher if rank is None else state.ranks[rank]
             known = before.launcher if rank is None else before.ranks.get(rank)
             assert life is not None
@@ -497,9 +486,9 @@ class Machine(Simulation, Host):
             assert event.alert.id in state.alerts
         elif isinstance(event, ev.AlertsCleared):
             assert not state.alerts.keys() & event.messages.keys()
-        elif isinstance(event, ev.Queued | ev.QueueEntered):
+        elif isinstance(event, ev.Queued):
             assert state.in_queue
-        elif isinstance(event, NOTICES):
+        elif isinstance(event, ev.Noticed):
             assert text(event) in [one.alert.message for one in state.alerts.values()]
         elif isinstance(event, ev.RunningAssumed):
             assert state.phase != "starting"
@@ -523,7 +512,7 @@ class Machine(Simulation, Host):
             assert state.budget.used == (0 if filled else before.budget.used) + 1
             assert state.is_decided and state.history.used == state.budget.used
             assert state.restart is not None and state.restart.at_s == event.at_s
-        elif isinstance(event, ev.RestartHurried):
+        elif isinstance(event, ev.RestartRequested) and event.at_s is not None:
             counted = before.restart is not None and before.restart.counted
             assert state.budget.used == max(0, before.budget.used - counted)
             assert state.restart is not None and state.restart.at_s == event.at_s
@@ -536,7 +525,7 @@ class Machine(Simulation, Host):
             assert state.ending is not None and state.restart is None
         elif isinstance(event, ev.StopRequested):
             assert state.ending is not None and state.ending.state == "stopped"
-            assert state.stop is not None and state.stop.kill_at_s == event.kill_at_s
+            assert state.kill_at_s == event.kill_at_s
         elif isinstance(event, ev.AgentLost):
             assert state.alerts
         elif isinstance(event, ev.GpuMemoryAwaited):
@@ -544,7 +533,7 @@ class Machine(Simulation, Host):
         elif isinstance(event, ev.JobEnded):
             assert state.phase == event.state and state.ended_at is not None
             assert (state.exit_code == 0) == (event.state == "finished")
-            assert not state.alerts and state.stop is None
+            assert not state.alerts and state.kill_at_s is None
             assert state.node().wanted_agent is None
 
     # -- the host --------------------------------------------------------------------------------
@@ -672,11 +661,6 @@ class Machine(Simulation, Host):
                         ev.AlertRaised(attempt=attempt, alert=hot),
                         ev.AlertsCleared(attempt=attempt, messages={"hot": "hot"}),
                         ev.Noticed(attempt=attempt, text=f"a log was cut at {self.now_s}"),
-                        ev.ProcessesStuck(attempt=attempt, pids=[int(self.now_s)]),
-                        ev.SnapshotDamaged(attempt=attempt, damage=f"at {self.now_s}"),
-                        ev.SocketsRecreated(attempt=attempt, folder=f"/run/{self.now_s}"),
-                        ev.SocketsFailed(attempt=attempt, error=f"no room at {self.now_s}"),
-                        ev.InternalError(attempt=attempt, error="E", place=f"{self.now_s}"),
                         ev.RunningAssumed(attempt=attempt),
                     )
                 )

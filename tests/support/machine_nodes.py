@@ -265,7 +265,7 @@ class World(Simulation):
         super()._check_event(before, event)
         state = self.state
         if isinstance(event, ev.RankExited):
-            known = before.ranks.get(event.rank)
+            known = before.ranks.get(event.rank or 0)
             again = known is not None and known.exited and known.status is not None
             assert not again, "an exit is told twice"
         elif isinstance(event, ev.NodesChosen):
@@ -304,12 +304,12 @@ class World(Simulation):
             assert all(state.nodes[name].ending_ranks_at_s is not None for name in names)
         elif isinstance(event, ev.RestartRequested):
             self._check_request(before, event)
-        elif isinstance(event, ev.EndDecided) and event.state == "finished":
+        elif isinstance(event, ev.EndDecided) and event.ending.state == "finished":
             members = [host for host, life in before.nodes.items() if life.takes_part]
             done = [state.attempt in self.nodes[host].finished for host in members]
             over = [not self.nodes[host].alive for host in members]
             assert all(done) or all(over), "it has not finished"
-        elif isinstance(event, ev.EndDecided) and str(event.reason).startswith("fewer than"):
+        elif isinstance(event, ev.EndDecided) and str(event.ending.reason).startswith("fewer"):
             lives = [before.nodes[host] for host in self.nodes]
             away = [one for one in lives if one.unknown_since and not one.refused]
             early = [one for one in away if one.away_s(self.now_s) < NODE_TIMEOUT_S - 0.1]

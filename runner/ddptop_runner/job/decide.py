@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.state import (
-    Ending,
     JobState,
     PendingRestart,
     hosts_of_ranks,
@@ -37,23 +36,14 @@ from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import JobSpec, Rendezvous
 from ddptop_runner.model.words import HERE
 
-RESUMED_GRACE_S = 10.0
-"""For a stop whose supervisor died, if the rest of its grace period is unknown."""
 BAD_END_GRACE_S = 10.0
-"""From SIGTERM to SIGKILL, for a group that hangs or trains on NaN."""
+"""From SIGTERM to SIGKILL, for a group that hangs or trains on NaN, or if nothing else is known."""
 SHRINK_AFTER_S = 15.0
 """How long to wait for a node if there are enough others, as its link may come back."""
 ENDS_WITHIN_S = 30.0
 """A node's agent exits within this time once all ranks of all nodes have exited with 0."""
 NOT_FINITE = "the loss was not finite (--on-nan stop)"
-NOTICES = (
-    ev.GuardianRestarted,
-    ev.InternalError,
-    ev.Noticed,
-    ev.ProcessesStuck,
-    ev.SocketsFailed,
-    ev.SupervisorRestarted,
-)
+NOTICES = (ev.GuardianRestarted, ev.Noticed, ev.SupervisorRestarted)
 """Events of a node that are recorded with its name and change nothing else."""
 _ANY_TIME = dt.datetime.fromtimestamp(0, dt.timezone.utc)
 
@@ -174,15 +164,14 @@ def _process_exited(
         fact.rank is None or hosts_of_ranks(state, spec).get(fact.rank) != fact.node
     ):
         return []  # not a rank of that node
-    kind = ev.LauncherExited if fact.rank is None else ev.RankExited
-    of_rank: dict[str, Any] = {} if fact.rank is None else {"rank": fact.rank, "node": fact.node}
-    exited = kind(
+    exited = ev.RankExited(
         attempt=fact.attempt,
+        rank=fact.rank,
         pid=fact.pid,
         status=fact.status,
         at_s=fact.at_s,
         by_us=_was_ended(state, fact),
-        **of_rank,
+        node=fact.node,
     )
     # on one machine, the agent and its exit show what follows
     if state.is_decided or not _is_several(spec) or fact.status is None:
@@ -310,7 +299,7 @@ def _leftovers_ended(
 ) -> Decision:
     if fact.question is None:
         return _after_the_ranks(state, fact.node, spec)
-    if state.stop is not None or state.is_over:
+    if state.kill_at_s is not None or state.is_over:
         return []  # the agent is being ended and starts nothing more
     meeting, life, pending = None, state.node(fact.node), state.restart
     if life.begun is not None:
@@ -499,13 +488,8 @@ def _end_decided(
     *,
     requeue: bool | None = None,
 ) -> ev.EndDecided:
-    return ev.EndDecided(
-        attempt=state.attempt,
-        state="failed",
-        cause=cause,
-        reason=reason,
-        requeue=requeue,
-    )
+    ending = ev.Ending(state="failed", cause=cause, reason=reason, requeue=requeue)
+    return ev.EndDecided(attempt=state.attempt, ending=ending)
 
 
 def _end_for_loss(state: JobState, cause: Cause | None) -> ev.EndDecided:
@@ -603,7 +587,9 @@ def _devices_chosen(
     has_begun = life.begun == pending.next_attempt and not needs_agent
     if has_begun and agent.question is None and agent.pid is not None:
         return []  # it is ending the last attempt
-    events.append(ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, node=node))
+    is_sent = alive and agent.listens and not needs_agent
+    prepared = ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, sent=is_sent, node=node)
+    events.append(prepared)
     if agent.question is not None:
         left = state.restarts_left(spec.max_restarts)
         answer = pt.AnswerAgent(
@@ -611,8 +597,7 @@ def _devices_chosen(
         )
         return [*events, answer]
     if alive:
-        again = _restart_ranks(state, node, agent, now_s, spec, needs_agent=needs_agent)
-        return [*events, *again]
+        return [*events, *_restart_ranks(state, node, agent, now_s, spec, is_sent=is_sent)]
     return [*events, *_request_agent(state, node, agent, spec)]
 
 
@@ -630,14 +615,14 @@ def _restart_ranks(
     now_s: float,
     spec: JobSpec,
     *,
-    needs_agent: bool,
+    is_sent: bool,
 ) -> Decision:
+    """End living ranks, by their agent if it goes on with the next attempt."""
     ending = ev.RanksEnding(attempt=state.attempt, at_s=now_s, node=node)
-    interrupt = pt.InterruptRanks(node=node)
-    if not agent.listens or needs_agent:
-        return [ending, interrupt, *_request_agent(state, node, agent, spec)]
-    sent = ev.RestartSent(attempt=state.attempt, node=node)
-    return [ending, sent, interrupt, _restart_group(state, node, spec)]
+    ends: Decision = [ending, pt.InterruptRanks(node=node)]
+    if is_sent:
+        return [*ends, _restart_group(state, node, spec)]
+    return [*ends, *_request_agent(state, node, agent, spec)]
 
 
 def _restart_group(state: JobState, node: str, spec: JobSpec) -> pt.TellAgent:
@@ -646,13 +631,12 @@ def _restart_group(state: JobState, node: str, spec: JobSpec) -> pt.TellAgent:
 
 
 def _request_agent(state: JobState, node: str, agent: pt.AgentState, spec: JobSpec) -> Decision:
-    requested = ev.AgentRequested(
-        attempt=state.attempt,
-        next_attempt=_pending(state).next_attempt,
+    wanted = ev.WantedAgent(
+        attempt=_pending(state).next_attempt,
         restarts_left=state.restarts_left(spec.max_restarts),
         replaces=agent.pid,
-        node=node,
     )
+    requested = ev.AgentRequested(attempt=state.attempt, wanted=wanted, node=node)
     return [requested, pt.ReplaceAgent(node=node)]
 
 
@@ -825,7 +809,8 @@ def _node_finished(state: JobState, node: str, spec: JobSpec) -> Decision:
 
 def _finished(state: JobState) -> Decision:
     """All nodes have ended well; from here on, no restart is possible."""
-    return [ev.EndDecided(attempt=state.attempt, state="finished"), pt.Conclude()]
+    finished = ev.EndDecided(attempt=state.attempt, ending=ev.Ending(state="finished"))
+    return [finished, pt.Conclude()]
 
 
 def _nodes(spec: JobSpec) -> list[str]:
@@ -946,9 +931,7 @@ def _continue_on(
 
 def _grace_left_s(state: JobState, now_s: float) -> float:
     """The rest of the ranks' time to save, once the job is ending."""
-    if state.stop is None or state.stop.kill_at_s is None:
-        return BAD_END_GRACE_S
-    return max(0.0, state.stop.kill_at_s - now_s)
+    return BAD_END_GRACE_S if state.kill_at_s is None else max(0.0, state.kill_at_s - now_s)
 
 
 def _checkpoint_waited(
@@ -1026,7 +1009,7 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
             return []  # already requested
         lives = state.nodes.values()
         is_prepared = any(life.begun == pending.next_attempt for life in lives)
-        hurried = ev.RestartHurried(
+        hurried = ev.RestartRequested(
             attempt=state.attempt,
             at_s=now_s,
             used=max(0, used - 1),
@@ -1051,9 +1034,10 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
     # with its devices as they are, so nothing is waited for
     chosen = ev.NodesChosen(attempt=state.next_attempt, nodes=[HERE], at_s=now_s)
     after = apply(apply(state, asked, _ANY_TIME), chosen, _ANY_TIME)
-    needs_agent = after.needs_new_agent
-    again = _restart_ranks(after, HERE, fact.agent, now_s, spec, needs_agent=needs_agent)
-    return [asked, chosen, *again]
+    is_sent = fact.agent.listens and not after.needs_new_agent
+    sent = [ev.RestartPrepared(attempt=state.attempt, sent=True)] if is_sent else []
+    again = _restart_ranks(after, HERE, fact.agent, now_s, spec, is_sent=is_sent)
+    return [asked, chosen, *sent, *again]
 
 
 # -- the end, and a new supervisor -----------------------------------------------------------------
@@ -1066,7 +1050,7 @@ def _ranks_ended(state: JobState, fact: pt.RanksEnded, now_s: float, spec: JobSp
 def _nothing_left(state: JobState, fact: pt.NothingLeft, now_s: float, spec: JobSpec) -> Decision:
     if state.is_over:
         return []
-    ending = state.ending or Ending(state="finished")
+    ending = state.ending or ev.Ending(state="finished")
     return [
         ev.JobEnded(
             attempt=state.attempt,
@@ -1120,10 +1104,7 @@ def _head_started(state: JobState, now_s: float, spec: JobSpec) -> Decision:
 
 
 def _resume_stop(state: JobState, now_s: float) -> Decision:
-    left_s = RESUMED_GRACE_S
-    if state.stop is not None and state.stop.kill_at_s is not None:
-        left_s = max(0.0, state.stop.kill_at_s - now_s)
-    ends = _end_ranks(state, left_s, now_s)
+    ends = _end_ranks(state, _grace_left_s(state, now_s), now_s)
     if state.ending is not None:
         return ends
     return [_end_for_loss(state, state.cause), *ends]

@@ -291,7 +291,7 @@ class Head(Decisions):
     @property
     def _is_stopped(self) -> bool:
         """Whether a user has ended the job; in Slurm, the allocation's end is enough."""
-        return self.job.stop is not None and self._placement.by != "slurm"
+        return self.job.kill_at_s is not None and self._placement.by != "slurm"
 
     async def _conclude(self) -> pt.NothingLeft:
         async def wait_for_nodes() -> None:

@@ -63,8 +63,8 @@ FACTS = (
 COPIED = (
     *(ev.AttemptStarted, ev.AttemptOpened, ev.RankStarted, ev.RankExited, ev.RanksEnding),
     *(ev.TroubleFound, ev.TroubleDropped, ev.FailureJudged, ev.HangJudged, ev.EndDecided),
-    *(ev.RestartDecided, ev.RestartRequested, ev.RestartHurried, ev.RestartPrepared),
-    *(ev.RestartSent, ev.AgentRequested, ev.AgentConnected, ev.AgentLost, ev.StopRequested),
+    *(ev.RestartDecided, ev.RestartRequested, ev.RestartPrepared),
+    *(ev.AgentRequested, ev.AgentConnected, ev.AgentLost, ev.StopRequested),
     ev.GpuMemoryAwaited,
 )
 """Events that a node takes over, unless they are about another one."""

@@ -269,7 +269,7 @@ class Supervisor:
         await self._bind_sockets()
         if was_bound and self._sockets_problem is None:
             where = self._folder.live_dir
-            self._log.emit(ev.SocketsRecreated(attempt=self._attempt.number, folder=str(where)))
+            self._notice(f"recreated the job's sockets, which had been deleted from {where}")
 
     async def _bind_sockets(self) -> None:
         """Bind unbound sockets. If that fails, it is reported once and retried by the next tick.
@@ -286,9 +286,13 @@ class Supervisor:
         except (OSError, DdptopError) as error:
             if self._sockets_problem != str(error):
                 self._sockets_problem = str(error)
-                self._log.emit(ev.SocketsFailed(attempt=self._attempt.number, error=str(error)))
+                why = f"cannot bind the job's sockets ({error})"
+                self._notice(f"{why}: only `ddptop kill` can stop the job")
         else:
             self._sockets_problem = None
+
+    def _notice(self, text: str) -> None:
+        self._log.emit(ev.Noticed(attempt=self._attempt.number, text=text))
 
     def _bind_probe_socket(self) -> None:
         self._read_probes()  # what arrived while the path existed
@@ -333,7 +337,7 @@ class Supervisor:
         if found.event is not None:
             self._log.emit(found.event)
         if hello.agent_pid is None and not found.has_continued:
-            self._log.emit(ev.QueueEntered(attempt=hello.attempt))
+            self._log.emit(ev.Queued(attempt=hello.attempt))
         if not found.has_continued and self._queue is None and hello.agent_pid is not None:
             self._log.emit(_launched(self._spec, hello.attempt))
         if (
@@ -392,7 +396,7 @@ class Supervisor:
             self._contact_s = now_s
         elif now_s - self._contact_s > membership.orphan_timeout_s:
             self._is_orphaned = True
-            self._log.emit(ev.Noticed(attempt=self._attempt.number, text=NO_HEAD))
+            self._notice(NO_HEAD)
             self._driver.stop(ORPHAN_GRACE_S)
 
     def report(self, fact: pt.Fact) -> None:

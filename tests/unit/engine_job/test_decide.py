@@ -66,7 +66,7 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
         exited(0, -15),
         exited(1, -15),
         ev.RestartRequested(attempt=0, used=0, limit=3),
-        ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=3),
+        ev.AgentRequested(attempt=0, wanted=ev.WantedAgent(attempt=1, restarts_left=3)),
         ev.AgentConnected(attempt=0, pid=8),
     )
     assert state.restart is not None and state.node().wanted_agent is not None
@@ -118,7 +118,7 @@ def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():
     state = after(ev.TroubleFound(attempt=0, reason="nan", stops=True), exited(0, 1), exited(1, 1))
     judged = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=OUTCOME, jitter=0.0)
     ended = events(state, judged, on_nan="stop")[-1]
-    assert isinstance(ended, ev.EndDecided) and ended.requeue is False
+    assert isinstance(ended, ev.EndDecided) and ended.ending.requeue is False
     assert orders(state, judged, on_nan="stop") == [pt.Conclude()]
 
 
@@ -126,7 +126,7 @@ def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_fo
     state = after(
         ev.RestartRequested(attempt=0, used=0, limit=3),
         ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
-        ev.RestartSent(attempt=0),
+        ev.RestartPrepared(attempt=0, sent=True),
         exited(0, -15),
         exited(1, -15),
     )

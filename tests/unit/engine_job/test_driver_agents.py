@@ -26,9 +26,10 @@ from tests.support.resuming import (
 )
 
 from ddptop_runner.base.clock import boottime_s, utc_now
-from ddptop_runner.job.state import NodeLife, PendingRestart, WantedAgent
+from ddptop_runner.job.state import NodeLife, PendingRestart
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.judge.restarts.devices import Waited
+from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.spec import Device
@@ -55,7 +56,7 @@ async def test_an_agent_that_is_being_replaced_is_not_listened_to():
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as old:
         driver, around = begin()
         driver.agent_pid = old.pid
-        wanted = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
+        wanted = ev.WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
         nodes = {HERE: NodeLife(takes_part=True, wanted_agent=wanted)}
         restart = PendingRestart(at=utc_now(), next_attempt=1, nodes=[HERE])
         put_state(around, phase="restarting", nodes=nodes, restart=restart)

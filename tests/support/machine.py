@@ -154,7 +154,7 @@ class Host:
         assert self.agent is not None
         agent, self.agent = self.agent, None
         self.agent_exit = pt.AgentExited(
-            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt
+            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt, cause=CAUSE
         )
 
     def ends_all(self) -> None:
@@ -200,12 +200,12 @@ class Host:
             return
         agent.listens = True
         self.agent_exit = None  # as in the driver, it was another's
-        self.tell(pt.AgentConnected(node=self.host, pid=agent.pid))
-        wanted = self.world.state.node(self.host).wanted_agent
-        assert not self.is_up or wanted is None or wanted.connected
         self.report_group(agent)
         self.report_exits()
-        self.tell(pt.AgentListens(node=self.host))
+        self.tell(pt.AgentListens(node=self.host, pid=agent.pid))
+        state = self.world.state
+        wanted = state.node(self.host).wanted_agent
+        assert not self.is_up or state.ending or wanted is None or wanted.connected
         if agent.question is not None and agent.answer is None:
             self.tell(agent.question)
 
@@ -562,7 +562,7 @@ class Machine(Simulation, Host):
         if agent is None:
             unseen = self.agent_exit
             if unseen is None:
-                return pt.AgentState()
+                return pt.AgentState(cause=CAUSE)
             return pt.AgentState(pid=unseen.pid, attempt=unseen.attempt)
         asked = agent.question
         is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
@@ -758,13 +758,6 @@ class Machine(Simulation, Host):
         if isinstance(order, pt.EndLeftovers):
             self._end_orphans()
             return self._waited(order.question, chance)
-        if isinstance(order, pt.JudgeStart):
-            return pt.StartJudged(
-                attempt=attempt,
-                begins=order.begins,
-                status=order.status,
-                cause=CAUSE,
-            )
         if isinstance(order, pt.ChooseDevices):
             return self._choose(chance)
         if isinstance(order, pt.ReplaceAgent):

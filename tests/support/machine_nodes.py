@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import msgspec
 from tests.support.builders import make_spec
-from tests.support.machine import CAUSE, EPOCH, LEADS_TO, MOST_RESTARTS, Agent, Host, Simulation
+from tests.support.machine import EPOCH, LEADS_TO, MOST_RESTARTS, Agent, Host, Simulation
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import begin_job
@@ -31,7 +30,7 @@ LOST = 0.03
 UP_S = 30.0
 """How long to try to begin an attempt on a node that cannot be reached."""
 ON_NODE = (
-    *(pt.EndLeftovers, pt.JudgeStart, pt.ReplaceAgent, pt.StartAgent, pt.ChooseDevices),
+    *(pt.EndLeftovers, pt.ReplaceAgent, pt.StartAgent, pt.ChooseDevices),
     *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks),
 )
 """Orders that travel over a link."""
@@ -74,7 +73,7 @@ class Node(Host):
             seen = self.agent_exit or self.last_exit
             if seen is None:
                 return pt.AgentState()
-            return pt.AgentState(attempt=seen.attempt, status=seen.status)
+            return pt.AgentState(attempt=seen.attempt, status=seen.status, cause=seen.cause)
         question = agent.question if agent.answer is None else None
         is_torn = question is not None and question.kind == "torn_down"
         return pt.AgentState(
@@ -558,22 +557,12 @@ class World(Simulation):
         return True
 
     def _done_on(self, node: Node, order: Any, attempt: int, given_s: float) -> pt.Fact | None:
-        chance = self.random.random()
         if isinstance(order, pt.EndLeftovers):
             if order.grace_s is not None or order.question is None:
                 for pid in list(node.alive):
                     node.dies(pid, -15)
             node.report_exits()
             return pt.LeftoversEnded(node=node.host, question=order.question)
-        if isinstance(order, pt.JudgeStart):
-            cause = msgspec.structs.replace(CAUSE, signal=None if chance < 0.5 else "SIGKILL")
-            return pt.StartJudged(
-                node=node.host,
-                attempt=attempt,
-                begins=order.begins,
-                status=order.status,
-                cause=cause,
-            )
         if isinstance(order, pt.ReplaceAgent):
             node.ends_all()
             node.report_exits()

@@ -81,14 +81,6 @@ def _is_failing(state: JobState) -> bool:
 # -- the agent and its ranks -----------------------------------------------------------------------
 
 
-def _agent_connected(
-    state: JobState, fact: pt.AgentConnected, now_s: float, spec: JobSpec
-) -> Decision:
-    if state.node(fact.node).wanted_agent is None or state.is_over:
-        return []
-    return [ev.AgentConnected(attempt=state.attempt, pid=fact.pid, node=fact.node)]
-
-
 def _noticed(state: JobState, node: str, words: str) -> ev.Noticed:
     return ev.Noticed(attempt=state.attempt, text=f"{node}: {words}" if node else words)
 
@@ -98,8 +90,9 @@ def _agent_listens(state: JobState, fact: pt.AgentListens, now_s: float, spec: J
     life = state.node(fact.node)
     if state.ending is not None:
         return [pt.TellAgent(node=fact.node, order="stopping")]
-    is_new = life.wanted_agent is not None  # it begins with that attempt
-    if state.restart is not None and life.sent and not is_new:
+    if life.wanted_agent is not None:  # it begins with that attempt
+        return [ev.AgentConnected(attempt=state.attempt, pid=fact.pid, node=fact.node)]
+    if state.restart is not None and life.sent:
         return [_restart_group(state, fact.node, spec)]
     return []
 
@@ -235,7 +228,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         return []
     begins = fact.attempt if wanted is None else wanted.attempt
     if _is_beginning(state, node, begins):
-        return [pt.JudgeStart(node=node, status=fact.status, begins=begins)]
+        return _start_failed(state, fact, now_s, spec, begins=True)
     is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
         return _request_agent(state, node, pt.AgentState(), spec)
@@ -256,7 +249,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: Job
         return _after_the_ranks(state, node, spec)
     if life.failed or not life.takes_part:
         return _node_failed(state, node, spec)
-    return [pt.JudgeStart(node=node, status=fact.status)]
+    return _start_failed(state, fact, now_s, spec)
 
 
 def _agent_asked(state: JobState, fact: pt.AgentAsked, now_s: float, spec: JobSpec) -> Decision:
@@ -396,24 +389,32 @@ def _attempt_judged(
     return _restart_or_end(state, judged, now_s, spec, jitter=fact.jitter)
 
 
-def _start_judged(state: JobState, fact: pt.StartJudged, now_s: float, spec: JobSpec) -> Decision:
-    if state.ending is not None or state.is_over:
-        return []
-    was_killed = fact.status is None or fact.status < 0
+def _start_failed(
+    state: JobState, agent: pt.AgentExited, now_s: float, spec: JobSpec, *, begins: bool = False
+) -> Decision:
+    """An agent exited before it had started a rank, of the next attempt if that begins."""
+    node, cause = agent.node, agent.cause
+    cause = cause or Cause(kind="launch", summary="The agent exited before starting any rank.")
+    was_killed = agent.status is None or agent.status < 0
     # on several nodes, an agent also exits by itself if others do not come to meet it
     if not (was_killed or _is_several(spec)):
-        why = fact.cause.headline  # of one that left the queue
+        why = cause.headline  # of one that left the queue
         reason = why or "no rank could be started"
-        ended = _end_decided(state, fact.cause, reason, requeue=None if why else False)
+        ended = _end_decided(state, cause, reason, requeue=None if why else False)
         return [ended, pt.Conclude()]
-    if _is_beginning(state, fact.node, fact.begins):
-        return _fails_at_start(state, fact.node, fact.cause, now_s, spec, was_killed=was_killed)
-    is_late = state.restart is not None or fact.attempt != state.attempt
-    if is_late or fact.begins is not None or state.has_living_on(fact.node):
+    if begins:
+        return _fails_at_start(state, node, cause, now_s, spec, was_killed=was_killed)
+    if state.restart is not None or state.has_living_on(node):
         return []
     since_s = now_s if state.attempt_started_s is None else state.attempt_started_s
-    outcome = _killed_at_start(state, fact.cause, now_s - since_s) if was_killed else None
-    return _node_failed(state, fact.node, spec, fact.cause, outcome)
+    outcome = _killed_at_start(state, cause, now_s - since_s) if was_killed else None
+    return _node_failed(state, node, spec, cause, outcome)
+
+
+def _as_exited(node: str, agent: pt.AgentState) -> pt.AgentExited:
+    return pt.AgentExited(
+        node=node, pid=None, status=agent.status, attempt=agent.attempt, cause=agent.cause
+    )
 
 
 def _killed_at_start(state: JobState, cause: Cause, lived_s: float) -> AttemptOutcome:
@@ -563,7 +564,7 @@ def _devices_chosen(
     if agent.attempt == pending.next_attempt and agent.pid is not None:
         return []  # it has begun, and may wait for the others
     if agent.attempt == pending.next_attempt and agent.status is not None:
-        return [pt.JudgeStart(node=node, status=agent.status, begins=agent.attempt)]
+        return _start_failed(state, _as_exited(node, agent), now_s, spec, begins=True)
     wanted = life.wanted_agent
     if wanted is not None and wanted.attempt == pending.next_attempt:
         is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
@@ -889,10 +890,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) 
     if fact.is_there:
         resumed: Decision = []
         if fact.agent.pid is None:
-            exited = pt.AgentExited(
-                node=node, pid=None, status=fact.agent.status, attempt=fact.agent.attempt
-            )
-            resumed = _agent_exited(state, exited, now_s, spec)
+            resumed = _agent_exited(state, _as_exited(node, fact.agent), now_s, spec)
         return [*events, *resumed, *_take_back(state, now_s, spec, but=node)]
     if life.failed or life.ended is not None:
         return events
@@ -1084,7 +1082,7 @@ def _supervisor_started(
     if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
         return [pt.ReplaceAgent()]
     if fact.agent.pid is None and not fact.agent_end_seen:
-        exited = pt.AgentExited(pid=None, status=None)
+        exited = pt.AgentExited(pid=None, status=None, cause=fact.agent.cause)
         return [*resumed, *_agent_exited(state, exited, now_s, spec)]
     return resumed
 
@@ -1111,7 +1109,6 @@ def _resume_stop(state: JobState, now_s: float) -> Decision:
 
 
 _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Decision]] = {
-    pt.AgentConnected: _agent_connected,
     pt.AgentListens: _agent_listens,
     pt.GroupStarted: _group_started,
     pt.ProcessExited: _process_exited,
@@ -1121,7 +1118,6 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Dec
     pt.EvidenceKept: _evidence_kept,
     pt.LeftoversEnded: _leftovers_ended,
     pt.AttemptJudged: _attempt_judged,
-    pt.StartJudged: _start_judged,
     pt.TroubleFound: _trouble_found,
     pt.TroubleJudged: _trouble_judged,
     pt.RestartDue: _restart_due,

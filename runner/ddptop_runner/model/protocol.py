@@ -80,12 +80,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Its open question whether another attempt follows."""
     status: Status | None = None
     """How it exited."""
-
-
-class AgentConnected(OfNode, frozen=True, kw_only=True, tag="agent_connected"):
-    """The agent reported, at its start or to a new supervisor."""
-
-    pid: Number
+    cause: Cause | None = None
+    """Why, if it exited before it had started a rank."""
 
 
 class RankEnded(Message, frozen=True, kw_only=True, tag="rank_exited"):
@@ -107,7 +103,9 @@ class AgentHello(Message, frozen=True, kw_only=True, tag="agent_hello"):
 
 
 class AgentListens(OfNode, frozen=True, kw_only=True, tag="agent_listens"):
-    """It has reported all that it knows."""
+    """The agent has reported all that it knows, at its start or to a new supervisor."""
+
+    pid: Number
 
 
 class PlainStart(Message, frozen=True, kw_only=True, tag="plain_start"):
@@ -146,7 +144,8 @@ class AgentExited(OfNode, frozen=True, kw_only=True, tag="agent_exited"):
     pid: Number | None
     status: Status | None
     attempt: Number | None = None
-    """As in `AgentState`."""
+    """As in `AgentState`, like the next."""
+    cause: Cause | None = None
 
 
 class AgentAsked(OfNode, frozen=True, kw_only=True, tag="agent_asked"):
@@ -195,17 +194,6 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     outcome: AttemptOutcome | None
     jitter: float = msgspec.field(default_factory=random.random)
     """Random, from 0 to 1: spreads the waits before a restart."""
-
-
-class StartJudged(OfNode, frozen=True, kw_only=True, tag="start_judged"):
-    """Why an agent exited before it had started a rank."""
-
-    attempt: Number
-    """The latest when it exited."""
-    begins: Number | None = None
-    """As in `JudgeStart`."""
-    status: Status | None
-    cause: Cause
 
 
 class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
@@ -340,8 +328,7 @@ class CheckpointWaited(Message, frozen=True, kw_only=True, tag="checkpoint_waite
 
 
 Fact: TypeAlias = (
-    AgentConnected
-    | AgentListens
+    AgentListens
     | GroupStarted
     | ProcessExited
     | OrphanExited
@@ -350,7 +337,6 @@ Fact: TypeAlias = (
     | EvidenceKept
     | LeftoversEnded
     | AttemptJudged
-    | StartJudged
     | TroubleFound
     | TroubleJudged
     | RestartDue
@@ -418,14 +404,6 @@ class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
 
 class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
     """Find out why the attempt failed. Leads to `AttemptJudged`."""
-
-
-class JudgeStart(OfNode, frozen=True, kw_only=True, tag="judge_start"):
-    """Find out why the agent started no rank. Leads to `StartJudged`."""
-
-    status: Status | None
-    begins: Number | None = None
-    """The next attempt, if it was to begin that; None if it was of the current one."""
 
 
 class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
@@ -510,7 +488,6 @@ Order: TypeAlias = (
     | InterruptRanks
     | EndLeftovers
     | JudgeAttempt
-    | JudgeStart
     | JudgeTrouble
     | WaitForRestart
     | SkipWait

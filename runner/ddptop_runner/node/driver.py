@@ -226,11 +226,6 @@ class JobDriver(Decisions):
             return pt.VerdictsDue(attempt=attempt)  # there is no other node
         if isinstance(order, pt.JudgeAttempt):
             return await self._judge_attempt(attempt)
-        if isinstance(order, pt.JudgeStart):
-            cause = failure.never_started(self._folder, order.status)
-            return pt.StartJudged(
-                attempt=attempt, begins=order.begins, status=order.status, cause=cause
-            )
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
@@ -254,12 +249,11 @@ class JobDriver(Decisions):
         self.agent_pid, self._agent_end_seen = hello.pid, False
         if self._agent_attempt is None:
             self._agent_attempt = hello.attempt
-        self.take(pt.AgentConnected(pid=hello.pid))
         if hello.workers:
             self.take(pt.GroupStarted(attempt=hello.attempt, workers=hello.workers))
         for ended in hello.exits:
             self._process_ended(ended)
-        self.take(pt.AgentListens())
+        self.take(pt.AgentListens(pid=hello.pid))
 
     def from_agent(self, send: SendToAgent, message: pt.FromAgent) -> None:
         """Handle a later message, unless it is from a former agent."""
@@ -294,12 +288,16 @@ class JobDriver(Decisions):
     def _agent_state(self) -> pt.AgentState:
         asked, attempt = self._asked, self._agent_attempt
         is_torn_down = asked is not None and asked.kind == "torn_down" and self._link is not None
+        cause = None
+        if self.agent_pid is None:
+            cause = failure.never_started(self._folder, self._agent_status)
         return pt.AgentState(
             pid=self.agent_pid,
             listens=self._link is not None,
             attempt=self.attempt.number if attempt is None else attempt,
             question=asked.question if asked is not None and is_torn_down else None,
             status=self._agent_status,
+            cause=cause,
         )
 
     def _answer_agent(self, answer: pt.AnswerAgent) -> None:
@@ -349,8 +347,8 @@ class JobDriver(Decisions):
             self._link = self.agent_pid = None
             self._agent_end_seen, self._agent_status, self._asked = True, status, None
             self._note_dead_ranks(status)
-            attempt = self._agent_state().attempt
-            self.take(pt.AgentExited(pid=pid, status=status, attempt=attempt))
+            now = self._agent_state()
+            self.take(pt.AgentExited(pid=pid, status=status, attempt=now.attempt, cause=now.cause))
         elif self.attempt.exited(pid, status, at_s) and self.agent_pid is None:
             self.take(pt.OrphanExited())
 

@@ -15,7 +15,6 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.alerts import LastResort
 
@@ -150,11 +149,6 @@ class Decisions:
             return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return pt.LeftoversEnded(question=order.question)
-        if isinstance(order, pt.JudgeStart):
-            cause = Cause(kind="launch", summary="The agent exited before starting any rank.")
-            return pt.StartJudged(
-                attempt=attempt, begins=order.begins, status=order.status, cause=cause
-            )
         if isinstance(order, pt.ReplaceAgent):
             return pt.AgentMadeRoom()
         if isinstance(order, pt.KeepEvidenceOnNodes):

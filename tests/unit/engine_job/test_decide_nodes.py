@@ -128,11 +128,10 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it():
 
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged():
     job = Job()
-    start = job.take(pt.AgentExited(node="n0", pid=7, status=-9, attempt=0))
-    assert start == [pt.JudgeStart(node="n0", status=-9, begins=0)]
     cause = Cause(kind="signal", summary="The agent was killed.")
-    judged = pt.StartJudged(node="n0", attempt=0, begins=0, status=-9, cause=cause)
-    assert job.take(judged) == [pt.KeepEvidenceOnNodes()]
+    killed = pt.AgentExited(node="n0", pid=7, status=-9, attempt=0, cause=cause)
+    assert job.take(killed) == [pt.KeepEvidenceOnNodes()]
+    assert job.state.node("n0").cause == cause
     assert pt.JudgeAttempt() in job.take(pt.VerdictsDue(attempt=0))
 
 
@@ -371,7 +370,7 @@ async def test_a_node_that_repeats_facts_without_end_fills_no_memory():
     node, reads = remotes.by_host["n1"], list[int]()
     node.link = Deaf(remotes, "n1")
     remotes._process.rows_after = lambda seq: reads.append(seq) or []
-    connected = pt.NodeFact(fact=pt.AgentConnected(pid=7))
+    connected = pt.NodeFact(fact=pt.AgentListens(pid=7))
     for _ in range(MOST_REPEATED + 9):
         remotes.take_report(node.link, connected)
     assert len(node.repeated) == MOST_REPEATED

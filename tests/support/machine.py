@@ -756,13 +756,10 @@ class Machine(Simulation, Host):
         if (fact := self._verdict_of(order, attempt, chance)) is not None:
             return fact
         if isinstance(order, pt.EndLeftovers):
-            self._end_orphans()
-            return self._waited(order.question, chance)
+            (self._end_everything if order.with_agent else self._end_orphans)()
+            return self._waited(order, chance)
         if isinstance(order, pt.ChooseDevices):
             return self._choose(chance)
-        if isinstance(order, pt.ReplaceAgent):
-            self._end_everything()
-            return self._made_room(chance)
         self._end_everything()
         if isinstance(order, pt.EndRanks):
             self.see_agent_exit()
@@ -778,13 +775,14 @@ class Machine(Simulation, Host):
         self.ends_all()
         self.report_exits()
 
-    def _waited(self, question: int | None, chance: float) -> pt.LeftoversEnded:
-        found = "GPU 0 still has memory in use" if chance < 0.1 else None
-        return pt.LeftoversEnded(question=question, waited_s=9.0, found=found, is_problem=True)
-
-    def _made_room(self, chance: float) -> pt.AgentMadeRoom:
-        found = "waited 9 s" if chance < 0.1 else None
-        return pt.AgentMadeRoom(waited_s=9.0, found=found)
+    def _waited(self, order: pt.EndLeftovers, chance: float) -> pt.LeftoversEnded:
+        return pt.LeftoversEnded(
+            question=order.question,
+            with_agent=order.with_agent,
+            waited_s=9.0,
+            found="GPU 0 still has memory in use" if chance < 0.1 else None,
+            is_problem=not order.with_agent,
+        )
 
     def _choose(self, chance: float) -> pt.DevicesChosen:
         aside, refused = [], None

@@ -30,7 +30,7 @@ LOST = 0.03
 UP_S = 30.0
 """How long to try to begin an attempt on a node that cannot be reached."""
 ON_NODE = (
-    *(pt.EndLeftovers, pt.ReplaceAgent, pt.StartAgent, pt.ChooseDevices),
+    *(pt.EndLeftovers, pt.StartAgent, pt.ChooseDevices),
     *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks),
 )
 """Orders that travel over a link."""
@@ -557,17 +557,17 @@ class World(Simulation):
         return True
 
     def _done_on(self, node: Node, order: Any, attempt: int, given_s: float) -> pt.Fact | None:
+        if isinstance(order, pt.EndLeftovers) and order.with_agent:
+            node.ends_all()
+            node.report_exits()
+            node.agent_exit = None
+            return pt.LeftoversEnded(node=node.host, with_agent=True)
         if isinstance(order, pt.EndLeftovers):
             if order.grace_s is not None or order.question is None:
                 for pid in list(node.alive):
                     node.dies(pid, -15)
             node.report_exits()
             return pt.LeftoversEnded(node=node.host, question=order.question)
-        if isinstance(order, pt.ReplaceAgent):
-            node.ends_all()
-            node.report_exits()
-            node.agent_exit = None
-            return pt.AgentMadeRoom(node=node.host)
         assert isinstance(order, pt.ChooseDevices), order
         refused = "GPU 0: lost" if node.is_full else None
         return pt.DevicesChosen(

@@ -45,6 +45,8 @@ ENDS_WITHIN_S = 30.0
 NOT_FINITE = "the loss was not finite (--on-nan stop)"
 NOTICES = (ev.GuardianRestarted, ev.Noticed, ev.SupervisorRestarted)
 """Events of a node that are recorded with its name and change nothing else."""
+AFTER_END = (pt.AgentListens, pt.AgentAsked, pt.EvidenceKept, pt.StopAsked, pt.RestartAsked)
+"""Facts that have a consequence even once the job has ended: the others have none."""
 _ANY_TIME = dt.datetime.fromtimestamp(0, dt.timezone.utc)
 
 Decision: TypeAlias = "list[ev.JobEvent | pt.Order]"
@@ -62,6 +64,8 @@ def decide(state: JobState, fact: pt.Fact, now_s: float, spec: JobSpec) -> Decis
     Raises:
         ControlError: a request cannot be carried out.
     """
+    if state.is_over and not isinstance(fact, AFTER_END):
+        return []
     return _DECISIONS[type(fact)](state, fact, now_s, spec)
 
 
@@ -135,7 +139,7 @@ def _ranks_started(state: JobState, fact: pt.GroupStarted, spec: JobSpec) -> Dec
 def _is_beginning(state: JobState, node: str, attempt: int | None) -> bool:
     """Whether a node begins that attempt: it was chosen for it, and the others may not be ready."""
     pending = state.restart
-    if pending is None or state.ending is not None or state.is_over:
+    if pending is None or state.ending is not None:
         return False
     return attempt == pending.next_attempt and node in pending.nodes
 
@@ -148,7 +152,7 @@ def _pending(state: JobState) -> PendingRestart:
 def _process_exited(
     state: JobState, fact: pt.ProcessExited, now_s: float, spec: JobSpec
 ) -> Decision:
-    if state.is_over or fact.attempt != state.attempt:
+    if fact.attempt != state.attempt:
         return []
     life = state.launcher if fact.rank is None else state.ranks.get(fact.rank)
     if life is not None and life.pid == fact.pid and life.exited and life.status is not None:
@@ -190,7 +194,7 @@ def _was_ended(state: JobState, fact: pt.ProcessExited) -> bool:
 def _orphan_exited(state: JobState, fact: pt.OrphanExited, now_s: float, spec: JobSpec) -> Decision:
     """Without an agent, a failed rank ends its group, as in torch."""
     node, life = fact.node, state.node(fact.node)
-    if state.is_over or life.wanted_agent is not None:
+    if life.wanted_agent is not None:
         return []
     launcher_lives = state.launcher is not None and state.has_living
     ranks = [one for one in state.ranks.values() if one.node == node]
@@ -207,7 +211,7 @@ def _has_failed_on(state: JobState, node: str) -> bool:
 
 def _after_the_ranks(state: JobState, node: str, spec: JobSpec) -> Decision:
     """What follows once no rank is alive on a node whose agent has exited."""
-    if state.is_over or state.has_living_on(node) or state.node(node).wanted_agent is not None:
+    if state.has_living_on(node) or state.node(node).wanted_agent is not None:
         return []
     if state.ending is not None:
         return []  # its ranks are being ended
@@ -222,9 +226,7 @@ def _after_the_ranks(state: JobState, node: str, spec: JobSpec) -> Decision:
 def _agent_exited(state: JobState, fact: pt.AgentExited, now_s: float, spec: JobSpec) -> Decision:
     node, life, pending = fact.node, state.node(fact.node), state.restart
     wanted, processes = life.wanted_agent, state.processes_on(fact.node)
-    if state.is_over or (
-        wanted is not None and fact.pid is not None and fact.pid == wanted.replaces
-    ):
+    if wanted is not None and fact.pid is not None and fact.pid == wanted.replaces:
         return []
     begins = fact.attempt if wanted is None else wanted.attempt
     if _is_beginning(state, node, begins):
@@ -290,9 +292,11 @@ def _evidence_kept(state: JobState, fact: pt.EvidenceKept, now_s: float, spec: J
 def _leftovers_ended(
     state: JobState, fact: pt.LeftoversEnded, now_s: float, spec: JobSpec
 ) -> Decision:
+    if fact.with_agent:
+        return _agent_made_room(state, fact, spec)
     if fact.question is None:
         return _after_the_ranks(state, fact.node, spec)
-    if state.kill_at_s is not None or state.is_over:
+    if state.kill_at_s is not None:
         return []  # the agent is being ended and starts nothing more
     meeting, life, pending = None, state.node(fact.node), state.restart
     if life.begun is not None:
@@ -303,9 +307,7 @@ def _leftovers_ended(
     return [*_memory_awaited(state, fact), answer]
 
 
-def _memory_awaited(
-    state: JobState, fact: pt.LeftoversEnded | pt.AgentMadeRoom
-) -> list[ev.GpuMemoryAwaited]:
+def _memory_awaited(state: JobState, fact: pt.LeftoversEnded) -> list[ev.GpuMemoryAwaited]:
     if fact.found is None:
         return []
     return [
@@ -371,13 +373,13 @@ def _over(state: JobState, spec: JobSpec) -> set[str]:
 
 def _verdicts_due(state: JobState, fact: pt.VerdictsDue, now_s: float, spec: JobSpec) -> Decision:
     is_late = fact.attempt != state.attempt or state.is_decided
-    return [] if is_late or state.is_over or not _is_failing(state) else [pt.JudgeAttempt()]
+    return [] if is_late or not _is_failing(state) else [pt.JudgeAttempt()]
 
 
 def _attempt_judged(
     state: JobState, fact: pt.AttemptJudged, now_s: float, spec: JobSpec
 ) -> Decision:
-    if state.is_decided or state.is_over or fact.attempt != state.attempt:
+    if state.is_decided or fact.attempt != state.attempt:
         return []
     judged = None
     if fact.cause is not None:
@@ -523,7 +525,7 @@ def _trouble_judged(
 ) -> Decision:
     """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
     same = fact.attempt == state.attempt and fact.reason == state.trouble
-    if not same or state.is_decided or state.is_over:
+    if not same or state.is_decided:
         return []
     kind = ev.HangJudged if fact.reason == "hang" else ev.FailureJudged
     judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
@@ -537,9 +539,7 @@ def _trouble_judged(
 
 
 def _restart_due(state: JobState, fact: pt.RestartDue, now_s: float, spec: JobSpec) -> Decision:
-    if state.ending is not None or state.is_over:
-        return []
-    if fact.attempt != state.attempt or state.restart is None:
+    if state.ending is not None or fact.attempt != state.attempt or state.restart is None:
         return []
     if state.restart.nodes:
         return _begin_on(state, state.restart.nodes, spec)
@@ -568,7 +568,7 @@ def _devices_chosen(
     wanted = life.wanted_agent
     if wanted is not None and wanted.attempt == pending.next_attempt:
         is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
-        return [pt.ReplaceAgent(node=node)] if is_unmet else []
+        return [_replace_agent(node)] if is_unmet else []
     events: Decision = [_noticed(state, node, note) for note in fact.notes]
     alive = state.has_living_on(node) and agent.question is None
     if fact.refused is not None:
@@ -638,12 +638,14 @@ def _request_agent(state: JobState, node: str, agent: pt.AgentState, spec: JobSp
         replaces=agent.pid,
     )
     requested = ev.AgentRequested(attempt=state.attempt, wanted=wanted, node=node)
-    return [requested, pt.ReplaceAgent(node=node)]
+    return [requested, _replace_agent(node)]
 
 
-def _agent_made_room(
-    state: JobState, fact: pt.AgentMadeRoom, now_s: float, spec: JobSpec
-) -> Decision:
+def _replace_agent(node: str) -> pt.EndLeftovers:
+    return pt.EndLeftovers(node=node, with_agent=True, await_memory=True)
+
+
+def _agent_made_room(state: JobState, fact: pt.LeftoversEnded, spec: JobSpec) -> Decision:
     wanted = state.node(fact.node).wanted_agent
     if wanted is None or wanted.connected:
         return []
@@ -708,7 +710,7 @@ def _rendezvous(pending: PendingRestart, node: str, spec: JobSpec) -> Rendezvous
 def _node_refused(state: JobState, fact: pt.NodeRefused, now_s: float, spec: JobSpec) -> Decision:
     pending, life = state.restart, state.node(fact.node)
     is_late = pending is None or not pending.nodes or fact.attempt != pending.next_attempt
-    if is_late or state.is_over or state.ending is not None:
+    if is_late or state.ending is not None:
         return []
     cause = Cause(
         kind="node" if fact.attempt else "launch",
@@ -737,7 +739,7 @@ def _node_refused(state: JobState, fact: pt.NodeRefused, now_s: float, spec: Job
 
 def _nodes_due(state: JobState, fact: pt.NodesDue, now_s: float, spec: JobSpec) -> Decision:
     pending = state.restart
-    if state.ending is not None or state.is_over or fact.attempt != state.attempt:
+    if state.ending is not None or fact.attempt != state.attempt:
         return []
     if pending is None:
         return _take_back(state, now_s, spec) or _end_without(state, now_s, spec)
@@ -839,8 +841,6 @@ def _left_s(state: JobState, missing: list[str], now_s: float, spec: JobSpec) ->
 
 def _node_noticed(state: JobState, fact: pt.NodeNoticed, now_s: float, spec: JobSpec) -> Decision:
     event = fact.event
-    if state.is_over:
-        return []
     if isinstance(event, NOTICES):
         return [_noticed(state, fact.node, text(event))]
     if event.attempt != state.attempt or not state.node(fact.node).takes_part:
@@ -853,7 +853,7 @@ def _node_noticed(state: JobState, fact: pt.NodeNoticed, now_s: float, spec: Job
 
 def _link_broken(state: JobState, fact: pt.LinkBroken, now_s: float, spec: JobSpec) -> Decision:
     """An unreachable node may train on, so nothing is restarted."""
-    if state.is_over or state.node(fact.node).unknown_since is not None:
+    if state.node(fact.node).unknown_since is not None:
         return []
     broken = ev.NodeUnreachable(attempt=state.attempt, node=fact.node, why=fact.why, at_s=now_s)
     pending = state.restart
@@ -867,8 +867,6 @@ def _link_broken(state: JobState, fact: pt.LinkBroken, now_s: float, spec: JobSp
 
 def _link_made(state: JobState, fact: pt.LinkMade, now_s: float, spec: JobSpec) -> Decision:
     life, node, pending = state.node(fact.node), fact.node, state.restart
-    if state.is_over:
-        return []
     events: Decision = []
     if life.unknown_since is not None or life.lost:
         events = [ev.NodeReachable(attempt=state.attempt, node=node)]
@@ -936,7 +934,7 @@ def _checkpoint_waited(
     state: JobState, fact: pt.CheckpointWaited, now_s: float, spec: JobSpec
 ) -> Decision:
     is_late = fact.attempt != state.attempt or state.restart is not None
-    if is_late or state.is_over or state.ending is not None:
+    if is_late or state.ending is not None:
         return []
     return _take_back(state, now_s, spec, has_saved=True)
 
@@ -1042,12 +1040,10 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
 
 
 def _ranks_ended(state: JobState, fact: pt.RanksEnded, now_s: float, spec: JobSpec) -> Decision:
-    return [] if state.is_over or state.ending is None else [pt.Conclude()]
+    return [] if state.ending is None else [pt.Conclude()]
 
 
 def _nothing_left(state: JobState, fact: pt.NothingLeft, now_s: float, spec: JobSpec) -> Decision:
-    if state.is_over:
-        return []
     ending = state.ending or ev.Ending(state="finished")
     return [
         ev.JobEnded(
@@ -1066,7 +1062,7 @@ def _supervisor_started(
     state: JobState, fact: pt.SupervisorStarted, now_s: float, spec: JobSpec
 ) -> Decision:
     """Continue what the previous supervisor had begun."""
-    if state.is_over or (state.in_queue and state.phase != "stopping"):
+    if state.in_queue and state.phase != "stopping":
         return []
     if state.phase == "stopping":
         return _resume_stop(state, now_s)
@@ -1080,7 +1076,7 @@ def _supervisor_started(
     if _is_several(spec):  # `LinkMade` resumes what was ordered on each node
         return resumed or _head_started(state, now_s, spec)
     if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
-        return [pt.ReplaceAgent()]
+        return [_replace_agent(HERE)]
     if fact.agent.pid is None and not fact.agent_end_seen:
         exited = pt.AgentExited(pid=None, status=None, cause=fact.agent.cause)
         return [*resumed, *_agent_exited(state, exited, now_s, spec)]
@@ -1123,7 +1119,6 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Dec
     pt.RestartDue: _restart_due,
     pt.DevicesChosen: _devices_chosen,
     pt.RanksEnded: _ranks_ended,
-    pt.AgentMadeRoom: _agent_made_room,
     pt.NothingLeft: _nothing_left,
     pt.StopAsked: _stop_asked,
     pt.RestartAsked: _restart_asked,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -41,7 +41,9 @@ def apply(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
     """
     if state.is_over and not _is_relaunch(state, event):
         return state
-    change = _CHANGES.get(type(event))
+    kind = type(event)
+    is_current = event.attempt is None or state.attempt in (None, event.attempt)
+    change = _CHANGES.get(kind) or (_OF_ATTEMPT.get(kind) if is_current else None)
     return state if change is None else change(state, event, at)
 
 
@@ -159,8 +161,6 @@ def _lasting(state: JobState) -> dict[str, ShownAlert]:
 
 
 def _rank_started(state: JobState, event: ev.RankStarted, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     known = state.ranks.get(event.rank)
     if known is not None and known.pid == event.pid:
         return state
@@ -169,23 +169,16 @@ def _rank_started(state: JobState, event: ev.RankStarted, at: dt.datetime) -> Jo
 
 
 def _running_assumed(state: JobState, event: ev.RunningAssumed, at: dt.datetime) -> JobState:
-    is_due = _is_current(state, event) and state.phase == "starting"
-    return replace(state, phase="running") if is_due else state
+    return replace(state, phase="running") if state.phase == "starting" else state
 
 
 def _training(state: JobState, event: ev.TrainingStarted, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     phase = "running" if state.phase in ("starting", "running") else state.phase
     return replace(state, phase=phase, first_step_after_s=event.after_s)
 
 
-def _is_current(state: JobState, event: ev.JobEvent) -> bool:
-    return event.attempt is None or state.attempt is None or event.attempt == state.attempt
-
-
 def _resumed(state: JobState, event: ev.Resumed, at: dt.datetime) -> JobState:
-    return replace(state, resume=event.resume) if _is_current(state, event) else state
+    return replace(state, resume=event.resume)
 
 
 def _checkpoint(state: JobState, event: ev.CheckpointSaved, at: dt.datetime) -> JobState:
@@ -196,8 +189,6 @@ def _checkpoint(state: JobState, event: ev.CheckpointSaved, at: dt.datetime) -> 
 
 
 def _rank_exited(state: JobState, event: ev.RankExited, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     if event.rank is None:
         return replace(state, launcher=_exited(state.launcher or RankLife(), event))
     life = _exited(state.ranks.get(event.rank) or RankLife(node=event.node), event)
@@ -220,11 +211,11 @@ def _exited(life: RankLife, event: ev.RankExited) -> RankLife:
 
 
 def _suspected(state: JobState, event: ev.HangSuspected, at: dt.datetime) -> JobState:
-    return replace(state, suspected=event, suspected_at=at) if _is_current(state, event) else state
+    return replace(state, suspected=event, suspected_at=at)
 
 
 def _trouble(state: JobState, event: ev.TroubleFound, at: dt.datetime) -> JobState:
-    if not _is_current(state, event) or state.phase not in ("starting", "running"):
+    if state.phase not in ("starting", "running"):
         return state
     ranks = {
         rank: replace(life, hung=True) if rank in event.ranks else life
@@ -243,8 +234,6 @@ def _trouble_dropped(state: JobState, event: ev.TroubleDropped, at: dt.datetime)
 
 def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> JobState:
     """The first such event counts: exits after it were caused by us."""
-    if not _is_current(state, event):
-        return state
     names = [event.node] if event.node is not None else list(state.nodes) or [HERE]
     for name in names:
         life = state.node(name)
@@ -255,14 +244,10 @@ def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> Jo
 
 
 def _failed(state: JobState, event: ev.FailureJudged, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     return replace(state, cause=event.cause, history=state.history_with(event.outcome))
 
 
 def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     ranks = {
         rank: replace(life, hung=event.cause.rank in (None, rank))
         for rank, life in state.ranks.items()
@@ -273,8 +258,6 @@ def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
 
 
 def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     restart = PendingRestart(
         at=at + dt.timedelta(seconds=event.delay_s),
         at_s=event.at_s,
@@ -317,13 +300,11 @@ def _of_node(state: JobState, name: str, **changes: Any) -> JobState:
 
 
 def _node_failed(state: JobState, event: ev.NodeFailed, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     return _of_node(state, event.node, failed=True, cause=event.cause, outcome=event.outcome)
 
 
 def _node_ended(state: JobState, event: ev.NodeEnded, at: dt.datetime) -> JobState:
-    return _of_node(state, event.node, ended=event.well) if _is_current(state, event) else state
+    return _of_node(state, event.node, ended=event.well)
 
 
 def _node_unreachable(state: JobState, event: ev.NodeUnreachable, at: dt.datetime) -> JobState:
@@ -345,8 +326,6 @@ def _node_lost(state: JobState, event: ev.NodeLost, at: dt.datetime) -> JobState
 
 def _restart_asked(state: JobState, event: ev.RestartRequested, at: dt.datetime) -> JobState:
     """Restart now and for free: the cost of a pending restart is refunded."""
-    if not _is_current(state, event):
-        return state
     restart, nodes = state.restart, state.nodes
     if event.at_s is None or restart is None:
         restart = PendingRestart(at=at, next_attempt=state.next_attempt)
@@ -368,7 +347,7 @@ def _restart_asked(state: JobState, event: ev.RestartRequested, at: dt.datetime)
 
 
 def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetime) -> JobState:
-    if not _is_current(state, event) or state.restart is None:
+    if state.restart is None:
         return state
     begun, sent = state.restart.next_attempt, state.node(event.node).sent or event.sent
     state = replace(state, set_aside=[*state.set_aside, *event.aside])
@@ -377,8 +356,6 @@ def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetim
 
 
 def _agent_requested(state: JobState, event: ev.AgentRequested, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     return _of_node(state, event.node, wanted_agent=event.wanted)
 
 
@@ -391,7 +368,7 @@ def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime)
 
 def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobState:
     """The first decision counts, except that nothing revokes a stop."""
-    if state.ending is not None or not _is_current(state, event):
+    if state.ending is not None:
         return state
     ending = event.ending
     return replace(
@@ -466,35 +443,19 @@ def _memory_awaited(state: JobState, event: ev.GpuMemoryAwaited, at: dt.datetime
     return _noticed(state, event, at) if event.is_problem else state
 
 
-_CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobState]] = {
+_Change: TypeAlias = Callable[[JobState, Any, dt.datetime], JobState]
+_CHANGES: dict[type[ev.EventBase], _Change] = {
     ev.Launched: _launched,
     ev.Queued: _queued,
     ev.AttemptOpened: _attempt_opened,
-    ev.RunningAssumed: _running_assumed,
-    ev.TroubleFound: _trouble,
-    ev.TroubleDropped: _trouble_dropped,
-    ev.RanksEnding: _ranks_ending,
-    ev.RestartPrepared: _restart_prepared,
-    ev.AgentRequested: _agent_requested,
-    ev.AgentConnected: _agent_connected,
-    ev.EndDecided: _end_decided,
     ev.AttemptStarted: _attempt_started,
-    ev.RankStarted: _rank_started,
-    ev.TrainingStarted: _training,
-    ev.Resumed: _resumed,
+    ev.TroubleDropped: _trouble_dropped,
+    ev.AgentConnected: _agent_connected,
     ev.CheckpointSaved: _checkpoint,
-    ev.RankExited: _rank_exited,
-    ev.HangSuspected: _suspected,
-    ev.FailureJudged: _failed,
-    ev.HangJudged: _hung,
-    ev.RestartDecided: _restart_decided,
     ev.NodesChosen: _nodes_chosen,
-    ev.NodeFailed: _node_failed,
-    ev.NodeEnded: _node_ended,
     ev.NodeUnreachable: _node_unreachable,
     ev.NodeReachable: _node_reachable,
     ev.NodeLost: _node_lost,
-    ev.RestartRequested: _restart_asked,
     ev.StopRequested: _stopping,
     ev.JobEnded: _ended,
     ev.JobLost: _lost,
@@ -504,3 +465,23 @@ _CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobSta
     ev.AgentLost: _noticed,
     ev.Noticed: _noticed,
 }
+_OF_ATTEMPT: dict[type[ev.EventBase], _Change] = {
+    ev.RunningAssumed: _running_assumed,
+    ev.TroubleFound: _trouble,
+    ev.RanksEnding: _ranks_ending,
+    ev.RestartPrepared: _restart_prepared,
+    ev.AgentRequested: _agent_requested,
+    ev.EndDecided: _end_decided,
+    ev.RankStarted: _rank_started,
+    ev.TrainingStarted: _training,
+    ev.Resumed: _resumed,
+    ev.RankExited: _rank_exited,
+    ev.HangSuspected: _suspected,
+    ev.FailureJudged: _failed,
+    ev.HangJudged: _hung,
+    ev.RestartDecided: _restart_decided,
+    ev.NodeFailed: _node_failed,
+    ev.NodeEnded: _node_ended,
+    ev.RestartRequested: _restart_asked,
+}
+"""Changes by events of the current attempt; those of another one change nothing."""

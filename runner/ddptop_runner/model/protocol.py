@@ -178,7 +178,8 @@ class EvidenceKept(OfNode, frozen=True, kw_only=True, tag="evidence_kept"):
 class LeftoversEnded(OfNode, frozen=True, kw_only=True, tag="leftovers_ended"):
     """What ranks had started is gone, and so is their memory on the devices."""
 
-    question: Number | None
+    question: Number | None = None
+    with_agent: bool = False
     waited_s: float = 0.0
     found: str | None = None
     """What a person should know of the wait for memory."""
@@ -233,14 +234,6 @@ class DevicesChosen(OfNode, frozen=True, kw_only=True, tag="devices_chosen"):
 
 class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
     """Every rank was ended, and the agent with them."""
-
-
-class AgentMadeRoom(OfNode, frozen=True, kw_only=True, tag="agent_made_room"):
-    """The old agent and all of its ranks are gone."""
-
-    waited_s: float = 0.0
-    found: str | None = None
-    is_problem: bool = False
 
 
 class NothingLeft(Message, frozen=True, kw_only=True, tag="nothing_left"):
@@ -342,7 +335,6 @@ Fact: TypeAlias = (
     | RestartDue
     | DevicesChosen
     | RanksEnded
-    | AgentMadeRoom
     | NothingLeft
     | StopAsked
     | RestartAsked
@@ -398,6 +390,8 @@ class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
     question: Number | None = None
     grace_s: float | None = None
     """Between SIGTERM and SIGKILL for the group itself; None: it has had its time."""
+    with_agent: bool = False
+    """Whether to end the agent and its store, too, as another agent replaces it."""
     await_memory: bool = False
     """Whether the next attempt needs the memory of this one on the devices."""
 
@@ -425,10 +419,6 @@ class SkipWait(Message, frozen=True, kw_only=True, tag="skip_wait"):
 
 class ChooseDevices(OfNode, frozen=True, kw_only=True, tag="choose_devices"):
     """Find out which devices are fit. Leads to `DevicesChosen`."""
-
-
-class ReplaceAgent(OfNode, frozen=True, kw_only=True, tag="replace_agent"):
-    """End the agent, its ranks, and its store. Leads to `AgentMadeRoom`."""
 
 
 class StartAgent(OfNode, frozen=True, kw_only=True, tag="start_agent"):
@@ -492,7 +482,6 @@ Order: TypeAlias = (
     | WaitForRestart
     | SkipWait
     | ChooseDevices
-    | ReplaceAgent
     | StartAgent
     | EndRanks
     | Conclude

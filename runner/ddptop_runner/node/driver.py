@@ -230,8 +230,6 @@ class JobDriver(Decisions):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
             return await self._choose_devices()
-        if isinstance(order, pt.ReplaceAgent):
-            return await self._make_room()
         if isinstance(order, pt.EndRanks):
             return await self._end_ranks(order.grace_s)
         if isinstance(order, pt.Conclude):
@@ -491,24 +489,16 @@ class JobDriver(Decisions):
         exits = [one.at_s for one in self.job.processes if one.exited and one.at_s is not None]
         return max(exits, default=boottime_s())
 
-    async def _make_room(self) -> pt.AgentMadeRoom:
-        """End the old agent and everything that it started; its exit is expected."""
-        self._link = self.agent_pid = self._asked = None
-        await self.processes.end_leftovers(self.attempt.number, with_agent=True)
-        waited = await self._wait_for_memory()
-        return pt.AgentMadeRoom(
-            waited_s=waited.seconds,
-            found=waited.in_words(),
-            is_problem=bool(waited.left),
-        )
-
     async def _end_leftovers(self, order: pt.EndLeftovers) -> pt.LeftoversEnded:
+        if order.with_agent:  # its exit is expected
+            self._link = self.agent_pid = self._asked = None
         if order.grace_s is not None:
             await self._end_group(order.grace_s)
-        await self.processes.end_leftovers(self.attempt.number)
+        await self.processes.end_leftovers(self.attempt.number, with_agent=order.with_agent)
         waited = await self._wait_for_memory() if order.await_memory else Waited(0.0)
         return pt.LeftoversEnded(
             question=order.question,
+            with_agent=order.with_agent,
             waited_s=waited.seconds,
             found=waited.in_words(),
             is_problem=bool(waited.left),

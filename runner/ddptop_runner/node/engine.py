@@ -148,9 +148,7 @@ class Decisions:
         if isinstance(order, pt.KeepEvidence):
             return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
-            return pt.LeftoversEnded(question=order.question)
-        if isinstance(order, pt.ReplaceAgent):
-            return pt.AgentMadeRoom()
+            return pt.LeftoversEnded(question=order.question, with_agent=order.with_agent)
         if isinstance(order, pt.KeepEvidenceOnNodes):
             return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.AskCheckpoint):

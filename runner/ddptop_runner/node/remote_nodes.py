@@ -51,12 +51,12 @@ ORPHANED_S = 120.0
 """A part without contact ends within this time after the orphan timeout."""
 FOR_NODES = (
     *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks, pt.EndLeftovers),
-    *(pt.ChooseDevices, pt.ReplaceAgent, pt.StartAgent),
+    *(pt.ChooseDevices, pt.StartAgent),
 )
 """Orders that a node carries out itself."""
 FACTS = (
     *(pt.AgentListens, pt.GroupStarted, pt.ProcessExited, pt.OrphanExited, pt.AgentExited),
-    *(pt.AgentAsked, pt.LeftoversEnded, pt.DevicesChosen, pt.AgentMadeRoom, pt.LinkMade),
+    *(pt.AgentAsked, pt.LeftoversEnded, pt.DevicesChosen, pt.LinkMade),
 )
 """Facts that a node may report."""
 COPIED = (

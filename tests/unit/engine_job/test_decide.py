@@ -115,7 +115,8 @@ def test_a_device_that_comes_back_takes_a_new_agent(comes_back):
     back = [lost.device] if comes_back else []
     follows = orders(state, pt.RestartAsked(agent=AGENT, devices_back=back))
     again = pt.TellAgent(order="restart_group", restarts_left=2)
-    assert follows == [pt.InterruptRanks(), pt.ReplaceAgent() if comes_back else again]
+    replaced = pt.EndLeftovers(with_agent=True, await_memory=True)
+    assert follows == [pt.InterruptRanks(), replaced if comes_back else again]
 
 
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():

@@ -620,7 +620,7 @@ def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_cho
     due = pt.RestartDue(attempt=0)
     job.take(due)
     agent = pt.AgentState(pid=7, listens=True, attempt=0)
-    replaced = pt.ReplaceAgent(node="n1")
+    replaced = pt.EndLeftovers(node="n1", with_agent=True, await_memory=True)
     job.take(exited(1, status=1))
     assert replaced in job.take(pt.DevicesChosen(node="n1", agent=agent))
     job.take(pt.NodeRefused(node="n0", attempt=1, error="disk full", answered=True))

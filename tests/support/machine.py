@@ -763,7 +763,6 @@ class Machine(Simulation, Host):
         self._end_everything()
         if isinstance(order, pt.EndRanks):
             self.see_agent_exit()
-            return pt.RanksEnded()
         return pt.NothingLeft()
 
     def _end_orphans(self) -> None:

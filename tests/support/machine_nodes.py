@@ -592,7 +592,7 @@ class World(Simulation):
                 self.nodes[host].part_ends()
         if isinstance(order, pt.EndOn):
             return None
-        return pt.RanksEnded() if isinstance(order, pt.EndRanks) else pt.NothingLeft()
+        return pt.NothingLeft()
 
     def _begin(self, order: pt.BeginOn, attempt: int) -> pt.Fact | None:
         node, pending = self.nodes[order.node], self.state.restart

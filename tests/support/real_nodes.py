@@ -58,7 +58,6 @@ class Node:
         self.state: NodeSnapshot | None = None
         self.facts: list[pt.Fact] = []
         """All that the node has reported, repetitions included."""
-        self.absent: list[pt.NodeAbsent] = []
         self._name, self._nodes = f"node{index}", nodes
         self._index = index if nodes > 1 else 0  # otherwise, it is a separate job
         self._script, self._more = script, more
@@ -111,8 +110,6 @@ class Node:
             self.facts.append(report.fact)
         elif isinstance(report, pt.NodeState):
             self.state = report.snapshot
-        elif isinstance(report, pt.NodeAbsent):
-            self.absent.append(report)
         elif isinstance(report, pt.Answer):
             with self._answered:
                 self._answers[report.id] = report.reply

@@ -1039,10 +1039,6 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, now_s: float, spec: J
 # -- the end, and a new supervisor -----------------------------------------------------------------
 
 
-def _ranks_ended(state: JobState, fact: pt.RanksEnded, now_s: float, spec: JobSpec) -> Decision:
-    return [] if state.ending is None else [pt.Conclude()]
-
-
 def _nothing_left(state: JobState, fact: pt.NothingLeft, now_s: float, spec: JobSpec) -> Decision:
     ending = state.ending or ev.Ending(state="finished")
     return [
@@ -1118,7 +1114,6 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, float, JobSpec], Dec
     pt.TroubleJudged: _trouble_judged,
     pt.RestartDue: _restart_due,
     pt.DevicesChosen: _devices_chosen,
-    pt.RanksEnded: _ranks_ended,
     pt.NothingLeft: _nothing_left,
     pt.StopAsked: _stop_asked,
     pt.RestartAsked: _restart_asked,

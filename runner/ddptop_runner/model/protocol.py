@@ -232,10 +232,6 @@ class DevicesChosen(OfNode, frozen=True, kw_only=True, tag="devices_chosen"):
     notes: list[str] = []
 
 
-class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
-    """Every rank was ended, and the agent with them."""
-
-
 class NothingLeft(Message, frozen=True, kw_only=True, tag="nothing_left"):
     """No process of the job is left but guardian and supervisor."""
 
@@ -334,7 +330,6 @@ Fact: TypeAlias = (
     | TroubleJudged
     | RestartDue
     | DevicesChosen
-    | RanksEnded
     | NothingLeft
     | StopAsked
     | RestartAsked
@@ -431,7 +426,7 @@ class StartAgent(OfNode, frozen=True, kw_only=True, tag="start_agent"):
 
 
 class EndRanks(Message, frozen=True, kw_only=True, tag="end_ranks"):
-    """End all ranks, then the agent. Leads to `RanksEnded`."""
+    """End all ranks, then the agent and whatever is left. Leads to `NothingLeft`."""
 
     grace_s: float
 
@@ -611,7 +606,7 @@ class Preflight(Message, frozen=True, kw_only=True, tag="preflight"):
 
 
 class GetEnvironment(Message, frozen=True, kw_only=True, tag="environment"):
-    """Reply `Environment`: the launching shell's variables in the node's processes."""
+    """Reply `Found`: the launching shell's variables in the node's processes."""
 
 
 class ReadFiles(Message, frozen=True, kw_only=True, tag="read_file"):
@@ -696,15 +691,9 @@ class SilentHosts(Message, frozen=True, kw_only=True, tag="silent_hosts"):
 
 
 class Found(Message, frozen=True, kw_only=True, tag="found"):
-    """What `launch.preflight` found out."""
+    """What `launch.preflight` found out, or variables."""
 
     data: dict[str, Any]
-
-
-class Environment(Message, frozen=True, kw_only=True, tag="environment"):
-    """Variables."""
-
-    env: dict[str, str]
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -727,9 +716,7 @@ class Pieces(Message, frozen=True, kw_only=True, tag="pieces"):
     """Whether there is more to fetch."""
 
 
-Reply: TypeAlias = (
-    Done | Refused | Stacks | SaveAsked | RanksJudged | SilentHosts | Found | Environment | Pieces
-)
+Reply: TypeAlias = Done | Refused | Stacks | SaveAsked | RanksJudged | SilentHosts | Found | Pieces
 
 
 def refused(error: DdptopError) -> Refused:
@@ -827,7 +814,10 @@ class NodeEvent(Message, frozen=True, kw_only=True, tag="event"):
 
 
 class NodeFact(Message, frozen=True, kw_only=True, tag="fact"):
-    """A fact for the head to decide on; a new connection repeats what it may have missed."""
+    """A fact for the head to decide on; a new connection repeats what it may have missed.
+
+    `LinkMade` with nothing there: the node has no such job, or all of it is gone without an end.
+    """
 
     fact: Fact
 
@@ -840,10 +830,6 @@ class NodeState(Message, frozen=True, kw_only=True, tag="state"):
     """`judge.hangs.verdict.RankProgress` of each rank, as plain data."""
 
 
-class NodeAbsent(Message, frozen=True, kw_only=True, tag="absent"):
-    """The node has no such job, or all processes of it are gone although it has no end."""
-
-
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     """To the request of that number."""
 
@@ -851,7 +837,7 @@ class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     reply: Reply
 
 
-Report: TypeAlias = Hello | NodeEvent | NodeFact | NodeState | NodeAbsent | Answer
+Report: TypeAlias = Hello | NodeEvent | NodeFact | NodeState | Answer
 
 
 # -- the codec -------------------------------------------------------------------------------------

@@ -230,9 +230,9 @@ class JobDriver(Decisions):
             return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
             return await self._choose_devices()
-        if isinstance(order, pt.EndRanks):
-            return await self._end_ranks(order.grace_s)
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
+            if isinstance(order, pt.EndRanks):
+                await self._end_ranks(order.grace_s)
             return await self._conclude()
         raise AssertionError(order)  # `_carry_out` has done it
 
@@ -537,7 +537,7 @@ class JobDriver(Decisions):
             if record.pid is not None
         }
 
-    async def _end_ranks(self, grace_s: float) -> pt.RanksEnded:
+    async def _end_ranks(self, grace_s: float) -> None:
         """End ranks before their children, so that a rank that saves its work still has them."""
         table = self.attempt.table
         await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
@@ -558,7 +558,6 @@ class JobDriver(Decisions):
             return not self.agent_pid and all(one.pid in self._exits for one in table.alive())
 
         await until(are_known, EXITS_KNOWN_S)
-        return pt.RanksEnded()
 
     async def _conclude(self) -> pt.NothingLeft:
         """End what is left, and record what is still outstanding."""

@@ -141,9 +141,7 @@ class Decisions:
             return pt.TroubleJudged(
                 attempt=attempt, reason=order.reason, cause=plain_cause(found), outcome=None
             )
-        if isinstance(order, pt.EndRanks):
-            return pt.RanksEnded()
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
             return pt.NothingLeft()
         if isinstance(order, pt.KeepEvidence):
             return evidence_kept(order, attempt)

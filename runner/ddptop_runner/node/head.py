@@ -208,10 +208,9 @@ class Head(Decisions):
             async with node.is_beginning:
                 await self.nodes.end(node, order.grace_s)
             return None
-        if isinstance(order, pt.EndRanks):
-            await self.nodes.end_all(order.grace_s)
-            return pt.RanksEnded()
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
+            if isinstance(order, pt.EndRanks):
+                await self.nodes.end_all(order.grace_s)
             return await self._conclude()
         raise AssertionError(order)  # a head gets no other orders
 

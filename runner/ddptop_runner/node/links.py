@@ -66,7 +66,7 @@ class NodeLink:
         node: NodeSpec,
         job_id: str,
         after_seq: int,
-        take: Callable[[NodeLink, pt.NodeEvent | pt.NodeFact | pt.NodeState | pt.NodeAbsent], None],
+        take: Callable[[NodeLink, pt.NodeEvent | pt.NodeFact | pt.NodeState], None],
         made: Callable[[NodeLink], None],
         broken: Callable[[NodeLink, str], None],
     ) -> None:

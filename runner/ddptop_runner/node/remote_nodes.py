@@ -202,7 +202,7 @@ class RemoteNodes:
     def take_report(
         self,
         link: NodeLink,
-        report: pt.NodeEvent | pt.NodeFact | pt.NodeState | pt.NodeAbsent,
+        report: pt.NodeEvent | pt.NodeFact | pt.NodeState,
     ) -> None:
         """Take in a node's fact, event, or state, or the absence of its part."""
         node = self.by_host[link.host]
@@ -217,8 +217,6 @@ class RemoteNodes:
                 self._report(pt.NodeNoticed(node=link.host, event=event))
         elif isinstance(report, pt.NodeFact):
             self._take_fact(node, report.fact)
-        elif isinstance(report, pt.NodeAbsent):
-            self._report_absent(node)
         else:
             node.snapshot, node.seen_s = report.snapshot, node.last_report_s
             node.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
@@ -234,6 +232,9 @@ class RemoteNodes:
         if not isinstance(fact, FACTS):
             return
         if isinstance(fact, pt.LinkMade):
+            if not fact.is_there:
+                self._report_absent(node)
+                return
             if node.reported is Reported.COMPLETE:
                 return  # each one costs a read of the history
         elif len(node.repeated) >= MOST_REPEATED:
@@ -486,9 +487,7 @@ class RemoteNodes:
             if node.is_known and not node.ended and host not in self._asked:
                 self._asked.add(host)
                 with contextlib.suppress(DdptopError):
-                    self._recovered |= (
-                        await node.link.ask(pt.GetEnvironment(), pt.Environment)
-                    ).env
+                    self._recovered |= (await node.link.ask(pt.GetEnvironment(), pt.Found)).data
 
     def _environment(self) -> dict[str, str]:
         """The launching shell's variables that ranks get in addition to their node's."""

@@ -118,7 +118,7 @@ def test_node_carries_out_orders_and_is_adopted(ddptop_home, script, wait_until)
 def test_link_reports_that_no_job_exists(ddptop_home, script, wait_until):
     node = Node(script(PLAIN))
     with nodes_of(node):
-        wait_until(lambda: node.absent)
+        wait_until(lambda: node.has_reported(pt.LinkMade, is_there=False))
         assert "cannot be reached" in error_of(node.ask(StopAsked(grace_s=1.0)))
         read = ReadFiles(where="../../etc", names=["passwd"])
         assert "neither logs nor evidence" in error_of(node.ask(read))

@@ -149,7 +149,6 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order):
     early = job.take(pt.NodesDue(attempt=0), now_s=300.0)
     assert early == [pt.AwaitNodes(seconds=10.0)]
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
-    job.take(pt.RanksEnded())
     job.take(pt.NothingLeft())
     assert job.state.phase == "failed" and job.state.ending.requeue
     assert job.state.cause is not None and job.state.cause.kind == "node"
@@ -836,6 +835,6 @@ def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing():
     remotes = remote_nodes_of(job)
     near = remotes.by_host["n0"]
     near.ended, near.link.is_up = False, True
-    remotes.take_report(near.link, pt.NodeAbsent())
+    remotes.take_report(near.link, pt.NodeFact(fact=pt.LinkMade(is_there=False)))
     assert near.ended
     assert not job.state.nodes["n0"].failed

@@ -145,7 +145,6 @@ class Agent(AgentBase):
             elastic.stopping = True
             elastic.something_happened.set()
         elif kind == "restart_group" and elastic is not None:
-            elastic.restarts_left = message["restarts_left"]
             elastic.restart_requested = True
             elastic.something_happened.set()
 
@@ -175,7 +174,7 @@ class Agent(AgentBase):
             rdzv_handler=StaticRendezvous(plan["job_id"], plan.get("rendezvous")),
             entrypoint="/bin/sh",
             args=tuple(command),
-            max_restarts=plan["attempt"] + plan["restarts_left"],
+            max_restarts=plan["attempt"],  # the supervisor allows each restart
             monitor_interval=0.001,  # the agent itself waits; torch refuses 0
         )
         if self._zygote is not None:
@@ -185,7 +184,6 @@ class Agent(AgentBase):
         elif self._why_not is not None:
             self._report_plain_start(self._why_not)
         elastic = SupervisedAgent(spec, RankFiles(plan), self._link, self._exit_watch)
-        elastic.continue_from(plan["restarts_left"])
         self._elastic = elastic
         if self._stopping:
             return

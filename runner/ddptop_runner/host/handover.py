@@ -198,11 +198,7 @@ def agent_command(spec: JobSpec) -> list[str]:
 
 
 def agent_plan(
-    spec: JobSpec,
-    folder: RunFolder,
-    attempt: int,
-    restarts_left: int,
-    rendezvous: Rendezvous | None = None,
+    spec: JobSpec, folder: RunFolder, attempt: int, rendezvous: Rendezvous | None = None
 ) -> dict[str, Any]:
     """The plan that the agent reads from standard input.
 
@@ -210,7 +206,6 @@ def agent_plan(
         spec: the job.
         folder: its run folder.
         attempt: the number of the worker group's first attempt.
-        restarts_left: the budget, which ranks see in TORCHELASTIC_MAX_RESTARTS.
         rendezvous: of that attempt, on several nodes; None for the one the node was started for.
     """
     if rendezvous is None and spec.membership is not None:
@@ -221,7 +216,7 @@ def agent_plan(
         "command": spec.command(),
         "nproc": spec.nproc,
         "attempt": attempt,
-        "restarts_left": restarts_left,
+        "max_restarts": spec.max_restarts,
         "logs_dir": str(folder.logs_dir),
         "control_socket": str(folder.control_socket),
         "rendezvous": None if rendezvous is None else msgspec.to_builtins(rendezvous),

@@ -106,7 +106,7 @@ def _agent_listens(state: JobState, fact: pt.AgentListens, given: Given) -> Deci
     if life.wanted_agent is not None:  # it begins with that attempt
         return [ev.AgentConnected(attempt=state.attempt, pid=fact.pid, node=fact.node)]
     if state.restart is not None and life.sent:
-        return [_restart_group(state, fact.node, given.spec)]
+        return [_restart_group(fact.node)]
     return []
 
 
@@ -240,7 +240,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, given: Given) -> Decisi
         return _start_failed(state, fact, given, begins=True)
     is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
-        return _request_agent(state, node, pt.AgentState(), given.spec)
+        return _request_agent(state, node, pt.AgentState())
     if state.has_living_on(node) and wanted is None:
         if state.ending is not None:
             return []  # they may be saving; their end is already under way
@@ -476,11 +476,7 @@ def _restart_or_end(
 
 
 def _end_decided(
-    state: JobState,
-    cause: Cause | None,
-    reason: str,
-    *,
-    requeue: bool | None = None,
+    state: JobState, cause: Cause | None, reason: str, *, requeue: bool | None = None
 ) -> ev.EndDecided:
     ending = ev.Ending(state="failed", cause=cause, reason=reason, requeue=requeue)
     return ev.EndDecided(attempt=state.attempt, ending=ending)
@@ -579,14 +575,11 @@ def _devices_chosen(state: JobState, fact: pt.DevicesChosen, given: Given) -> De
     prepared = ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, sent=is_sent, node=node)
     events.append(prepared)
     if agent.question is not None:
-        left = state.restarts_left(given.spec.max_restarts)
-        answer = pt.AnswerAgent(
-            node=node, question=agent.question, restart=not needs_agent, restarts_left=left
-        )
+        answer = pt.AnswerAgent(node=node, question=agent.question, restart=not needs_agent)
         return [*events, answer]
     if alive:
         return [*events, *_restart_ranks(state, node, agent, given, is_sent=is_sent)]
-    return [*events, *_request_agent(state, node, agent, given.spec)]
+    return [*events, *_request_agent(state, node, agent)]
 
 
 def _can_go_on(state: JobState, pending: PendingRestart, fact: pt.DevicesChosen) -> bool:
@@ -603,21 +596,16 @@ def _restart_ranks(
     ending = ev.RanksEnding(attempt=state.attempt, at_s=given.now_s, node=node)
     ends: Decision = [ending, pt.InterruptRanks(node=node)]
     if is_sent:
-        return [*ends, _restart_group(state, node, given.spec)]
-    return [*ends, *_request_agent(state, node, agent, given.spec)]
+        return [*ends, _restart_group(node)]
+    return [*ends, *_request_agent(state, node, agent)]
 
 
-def _restart_group(state: JobState, node: str, spec: JobSpec) -> pt.TellAgent:
-    left = state.restarts_left(spec.max_restarts)
-    return pt.TellAgent(node=node, order="restart_group", restarts_left=left)
+def _restart_group(node: str) -> pt.TellAgent:
+    return pt.TellAgent(node=node, order="restart_group")
 
 
-def _request_agent(state: JobState, node: str, agent: pt.AgentState, spec: JobSpec) -> Decision:
-    wanted = ev.WantedAgent(
-        attempt=_pending(state).next_attempt,
-        restarts_left=state.restarts_left(spec.max_restarts),
-        replaces=agent.pid,
-    )
+def _request_agent(state: JobState, node: str, agent: pt.AgentState) -> Decision:
+    wanted = ev.WantedAgent(attempt=_pending(state).next_attempt, replaces=agent.pid)
     requested = ev.AgentRequested(attempt=state.attempt, wanted=wanted, node=node)
     return [requested, _replace_agent(node)]
 
@@ -635,7 +623,6 @@ def _agent_made_room(state: JobState, fact: pt.LeftoversEnded, spec: JobSpec) ->
     start = pt.StartAgent(
         node=fact.node,
         attempt=wanted.attempt,
-        restarts_left=wanted.restarts_left,
         rendezvous=_rendezvous(_pending(state), fact.node, spec),
     )
     return [*_memory_awaited(state, fact), start]
@@ -682,7 +669,6 @@ def _rendezvous(pending: PendingRestart, node: str, spec: JobSpec) -> Rendezvous
         node_rank=len(before),
         nodes=len(nodes),
         first_rank=sum(one.nproc for one in before),
-        world=sum(one.nproc for one in nodes),
     )
 
 
@@ -895,7 +881,7 @@ def _continue_on(
     if pending.nodes:
         again: Decision = []
         if life.sent and fact.agent.listens and life.begun == pending.next_attempt:
-            again = [_restart_group(state, node, spec)]
+            again = [_restart_group(node)]
         return [*again, *_begin_on(state, [node], spec)]
     missing = _missing(state, spec)
     others = [host for host in missing if host != node]

@@ -340,7 +340,6 @@ class WantedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that was requested and has not reported yet."""
 
     attempt: int
-    restarts_left: int
     replaces: int | None = None
     """Pid of the agent that makes room for it; None without one."""
     connected: bool = False

@@ -353,7 +353,6 @@ class AnswerAgent(OfNode, frozen=True, kw_only=True, tag="answer_agent"):
     question: Number
     restart: bool | None = None
     """Whether another attempt follows; None where that is not asked."""
-    restarts_left: Number = 0
     rendezvous: Rendezvous | None = None
     """Of the attempt that begins with this answer, on several nodes."""
 
@@ -362,7 +361,6 @@ class TellAgent(OfNode, frozen=True, kw_only=True, tag="tell_agent"):
     """Tell the agent to restart the group, or that the ranks are being ended."""
 
     order: Literal["restart_group", "stopping"]
-    restarts_left: Number | None = None
 
 
 ToAgent: TypeAlias = AnswerAgent | TellAgent
@@ -420,7 +418,6 @@ class StartAgent(OfNode, frozen=True, kw_only=True, tag="start_agent"):
     """Start an agent for an attempt."""
 
     attempt: Number
-    restarts_left: Number
     rendezvous: Rendezvous | None = None
     """Of the attempt, on several nodes."""
 

@@ -25,7 +25,7 @@ from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot
-from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement
+from ddptop_runner.model.spec import JobSpec, Membership, Placement
 from ddptop_runner.model.words import HERE, LIVE_STATES
 from ddptop_runner.node.control import R
 from ddptop_runner.node.engine import POLL_S, until
@@ -446,16 +446,16 @@ class RemoteNodes:
         if not node.ended:
             self.send([pt.ChooseDevices(node=order.node)])
             return
-        index = [one.host for one in self._placement.nodes].index(order.node)
-        spec = self._spec_of(node.link.node, index)
+        spec = self._spec_of(node.link)
         await node.link.start(spec, self._environment(), order.attempt, order.rendezvous)
         node.ended, node.reported = False, Reported.NOTHING
 
-    def _spec_of(self, node: NodeSpec, index: int) -> JobSpec:
+    def _spec_of(self, link: NodeLink) -> JobSpec:
         """The spec of a node's part of the job; the head judges its ranks."""
+        node = link.node
         return replace(
             self._spec,
-            job_id=node_job_id(self._spec.job_id, index),
+            job_id=link.job_id,
             host=node.host,
             nproc=node.nproc,
             devices=node.devices,
@@ -469,8 +469,6 @@ class RemoteNodes:
             placement=None,
             membership=Membership(
                 job=self._spec.job,
-                node=node.host,
-                index=index,
                 head=self._spec.host,
                 orphan_timeout_s=self._placement.orphan_timeout_s,
                 force=self._placement.force,

@@ -236,7 +236,7 @@ class Supervisor:
         self._log.emit(_launched(spec, self._attempt.number))
         by_uuid = spec.queue is not None and spec.queue.by_uuid
         env = job_environment(spec.devices, by_uuid=by_uuid)
-        order = pt.StartAgent(attempt=self._attempt.number, restarts_left=spec.max_restarts)
+        order = pt.StartAgent(attempt=self._attempt.number)
         self._ask_for_agent(order, env)
 
     async def _shut_down(self) -> None:
@@ -457,8 +457,7 @@ class Supervisor:
 
     def _ask_for_agent(self, order: pt.StartAgent, env: dict[str, str]) -> None:
         self._driver.awaits_agent = not self._process.is_unguarded
-        attempt, left = order.attempt, order.restarts_left
-        plan = agent_plan(self._next_spec, self._folder, attempt, left, order.rendezvous)
+        plan = agent_plan(self._next_spec, self._folder, order.attempt, order.rendezvous)
         self._process.send_to_guardian(pt.LaunchAgent(plan=plan, env=env))
 
     def device_report(self) -> DeviceReport | None:

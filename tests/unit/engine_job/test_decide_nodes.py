@@ -636,7 +636,7 @@ def test_an_order_to_restart_is_repeated_if_the_link_broke_since():
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     job.take(pt.RestartDue(attempt=0))
     agent = pt.AgentState(pid=7, listens=True, attempt=0)
-    again = pt.TellAgent(node="n1", order="restart_group", restarts_left=3)
+    again = pt.TellAgent(node="n1", order="restart_group")
     assert again in job.take(pt.DevicesChosen(node="n1", agent=agent))
     job.take(pt.LinkBroken(node="n1", why="no route"))
     assert again in job.take(pt.LinkMade(node="n1", agent=agent))

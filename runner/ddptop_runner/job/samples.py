@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -148,22 +147,12 @@ def with_output(
     return found
 
 
-@dataclass(frozen=True)
-class NodeView:
-    """The head's view of one node."""
-
-    host: str
-    snapshot: NodeSnapshot | None
-    """The last snapshot in the current attempt."""
-    is_live: bool
-    """Whether the snapshot is current."""
-    clock_offset_s: float | None
-
-
 def of_nodes(
     job: JobState,
-    nodes: Sequence[NodeView],
+    snapshots: Mapping[str, NodeSnapshot],
     *,
+    stale: Sequence[str],
+    clock_offsets: Mapping[str, float | None],
     started_at: dt.datetime,
     pause: Pause | None,
     checkpoint: Checkpoint | None,
@@ -172,37 +161,38 @@ def of_nodes(
 
     Args:
         job: the job's state.
-        nodes: all nodes, in their order.
+        snapshots: by host, the last one of each node in the current attempt.
+        stale: hosts of nodes about which nothing current is known.
+        clock_offsets: by host, its wall clock minus the head's.
         started_at: when the job was started.
         pause: the current pause, if any.
         checkpoint: the last one of any node.
     """
-    shown = [(node, node.snapshot) for node in nodes if node.snapshot is not None]
     members = {host for host, life in job.nodes.items() if life.takes_part}
-    at_work = [(node, one) for node, one in shown if node.host in members]
+    at_work = [(host, one) for host, one in snapshots.items() if host in members]
     first = at_work[0][1] if at_work else None
     began: dict[int, int] = {}  # only the node that saved a checkpoint knows its step
-    for _, one in shown:
+    for one in snapshots.values():
         for attempt, step in one.attempts_began.items():
             began[attempt] = max(step, began.get(attempt, 0))
     is_placed = job.attempt in began
     ranks = [
         replace(
             rank,
-            host=node.host,
+            host=host,
             run_step=None
             if is_placed and rank.step_source == "probe" and rank.global_step is None
             else rank.run_step,
         )
-        for node, one in at_work
+        for host, one in at_work
         for rank in one.ranks
     ]
-    sources = [one.source for _, one in shown if one.source is not None]
-    notes = [f"{node.host}: {one.device_note}" for node, one in shown if one.device_note]
+    sources = [one.source for one in snapshots.values() if one.source is not None]
+    notes = [f"{host}: {one.device_note}" for host, one in snapshots.items() if one.device_note]
     return Samples(
         started_at=started_at,
         ranks=ranks,
-        gpus=[replace(gpu, host=node.host) for node, one in shown for gpu in one.gpus],
+        gpus=[replace(gpu, host=host) for host, one in snapshots.items() for gpu in one.gpus],
         run_step=None if is_placed or first is None else first.run_step,
         attempts_began=began,
         step=None if first is None else first.step,
@@ -214,6 +204,6 @@ def of_nodes(
         source=sources[0] if sources else None,
         driver=None if first is None else first.driver,
         device_note="; ".join(notes) or None,
-        stale=[node.host for node in nodes if not node.is_live],
-        clock_offsets={node.host: node.clock_offset_s for node in nodes},
+        stale=list(stale),
+        clock_offsets=dict(clock_offsets),
     )

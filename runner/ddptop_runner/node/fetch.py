@@ -136,7 +136,7 @@ class Fetcher:
         self,
         folder: RunFolder,
         ask: Ask,
-        nodes: Callable[[], Mapping[str, float]],
+        nodes: Callable[[], Mapping[str, float | None]],
         hosts: Callable[[int], Mapping[int, str]],
     ) -> None:
         self._folder = folder
@@ -250,7 +250,7 @@ class Fetcher:
                 self._from[path] = piece.offset
             _write_at(fd, piece.data, piece.offset)
         self._from[path] = min(piece.offset, self._from.get(path, piece.offset))
-        at = piece.written_at - self._nodes().get(host, 0.0)
+        at = piece.written_at - (self._nodes().get(host) or 0.0)
         with contextlib.suppress(OverflowError):  # a node may send anything
             os.utime(path, (at, at))
 

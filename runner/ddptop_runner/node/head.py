@@ -387,13 +387,14 @@ class Head(Decisions):
         Nodes report only some of the checkpoints of a script that saves often as events; their
         snapshots contain the last.
         """
-        views = self.nodes.views()
-        for view in views:
-            if view.snapshot is not None:
-                self._checkpoints.learn(view.snapshot.checkpoint)
+        snapshots = self.nodes.snapshots()
+        for seen in snapshots.values():
+            self._checkpoints.learn(seen.checkpoint)
         samples = of_nodes(
             self.job,
-            views,
+            snapshots,
+            stale=self.nodes.stale(),
+            clock_offsets=self.nodes.clock_offsets(),
             started_at=self.process.clock.started_at,
             pause=self._trouble.pause,
             checkpoint=self._checkpoints.last,

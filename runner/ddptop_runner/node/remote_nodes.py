@@ -18,7 +18,6 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.host import handover
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.event_log import NodeMemory
-from ddptop_runner.job.samples import NodeView
 from ddptop_runner.job.state import away_for_long, hosts_of_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.hangs.verdict import RankProgress
@@ -284,18 +283,16 @@ class RemoteNodes:
     def _report(self, fact: pt.Fact) -> None:
         self._process.defects.call(lambda: self._take(fact), None)
 
-    def views(self) -> list[NodeView]:
-        """The current view of each node."""
-        now_s, attempt = boottime_s(), self._log.state.attempt
-        return [
-            NodeView(
-                host=host,
-                snapshot=node.snapshot_of(attempt),
-                is_live=node.is_live(now_s),
-                clock_offset_s=node.link.clock_offset_s,
-            )
-            for host, node in self.by_host.items()
-        ]
+    def snapshots(self) -> dict[str, NodeSnapshot]:
+        """Each node's last snapshot in the current attempt."""
+        attempt = self._log.state.attempt
+        found = {host: node.snapshot_of(attempt) for host, node in self.by_host.items()}
+        return {host: seen for host, seen in found.items() if seen is not None}
+
+    def stale(self) -> list[str]:
+        """The nodes about which nothing current is known."""
+        now_s = boottime_s()
+        return [host for host, node in self.by_host.items() if not node.is_live(now_s)]
 
     def progress(self, now_s: float) -> list[RankProgress] | None:
         """The progress of all ranks; None if a node's is unknown, so that nothing can be judged.
@@ -329,9 +326,9 @@ class RemoteNodes:
 
     # -- requests to nodes -----------------------------------------------------------------------
 
-    def clock_offsets(self) -> dict[str, float]:
+    def clock_offsets(self) -> dict[str, float | None]:
         """Each node's wall clock minus the head's, by host."""
-        return {host: node.link.clock_offset_s or 0.0 for host, node in self.by_host.items()}
+        return {host: node.link.clock_offset_s for host, node in self.by_host.items()}
 
     async def ask(self, host: str, request: pt.NodeRequest, kind: type[R]) -> R:
         """Send a request to a node; returns its reply.

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs, stopping
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence, failure
@@ -34,11 +33,13 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.node.alerts import LastResort
 from ddptop_runner.node.engine import Decisions, evidence_kept, until
 from ddptop_runner.node.server import SendToAgent
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
+
+if TYPE_CHECKING:
+    from ddptop_runner.node.supervisor import Supervisor
 
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have ended."""
@@ -46,34 +47,6 @@ EXITS_KNOWN_S = 1.5
 """Ranks' exit statuses are known within this time if the guardian or the kernel reports them."""
 RECONNECT_S = 3.0
 """A living agent reconnects within this time."""
-
-
-class Surroundings(Protocol):
-    """What the driver needs from the supervisor."""
-
-    defects: LastResort
-    """Catches errors that should never be raised."""
-
-    def snapshot_bytes(self) -> bytes:
-        """The current node snapshot."""
-
-    def publish(self) -> None:
-        """Write the snapshot immediately, because the state has changed."""
-
-    def start_agent(self, order: pt.StartAgent) -> None:
-        """Have the guardian start a new agent."""
-
-    def device_report(self) -> DeviceReport | None:
-        """The latest report on the job's devices; None if nothing samples them."""
-
-    def request_device_report(self) -> None:
-        """Have the job's devices read at once, if anything samples them."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something concurrently with the supervisor's loop; errors go to its log."""
-
-    def report(self, fact: pt.Fact) -> None:
-        """On one of several nodes: send the head a fact, if there is a connection."""
 
 
 class JobDriver(Decisions):
@@ -93,7 +66,7 @@ class JobDriver(Decisions):
         spec: JobSpec,
         log: EventLog,
         usage: HostUsage,
-        around: Surroundings,
+        around: Supervisor,
     ) -> None:
         self._folder = folder
         self._around = around

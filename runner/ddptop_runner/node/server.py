@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,9 @@ from msgspec.structs import replace
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.host.procs import user_name
 from ddptop_runner.model import protocol as pt
+
+if TYPE_CHECKING:
+    from ddptop_runner.node.driver import JobDriver
 
 LINE_LIMIT_BYTES = 1024 * 1024
 FOLLOWER_BYTES = 8 << 20
@@ -27,19 +30,6 @@ LISTEN_BACKLOG = 100
 Follow: TypeAlias = Callable[[int, Callable[[bytes], None]], Callable[[], None]]
 SendToAgent: TypeAlias = Callable[[pt.ToAgent], None]
 """Sends to one connection of an agent, which it identifies."""
-
-
-class AgentSide(Protocol):
-    """Receives the agent's messages."""
-
-    def agent_connected(self, hello: pt.AgentHello, send: SendToAgent) -> None:
-        """Handle the agent's hello."""
-
-    def from_agent(self, send: SendToAgent, message: pt.FromAgent) -> None:
-        """Handle any later message."""
-
-    def agent_disconnected(self, send: SendToAgent) -> None:
-        """Handle the end of the connection."""
 
 
 class SocketFile:
@@ -97,7 +87,7 @@ class ControlServer:
         self,
         path: Path,
         command: Callable[[pt.SupervisorRequest], Awaitable[pt.Reply]],
-        agent_side: AgentSide | None = None,
+        agent_side: JobDriver | None = None,
         follow: Follow | None = None,
     ) -> None:
         self._path = path
@@ -193,7 +183,7 @@ class ControlServer:
 
     async def _serve_agent(
         self,
-        agent_side: AgentSide,
+        agent_side: JobDriver,
         hello: pt.AgentHello,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,

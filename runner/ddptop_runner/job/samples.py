@@ -18,7 +18,7 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.job.view import Samples
 from ddptop_runner.judge.balance import rank_devices
 from ddptop_runner.model import run_step
-from ddptop_runner.model.run_step import RankSteps, RunSteps
+from ddptop_runner.model.run_step import RankSteps
 from ddptop_runner.model.snapshot import (
     Checkpoint,
     LauncherSample,
@@ -58,8 +58,7 @@ def of_attempt(
     ranks = [record.sample(now_s, spec.probe) for record in table if started]
     ranks = progress.fill(ranks, number, table)
     reported = progress.steps(table, number) if started else {}
-    sizes = log_sizes(folder, number)
-    ranks = with_output(ranks, sizes, reported, attempt.run_steps, is_command=spec.is_command)
+    ranks = with_output(ranks, reported, attempt, folder)
     counted = {
         rank: run_step.counted(one, attempt.run_steps.resumed) for rank, one in reported.items()
     }
@@ -118,23 +117,17 @@ def log_sizes(folder: RunFolder, attempt: int) -> dict[str, int]:
 
 
 def with_output(
-    ranks: Sequence[RankSample],
-    sizes: Mapping[str, int],
-    steps: Mapping[int, RankSteps],
-    run: RunSteps,
-    *,
-    is_command: bool,
+    ranks: Sequence[RankSample], steps: Mapping[int, RankSteps], attempt: Attempt, folder: RunFolder
 ) -> list[RankSample]:
     """The ranks, each with the size of its log and its step of the run.
 
     Args:
         ranks: the ranks.
-        sizes: see `log_sizes`; ranks of a command share one log.
         steps: by rank.
-        run: where the run began. Without it, a rank has what its own step counts.
-        is_command: whether the job is a command.
+        attempt: knows where the run began. Without that, a rank has what its own step counts.
+        folder: has the logs; ranks of a command share one.
     """
-    found = []
+    found, run, sizes = [], attempt.run_steps, log_sizes(folder, attempt.number)
     for rank in ranks:
         step = run_step.of_rank(steps[rank.rank], run.began, run.resumed)
         counts: StepCounts | None = None
@@ -142,7 +135,7 @@ def with_output(
             printed = steps[rank.rank].printed
             is_epoch = rank.step_source == "log" and printed is not None and not printed.of_run
             counts = "epoch" if is_epoch else "attempt"
-        size = sizes.get(log_name(LAUNCHER if is_command else rank.rank))
+        size = sizes.get(log_name(LAUNCHER if attempt.spec.is_command else rank.rank))
         found.append(replace(rank, log_bytes=size, run_step=step, step_counts=counts))
     return found
 

@@ -84,13 +84,19 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Why, if it exited before it had started a rank."""
 
 
-class RankEnded(Message, frozen=True, kw_only=True, tag="rank_exited"):
+class Exited(Message, frozen=True, kw_only=True, tag="exited"):
+    """The guardian collected the exit of a process."""
+
+    pid: Number
+    """0 for an agent that could not be started."""
+    returncode: Status
+    at_boottime_s: float
+
+
+class RankEnded(Exited, frozen=True, kw_only=True, tag="rank_exited"):
     """The agent collected the exit of a process that it had started."""
 
     attempt: Number
-    pid: Number
-    returncode: Status
-    at_boottime_s: float
 
 
 class AgentHello(Message, frozen=True, kw_only=True, tag="agent_hello"):
@@ -723,15 +729,6 @@ def refused(error: DdptopError) -> Refused:
 
 
 # -- the guardian's channel ------------------------------------------------------------------------
-
-
-class Exited(Message, frozen=True, kw_only=True, tag="exited"):
-    """The guardian collected the exit of a process."""
-
-    pid: Number
-    """0 for an agent that could not be started."""
-    returncode: Status
-    at_boottime_s: float
 
 
 class GuardianHello(Message, frozen=True, kw_only=True, tag="hello"):

@@ -71,6 +71,7 @@ class NodeLink:
         broken: Callable[[NodeLink, str], None],
     ) -> None:
         self.node = node
+        self.job_id = job_id
         self.seq = after_seq
         """The number of the last event received."""
         self.shift_s = 0.0
@@ -79,7 +80,6 @@ class NodeLink:
         """The node's wall clock minus the head's."""
         self.is_up = False
         self._placement = placement
-        self.job_id = job_id
         self._take, self._made, self._broken = take, made, broken
         self._process: asyncio.subprocess.Process | None = None
         self._answers: dict[int, asyncio.Future[pt.Reply]] = {}

@@ -134,11 +134,10 @@ class ControlServer:
             line = await asyncio.wait_for(reader.readline(), FIRST_LINE_S)
             message: pt.ToControlSocket = pt.decode(line, pt.ToControlSocket)
             if isinstance(message, pt.Follow):
-                if self._follow is not None:
-                    await self._serve_follower(self._follow, message, reader, writer)
+                await self._serve_follower(message, reader, writer)
             elif isinstance(message, pt.AgentHello):
-                if self._agent_side is not None and message.pid == pid:
-                    await self._serve_agent(self._agent_side, message, reader, writer)
+                if message.pid == pid:
+                    await self._serve_agent(message, reader, writer)
             else:
                 if isinstance(message, pt.StopAsked):
                     message = replace(message, by=user_name(uid))
@@ -159,13 +158,11 @@ class ControlServer:
         await writer.drain()
 
     async def _serve_follower(
-        self,
-        follow: Follow,
-        message: pt.Follow,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, message: pt.Follow, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Send events from now on, until the other end leaves or stops reading."""
+        if self._follow is None:
+            return
 
         def send(line: bytes) -> None:
             if writer.transport.get_write_buffer_size() > FOLLOWER_BYTES:
@@ -173,7 +170,7 @@ class ControlServer:
             else:
                 writer.write(line)
 
-        stop = follow(message.after_seq, send)
+        stop = self._follow(message.after_seq, send)
         try:
             with contextlib.suppress(asyncio.CancelledError):  # the supervisor exits
                 while await reader.read(LINE_LIMIT_BYTES):
@@ -182,15 +179,14 @@ class ControlServer:
             stop()
 
     async def _serve_agent(
-        self,
-        agent_side: JobDriver,
-        hello: pt.AgentHello,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, hello: pt.AgentHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         def send(message: pt.ToAgent) -> None:
             writer.write(pt.line(message))
 
+        agent_side = self._agent_side
+        if agent_side is None:
+            return
         agent_side.agent_connected(hello, send)
         try:
             while line := await reader.readline():

@@ -349,7 +349,8 @@ class Deaf(NodeLink):
     """A link that breaks once the node has received the order to start."""
 
     def __init__(self, remotes: RemoteNodes, host: str) -> None:
-        self.node = remotes.by_host[host].link.node
+        made = remotes.by_host[host].link
+        self.node, self.job_id = made.node, made.job_id
         self.seq, self.shift_s, self.is_up = 0, 0.0, True
         self.asked: list[Any] = []
 

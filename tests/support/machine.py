@@ -775,12 +775,13 @@ class Machine(Simulation, Host):
         self.report_exits()
 
     def _waited(self, order: pt.EndLeftovers, chance: float) -> pt.LeftoversEnded:
+        awaited = ev.GpuMemoryAwaited(
+            seconds=9.0, found="GPU 0 has memory in use", is_problem=not order.with_agent
+        )
         return pt.LeftoversEnded(
             question=order.question,
             with_agent=order.with_agent,
-            waited_s=9.0,
-            found="GPU 0 still has memory in use" if chance < 0.1 else None,
-            is_problem=not order.with_agent,
+            memory=awaited if chance < 0.1 else None,
         )
 
     def _choose(self, chance: float) -> pt.DevicesChosen:

@@ -312,18 +312,9 @@ def _leftovers_ended(state: JobState, fact: pt.LeftoversEnded, given: Given) -> 
     return [*_memory_awaited(state, fact), answer]
 
 
-def _memory_awaited(state: JobState, fact: pt.LeftoversEnded) -> list[ev.GpuMemoryAwaited]:
-    if fact.found is None:
-        return []
-    return [
-        ev.GpuMemoryAwaited(
-            attempt=state.attempt,
-            seconds=fact.waited_s,
-            found=fact.found,
-            is_problem=fact.is_problem,
-            node=fact.node,
-        )
-    ]
+def _memory_awaited(state: JobState, fact: pt.LeftoversEnded) -> list[ev.JobEvent]:
+    seen = fact.memory
+    return [] if seen is None else [replace(seen, attempt=state.attempt, node=fact.node)]
 
 
 def _node_failed(

@@ -30,7 +30,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError, RefusalCode
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.events import JobEvent, SetAside, Trouble
+from ddptop_runner.model.events import GpuMemoryAwaited, JobEvent, SetAside, Trouble
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, RankStacks
 from ddptop_runner.model.spec import Device, JobSpec, Rendezvous
 from ddptop_runner.model.words import HERE
@@ -186,10 +186,8 @@ class LeftoversEnded(OfNode, frozen=True, kw_only=True, tag="leftovers_ended"):
 
     question: Number | None = None
     with_agent: bool = False
-    waited_s: float = 0.0
-    found: str | None = None
-    """What a person should know of the wait for memory."""
-    is_problem: bool = False
+    memory: GpuMemoryAwaited | None = None
+    """What a person should know of the wait for memory, if anything."""
 
 
 class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):

@@ -469,12 +469,12 @@ class JobDriver(Decisions):
             await self._end_group(order.grace_s)
         await self.processes.end_leftovers(self.attempt.number, with_agent=order.with_agent)
         waited = await self._wait_for_memory() if order.await_memory else Waited(0.0)
+        memory, found = None, waited.in_words()
+        if found is not None:
+            left = bool(waited.left)
+            memory = ev.GpuMemoryAwaited(seconds=waited.seconds, found=found, is_problem=left)
         return pt.LeftoversEnded(
-            question=order.question,
-            with_agent=order.with_agent,
-            waited_s=waited.seconds,
-            found=waited.in_words(),
-            is_problem=bool(waited.left),
+            question=order.question, with_agent=order.with_agent, memory=memory
         )
 
     async def _wait_for_memory(self) -> Waited:

@@ -526,9 +526,12 @@ def _restart_due(state: JobState, fact: pt.RestartDue, given: Given) -> Decision
     waits_s = SHRINK_AFTER_S
     if not _is_enough(missing, given.spec):
         waits_s = max(waits_s, _left_s(state, away, given))
-    waits_s = min(waits_s, placement_of(given.spec).node_timeout_s)
-    awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=waits_s)
-    return [awaited, pt.AwaitNodes(seconds=waits_s)]
+    return _await(state, away, min(waits_s, placement_of(given.spec).node_timeout_s))
+
+
+def _await(state: JobState, nodes: list[str], seconds: float) -> Decision:
+    awaited = ev.NodesAwaited(attempt=state.attempt, nodes=nodes, seconds=seconds)
+    return [awaited, pt.AwaitNodes(seconds=seconds)]
 
 
 def _devices_chosen(state: JobState, fact: pt.DevicesChosen, given: Given) -> Decision:
@@ -705,9 +708,7 @@ def _nodes_due(state: JobState, fact: pt.NodesDue, given: Given) -> Decision:
     away = [host for host in missing if not state.node(host).refused]
     left_s = _left_s(state, away, given)
     if away and not _is_enough(missing, given.spec) and left_s > 0:
-        # others went away during the wait for dispensable nodes
-        awaited = ev.NodesAwaited(attempt=state.attempt, nodes=away, seconds=left_s)
-        return [awaited, pt.AwaitNodes(seconds=left_s)]
+        return _await(state, away, left_s)  # gone during the wait for dispensable nodes
     lost: Decision = [
         ev.NodeLost(attempt=state.attempt, node=node, why=state.node(node).why or "no response")
         for node in away

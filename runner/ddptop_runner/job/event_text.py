@@ -7,10 +7,11 @@ from typing import Any
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.exit_status import status_in_words
-from ddptop_runner.base.units import duration_in_words, name_ranks, size
+from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.model import events as ev
+from ddptop_runner.model.protocol import ways_to_ask
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import SILENT
 from ddptop_runner.model.spec import Device
@@ -34,13 +35,6 @@ def _attempt_started(event: ev.AttemptStarted) -> str:
     if event.launcher_pid is not None:
         started = f"the command started (pid {event.launcher_pid})"
     return f"attempt {event.attempt}: {started}"
-
-
-def _checkpoint_requested(event: ev.CheckpointRequested) -> str:
-    ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in event.signals.items()]
-    if event.flag_file:
-        ways.append("creating the flag file")
-    return f"checkpoint requested by {' and '.join(ways)}"
 
 
 def _checkpoint_saved(event: ev.CheckpointSaved) -> str:
@@ -155,7 +149,9 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ev.RankStarted: lambda event: f"rank {event.rank} started (pid {event.pid})",
     ev.TrainingStarted: lambda event: f"first step after {event.after_s:.1f} s",
     ev.Resumed: lambda event: resumed(event.resume),
-    ev.CheckpointRequested: _checkpoint_requested,
+    ev.CheckpointRequested: lambda event: (
+        f"checkpoint requested by {ways_to_ask(event.signals, flag_file=event.flag_file)}"
+    ),
     ev.CheckpointSaved: _checkpoint_saved,
     ev.RankExited: _rank_exited,
     ev.HangSuspected: lambda event: event.found,

@@ -21,6 +21,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import random
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -669,11 +670,13 @@ class SaveAsked(Message, frozen=True, tag="save_asked"):
 
     def in_words(self) -> str:
         """How the script was asked: `sending SIGUSR1 to rank 0 and creating the flag file`."""
-        by_name = self.by_signal()
-        ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
-        if self.flag_stamp is not None:
-            ways.append("creating the flag file")
-        return " and ".join(ways)
+        return ways_to_ask(self.by_signal(), flag_file=self.flag_stamp is not None)
+
+
+def ways_to_ask(signals: Mapping[str, list[int]], *, flag_file: bool) -> str:
+    """How a script was asked to save: by signals to ranks, and by a file."""
+    ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in signals.items()]
+    return " and ".join([*ways, *(["creating the flag file"] if flag_file else [])])
 
 
 class RanksJudged(Message, frozen=True, kw_only=True, tag="ranks_judged"):

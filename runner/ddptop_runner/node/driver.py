@@ -192,7 +192,8 @@ class JobDriver(Decisions):
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.KeepEvidence):
-            return await self._keep_evidence_for(order, attempt)
+            await self._keep_evidence_of_failure()
+            return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return await self._end_leftovers(order)
         if isinstance(order, pt.KeepEvidenceOnNodes):
@@ -335,10 +336,6 @@ class JobDriver(Decisions):
 
     def _forget_evidence(self) -> None:
         self._has_evidence = False
-
-    async def _keep_evidence_for(self, order: pt.KeepEvidence, attempt: int) -> pt.EvidenceKept:
-        await self._keep_evidence_of_failure()
-        return evidence_kept(order, attempt)
 
     async def _keep_evidence_of_failure(self) -> None:
         """Save evidence once for all ranks that exit in the same failure; returns when on disk."""

@@ -58,8 +58,8 @@ ORPHAN_GRACE_S = 30.0
 ADOPT_EVERY_S = 30.0
 """Between two attempts to start a new guardian."""
 NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
-REPORTED = ("launched", "training", "checkpoint", "ended")
-"""Kinds of events that a node's head takes over, besides notices."""
+REPORTED = (ev.Launched, ev.TrainingStarted, ev.CheckpointSaved, ev.JobEnded, *NOTICES)
+"""Events that a node's head takes over."""
 COLLECT_AFTER = 20_000
 """A second with hundreds of ranks creates that many objects, almost all without cycles."""
 
@@ -366,8 +366,7 @@ class Supervisor:
         """Send the head what it has not seen yet, and then new events."""
 
         def send_event(row: Event) -> None:
-            kind = (row.data or {}).get("kind")
-            if kind in REPORTED or isinstance(ev.of_row(row), NOTICES):
+            if isinstance(ev.of_row(row), REPORTED):
                 send(pt.line(pt.NodeEvent(event=row)))
 
         for row in self._process.rows_after(after_seq):

@@ -19,7 +19,7 @@ from time import monotonic
 
 from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
 from .recorder import AWAITED, is_own
-from .time_parts import BACKWARD, FORWARD, NONE
+from .time_parts import BACKWARD, BATCH, FORWARD
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
@@ -43,8 +43,8 @@ class Hooks:
         self._saves = saves.Saves(record, self._is_compiling)
         self.ddp_use = advice.DdpUse(record)
         self.gradients = advice.Gradients(torch)
-        self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
         self.borders = time_parts.Borders(torch, record)
+        self.parts = time_parts.TimeParts(torch, record, self.ddp_use, self.borders)
         self.profiling = profiling.Profiling(torch, record)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
@@ -354,7 +354,7 @@ class Hooks:
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + monotonic() - start_s
                 if borders.marks is not None:
-                    borders.mark(NONE)
+                    borders.mark(BATCH)
                 if not record.batches & record.count_mask:
                     count(batch)
                 position = loader._num_yielded

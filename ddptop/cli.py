@@ -245,7 +245,7 @@ class LaunchCommand(click.Command):
     "--parallel",
     type=click.IntRange(min=1),
     metavar="N",
-    help="with --array: run at most N of its jobs at once",
+    help="with --array: run at most N jobs at once",
 )
 @option("--cwd", metavar="DIR", help="working directory for the job")
 @option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
@@ -260,6 +260,7 @@ class LaunchCommand(click.Command):
 )
 @option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
 @option("--no-replica-check", is_flag=True, help="do not compare the ranks' weights")
+@option("--memory-snapshot", is_flag=True, help="if GPU memory runs out, show what holds it")
 @option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:

@@ -174,6 +174,7 @@ def plan_of(
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
         replica_check=request.replica_check,
+        memory_snapshot=request.memory_snapshot,
         env_names=sorted(
             filter(handover.is_text, set(handover.of_shell(env)) - handover.SHELL_NOISE)
         ),

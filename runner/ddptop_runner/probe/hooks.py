@@ -60,6 +60,7 @@ class Hooks:
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
         self.replicas = replicas.Replicas(torch, record, self.parts)
+        self.ledger.is_joined = self.replicas.is_joined
         record.on_look = self.replicas.after_step
         self.patched = []
         """[(owner, name, original, what is in its place)]"""

@@ -380,7 +380,7 @@ class Sender:
 
     def _batches(self):
         ledger = self.ledger
-        names = ("repeated_epoch", "loader_workers", "ddp_world_size")
+        names = ("epoch_batches", "repeated_epoch", "loader_workers", "ddp_world_size")
         known = {name: getattr(ledger, name, None) for name in names}
         return {"batch_hashes": getattr(ledger, "hashes", []), **known}
 

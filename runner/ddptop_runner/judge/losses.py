@@ -43,24 +43,14 @@ class _Streak:
         self.samples = 0
         self.steps: set[int | None] = set()
         self.since: int | None = None
-        self.last_good: float | None = None
 
     def add(self, rank: RankSample) -> bool:
         """Add a sample; returns whether the loss has gone bad for good."""
-        if rank.loss_state is None:
+        if rank.loss_state in (None, "ok"):
+            self.samples = 0 if rank.loss_state == "ok" else self.samples
             return False
-        if rank.loss_state == "ok":
-            self.last_good = rank.loss
-        # or one arrived since the previous sample
-        if (
-            rank.loss_state == "ok"
-            or rank.loss_min is not None
-            or rank.loss_bad_since != self.since
-        ):
-            self.samples, self.since = 0, rank.loss_bad_since
-            self.steps.clear()
-        if rank.loss_state == "ok":
-            return False
+        if self.samples == 0 or rank.loss_min is not None or rank.loss_bad_since != self.since:
+            self.samples, self.steps, self.since = 0, set(), rank.loss_bad_since
         self.samples += 1
         self.steps.add(rank.loss_step)
         # a line without a step may remain the only one for long
@@ -93,12 +83,11 @@ class LossWatch:
         """The rank that went bad first; in DDP, the others follow a step later."""
         bad = [rank for rank in ranks if rank.loss_state in ("nan", "inf")]
         first = min(bad, key=lambda rank: (_or_last(rank.loss_bad_since), rank.rank))
-        good = self._streaks[first.rank].last_good
         return BadLoss(
             first.rank,
             first.loss_bad_since,
             "NaN" if first.loss_state == "nan" else "infinite",
-            good if first.loss_last_good is None else first.loss_last_good,
+            first.loss_last_good,
             run_step.in_words(first, first.loss_bad_since),
         )
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 
 from ddptop.draw import header
-from ddptop.draw.events import event_row
+from ddptop.draw.events import FoldedEvents, folded_row
 from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
 from ddptop.job.help import explain_state
 from ddptop.job.record import Job
@@ -136,7 +136,8 @@ class EventsTable(Table):
         if events == self._shown:
             return
         self._shown = events
-        self.set_rows([(str(event.seq), event_row(event)) for event in events])
+        of_each = [FoldedEvents((event,)) for event in events]
+        self.set_rows([(one.key, folded_row(one)) for one in of_each])
 
 
 SENTENCE_ROWS = 2

@@ -192,7 +192,7 @@ class AttemptRow(Base, frozen=True, kw_only=True):
     cause: Cause | None
     """Why it failed; null if it did not."""
     aftermath: list[str]
-    """What ddptop did about its end, one sentence each."""
+    """What ddptop did about its end, or found wrong with it until then, one sentence each."""
 
 
 class StoryReport(Base, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ class Attempt(msgspec.Struct, frozen=True):
     steps: int | None = None
     """Optimizer steps taken in it."""
     aftermath: tuple[str, ...] = ()
-    """What ddptop did about its end, one sentence each."""
+    """What ddptop did about its end, or found wrong with it until then, one sentence each."""
     events: tuple[Event, ...] = ()
     """In order, including those between the previous attempt and this one."""
 
@@ -144,7 +144,10 @@ def _ending(
 
 
 def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...]:
-    """What ddptop did about an attempt's end, from its events."""
+    """What ddptop did about an attempt's end, and what it still warned of, from its events.
+
+    Alerts of an attempt that failed are left out: they mostly repeat the cause.
+    """
     sentences: list[str] = []
     over = False
     for event in events:
@@ -157,9 +160,15 @@ def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...
             (over and event.type == "alert")
             or (event.type == "failed" and failure is not None)
             or event.type == "hook"
+            or (failure is None and _is_alert_until_the_end(event))
         ):
             sentences.append(event.message)
     return tuple(dict.fromkeys(sentences))
+
+
+def _is_alert_until_the_end(row: Event) -> bool:
+    event = ev.of_row(row) if row.type == ev.AlertsCleared.TYPE else None
+    return isinstance(event, ev.AlertsCleared) and event.with_job
 
 
 def offsets_of(

@@ -126,6 +126,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """The latest batches that were hashed, latest last."""
     data_position: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
     """Pass over the training data, from 0, and the batches taken in it."""
+    epoch_batches: Whole | None = None
+    """As in RankSample."""
     repeated_epoch: Whole | None = None
     """The epoch by which its sampler shuffled two passes in a row: without `set_epoch`."""
     loader_workers: RankNumber | None = None

@@ -336,6 +336,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     and at powers of two. Ranks with equal hashes train on equal data."""
     data_position: list[int] | None = None
     """Pass over the training data in this attempt, from 0, and the batches taken in it."""
+    epoch_batches: int | None = None
+    """Batches of the pass over the training data, as a sampler of torch knows them; only in the
+    first pass with training, and not within `join()` of DistributedDataParallel."""
     repeated_epoch: int | None = None
     """The epoch by which its sampler shuffled the last two passes over the data, because
     `set_epoch` was not called; None otherwise."""

@@ -9,6 +9,8 @@ from ddptop.draw.events import fold, folded_row, folded_sections, offset
 from ddptop.job.attempts import attempts_of, by_attempt
 from tests.support.rows import row
 
+from ddptop_runner.job.event_log import as_row
+from ddptop_runner.model.events import AlertsCleared
 from ddptop_runner.model.snapshot import Event
 
 START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
@@ -88,6 +90,18 @@ def test_a_failure_that_is_final_ends_when_the_ranks_did() -> None:
     (only,) = attempts(events, "failed", ended_at=START)
     assert only.ended_at == FIRST[3].ts
     assert only.aftermath == ("failed in attempt 0: no restarts",)
+
+
+def test_an_attempt_that_did_not_fail_has_the_alerts_that_were_active_at_its_end() -> None:
+    def cleared(*, with_job: bool) -> Event:
+        over = AlertsCleared(attempt=0, messages={"starved": "slow data"}, with_job=with_job)
+        return as_row(over)
+
+    events = [*FIRST[:2], cleared(with_job=False), cleared(with_job=True)]
+    (only,) = attempts([*events, event(90, "finished", attempt=0)], "finished")
+    assert only.aftermath == ("still active when the job ended: slow data",)
+    (failed,) = attempts([*events, *FIRST[3:4], event(90, "failed", attempt=0)], "failed")
+    assert failed.aftermath == ("failed",)
 
 
 def test_no_event_is_no_attempt() -> None:

@@ -22,7 +22,7 @@ from collections import deque
 from typing import Any
 
 from . import identity, losses
-from .recorder import AWAITED, boottime_s
+from .recorder import AWAITED, is_own
 
 MEASURED = 10
 """The wait of a DDP module is the lower quartile of so many of its latest measured iterations: of
@@ -51,10 +51,9 @@ class Borders:
     another thread, that could invalidate a CUDA graph that is being captured.
     """
 
-    def __init__(self, torch, record, is_own):
+    def __init__(self, torch, record):
         self._torch = torch
         self._record = record
-        self._is_own = is_own
         self.begin()
 
     def begin(self):
@@ -80,7 +79,7 @@ class Borders:
     def mark(self, part):
         """What ends here is `part` of a step that is a sample."""
         try:
-            border: Any = boottime_s()
+            border: Any = time.monotonic()
             if self._is_on_device:
                 if losses.is_capturing(self._torch) or len(self.marks) > MAX_BORDERS:
                     self.marks = None
@@ -90,7 +89,7 @@ class Borders:
             self.marks.append((part, border))
         except Exception as error:
             self.marks = None
-            if not self._is_own(error):
+            if not is_own(error):
                 raise
 
     def sample(self, optimizer):

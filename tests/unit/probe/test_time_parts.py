@@ -215,7 +215,7 @@ def on_device(borders: Borders, stream: Stream, steps: int, device: str = "cuda:
 
 def test_on_a_device_its_own_clock_counts_once_it_has_got_there() -> None:
     stream = Stream()
-    borders = Borders(stream, Recorder(), lambda error: True)
+    borders = Borders(stream, Recorder())
     on_device(borders, stream, 10)
     assert borders.parts_of(0.01) == [None] * 3, "nothing waits for the device"
     stream.is_idle = borders.is_due = True

@@ -266,8 +266,8 @@ class LaunchCommand(click.Command):
 def launch(context: click.Context, /, **options: Any) -> int:
     """Start SCRIPT in the background with one rank per GPU, then watch it.
 
-    Arguments after SCRIPT or MODULE go to the script. To run any other command unchanged, such as
-    another launcher, use -- COMMAND, as in `-- accelerate launch train.py`.
+    Arguments after SCRIPT or MODULE go to the script. To run another command or launcher, use
+    -- COMMAND, as in `-- accelerate launch train.py`.
 
     With --slurm, options of sbatch go between -- and SCRIPT, as in `-- --time=8:00:00 train.py`.
     """

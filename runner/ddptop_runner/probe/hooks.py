@@ -1,7 +1,7 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in losses, evidence, or
-time_parts. A patch that does not fit this torch is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, or in losses, evidence,
+memory, or time_parts. A patch that does not fit this torch is left out; the rest still works.
 
 A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
 changes. So at a backward pass that follows another without a step between, a changed parameter
@@ -17,7 +17,18 @@ import weakref
 from _thread import get_ident
 from time import monotonic
 
-from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
+from . import (
+    advice,
+    identity,
+    ledger,
+    losses,
+    memory,
+    profiling,
+    recorder,
+    replicas,
+    saves,
+    time_parts,
+)
 from .recorder import AWAITED, is_own
 from .time_parts import BACKWARD, BATCH, FORWARD
 
@@ -79,11 +90,12 @@ class Hooks:
             ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
+            lambda: memory.arm(torch),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (advice, ledger, losses, profiling, recorder)]
+                [part.__name__ for part in (advice, ledger, losses, memory, profiling, recorder)]
                 + [replicas.__name__, saves.__name__, time_parts.__name__, __name__],
             ),
         ):

@@ -29,6 +29,7 @@ OF_A_RANK = frozenset(
         "DDPTOP_CHECKPOINT_FILE",
         "DDPTOP_JOB_ID",
         "DDPTOP_LOG",
+        "DDPTOP_MEMORY_SNAPSHOT",
         "DDPTOP_PROBE_OWNER",
         "DDPTOP_PROBE_SOCK",
         "DDPTOP_REPLICA_CHECK",
@@ -197,15 +198,14 @@ def agent_command(spec: JobSpec) -> list[str]:
     return [spec.python, "-u", str(AGENT_MAIN)]
 
 
-_AS_IN_SPEC = ("kind", "job_id", "nproc", "zygote", "pty", "replica_check")
+_AS_IN_SPEC = (
+    *("kind", "job_id", "nproc", "max_restarts", "zygote", "pty", "replica_check"),
+    "memory_snapshot",
+)
 
 
 def agent_plan(
-    spec: JobSpec,
-    folder: RunFolder,
-    attempt: int,
-    restarts_left: int,
-    rendezvous: Rendezvous | None = None,
+    spec: JobSpec, folder: RunFolder, attempt: int, rendezvous: Rendezvous | None = None
 ) -> dict[str, Any]:
     """The plan that the agent reads from standard input.
 
@@ -213,7 +213,6 @@ def agent_plan(
         spec: the job.
         folder: its run folder.
         attempt: the number of the worker group's first attempt.
-        restarts_left: the budget, which ranks see in TORCHELASTIC_MAX_RESTARTS.
         rendezvous: of that attempt, on several nodes; None for the one the node was started for.
     """
     if rendezvous is None and spec.membership is not None:
@@ -222,7 +221,6 @@ def agent_plan(
         **{name: getattr(spec, name) for name in _AS_IN_SPEC},
         "command": spec.command(),
         "attempt": attempt,
-        "restarts_left": restarts_left,
         "logs_dir": str(folder.logs_dir),
         "control_socket": str(folder.control_socket),
         "rendezvous": None if rendezvous is None else msgspec.to_builtins(rendezvous),

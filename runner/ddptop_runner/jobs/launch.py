@@ -75,7 +75,7 @@ NAMES_LOCK = ".names.lock"
 """Lock held while a launch claims a name."""
 _AS_REQUESTED = (
     *("max_restarts", "hang_timeout_s", "on_nan", "allow_shrink", "zygote", "log_limit_bytes"),
-    *("probe", "replica_check", "slurm_job", "note", "parallel"),
+    *("probe", "replica_check", "memory_snapshot", "slurm_job", "note", "parallel"),
 )
 """Fields of the request that the job takes as they are."""
 NODES_START_S = 45.0

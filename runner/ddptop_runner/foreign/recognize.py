@@ -114,16 +114,13 @@ class Tree:
     def descendants(self, pid: int, stop: Collection[int] = ()) -> Iterator[ProcessFacts]:
         """All processes below `pid`, parents first, except those in `stop` and below."""
         visited = {pid}  # a pid reused during the scan could close a cycle
-        frontier = [pid]
-        while frontier:
-            below = []
-            for parent in frontier:
-                for child in self.children(parent):
-                    if child.pid not in visited and child.pid not in stop:
-                        visited.add(child.pid)
-                        below.append(child.pid)
-                        yield child
-            frontier = below
+        parents = [pid]
+        for parent in parents:  # which grows
+            for child in self.children(parent):
+                if child.pid not in visited and child.pid not in stop:
+                    visited.add(child.pid)
+                    parents.append(child.pid)
+                    yield child
 
     def pids_below(self, pid: int) -> list[int]:
         """Pids of the descendants that are not members of any job, in order of start."""

@@ -268,15 +268,11 @@ class Survey:
     def collect(self, wanted: Wanted, gpus: str | None, env: Mapping[str, str]) -> readiness.Judged:
         """Collect all facts, and judge them."""
         self.connect()
+        asked = {name: getattr(wanted, name) for name in preflight.JobWanted.__struct_fields__}
         questions = {
             one.host: preflight.FactsWanted(
-                kind=wanted.kind,
-                target=wanted.target,
-                cwd=wanted.cwd,
-                python=wanted.python,
+                **{**asked, "nproc": one.slots or wanted.nproc},
                 gpus=one.gpus if one.gpus is not None else gpus,
-                nproc=one.slots or wanted.nproc,
-                force=wanted.force,
                 in_slurm=self._slurm_job is not None,
                 env=dict(env),
             )

@@ -24,7 +24,7 @@ from ddptop_runner.foreign.arguments import (
     is_tool,
     is_wrapper,
     launched_script,
-    launcher_kind,
+    launcher_of,
     stem_of,
 )
 from ddptop_runner.foreign.process_table import (
@@ -163,7 +163,7 @@ class Tree:
             return False
         if is_helper(process) or is_shell(process) or is_wrapper(process):
             return False
-        return launcher_kind(process) is None
+        return launcher_of(process.argv) is None
 
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
         """Children that multiprocessing started with the parent's program, oldest first.
@@ -191,7 +191,7 @@ class Tree:
         chain: list[ProcessFacts] = []
         length = 0  # without shells that lead to no launcher
         for process in self.ancestors(first_rank):
-            kind = launcher_kind(process)
+            kind = launcher_of(process.argv)
             if kind == "srun" and length:
                 break  # it started the batch script, not the ranks
             chain.append(process)
@@ -249,7 +249,7 @@ def jobs_by_environment(tree: Tree) -> list[JobDraft]:
 
 def _anchor(tree: Tree, process: ProcessFacts, claim: Claim) -> int:
     """The pid of the launcher above; without one, what else only ranks of one job share."""
-    above = (one.pid for one in tree.ancestors(process) if launcher_kind(one) is not None)
+    above = (one.pid for one in tree.ancestors(process) if launcher_of(one.argv) is not None)
     return next(above, 0 if claim.rendezvous else process.session)
 
 
@@ -299,7 +299,7 @@ def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
 
 def _kinds(chain: Iterable[ProcessFacts]) -> list[Launcher]:
     """The launchers in the chain; srun may have started only a batch script."""
-    kinds = map(launcher_kind, chain)
+    kinds = (launcher_of(one.argv) for one in chain)
     return [kind for kind in kinds if kind is not None and kind != "srun"]
 
 
@@ -417,7 +417,7 @@ def _single(tree: Tree, process: ProcessFacts) -> JobDraft:
     draft = JobDraft(
         launcher=kinds[-1] if kinds else "python",
         ranks=[tree.rank(process, 0, 0)],
-        launchers=[one for one in chain if is_wrapper(one) or launcher_kind(one)],
+        launchers=[one for one in chain if is_wrapper(one) or launcher_of(one.argv)],
         world_size=1,
     )
     held, libraries = len(tree.devices(process)), process.libraries or frozenset()
@@ -441,7 +441,7 @@ def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
     }
     return [
         JobDraft(
-            launcher=launcher_kind(process) or "python",
+            launcher=launcher_of(process.argv) or "python",
             ranks=[],
             launchers=[*tree.launch_chain(process), process],
             notes=[NO_RANK],
@@ -452,7 +452,7 @@ def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
 
 
 def _launches_training(process: ProcessFacts) -> bool:
-    kind = launcher_kind(process)
+    kind = launcher_of(process.argv)
     if kind in ("mpirun", "srun"):  # those launch anything
         return kind == "mpirun" and launched_script(process.argv) is not None
     return kind is not None

@@ -492,7 +492,6 @@ def find_jobs(
     own_pids: Collection[int] = (),
     *,
     boot_unix_s: float,
-    ticks_per_s: int = 100,
     uid: int = 0,
     user_of: Callable[[int], str] = procs.user_name,
 ) -> tuple[list[ForeignJob], list[Unreadable]]:
@@ -505,7 +504,6 @@ def find_jobs(
         device_pids: UUIDs of the devices that a pid holds, according to NVML.
         own_pids: processes of ddptop's own jobs, excluded with their descendants.
         boot_unix_s: Unix time of the host's boot.
-        ticks_per_s: the unit of `start_ticks`.
         uid: the viewer's; it decides which permission would help.
         user_of: returns the name of a uid.
     """
@@ -519,7 +517,7 @@ def find_jobs(
         user = user_of(owner)
         try:
             tree = Tree(everyone, theirs, device_pids, own_pids)
-            found = _jobs(tree, _drafts(tree), user, boot_unix_s, ticks_per_s)
+            found = _jobs(tree, _drafts(tree), user, boot_unix_s)
             unreadable += _find_unreadable(tree, _reason(owner, uid, user), user)
             jobs += found
         except Exception:
@@ -545,7 +543,7 @@ def _drafts(tree: Tree) -> list[JobDraft]:
 
 
 def _jobs(
-    tree: Tree, drafts: Iterable[JobDraft], user: str, boot_unix_s: float, ticks_per_s: int
+    tree: Tree, drafts: Iterable[JobDraft], user: str, boot_unix_s: float
 ) -> list[ForeignJob]:
     jobs: list[ForeignJob] = []
     roots: set[int] = set()
@@ -560,7 +558,7 @@ def _jobs(
                 one
             ):  # only once for all jobs that it starts
                 below[one.pid] = tree.pids_below(one.pid)
-        started_at = utc_from_unix(boot_unix_s + root.start_ticks / ticks_per_s)
+        started_at = utc_from_unix(boot_unix_s + root.start_ticks / procs.TICKS_PER_S)
         jobs.append(_finish(tree, draft, root, below, started_at, user))
     return jobs
 

@@ -211,7 +211,7 @@ def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str
             "\n".join(
                 [
                     one.command or "command: n/a",
-                    f"devices: {', '.join(one.devices) or 'none reported by the driver'}",
+                    f"devices: {', '.join(one.gpus) or 'none reported by the driver'}",
                     one.reason or "reason unknown",
                 ]
             ),

@@ -114,8 +114,9 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     compute."""
     compute_s: Seconds | None = None
     """The rest of a mean step; None unless both waits are known."""
-    forward_s: Seconds | None = None
+    input_s: Seconds | None = None
     """As in RankSample."""
+    forward_s: Seconds | None = None
     backward_s: Seconds | None = None
     optimizer_s: Seconds | None = None
     until_backward_total_s: Seconds | None = None

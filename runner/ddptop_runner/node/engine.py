@@ -15,7 +15,6 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.alerts import LastResort
 
@@ -142,21 +141,12 @@ class Decisions:
             return pt.TroubleJudged(
                 attempt=attempt, reason=order.reason, cause=plain_cause(found), outcome=None
             )
-        if isinstance(order, pt.EndRanks):
-            return pt.RanksEnded()
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
             return pt.NothingLeft()
         if isinstance(order, pt.KeepEvidence):
             return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
-            return pt.LeftoversEnded(question=order.question)
-        if isinstance(order, pt.JudgeStart):
-            cause = Cause(kind="launch", summary="The agent exited before starting any rank.")
-            return pt.StartJudged(
-                attempt=attempt, begins=order.begins, status=order.status, cause=cause
-            )
-        if isinstance(order, pt.ReplaceAgent):
-            return pt.AgentMadeRoom()
+            return pt.LeftoversEnded(question=order.question, with_agent=order.with_agent)
         if isinstance(order, pt.KeepEvidenceOnNodes):
             return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.AskCheckpoint):

@@ -208,10 +208,9 @@ class Head(Decisions):
             async with node.is_beginning:
                 await self.nodes.end(node, order.grace_s)
             return None
-        if isinstance(order, pt.EndRanks):
-            await self.nodes.end_all(order.grace_s)
-            return pt.RanksEnded()
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
+            if isinstance(order, pt.EndRanks):
+                await self.nodes.end_all(order.grace_s)
             return await self._conclude()
         raise AssertionError(order)  # a head gets no other orders
 
@@ -291,7 +290,7 @@ class Head(Decisions):
     @property
     def _is_stopped(self) -> bool:
         """Whether a user has ended the job; in Slurm, the allocation's end is enough."""
-        return self.job.stop is not None and self._placement.by != "slurm"
+        return self.job.kill_at_s is not None and self._placement.by != "slurm"
 
     async def _conclude(self) -> pt.NothingLeft:
         async def wait_for_nodes() -> None:
@@ -388,13 +387,14 @@ class Head(Decisions):
         Nodes report only some of the checkpoints of a script that saves often as events; their
         snapshots contain the last.
         """
-        views = self.nodes.views()
-        for view in views:
-            if view.snapshot is not None:
-                self._checkpoints.learn(view.snapshot.checkpoint)
+        snapshots = self.nodes.snapshots()
+        for seen in snapshots.values():
+            self._checkpoints.learn(seen.checkpoint)
         samples = of_nodes(
             self.job,
-            views,
+            snapshots,
+            stale=self.nodes.stale(),
+            clock_offsets=self.nodes.clock_offsets(),
             started_at=self.process.clock.started_at,
             pause=self._trouble.pause,
             checkpoint=self._checkpoints.last,

@@ -349,7 +349,7 @@ class Remote:
         if isinstance(request, pt.ReadFiles):
             return fetch.read_new(self._folder, request)
         if isinstance(request, pt.GetEnvironment):
-            return pt.Environment(env=adoption.launch_variables(read_job(self._folder)))
+            return pt.Found(data=adoption.launch_variables(read_job(self._folder)))
         if isinstance(request, pt.StopAsked):
             return stop(self._folder, request)
         return control.exchange(self._folder, request, REQUEST_S)
@@ -374,7 +374,7 @@ class Remote:
             absent_since_s = absent_since_s or now_s
             if now_s - absent_since_s > ABSENT_AFTER_S and not (lives or _is_adopted(folder)):
                 if not _lives(folder):
-                    self.send(pt.NodeAbsent())
+                    self.send(pt.NodeFact(fact=pt.LinkMade(is_there=False)))
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
 

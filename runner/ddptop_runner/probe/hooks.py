@@ -1,7 +1,7 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in losses, evidence, or
-time_parts. A patch that does not fit this torch is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, or in losses, evidence,
+memory, or time_parts. A patch that does not fit this torch is left out; the rest still works.
 
 A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
 changes. So at a backward pass that follows another without a step between, a changed parameter
@@ -17,9 +17,20 @@ import weakref
 from _thread import get_ident
 from time import monotonic
 
-from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
+from . import (
+    advice,
+    identity,
+    ledger,
+    losses,
+    memory,
+    profiling,
+    recorder,
+    replicas,
+    saves,
+    time_parts,
+)
 from .recorder import AWAITED, is_own
-from .time_parts import BACKWARD, FORWARD, NONE
+from .time_parts import BACKWARD, BATCH, FORWARD
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
@@ -43,8 +54,8 @@ class Hooks:
         self._saves = saves.Saves(record, self._is_compiling)
         self.ddp_use = advice.DdpUse(record)
         self.gradients = advice.Gradients(torch)
-        self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
         self.borders = time_parts.Borders(torch, record)
+        self.parts = time_parts.TimeParts(torch, record, self.ddp_use, self.borders)
         self.profiling = profiling.Profiling(torch, record)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
@@ -79,11 +90,12 @@ class Hooks:
             ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
+            lambda: memory.arm(torch),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (advice, ledger, losses, profiling, recorder)]
+                [part.__name__ for part in (advice, ledger, losses, memory, profiling, recorder)]
                 + [replicas.__name__, saves.__name__, time_parts.__name__, __name__],
             ),
         ):
@@ -354,7 +366,7 @@ class Hooks:
                 finally:
                     record.data_wait_s = (record.data_wait_s or 0.0) + monotonic() - start_s
                 if borders.marks is not None:
-                    borders.mark(NONE)
+                    borders.mark(BATCH)
                 if not record.batches & record.count_mask:
                     count(batch)
                 position = loader._num_yielded

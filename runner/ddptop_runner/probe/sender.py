@@ -339,11 +339,11 @@ class Sender:
 
     def _parts(self):
         """What a step is spent on; the next sample begins."""
-        parts_s = [None] * 3
+        parts_s = [None] * 4
         if self.borders is not None:
             self.borders.is_due = self.record.is_look_due = True
             parts_s = self.borders.parts_of(self._step_time_s)
-        return dict(zip(("forward_s", "backward_s", "optimizer_s"), parts_s))
+        return dict(zip(("input_s", "forward_s", "backward_s", "optimizer_s"), parts_s))
 
     def _used(self, progress):
         """(how long the training thread waited for a CPU, what else it and the process have used).

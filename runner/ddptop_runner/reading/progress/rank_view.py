@@ -26,7 +26,7 @@ OF_MOMENT = (
     *("stack_signal", "stands_at"),
 )
 """Valid at the time of the message only."""
-OF_STEPS = ("backward_s", "compute_s", "forward_s", "optimizer_s", "sync_s")
+OF_STEPS = ("backward_s", "compute_s", "forward_s", "input_s", "optimizer_s", "sync_s")
 """Parts of `step_time_s`; they change together."""
 OF_LOSS = (
     *("loss", "loss_bad_since", "loss_is", "loss_last_good", "loss_parts", "loss_source"),

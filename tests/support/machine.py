@@ -376,8 +376,6 @@ class Simulation:
         """The result of an order that changes nothing on a host."""
         if isinstance(order, pt.KeepEvidence):
             return evidence_kept(order, attempt)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.WaitForRestart):
             return pt.RestartDue(attempt=attempt)
         if not isinstance(order, pt.JudgeAttempt | pt.JudgeTrouble):

@@ -181,7 +181,7 @@ def _process_exited(state: JobState, fact: pt.ProcessExited, given: Given) -> De
     if state.is_decided or not _is_several(given.spec) or fact.status is None:
         return [exited]
     if fact.status != 0 and not exited.by_us and not state.has_failed:
-        return [exited, pt.KeepEvidenceOnNodes()]
+        return [exited, pt.JudgeAttempt()]
     after = apply(state, exited, _ANY_TIME)
     if fact.status == 0 and fact.node in _over(after, given.spec):
         return [exited, *_once_settled(after, fact.node, given.spec)]
@@ -331,7 +331,7 @@ def _node_failed(
         return _once_settled(state, node, spec)
     failed = ev.NodeFailed(attempt=state.attempt, node=node, cause=cause, outcome=outcome)
     if not _is_failing(state):
-        return [failed, pt.KeepEvidenceOnNodes()]  # it failed before it had a rank
+        return [failed, pt.JudgeAttempt()]  # it failed before it had a rank
     return [failed, *_once_settled(state, node, spec)]
 
 
@@ -365,11 +365,6 @@ def _over(state: JobState, spec: JobSpec) -> set[str]:
         for name in _members(state)
         if state.node(name).ended is not None or name not in at_work
     }
-
-
-def _verdicts_due(state: JobState, fact: pt.VerdictsDue, given: Given) -> Decision:
-    is_late = fact.attempt != state.attempt or state.is_decided
-    return [] if is_late or not _is_failing(state) else [pt.JudgeAttempt()]
 
 
 def _attempt_judged(state: JobState, fact: pt.AttemptJudged, given: Given) -> Decision:
@@ -861,7 +856,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, given: Given) -> Decision:
         *events,
         ev.NodeFailed(attempt=state.attempt, node=node, cause=cause),
         ev.NodeEnded(attempt=state.attempt, node=node, well=False),
-        pt.KeepEvidenceOnNodes(),
+        pt.JudgeAttempt(),
     ]
 
 
@@ -1036,7 +1031,7 @@ def _supervisor_started(state: JobState, fact: pt.SupervisorStarted, given: Give
 def _head_started(state: JobState, given: Given) -> Decision:
     """What follows before the nodes report."""
     if _is_failing(state):
-        return [pt.KeepEvidenceOnNodes()]
+        return [pt.JudgeAttempt()]
     members = _members(state)
     if all(state.node(name).ended for name in members):
         return _finished(state)  # only its end was missing
@@ -1076,7 +1071,6 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, Given], Decision]] =
     pt.LinkBroken: _link_broken,
     pt.LinkMade: _link_made,
     pt.NodeRefused: _node_refused,
-    pt.VerdictsDue: _verdicts_due,
     pt.NodesDue: _nodes_due,
     pt.CheckpointWaited: _checkpoint_waited,
 }

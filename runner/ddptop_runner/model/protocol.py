@@ -303,12 +303,6 @@ class NodeRefused(OfNode, frozen=True, kw_only=True, tag="node_refused"):
     """Whether the node itself said so."""
 
 
-class VerdictsDue(Message, frozen=True, kw_only=True, tag="verdicts_due"):
-    """Evidence is kept on every node that can be reached, and no verdict is waited for longer."""
-
-    attempt: Number
-
-
 class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
     """Nodes that cannot be reached were waited for long enough, or something has changed."""
 
@@ -343,7 +337,6 @@ Fact: TypeAlias = (
     | LinkBroken
     | LinkMade
     | NodeRefused
-    | VerdictsDue
     | NodesDue
     | CheckpointWaited
 )
@@ -395,7 +388,10 @@ class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
 
 
 class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
-    """Find out why the attempt failed. Leads to `AttemptJudged`."""
+    """Find out why the attempt failed. Leads to `AttemptJudged`.
+
+    On several nodes, evidence is kept where ranks are alive, and failing nodes are waited for.
+    """
 
 
 class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
@@ -447,10 +443,6 @@ class BeginOn(OfNode, frozen=True, kw_only=True, tag="begin_on"):
     rendezvous: Rendezvous
 
 
-class KeepEvidenceOnNodes(Message, frozen=True, kw_only=True, tag="keep_evidence_on_nodes"):
-    """Keep evidence where ranks are alive, then wait for verdicts. Leads to `VerdictsDue`."""
-
-
 class AwaitNodes(Message, frozen=True, kw_only=True, tag="await_nodes"):
     """Wait for nodes that cannot be reached. Leads to `NodesDue`."""
 
@@ -483,7 +475,6 @@ Order: TypeAlias = (
     | EndRanks
     | Conclude
     | BeginOn
-    | KeepEvidenceOnNodes
     | AwaitNodes
     | AskCheckpoint
     | EndOn

@@ -196,8 +196,6 @@ class JobDriver(Decisions):
             return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return await self._end_leftovers(order)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)  # there is no other node
         if isinstance(order, pt.JudgeAttempt):
             return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeTrouble):

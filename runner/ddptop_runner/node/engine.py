@@ -147,8 +147,6 @@ class Decisions:
             return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return pt.LeftoversEnded(question=order.question, with_agent=order.with_agent)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.AskCheckpoint):
             return pt.CheckpointWaited(attempt=attempt)
         if isinstance(order, pt.BeginOn):

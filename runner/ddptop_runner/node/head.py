@@ -187,13 +187,9 @@ class Head(Decisions):
         if isinstance(order, pt.KeepEvidence):
             await self.nodes.keep_evidence("failure")
             return evidence_kept(order, attempt)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
+        if isinstance(order, pt.JudgeAttempt):
             await self._keep_evidence("failure")
             await until(self.nodes.has_all_verdicts, VERDICTS_S)
-            return pt.VerdictsDue(attempt=attempt)
-        if isinstance(order, pt.JudgeAttempt):
-            async with self.nodes.keeping_evidence:
-                pass
             return await self._judge_attempt(attempt)
         if isinstance(order, pt.JudgeTrouble):
             return await self._judge_trouble(order, attempt)

@@ -378,15 +378,13 @@ class Simulation:
             return evidence_kept(order, attempt)
         if isinstance(order, pt.WaitForRestart):
             return pt.RestartDue(attempt=attempt)
-        if not isinstance(order, pt.JudgeAttempt | pt.JudgeTrouble):
+        if not isinstance(order, pt.JudgeAttempt):
             return None
         outcome = self._outcome(attempt) if chance > 0.1 else None
-        if isinstance(order, pt.JudgeTrouble):
-            return pt.TroubleJudged(
-                attempt=attempt, reason=order.reason, cause=CAUSE, outcome=outcome, jitter=chance
-            )
-        cause = None if outcome is None else CAUSE
-        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome, jitter=chance)
+        cause = None if outcome is None and order.trouble is None else CAUSE
+        return pt.AttemptJudged(
+            attempt=attempt, trouble=order.trouble, cause=cause, outcome=outcome, jitter=chance
+        )
 
     def _outcome(self, attempt: int) -> AttemptOutcome:
         step = self.random.choice([None, 5, int(self.now_s)])

@@ -368,12 +368,15 @@ def _over(state: JobState, spec: JobSpec) -> set[str]:
 
 
 def _attempt_judged(state: JobState, fact: pt.AttemptJudged, given: Given) -> Decision:
-    if state.is_decided or fact.attempt != state.attempt:
+    """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
+    is_late = fact.attempt != state.attempt or fact.trouble not in (None, state.trouble)
+    if is_late or state.is_decided:
         return []
     judged = None
     if fact.cause is not None:
-        judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
-    if state.phase == "stopping":  # its loss was not finite, and the verdict was pending
+        kind = ev.HangJudged if fact.trouble == "hang" else ev.FailureJudged
+        judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
+    if state.phase == "stopping":  # the loss was not finite (--on-nan stop)
         ended = _end_for_loss(state, fact.cause)
         events: Decision = [] if judged is None else [judged]
         return [*events, ended, *_end(state, given.now_s)]
@@ -490,20 +493,7 @@ def _trouble_found(state: JobState, fact: pt.TroubleFound, given: Given) -> Deci
     found = ev.TroubleFound(
         attempt=state.attempt, ranks=fact.ranks, stops=stops, reason=fact.reason
     )
-    return [found, pt.JudgeTrouble(reason=fact.reason)]
-
-
-def _trouble_judged(state: JobState, fact: pt.TroubleJudged, given: Given) -> Decision:
-    """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
-    same = fact.attempt == state.attempt and fact.reason == state.trouble
-    if not same or state.is_decided:
-        return []
-    kind = ev.HangJudged if fact.reason == "hang" else ev.FailureJudged
-    judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
-    if fact.reason == "nan" and given.spec.on_nan == "stop":
-        ended = _end_for_loss(state, fact.cause)
-        return [judged, ended, *_end_ranks(state, BAD_END_GRACE_S, given.now_s)]
-    return _restart_or_end(state, judged, given, jitter=fact.jitter)
+    return [found, pt.JudgeAttempt(trouble=fact.reason)]
 
 
 # -- the next attempt ------------------------------------------------------------------------------
@@ -1060,7 +1050,6 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, Given], Decision]] =
     pt.LeftoversEnded: _leftovers_ended,
     pt.AttemptJudged: _attempt_judged,
     pt.TroubleFound: _trouble_found,
-    pt.TroubleJudged: _trouble_judged,
     pt.RestartDue: _restart_due,
     pt.DevicesChosen: _devices_chosen,
     pt.NothingLeft: _nothing_left,

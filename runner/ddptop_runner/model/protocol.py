@@ -195,6 +195,8 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     """Why an attempt failed, from its exits, logs, and evidence."""
 
     attempt: Number
+    trouble: Trouble | None = None
+    """As in `JudgeAttempt`."""
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
@@ -207,17 +209,6 @@ class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
 
     reason: Trouble
     ranks: list[Number] = []
-
-
-class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
-    """The evidence of it is kept, and this is the cause."""
-
-    attempt: Number
-    reason: Trouble
-    cause: Cause
-    outcome: AttemptOutcome | None
-    """None where ddptop itself failed to judge it."""
-    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
@@ -326,7 +317,6 @@ Fact: TypeAlias = (
     | LeftoversEnded
     | AttemptJudged
     | TroubleFound
-    | TroubleJudged
     | RestartDue
     | DevicesChosen
     | NothingLeft
@@ -393,11 +383,8 @@ class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
     On several nodes, evidence is kept where ranks are alive, and failing nodes are waited for.
     """
 
-
-class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
-    """Keep the evidence of a hang or a bad loss, and judge it. Leads to `TroubleJudged`."""
-
-    reason: Trouble
+    trouble: Trouble | None = None
+    """A hang or a bad loss, whose evidence is to be kept, as its ranks are alive."""
 
 
 class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart"):
@@ -467,7 +454,6 @@ Order: TypeAlias = (
     | InterruptRanks
     | EndLeftovers
     | JudgeAttempt
-    | JudgeTrouble
     | WaitForRestart
     | SkipWait
     | ChooseDevices

@@ -327,11 +327,8 @@ class Simulation:
         if isinstance(event, ev.RestartPrepared):
             assert state.restart is not None
             assert state.node(event.node).sent or not event.sent
+            assert state.node(event.node).wanted_agent == event.wanted
             assert state.node(event.node).begun == state.restart.next_attempt
-        elif isinstance(event, ev.AgentRequested):
-            wanted = state.node(event.node).wanted_agent
-            assert wanted is not None and not wanted.connected
-            assert wanted == event.wanted
         elif isinstance(event, ev.AgentConnected):
             wanted = state.node(event.node).wanted_agent
             assert wanted is None or wanted.connected

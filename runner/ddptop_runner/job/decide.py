@@ -240,7 +240,8 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, given: Given) -> Decisi
         return _start_failed(state, fact, given, begins=True)
     is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
-        return _request_agent(state, node, pt.AgentState())
+        prepared = ev.RestartPrepared(attempt=state.attempt, node=node)
+        return _go_to_next(state, prepared, pt.AgentState(), given)
     if state.has_living_on(node) and wanted is None:
         if state.ending is not None:
             return []  # they may be saving; their end is already under way
@@ -532,7 +533,6 @@ def _devices_chosen(state: JobState, fact: pt.DevicesChosen, given: Given) -> De
         is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
         return [_replace_agent(node)] if is_unmet else []
     events: Decision = [_noticed(state, node, note) for note in fact.notes]
-    alive = state.has_living_on(node) and agent.question is None
     if fact.refused is not None:
         if _is_several(given.spec):  # the others may go on without it
             refused = pt.NodeRefused(
@@ -550,15 +550,12 @@ def _devices_chosen(state: JobState, fact: pt.DevicesChosen, given: Given) -> De
     has_begun = life.begun == pending.next_attempt and not needs_agent
     if has_begun and agent.question is None and agent.pid is not None:
         return []  # it is ending the last attempt
-    is_sent = alive and agent.listens and not needs_agent
+    is_sent = state.has_living_on(node) and agent.listens and not needs_agent
     prepared = ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, sent=is_sent, node=node)
-    events.append(prepared)
     if agent.question is not None:
         answer = pt.AnswerAgent(node=node, question=agent.question, restart=not needs_agent)
-        return [*events, answer]
-    if alive:
-        return [*events, *_restart_ranks(state, node, agent, given, is_sent=is_sent)]
-    return [*events, *_request_agent(state, node, agent)]
+        return [*events, replace(prepared, sent=False), answer]
+    return [*events, *_go_to_next(state, prepared, agent, given)]
 
 
 def _can_go_on(state: JobState, pending: PendingRestart, fact: pt.DevicesChosen) -> bool:
@@ -568,25 +565,23 @@ def _can_go_on(state: JobState, pending: PendingRestart, fact: pt.DevicesChosen)
     return is_next and begun in (None, pending.next_attempt)
 
 
-def _restart_ranks(
-    state: JobState, node: str, agent: pt.AgentState, given: Given, *, is_sent: bool
+def _go_to_next(
+    state: JobState, prepared: ev.RestartPrepared, agent: pt.AgentState, given: Given
 ) -> Decision:
-    """End living ranks, by their agent if it goes on with the next attempt."""
+    """End living ranks of a node: by its agent, if that goes on, or before another one starts."""
+    node = prepared.node
+    order: pt.Order = _restart_group(node)
+    if not prepared.sent:
+        wanted = ev.WantedAgent(attempt=_pending(state).next_attempt, replaces=agent.pid)
+        prepared, order = replace(prepared, wanted=wanted), _replace_agent(node)
+    if not state.has_living_on(node):
+        return [prepared, order]
     ending = ev.RanksEnding(attempt=state.attempt, at_s=given.now_s, node=node)
-    ends: Decision = [ending, pt.InterruptRanks(node=node)]
-    if is_sent:
-        return [*ends, _restart_group(node)]
-    return [*ends, *_request_agent(state, node, agent)]
+    return [prepared, ending, pt.InterruptRanks(node=node), order]
 
 
 def _restart_group(node: str) -> pt.TellAgent:
     return pt.TellAgent(node=node, order="restart_group")
-
-
-def _request_agent(state: JobState, node: str, agent: pt.AgentState) -> Decision:
-    wanted = ev.WantedAgent(attempt=_pending(state).next_attempt, replaces=agent.pid)
-    requested = ev.AgentRequested(attempt=state.attempt, wanted=wanted, node=node)
-    return [requested, _replace_agent(node)]
 
 
 def _replace_agent(node: str) -> pt.EndLeftovers:
@@ -972,9 +967,8 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, given: Given) -> Deci
     chosen = ev.NodesChosen(attempt=state.next_attempt, nodes=[HERE], at_s=given.now_s)
     after = apply(apply(state, asked, _ANY_TIME), chosen, _ANY_TIME)
     is_sent = fact.agent.listens and not after.needs_new_agent
-    sent = [ev.RestartPrepared(attempt=state.attempt, sent=True)] if is_sent else []
-    again = _restart_ranks(after, HERE, fact.agent, given, is_sent=is_sent)
-    return [asked, chosen, *sent, *again]
+    prepared = ev.RestartPrepared(attempt=state.attempt, sent=is_sent)
+    return [asked, chosen, *_go_to_next(after, prepared, fact.agent, given)]
 
 
 # -- the end, and a new supervisor -----------------------------------------------------------------

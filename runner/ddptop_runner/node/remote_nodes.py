@@ -62,7 +62,7 @@ COPIED = (
     *(ev.AttemptStarted, ev.AttemptOpened, ev.RankStarted, ev.RankExited, ev.RanksEnding),
     *(ev.TroubleFound, ev.TroubleDropped, ev.FailureJudged, ev.HangJudged, ev.EndDecided),
     *(ev.RestartDecided, ev.RestartRequested, ev.RestartPrepared),
-    *(ev.AgentRequested, ev.AgentConnected, ev.AgentLost, ev.StopRequested),
+    *(ev.AgentConnected, ev.AgentLost, ev.StopRequested),
     ev.GpuMemoryAwaited,
 )
 """Events that a node takes over, unless they are about another one."""

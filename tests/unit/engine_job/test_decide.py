@@ -67,7 +67,7 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
         exited(1, -15),
         ev.RestartRequested(attempt=0, used=0, limit=3),
         ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
-        ev.AgentRequested(attempt=0, wanted=ev.WantedAgent(attempt=1)),
+        ev.RestartPrepared(attempt=0, wanted=ev.WantedAgent(attempt=1)),
         ev.AgentConnected(attempt=0, pid=8),
     )
     assert state.restart is not None and state.node().wanted_agent is not None

@@ -145,11 +145,6 @@ def cursor_moved(view: View, area: Area, cells: int) -> View:
     return replace(moved, cursor=there.at(min(area.cells - 1, max(0, target))))
 
 
-def cursor_to(view: View, area: Area, cell: int) -> View:
-    """The view with its cursor on a cell of the plot."""
-    return replace(view, cursor=area.at(cell))
-
-
 TICK_CELLS = 10
 """Cells that a tick takes, including the space next to it."""
 

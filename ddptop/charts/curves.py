@@ -1,4 +1,4 @@
-"""Draws curves: one plot per unit, stacked on one axis. Every chart but the stack uses it. Pure.
+"""Draws charts: one plot of curves per unit, stacked on one axis. Pure.
 
 Where curves cross, the first one is in front. Each differs from its neighbors in its pattern or
 in the name at its right end, not only in its color.
@@ -13,27 +13,33 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from ddptop.charts.axis import Reading, Scale, View, value_label
-from ddptop.charts.braille import DOTS_Y, Canvas
+from ddptop.charts.axis import (
+    Area,
+    Reading,
+    Scale,
+    View,
+    axis_line,
+    axis_words,
+    reading,
+    value_label,
+    visible,
+)
+from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
 from ddptop.charts.frame import (
+    GUTTER,
     MARKER,
     Chart,
-    Overlay,
-    Painted,
-    Plane,
     Plot,
-    Sheet,
     break_columns,
     cells_of_names,
-    draw,
-    name_ends,
+    centered,
     tick_rows,
     value_range,
     without_top,
 )
 from ddptop.job.keys import key
 from ddptop.job.series import Columns, Frame, Points, bin_points
-from ddptop.style import Line, join, line
+from ddptop.style import Line, Span, join, line
 from ddptop_runner.base.units import celsius, loss, percent, rate, size, step_time, watts
 
 CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
@@ -46,6 +52,8 @@ that an uneven curve does not become scattered dots."""
 
 LEAST_ROWS = 3
 """Minimum rows for a plot to be readable."""
+LEAST_CELLS, LEAST_CHART_ROWS = 8, 2
+"""Below this size, there is no chart."""
 WEIGHTS: tuple[float, ...] = (0.0, 0.6, 0.9, 0.97)
 """Selectable weights of the average so far at each value; 0 for no smoothing."""
 USUAL_WEIGHT = WEIGHTS[1]
@@ -205,6 +213,8 @@ class _Drawn(msgspec.Struct, frozen=True):
 class _Unit(msgspec.Struct, frozen=True):
     """The curves of one unit, drawn in one plot."""
 
+    name: str
+    rows: int
     drawn: Sequence[_Drawn]
     axis: Scale
     is_logarithmic: bool
@@ -217,50 +227,72 @@ class _Unit(msgspec.Struct, frozen=True):
         known = [value for one in self.drawn for value in one.raw.mean if value is not None]
         return self.form(max(known)) if known and max(known) > self.axis.high else None
 
-
-def draw_curves(data: Curves, options: ChartOptions, width: int, height: int) -> Chart:
-    """Draw the curves in exactly `height` lines of `width` cells."""
-    known = any(curve.points.t for curve in data.curves)
-    names = [curve.name for curve in data.curves if curve.named]
-    return draw(
-        data,
-        options.view,
-        width,
-        height,
-        lambda sheet: _paint(sheet, data, options),
-        empty=None if known else data.empty,
-        names=cells_of_names(width, names) if len(names) > 1 else 0,
-    )
-
-
-def _paint(sheet: Sheet, data: Curves, options: ChartOptions) -> Painted:
-    names = units_of(data)
-    units: list[_Unit] = []
-    plots: list[Plot] = []
-    for name, rows in _plots(names, options.first, sheet.rows):
-        unit = _unit(name, rows, sheet, data, options)
-        binary = 1024.0 ** int(math.log(max(unit.axis.high, 1.0), 1024))
-        labels = tick_rows(
-            unit.axis,
-            rows,
-            _tick_form(name),
-            binary if name == "bytes" else 1.0,
-            logarithmic=unit.is_logarithmic,
+    def labels(self) -> dict[int, str]:
+        """Labels of the value axis by row from the top."""
+        binary = 1024.0 ** int(math.log(max(self.axis.high, 1.0), 1024))
+        return tick_rows(
+            self.axis,
+            self.rows,
+            _tick_form(self.name),
+            binary if self.name == "bytes" else 1.0,
+            logarithmic=self.is_logarithmic,
         )
-        units.append(unit)
-        plots.append(_plot(unit, rows, labels, sheet))
+
+
+def draw_curves(
+    data: Curves, options: ChartOptions, width: int, height: int, gutter: int = GUTTER
+) -> Chart:
+    """Draw the curves in exactly `height` lines of `width` cells.
+
+    The value axis has at least `gutter` cells.
+    """
+    named = [curve.name for curve in data.curves if curve.named]
+    names = cells_of_names(width, named) if len(named) > 1 else 0
+    cells, rows, view = width - gutter - names, height - 1, options.view
+    if cells < LEAST_CELLS or rows < LEAST_CHART_ROWS:
+        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)])
+    if not any(curve.points.t for curve in data.curves):
+        return Chart(centered(data.empty, width, height))
+    since, until = (data.since, data.until) if view.span is None else visible(view, *data.extent)
+    area = Area(gutter, cells, since, until, *data.extent)
+    known = units_of(data)
+    units = [
+        _unit(name, share, area, data, options)
+        for name, share in _plots(known, options.first, rows)
+    ]
+    plots = [_plot(unit, area, has_names=names > 0) for unit in units]
+    texts = [text for plot in plots for text in plot.labels.values()]
+    if (needed := max(map(len, texts), default=0) + 2) > gutter:
+        return draw_curves(data, options, width, height, needed)
+    cursor = None if view.cursor is None else area.cell(view.cursor)
+    marks = {x: text for at, text in data.marks if (x := area.cell(at)) is not None}
+    behind: dict[int, Span] = dict.fromkeys(marks, ("┊", "dim"))
+    if cursor is not None:
+        behind[cursor] = ("│", "strong")
+    plots[0].name_marks(marks)
+    lines: list[Line] = []
+    for plot in plots:
+        if lines:
+            lines.append(line(" " * (gutter - 1), ("├" + "─" * cells, "faint")))
+        lines += [plot.row(y, gutter, behind) for y in range(plot.canvas.rows)]
+    words, found = axis_words(data, view), None
+    lines.append(axis_line(area, words, view.cursor, names))
+    if cursor is not None and view.cursor is not None:
+        found = reading(words, view.cursor, cursor)
+        _read(found, units)
+    notes = _legends(data, units, len(known) - len(units))
+    return Chart(lines, notes, area, found, _scaling(data, options, units))
+
+
+def _scaling(data: Curves, options: ChartOptions, units: Sequence[_Unit]) -> str:
+    """In words, how the chart differs from measured values on a linear axis."""
     words = []
     if options.logarithmic:
         is_drawn = any(unit.is_logarithmic for unit in units)
         words.append("log scale" if is_drawn else "log scale: n/a (no positive values)")
     if options.smoothing and not all(curve.is_exact for curve in data.curves):
         words.append(f"smoothing {options.smoothing:g}")
-    return Painted(
-        plots,
-        _legends(data, units, len(names) - len(units)),
-        lambda found: _read(found, units),
-        ", ".join(words),
-    )
+    return ", ".join(words)
 
 
 def _plots(units: Sequence[str], first: int, rows: int) -> list[tuple[str, int]]:
@@ -273,8 +305,8 @@ def _plots(units: Sequence[str], first: int, rows: int) -> list[tuple[str, int]]
     return [(unit, each + (place < more)) for place, unit in enumerate(chosen)]
 
 
-def _unit(name: str, rows: int, sheet: Sheet, data: Curves, options: ChartOptions) -> _Unit:
-    part = sheet.since, sheet.until, sheet.dots
+def _unit(name: str, rows: int, area: Area, data: Curves, options: ChartOptions) -> _Unit:
+    part = area.since, area.until, (dots := area.cells * DOTS_X)
     marks = [at for at, _ in data.marks]
     first = [curve.unit for curve in data.curves].index(name)
     curves = [curve for curve in data.curves if curve.unit == name]
@@ -290,8 +322,8 @@ def _unit(name: str, rows: int, sheet: Sheet, data: Curves, options: ChartOption
         if is_logarithmic:
             raw = _logarithms(raw)
         if curve.is_rare:
-            raw = replace(raw, max_gap=sheet.dots)
-        breaks = break_columns(cuts[place], *part)
+            raw = replace(raw, max_gap=dots)
+        breaks = break_columns(cuts[place], area)
         weight = 0.0 if curve.is_exact else options.smoothing
         drawn.append(
             _Drawn(
@@ -303,13 +335,12 @@ def _unit(name: str, rows: int, sheet: Sheet, data: Curves, options: ChartOption
                 breaks,
             )
         )
-    low, high = _range(drawn, fitted=data.fitted and not is_logarithmic)
-    if not is_logarithmic:
-        low = min([low, *(curve.least for curve in curves if curve.least is not None)])
-        high = max([high, *(curve.most for curve in curves if curve.most is not None)])
+    low, high = _range(drawn, fitted=data.fitted, is_logarithmic=is_logarithmic)
     axis = Scale(low, max(high, low + 1e-12), rows * DOTS_Y)
     form = form_of(name)
     return _Unit(
+        name,
+        rows,
         drawn,
         axis,
         is_logarithmic,
@@ -339,20 +370,22 @@ def _smoothed(curve: Curve, raw: Columns, weight: float, breaks: Collection[int]
     return replace(drawn, low=low, high=high)
 
 
-def _range(drawn: Sequence[_Drawn], *, fitted: bool) -> tuple[float, float]:
+def _range(drawn: Sequence[_Drawn], *, fitted: bool, is_logarithmic: bool) -> tuple[float, float]:
     """The range of the value axis. A limit that all values keep is its edge."""
     values: list[float] = []
     for one in drawn:
         parts = (one.raw.low, one.raw.high) if one.curve.band else (one.raw.mean,)
         known = [value for part in parts for value in part if value is not None]
-        values += without_top(known) if fitted else known
+        values += without_top(known) if fitted and not is_logarithmic else known
     low, high = value_range(values)
+    if is_logarithmic:
+        return low, high
     least = [one.curve.least for one in drawn if one.curve.least is not None]
     most = [one.curve.most for one in drawn if one.curve.most is not None]
-    if least and (not values or min(values) >= min(least)):
-        low = min(least)
-    if most and (not values or max(values) <= max(most)):
-        high = max(most)
+    if least:
+        low = min(least) if not values or min(values) >= min(least) else min(low, *least)
+    if most:
+        high = max(most) if not values or max(values) <= max(most) else max(high, *most)
     return low, high
 
 
@@ -370,27 +403,26 @@ _SHADE, _BETWEEN, _FIRST = range(3)
 """Layers: bands and measured values behind smoothed ones, lines between markers, and curves."""
 
 
-def _plot(unit: _Unit, rows: int, labels: dict[int, str], sheet: Sheet) -> Plot:
+def _plot(unit: _Unit, area: Area, *, has_names: bool) -> Plot:
     """Paint the curves of one unit, with their names at the right."""
-    plane, overlay = Plane(Canvas(sheet.cells, rows), unit.axis), Overlay()
+    styles = ["band", "dim", *(one.style for one in reversed(unit.drawn))]
+    plot = Plot(Canvas(area.cells, unit.rows), unit.axis, unit.labels(), styles)
     for place, one in enumerate(reversed(unit.drawn)):
-        mine = replace(plane, breaks=one.breaks)
         raw, columns = (_below(part, unit.axis.high) for part in (one.raw, one.columns))
         if one.curve.band:
-            mine.band(columns, _SHADE)
+            plot.band(columns, _SHADE, one.breaks)
         elif one.columns is not one.raw and one.curve.named:
-            mine.curve(raw, _SHADE)
+            plot.curve(raw, _SHADE, one.breaks)
         if one.has_markers:
-            mine.curve(columns, _BETWEEN)
-            mine.mark(columns, overlay, one.style)
+            plot.curve(columns, _BETWEEN, one.breaks)
+            plot.mark(columns, one.style)
         else:
-            mine.curve(columns, _FIRST + place, one.pattern)
-        overlay.cross(plane.canvas, one.raw)
-    named = [(one.curve.name, one.columns, one.style) for one in unit.drawn if one.curve.named]
-    styles = ["band", "dim", *(one.style for one in reversed(unit.drawn))]
-    return Plot(
-        plane.canvas, labels, styles, overlay, name_ends(plane, named) if sheet.names else {}
-    )
+            plot.curve(columns, _FIRST + place, one.breaks, one.pattern)
+        plot.cross(one.raw)
+    if has_names:
+        named = [one for one in unit.drawn if one.curve.named]
+        plot.name_ends([(one.curve.name, one.columns, one.style) for one in named])
+    return plot
 
 
 def _legends(data: Curves, units: Sequence[_Unit], hidden: int) -> list[Line]:

@@ -1,8 +1,4 @@
-"""Draws the frame of charts: value axes, time axis, marks, cursor, and names of curves. Pure.
-
-A painter gets a `Sheet`, which gives the visible part of the axis and the size in cells, and
-returns `Painted`: its plots from top to bottom, the legend, and what the cursor reads.
-"""
+"""Draws plots: curves, bands, and markers, the value axis, and the names of curves. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from ddptop.charts.axis import (
-    Area,
-    Reading,
-    Scale,
-    View,
-    axis_line,
-    axis_words,
-    log_ticks,
-    reading,
-    value_label,
-    value_ticks,
-    visible,
-)
+from ddptop.charts.axis import Area, Reading, Scale, log_ticks, value_label, value_ticks
 from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
-from ddptop.job.series import Columns, Frame
+from ddptop.job.series import Columns
 from ddptop.style import Line, Span, cells_of, line, wrap
 from ddptop.style import width as cells_in
 
@@ -133,24 +117,40 @@ def _are_even(rows: Sequence[int]) -> bool:
 
 
 MARKER = "●"
+_NAME_ROWS = 4
+"""Rows from the top in which a mark's name can be placed."""
 
 
-class Plane(msgspec.Struct, frozen=True):
-    """A canvas, the value axis that places dots on it, and columns that no curve crosses."""
+class Plot(msgspec.Struct, frozen=True):
+    """A canvas, the value axis that places dots on it, and what is written over or beside it."""
 
     canvas: Canvas
     axis: Scale
-    breaks: Collection[int] = ()
+    labels: Mapping[int, str]
+    """Labels on the value axis, by row from the top."""
+    styles: Sequence[str]
+    """Style of each layer."""
+    written: dict[tuple[int, int], Span] = msgspec.field(default_factory=dict)
+    """Characters and styles that cover curves, by cell from the top left."""
+    ends: dict[int, Span] = msgspec.field(default_factory=dict)
+    """Names and their styles at the right of the plot, by row."""
 
-    def curve(self, columns: Columns, layer: int, pattern: tuple[int, int] = (1, 0)) -> None:
+    def curve(
+        self,
+        columns: Columns,
+        layer: int,
+        breaks: Collection[int],
+        pattern: tuple[int, int] = (1, 0),
+    ) -> None:
         """Connect the means; gaps and new attempts interrupt the line; isolated values stand out.
 
         Args:
             columns: what to draw.
             layer: the canvas layer.
+            breaks: columns that the curve does not cross.
             pattern: how many dot columns to draw, then how many to skip.
         """
-        canvas, breaks, max_gap = self.canvas, self.breaks, columns.max_gap
+        canvas, max_gap = self.canvas, columns.max_gap
         last: tuple[int, int] | None = None
         isolated = False
         for x, y in enumerate(self.axis.dots_of(columns.mean)):
@@ -178,19 +178,24 @@ class Plane(msgspec.Struct, frozen=True):
             self.canvas.dot(column, y, layer)
             self.canvas.dot(column, y ^ 1, layer)
 
-    def mark(self, columns: Columns, overlay: Overlay, style: str) -> None:
+    def mark(self, columns: Columns, style: str) -> None:
         """Mark each mean with a circle."""
         for x, y in enumerate(self.axis.dots_of(columns.mean)):
             if y is not None:
-                overlay.write(x // DOTS_X, self.canvas.rows - 1 - y // DOTS_Y, MARKER, style)
+                self.written[x // DOTS_X, self.canvas.rows - 1 - y // DOTS_Y] = (MARKER, style)
 
-    def band(self, columns: Columns, layer: int) -> None:
+    def cross(self, columns: Columns) -> None:
+        """Mark non-finite values at the bottom edge."""
+        for x in columns.not_finite:
+            self.written[x // DOTS_X, self.canvas.rows - 1] = ("✕", "bad")
+
+    def band(self, columns: Columns, layer: int, breaks: Collection[int]) -> None:
         """Fill from minimum to maximum, including between samples without a gap."""
         canvas = self.canvas
         bottoms, tops = self.axis.dots_of(columns.low), self.axis.dots_of(columns.high)
         last: tuple[int, int, int] | None = None
         for x, (bottom, top) in enumerate(zip(bottoms, tops, strict=False)):
-            if x in self.breaks:
+            if x in breaks:
                 last = None
             if bottom is None or top is None:
                 continue
@@ -206,148 +211,85 @@ class Plane(msgspec.Struct, frozen=True):
                     )
             last = (x, bottom, top)
 
+    def name_ends(self, named: Sequence[tuple[str, Columns, str]]) -> None:
+        """Write names of curves in their styles, each as near to its curve's end as possible."""
+        rows = self.canvas.rows
+        wanted: list[tuple[int, Span]] = []
+        for name, columns, style in named:
+            known = [value for value in columns.mean if value is not None]
+            if known:
+                row = rows - 1 - self.axis.dot(known[-1]) // DOTS_Y
+                wanted.append((row, (f" {name}", style)))
+        for row, span in sorted(wanted, key=lambda item: item[0]):
+            free = [y for y in range(rows) if y not in self.ends]
+            if free:
+                self.ends[min(free, key=lambda y: (abs(y - row), y < row))] = span
 
-def name_ends(plane: Plane, named: Sequence[tuple[str, Columns, str]]) -> dict[int, Span]:
-    """Names of curves and their styles by row, each as near to its curve's end as possible."""
-    rows = plane.canvas.rows
-    wanted: list[tuple[int, Span]] = []
-    for name, columns, style in named:
-        known = [value for value in columns.mean if value is not None]
-        if known:
-            row = rows - 1 - plane.axis.dot(known[-1]) // DOTS_Y
-            wanted.append((row, (f" {name}", style)))
-    found: dict[int, Span] = {}
-    for row, span in sorted(wanted, key=lambda item: item[0]):
-        free = [y for y in range(rows) if y not in found]
-        if free:
-            found[min(free, key=lambda y: (abs(y - row), y < row))] = span
-    return found
+    def name_marks(self, marks: Mapping[int, str]) -> None:
+        """Write each mark's name next to its cell, in one of the upper rows without a curve."""
+        canvas = self.canvas
+        for x, text in sorted(marks.items()):
+            name = f" {text} "
+            start = x + 1 if x + len(name) < canvas.columns else x - len(name)
+            for y in range(min(_NAME_ROWS, canvas.rows)):
+                if text and self._is_free(start, y, len(name)):
+                    cells = enumerate(name, start)
+                    self.written.update({(place, y): (one, "dim") for place, one in cells})
+                    break
 
-
-class Overlay(msgspec.Struct):
-    """Characters and styles written over a plot, by cell from the top left."""
-
-    cells: dict[tuple[int, int], Span] = msgspec.field(default_factory=dict)
-
-    def write(self, x: int, y: int, text: str, style: str) -> None:
-        """Write text into a row."""
-        for offset, character in enumerate(text):
-            self.cells[x + offset, y] = (character, style)
-
-    def cross(self, canvas: Canvas, *curves: Columns) -> None:
-        """Mark non-finite values at the bottom edge."""
-        for columns in curves:
-            for x in columns.not_finite:
-                self.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
-
-    def is_free(self, x: int, y: int, cells: int, canvas: Canvas) -> bool:
+    def _is_free(self, x: int, y: int, cells: int) -> bool:
         """Whether these cells have no curve and no text; a band does not count."""
         return (
             x >= 0
-            and x + cells <= canvas.columns
-            and 0 <= y < canvas.rows
+            and x + cells <= self.canvas.columns
             and all(
-                canvas.owner(place, y) <= 0 and (place, y) not in self.cells
+                self.canvas.owner(place, y) <= 0 and (place, y) not in self.written
                 for place in range(x, x + cells)
             )
         )
 
+    def row(self, y: int, gutter: int, behind: Mapping[int, Span]) -> Line:
+        """One row: the axis label, the curves, what is behind them in empty cells, and a name.
 
-_NAME_ROWS = 4
-"""Rows from the top in which a mark's name can be placed."""
-
-
-class Behind(msgspec.Struct, frozen=True):
-    """What is drawn behind the curves: marks with their labels, and the cursor's line."""
-
-    marks: Mapping[int, str] = msgspec.field(default_factory=dict)
-    """Labels of marks, by cell."""
-    cursor: int | None = None
-    """The cursor's cell."""
-
-    def row(self) -> dict[int, Span]:
-        """Characters and styles, by cell."""
-        found: dict[int, Span] = dict.fromkeys(self.marks, ("┊", "dim"))
-        if self.cursor is not None:
-            found[self.cursor] = ("│", "strong")
-        return found
-
-    def name_marks(self, overlay: Overlay, canvas: Canvas) -> None:
-        """Write each mark's name next to it, in one of the upper rows without a curve."""
-        for x, text in sorted(self.marks.items()):
-            name = f" {text} "
-            start = x + 1 if x + len(name) < canvas.columns else x - len(name)
-            for y in range(min(_NAME_ROWS, canvas.rows)):
-                if text and overlay.is_free(start, y, len(name), canvas):
-                    overlay.write(start, y, name, "dim")
-                    break
-
-
-def plot_row(
-    canvas: Canvas,
-    y: int,
-    label: str | None,
-    gutter: int,
-    styles: Sequence[str],
-    behind: Behind,
-    overlay: Overlay,
-) -> Line:
-    """One row: the axis label, the curves, and in empty cells the grid, marks, and cursor.
-
-    Args:
-        canvas: the curves.
-        y: the row, from the top.
-        label: the row's label on the value axis, if any.
-        gutter: cells to the left of the plot.
-        styles: style of each layer.
-        behind: what curves cover.
-        overlay: what covers curves.
-    """
-    spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
-    spans.append(("┤" if label else "│", "faint"))
-    background, empty = behind.row(), ("┈" if label else " ", "faint")
-    written = overlay.cells
-    text, style = "", ""
-    for x, (character, layer) in enumerate(canvas.row(y)):
-        if written and (x, y) in written:
-            character, now = written[x, y]
-        elif layer >= 0:
-            now = styles[layer]
-        else:
-            character, now = background.get(x, empty)
-        if now == style:
-            text += character
-            continue
+        Args:
+            y: the row, from the top.
+            gutter: cells to the left of the plot.
+            behind: marks and the cursor, by cell.
+        """
+        label, written = self.labels.get(y), self.written
+        spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
+        spans.append(("┤" if label else "│", "faint"))
+        empty = ("┈" if label else " ", "faint")
+        text, style = "", ""
+        for x, (character, layer) in enumerate(self.canvas.row(y)):
+            if written and (x, y) in written:
+                character, now = written[x, y]
+            elif layer >= 0:
+                now = self.styles[layer]
+            else:
+                character, now = behind.get(x, empty)
+            if now == style:
+                text += character
+                continue
+            if text:
+                spans.append((text, style))
+            text, style = character, now
         if text:
             spans.append((text, style))
-        text, style = character, now
-    if text:
-        spans.append((text, style))
-    return tuple(spans)
+        if y in self.ends:
+            spans.append(self.ends[y])
+        return tuple(spans)
 
 
-def mark_cells(
-    marks: Sequence[tuple[float, str]], since: float, until: float, cells: int
-) -> dict[int, str]:
-    """Marks by cell; if two share a cell, the later one."""
-    span = max(1e-9, until - since)
-    return {
-        min(cells - 1, int((at - since) / span * cells)): label
-        for at, label in marks
-        if since <= at <= until
-    }
-
-
-def break_columns(starts: Sequence[float], since: float, until: float, dots: int) -> frozenset[int]:
+def break_columns(starts: Sequence[float], area: Area) -> frozenset[int]:
     """Dot columns where a new attempt starts; no curve enters them from the left."""
-    factor = dots / max(1e-9, until - since)
-    return frozenset(int((at - since) * factor) for at in starts if since <= at <= until)
+    factor = area.cells * DOTS_X / area.width
+    shown = (at for at in starts if area.since <= at <= area.until)
+    return frozenset(int((at - area.since) * factor) for at in shown)
 
 
 GUTTER = 8
 """Minimum width of the value axis; longer labels widen it."""
-LEAST_CELLS = 8
-LEAST_ROWS = 2
 _NAMES = 16
 """Most cells for the curves' names at the right."""
 _LEAST_PLOT = 40
@@ -376,108 +318,6 @@ def cells_of_names(width: int, names: Iterable[str]) -> int:
     """Cells for the names of curves at the right of a chart of this width; 0 without room."""
     cells = min(_NAMES, max((cells_of(name) + 1 for name in names), default=0))
     return cells if width - GUTTER - cells >= _LEAST_PLOT else 0
-
-
-class Sheet(msgspec.Struct, frozen=True):
-    """What a painter draws on."""
-
-    cells: int
-    """Width of the plots, without the axis and names."""
-    rows: int
-    """Rows for all plots together."""
-    since: float
-    until: float
-    """The visible part of the axis is from `since` to this."""
-    names: int
-    """Cells at the right for the names of curves."""
-
-    @property
-    def dots(self) -> int:
-        """Number of dot columns."""
-        return self.cells * DOTS_X
-
-
-class Plot(msgspec.Struct, frozen=True):
-    """One painted plot."""
-
-    canvas: Canvas
-    labels: Mapping[int, str]
-    """Labels on the value axis, by row from the top."""
-    styles: Sequence[str]
-    """Style of each layer."""
-    overlay: Overlay = msgspec.field(default_factory=Overlay)
-    ends: Mapping[int, Span] = msgspec.field(default_factory=dict)
-    """Names and their styles at the right of the plot, by row."""
-
-
-class Painted(msgspec.Struct, frozen=True):
-    """What a painter painted on a sheet."""
-
-    plots: Sequence[Plot]
-    """From top to bottom, with a row between them."""
-    notes: Sequence[Line]
-    """The legend, then ever shorter versions."""
-    read: Callable[[Reading], None]
-    """Adds the values under the cursor to a reading."""
-    scaling: str = ""
-    """See `Chart.scaling`."""
-
-
-def draw(
-    data: Frame,
-    view: View,
-    width: int,
-    height: int,
-    paint: Callable[[Sheet], Painted],
-    *,
-    empty: str | None = None,
-    gutter: int = GUTTER,
-    names: int = 0,
-) -> Chart:
-    """Draw a chart in exactly `height` lines of `width` cells.
-
-    Args:
-        data: the time axis.
-        view: the visible part of the axis, and the cursor.
-        width: in cells.
-        height: in lines.
-        paint: paints the plots.
-        empty: text shown instead of curves; None if there are curves.
-        gutter: minimum width of the value axis.
-        names: cells for the names of curves at the right.
-    """
-    cells, rows = width - gutter - names, height - 1
-    if cells < LEAST_CELLS or rows < LEAST_ROWS:
-        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)])
-    if empty is not None:
-        return Chart(centered(empty, width, height))
-    since, until = (data.since, data.until) if view.span is None else visible(view, *data.extent)
-    area = Area(gutter, cells, since, until, *data.extent)
-    cursor = None if view.cursor is None else area.cell(view.cursor)
-    painted = paint(Sheet(cells, rows, since, until, names))
-    texts = [text for plot in painted.plots for text in plot.labels.values()]
-    if (needed := max(map(len, texts), default=0) + 2) > gutter:
-        return draw(data, view, width, height, paint, gutter=needed, names=names)
-    lines: list[Line] = []
-    marks = mark_cells(data.marks, since, until, cells)
-    for plot in painted.plots:
-        if lines:
-            lines.append(line(" " * (gutter - 1), ("├" + "─" * cells, "faint")))
-            marks = dict.fromkeys(marks, "")
-        behind = Behind(marks, cursor)
-        behind.name_marks(plot.overlay, plot.canvas)
-        for y in range(plot.canvas.rows):
-            row = plot_row(
-                plot.canvas, y, plot.labels.get(y), gutter, plot.styles, behind, plot.overlay
-            )
-            lines.append((*row, plot.ends[y]) if y in plot.ends else row)
-    words = axis_words(data, view)
-    lines.append(axis_line(area, words, view.cursor, names))
-    found = None
-    if cursor is not None and view.cursor is not None:
-        found = reading(words, view.cursor, cursor)
-        painted.read(found)
-    return Chart(lines, painted.notes, area, found, painted.scaling)
 
 
 def centered(text: str, width: int, height: int) -> list[Line]:

@@ -8,7 +8,7 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ddptop.output import info, put, put_json
+from ddptop.output import info, put, put_json, table
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import config_file
@@ -51,7 +51,6 @@ def run_hosts(as_json: bool, python: str | None, hosts: str | None, hostfile: st
     from ddptop.commands.launch import hosts_of
     from ddptop_runner.base import interpreters
     from ddptop_runner.launch.doctor import examine_hosts
-    from ddptop_runner.launch.readiness import table
 
     asked = hosts_of(hosts, hostfile)
     interpreter = python if python is not None else interpreters.choose(None, os.environ)
@@ -60,7 +59,7 @@ def run_hosts(as_json: bool, python: str | None, hosts: str | None, hostfile: st
         put_json(report)
     else:
         colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        put(table(judged.rows))
+        put(table(judged.rows[0], judged.rows[1:]))
         for one in report.hosts:
             bad = [check for check in one.checks if check.status != "ok"]
             put(f"\n{one.host}: {_summary(one.checks)}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ddptop.output import info, put
+from ddptop.output import info, put, table
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
@@ -128,7 +128,7 @@ def size_bytes(text: str | None) -> int | None:
 
 _AS_GIVEN = (
     *("gpus", "force", "wait_gpus", "share_idle", "at", "nproc", "name", "max_restarts", "on_nan"),
-    *("allow_shrink", "cwd", "python", "pty"),
+    *("allow_shrink", "cwd", "python", "pty", "memory_snapshot"),
 )
 """Options that the request takes as they are."""
 
@@ -263,10 +263,9 @@ def prepare(request: LaunchRequest) -> LaunchPlan:
     if not request.hosts:
         return launcher.prepare(request, os.environ)
     from ddptop_runner.jobs import launch_hosts
-    from ddptop_runner.launch import readiness
 
     def show(judged: Judged) -> None:
-        info(readiness.table(judged.rows))
+        info(table(judged.rows[0], judged.rows[1:]))
         for line in [*judged.notes, *judged.refusals[:-1]]:  # the last refusal is raised
             info(f"ddptop: {line}")
 

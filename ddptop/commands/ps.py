@@ -35,7 +35,7 @@ def run(as_json: bool, show_ranks: bool) -> int:
     report = sample_once()
     census = taker.scan(report.gpus)
     views = read_views(census, report.gpus)
-    found = foreign_list(census, report.gpus, {name: view.snapshot for name, view in views.items()})
+    found = foreign_list(census, views)
     if as_json:
         put_json(found)
         return 0

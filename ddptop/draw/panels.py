@@ -15,7 +15,7 @@ from ddptop.job.ranks import (
 )
 from ddptop.job.record import Job
 from ddptop.job.series import Machine
-from ddptop.job.status import job_state, severity
+from ddptop.job.status import job_state, severity, worst_first
 from ddptop.style import (
     Line,
     bar,
@@ -58,8 +58,7 @@ def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int
 
     The worst alert gets lines first, because its remedy is at its end.
     """
-    order = {"error": 0, "warning": 1, "info": 2}
-    ranked = sorted(alerts, key=lambda alert: (order.get(alert.severity, 1), alert.since))
+    ranked = worst_first(alerts)
     lines: list[Line] = []
     for place, alert in enumerate(ranked):
         rest = len(ranked) - place - 1

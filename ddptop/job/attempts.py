@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from ddptop_runner.base.clock import is_time
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import Cause, Checkpoint, Event
+from ddptop_runner.model.snapshot import Cause, Event
 from ddptop_runner.model.words import JobState
 
 Ending = Literal["lives", "failed", "finished", "stopped", "again", "requeued", "lost", "unknown"]
@@ -35,7 +34,7 @@ class Attempt(msgspec.Struct, frozen=True):
     steps: int | None = None
     """Optimizer steps taken in it."""
     aftermath: tuple[str, ...] = ()
-    """What ddptop did about its end, one sentence each."""
+    """What ddptop did about its end, or found wrong with it until then, one sentence each."""
     events: tuple[Event, ...] = ()
     """In order, including those between the previous attempt and this one."""
 
@@ -45,34 +44,6 @@ class Attempt(msgspec.Struct, frozen=True):
             return None
         until = now if self.ending == "lives" else self.ended_at
         return None if until is None else max(0.0, (until - self.started_at).total_seconds())
-
-
-def in_order(events: Iterable[Event]) -> list[Event]:
-    """Events in the order in which they happened.
-
-    A checkpoint is recorded once it is known to be complete, but happened when it was written.
-    """
-    found: list[Event] = []
-    for event in events:
-        place = len(found)
-        written_at = _written_at(event)
-        if written_at is not None:
-            event = msgspec.structs.replace(event, ts=min(event.ts, written_at))
-            while place and event.ts < found[place - 1].ts:
-                place -= 1
-        found.insert(place, event)
-    return found
-
-
-def _written_at(event: Event) -> dt.datetime | None:
-    """When a checkpoint's files were complete; None for another event."""
-    if event.type != "checkpoint" or event.data is None:
-        return None
-    try:
-        written_at = msgspec.convert(event.data.get("checkpoint"), Checkpoint).at
-    except msgspec.ValidationError:
-        return None
-    return written_at if is_time(written_at) else None
 
 
 def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:
@@ -173,7 +144,10 @@ def _ending(
 
 
 def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...]:
-    """What ddptop did about an attempt's end, from its events."""
+    """What ddptop did about an attempt's end, and what it still warned of, from its events.
+
+    Alerts of an attempt that failed are left out: they mostly repeat the cause.
+    """
     sentences: list[str] = []
     over = False
     for event in events:
@@ -186,9 +160,15 @@ def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...
             (over and event.type == "alert")
             or (event.type == "failed" and failure is not None)
             or event.type == "hook"
+            or (failure is None and _is_alert_until_the_end(event))
         ):
             sentences.append(event.message)
     return tuple(dict.fromkeys(sentences))
+
+
+def _is_alert_until_the_end(row: Event) -> bool:
+    event = ev.of_row(row) if row.type == ev.AlertsCleared.TYPE else None
+    return isinstance(event, ev.AlertsCleared) and event.with_job
 
 
 def offsets_of(

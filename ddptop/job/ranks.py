@@ -66,12 +66,16 @@ def busy_share(rank: RankSample) -> float | None:
 
 
 def step_parts(rank: RankSample | None) -> str:
-    """`step time: forward 3 ms, backward 8 ms, optimizer 1 ms`, without what is unknown."""
-    parts = (
-        {}
-        if rank is None
-        else {"forward": rank.forward_s, "backward": rank.backward_s, "optimizer": rank.optimizer_s}
-    )
+    """`step time: input 1 ms, forward 3 ms, backward 8 ms`, without what is unknown."""
+    if rank is None:
+        return "step time"
+    forward_s = None if rank.forward_s is None else rank.forward_s - (rank.input_s or 0.0)
+    parts = {
+        "input": rank.input_s,
+        "forward": forward_s,
+        "backward": rank.backward_s,
+        "optimizer": rank.optimizer_s,
+    }
     known = [f"{name} {units.step_time(s)}" for name, s in parts.items() if s is not None]
     return f"step time: {', '.join(known)}" if known else "step time"
 

@@ -148,24 +148,25 @@ def own_job(view: JobView) -> Job:
 
 def foreign_job(view: ForeignView, stopping: str | None = None, ended_by: str | None = None) -> Job:
     """A job that ddptop did not start, with the signals that this viewer sends or sent."""
+    job = view.foreign
     return Job(
         name=view.job,
         job_id=view.snapshot.job_id,
         state=view.state,
-        host=view.host,
-        user=view.user,
-        command=view.command,
-        launcher=view.launcher,
-        world_size=view.world_size,
-        created_at=view.created_at,
-        ended_at=view.ended_at,
+        host=view.snapshot.host,
+        user=job.user,
+        command=job.command,
+        launcher=job.launcher,
+        world_size=job.world_size,
+        created_at=job.started_at,
+        ended_at=view.snapshot.ended_at,
         snapshot=view.snapshot,
         read_at=view.read_at,
         snapshot_age_s=0.0,
         output=view.output,
         stopping=stopping if view.is_live else None,
         ended_by=None if view.is_live else ended_by,
-        foreign=view.foreign,
+        foreign=job,
     )
 
 

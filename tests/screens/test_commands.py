@@ -198,8 +198,7 @@ async def test_a_rank_shows_the_one_log(frozen: Path, make_app: MakeApp) -> None
     async with running(make_app("gan")) as (app, _):
         screen = app.screen
         assert isinstance(screen, JobScreen)
-        title = screen.log_view.query_one("LogTitle")
-        assert title.title == "log: mpirun, all ranks"
+        assert "─ log: mpirun, all ranks ─" in shown(app)
         assert list(screen.log_view.lines.lines)[:2] == [
             "from mpirun itself",
             "[1,0]<stdout>:step 0 d_loss 0.530 g_loss 1.200",
@@ -214,7 +213,7 @@ async def test_lines_that_do_not_say_whose_they_are_are_everyones(
     async with running(make_app("sft")) as (app, _):
         screen = app.screen
         assert isinstance(screen, JobScreen)
-        assert screen.log_view.query_one("LogTitle").title == "log: accelerate, all ranks"
+        assert "─ log: accelerate, all ranks ─" in shown(app)
         assert "not passed to accelerate" in screen.log_view.lines.lines[0]
 
 

@@ -37,7 +37,6 @@ from ddptop_runner.judge.balance.imbalance import (
     Figure,
     RankDeviation,
     busy_s,
-    is_even_load,
     slow_ranks,
 )
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
@@ -232,12 +231,11 @@ def _cell(one: RankFigure, subject: Subject) -> Span:
 
 
 def deviation_cell(apart: RankDeviation, of: Figure) -> Span:
-    """The distance from the median: `+47%`, or `▲47%` for a slow rank."""
-    ratio = apart.of(of)
+    """The distance from the median: `+47%`, or `▲+47%` for a slow rank."""
+    ratio, warns = apart.of(of), apart.warns(of)
     if ratio is None:
         return "", ""
-    text = units.deviation(ratio)
-    return (f"▲{text.lstrip('+-')}", "warn") if apart.warns(of) else (text, "dim")
+    return f"{'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"
 
 
 def rank_row(subject: Subject) -> dict[str, Span]:
@@ -572,26 +570,18 @@ def worst_first(
     return sorted(ranks, key=need)
 
 
-EVEN = 0.1
-"""A ratio below this is meaningful even for small figures."""
-
-
 def imbalance_note(snapshot: NodeSnapshot) -> Line:
-    """`imbalance  rank 1 slow  memory +34%  util +2%`, worst first; empty if nothing is known.
+    """`imbalance  rank 1 slow  memory +34%  power +2%`, worst first; empty if nothing is known.
 
-    Whether a rank is slow is for the alert on it to say; its ratio is in its row.
+    Whether a rank is slow is for the alert on it to say; its ratio is in its row. A ratio of
+    utilization would mislead: it may be 2% of CPU against 1%.
     """
-    even_load = is_even_load(snapshot.ranks, snapshot.gpus)
-    rated: list[tuple[bool, float, str]] = []
-    for figure, one in COMPARED.items():
-        ratio: float | None = getattr(snapshot.imbalance, figure, None)
-        if ratio is None:
-            continue
-        # a ratio is meaningless where it is 2% of CPU against 1%
-        even = even_load and figure == "utilization" and ratio >= EVEN
-        shown = "even" if even else units.deviation(ratio)
-        rated.append((even, -ratio, f"{one.name} {shown}"))
-    parts = [((text, "dim"),) for _, _, text in sorted(rated)]
+    ratios = {of: getattr(snapshot.imbalance, of, None) for of in COMPARED if of != "utilization"}
+    known = {of: ratio for of, ratio in ratios.items() if ratio is not None}
+    parts = [
+        line((f"{COMPARED[of].name} {units.deviation(known[of])}", "dim"))
+        for of in sorted(known, key=lambda of: -known[of])
+    ]
     if slow := sorted(slow_ranks(snapshot.alerts)):
         parts.insert(0, ((f"{units.name_ranks(slow)} slow", "warn"),))
     return line(("imbalance  ", "dim"), *join(parts, "  ")) if parts else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from textual import on
 from textual.app import ComposeResult
@@ -11,6 +12,7 @@ from textual.containers import Horizontal
 from ddptop.charts.axis import View, window_label
 from ddptop.charts.curves import Curves
 from ddptop.charts.plots import figures_of
+from ddptop.draw.devices import detail_lines
 from ddptop.job.help import explain_device
 from ddptop.job.keys import SCREENS
 from ddptop.sources.devices import DevicesAnswer, DevicesQuery
@@ -19,12 +21,8 @@ from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget, FigureChart
-from ddptop.tui.widgets.devices import (
-    DeviceDetails,
-    DevicesTable,
-    ProcessTable,
-    name_of,
-)
+from ddptop.tui.widgets.devices import DevicesTable, ProcessTable, name_of, no_device_lines
+from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop_runner.model.snapshot import GpuSample
 
@@ -59,7 +57,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self._title = TitleBar(readonly=readonly)
         self._chart = FigureChart(id="figures")
         self._chart.view = View(span=FIRST_SPAN_S)
-        self._details = DeviceDetails()
+        self._details = Panel(id="device")
         self._below = Horizontal(id="below")
         self._keys = KeyBar(SCREENS[self.KEYS])
         self.devices = DevicesTable(id="gpus")
@@ -107,7 +105,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         self.devices.show(devices.gpus, look, answer.history, reason=reason)
         if not devices.gpus:
             self.devices.styles.height = self.devices.rows_wanted()
-            self._details.show(None)
+            self._details.paint(lambda cells, _: no_device_lines(cells))
         elif self._first is not None:
             first, self._first = self._first, None
             self.devices.move_to(first)
@@ -119,7 +117,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         if answer is None or gpu is None:
             return
         self.processes.show(gpu, answer.look)
-        self._details.show(gpu)
+        self._details.paint(partial(detail_lines, gpu))
         self._show_figures(answer, gpu)
         self._fit(len(gpu.processes or []))
 

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from ddptop.draw.panels import about
+from ddptop.draw.panels import about, cause_lines, setback_lines
 from ddptop.job.figures.ranks import RANK_WORDS, imbalance_note, ranks_that_match
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
 from ddptop.job.help import SET_BACK, guilty
@@ -204,14 +204,16 @@ class JobScreen(JobBound[JobAnswer]):
             if late and started and (view.read_at - started).total_seconds() >= SETBACK_S:
                 setback = None
         if setback is None:
-            self._setback.hide()
+            self._setback.fit(None)
         else:
             rows = min(rows, 4) if view.state in SET_BACK else 2
-            self._setback.show_setback(attempt, setback, rows)
+            self._setback.fit(lambda cells: setback_lines(attempt, setback, cells, rows))
         if state.cause is None or view.is_live:
-            self._cause.hide()
+            self._cause.fit(None)
         else:
-            self._cause.show(view.state, state.cause, detail.cause_tail, rows, what_now(detail))
+            said = view.state, state.cause, detail.cause_tail
+            now = what_now(detail)
+            self._cause.fit(lambda cells: cause_lines(*said, cells, rows, now))
 
     def _show_devices(self, detail: JobDetail, look: Look) -> None:
         state = detail.view.snapshot

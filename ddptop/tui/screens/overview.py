@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from functools import partial
 
 from textual import on
 from textual.app import ComposeResult
@@ -25,7 +26,8 @@ from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.devices import DevicesTable
-from ddptop.tui.widgets.jobs import JobSentence, JobsTable, WaitingJobs
+from ddptop.tui.widgets.jobs import JobsTable, WaitingJobs, sentence_lines
+from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.host import procs
 
@@ -59,7 +61,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self._title = TitleBar(readonly=readonly)
         self._devices = DevicesTable(cursor_needs_focus=True)
         self._keys = KeyBar(SCREENS[self.KEYS])
-        self._sentence = JobSentence()
+        self._sentence = Panel(id="sentence")
         self._waiting = WaitingJobs(my_name())
         self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)
@@ -250,7 +252,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self.post_message(QueryChanged())
 
     def _show_chosen(self) -> None:
-        self._sentence.show(self.jobs.chosen, readonly=self.readonly)
+        self._sentence.paint(partial(sentence_lines, self.jobs.chosen, readonly=self.readonly))
         self._show_keys()
 
     def _show_keys(self) -> None:

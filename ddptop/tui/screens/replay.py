@@ -188,7 +188,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         """Show what had gone wrong by then."""
         super()._show_cause(detail)
         if self.has_class("-short"):  # the timeline shows the same
-            self._setback.hide()
+            self._setback.fit(None)
 
     def _show_log(self, detail: JobDetail) -> None:
         """Show the selected rank's log up to the time shown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual import on
 from textual.app import ComposeResult
@@ -25,7 +25,7 @@ from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
 from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural
 from ddptop_runner.model.snapshot import Event
@@ -80,52 +80,21 @@ def _most_relevant(attempts: Sequence[Attempt]) -> Attempt:
     return next(failed, attempts[0])
 
 
-class WhyPanel(LinesView):
-    """The selected attempt in words."""
+def why_panel(
+    attempt: Attempt | None, job: Job, tail: Tail | None, now: dt.datetime, *, is_last: bool
+) -> Callable[[int, int], list[Line]]:
+    """Draws an attempt in words; `is_last` means that no other followed."""
+    state, launched = job.state, origin(job.spec)
 
-    DEFAULT_CSS = """
-    WhyPanel { background: $background; }
-    """
+    def paint(cells: int, rows: int) -> list[Line]:
+        if attempt is None:
+            return [rule("why", cells)]
+        lines = why_lines(
+            *(attempt, state, tail, now, cells, rows - 1), is_last=is_last, launched=launched
+        )
+        return [rule(f"attempt {attempt.number}", cells), *lines]
 
-    def __init__(self) -> None:
-        super().__init__(id="why")
-        self._attempt: Attempt | None = None
-        self._state: JobState = "running"
-        self._tail: Tail | None = None
-        self._now = dt.datetime.min
-        self._is_last = True
-        self._launched: list[tuple[str, str]] = []
-
-    def show(
-        self,
-        attempt: Attempt | None,
-        job: Job,
-        tail: Tail | None,
-        now: dt.datetime,
-        *,
-        is_last: bool,
-    ) -> None:
-        """Show an attempt; `is_last` means that no other followed."""
-        self._attempt, self._state, self._tail = attempt, job.state, tail
-        self._launched = origin(job.spec)
-        self._now, self._is_last = now, is_last
-        self.redraw()
-
-    def lines_of(self, width: int, most: int) -> list[Line]:
-        """The lines on the attempt, at most `most`."""
-        head = "why" if self._attempt is None else f"attempt {self._attempt.number}"
-        lines = [rule(head, width)]
-        if self._attempt is not None:
-            lines += why_lines(
-                *(self._attempt, self._state, self._tail, self._now, width, most - 1),
-                is_last=self._is_last,
-                launched=self._launched,
-            )
-        return lines
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        return self.lines_of(width, height)
+    return paint
 
 
 EVENT_COLUMNS = (
@@ -200,7 +169,7 @@ class StoryScreen(JobBound[StoryAnswer]):
     StoryScreen {
         #attempts { height: auto; }
         #attempt { height: 1fr; }
-        #why { width: 100%; }
+        #why { width: 100%; background: $background; }
         #folded { width: 100%; height: 1fr; min-height: 3; }
     }
     StoryScreen.-wide {
@@ -219,7 +188,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         """The job's name."""
         self._title = TitleBar(job, readonly=readonly)
         self._attempts = AttemptsTable()
-        self._why = WhyPanel()
+        self._why = Panel(id="why")
         self._folded = FoldedEventsTable()
         self._filter = FilterBar("words, event:alert, rank:3, !word")
         self._keys = KeyBar(SCREENS[self.KEYS])
@@ -264,10 +233,9 @@ class StoryScreen(JobBound[StoryAnswer]):
         if answer is None or answer.view is None or answer.story is None:
             return
         chosen, story = self._attempts.chosen, answer.story
-        self._why.show(
-            *(chosen, answer.view, story.tail, answer.look.taken_at),
-            is_last=chosen is None or chosen is story.attempts[0],
-        )
+        is_last = chosen is None or chosen is story.attempts[0]
+        now = answer.look.taken_at
+        self._why.paint(why_panel(chosen, answer.view, story.tail, now, is_last=is_last))
         filtered = parse(self._filter.text, VOCABULARY)
         left = self._folded.show(chosen, filtered)
         self._filter.show_status(
@@ -283,7 +251,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         why = None
         if not side_by_side:
             most = max(3, int((rest - top) * WHY_SHARE))
-            why = len(self._why.lines_of(max(20, self.size.width), most))
+            why = len(self._why.build(max(20, self.size.width), most))
         self._attempts.styles.height = top
         self._why.styles.height = "100%" if why is None else why
 

@@ -18,10 +18,10 @@ from textual.widgets import Input, Static
 from ddptop.draw.panels import title_line
 from ddptop.job.keys import HELP, LEAVE, QUIT, Key, key
 from ddptop.style import Line, Span, line, spread, width
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.lines import LinesView, Panel
 
 
-class TitleBar(LinesView):
+class TitleBar(Panel):
     """One row with a name on the left and facts on the right."""
 
     DEFAULT_CSS = """
@@ -31,18 +31,12 @@ class TitleBar(LinesView):
     def __init__(self, name: str = "", *, readonly: bool = False) -> None:
         super().__init__()
         self._readonly = readonly
-        self._shown = name
-        self._about = ""
-        self._right: Line = ()
+        self.show(name, ())
 
     def show(self, name: str, right: Line, about: str = "") -> None:
         """Show the name, the facts, and `about`, the most important fact, after the name."""
-        self._shown, self._right, self._about = name, right, about
-        self.redraw()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the row."""
-        return [title_line(self._shown, self._right, width, self._about, readonly=self._readonly)]
+        title = functools.partial(title_line, name, right, about=about, readonly=self._readonly)
+        self.paint(lambda cells, _: [title(cells)])
 
 
 PAGES = (

@@ -13,7 +13,6 @@ from ddptop.charts.axis import (
     Area,
     View,
     cursor_moved,
-    cursor_to,
     panned,
     window_label,
     zoomed,
@@ -212,7 +211,7 @@ class ChartWidget(DraggedView, can_focus=True):
     def cursor_to_end(self, direction: int) -> None:
         """Move the cursor to the left or right edge."""
         if self.area is not None:
-            self.set_view(cursor_to(self.view, self.area, 0 if direction < 0 else self.area.cells))
+            self.put_cursor(self.area.at(0 if direction < 0 else self.area.cells))
 
     def drop_cursor(self) -> bool:
         """Remove the cursor; returns whether there was one."""
@@ -240,8 +239,7 @@ class ChartWidget(DraggedView, can_focus=True):
     def dragged_to(self, x: int) -> None:
         """Move the cursor there, at most to the edges."""
         if self.area is not None:
-            cell = min(max(x - self.area.left, 0), self.area.cells - 1)
-            self.set_view(cursor_to(self.view, self.area, cell))
+            self.put_cursor(self.area.at(x - self.area.left))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Zoom in at the pointer."""

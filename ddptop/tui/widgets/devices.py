@@ -11,7 +11,6 @@ from ddptop.draw.devices import (
     PROCESS_COLUMNS,
     Owners,
     common_name,
-    detail_lines,
     device_columns,
     device_row,
     heaviest_first,
@@ -25,7 +24,6 @@ from ddptop.job.ranks import hosts_of_devices
 from ddptop.job.series import DeviceHistory
 from ddptop.sources.query import Look
 from ddptop.style import Column, Line, Row, fit, line, rule, wrap
-from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
@@ -185,23 +183,9 @@ class ProcessTable(Table):
         return [(f"process {process.pid}", command), *about("processes")]
 
 
-class DeviceDetails(LinesView):
-    """Details of a device, or what to do without one."""
-
-    def __init__(self) -> None:
-        super().__init__(id="device")
-        self._gpu: GpuSample | None = None
-
-    def show(self, gpu: GpuSample | None) -> None:
-        """Show the selected device; None if there is none."""
-        self._gpu = gpu
-        self.redraw()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build as many rows as fit."""
-        if self._gpu is not None:
-            return detail_lines(self._gpu, width, height)
-        lines = [rule("no devices", width)]
-        for command, what in TO_DO:
-            lines += [line((f"   {command}", "busy")), line((f"     {what}", "dim"))]
-        return lines
+def no_device_lines(cells: int) -> list[Line]:
+    """What to do on a machine without devices."""
+    lines = [rule("no devices", cells)]
+    for command, what in TO_DO:
+        lines += [line((f"   {command}", "busy")), line((f"     {what}", "dim"))]
+    return lines

@@ -3,115 +3,58 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from ddptop.draw import header
-from ddptop.draw.events import event_row
-from ddptop.draw.panels import alert_lines, cause_lines, setback_lines
+from ddptop.draw.events import FoldedEvents, folded_row
+from ddptop.draw.header import header_lines
+from ddptop.draw.panels import alert_lines
 from ddptop.job.help import explain_state
 from ddptop.job.record import Job
 from ddptop.job.series import LossTrend
-from ddptop.style import Column, Line, Span, fill, fit, line, wrap
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.style import Column, Line, Span, fill, line, wrap
+from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.model.snapshot import Alert, Cause, Event
+from ddptop_runner.model.snapshot import Alert, Event
+from ddptop_runner.model.words import JobState
 
 SHORT = 28
 """On screens with fewer rows, the header has three rows."""
-MOST_ROWS = 99
 
 
-class FittedView(LinesView):
-    """A view as high as its lines need."""
-
-    def fit_height(self) -> None:
-        """Take as many rows as there are lines, and draw them."""
-        self.styles.height = len(self.build(max(20, self.screen.size.width), MOST_ROWS))
-        self.redraw()
-
-
-class JobHeader(FittedView):
+class JobHeader(Panel):
     """One row per topic; only topics with facts take a row."""
 
     DEFAULT_CSS = """
     JobHeader { height: 3; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._view: Job | None = None
-        self._now = dt.datetime.min
-        self._trend: LossTrend | None = None
+    _state: JobState | None = None
 
     def show(self, view: Job, now: dt.datetime, trend: LossTrend | None = None) -> None:
         """Show the job; `trend` is the trend of its loss."""
-        self._view, self._now, self._trend = view, now, trend
-        self.fit_height()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        if self._view is None:
-            return []
+        self._state = view.state
         most = 3 if self.screen.size.height < SHORT else 6
-        return header.header_lines(self._view, self._now, width, self._trend, most)
+        self.fit(lambda cells: header_lines(view, now, cells, trend, most))
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the job's state."""
-        return [] if self._view is None else explain_state(self._view.state)
+        return [] if self._state is None else explain_state(self._state)
 
 
-class AlertsPanel(FittedView):
+class AlertsPanel(Panel):
     """The worst alerts; hidden if there are none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._alerts: Sequence[Alert] = ()
-        self._now = dt.datetime.min
-        self._most = 0
 
     def show(self, alerts: Sequence[Alert], now: dt.datetime, most: int) -> None:
         """Show at most `most` rows."""
-        self._alerts, self._now, self._most = alerts, now, most
-        self.display = bool(alerts) and most > 0
-        self.fit_height()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        return alert_lines(self._alerts, self._now, width, self._most)
+        self.fit((lambda cells: alert_lines(alerts, now, cells, most)) if alerts else None)
 
 
-class CausePanel(FittedView):
+class CausePanel(Panel):
     """Why the job failed, with the last log lines of the first failed rank."""
 
     DEFAULT_CSS = """
-    CausePanel { background: $surface; margin: 0 0 0 0; }
+    CausePanel { background: $surface; }
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._panel: Callable[[int], list[Line]] | None = None
-
-    def hide(self) -> None:
-        """Hide the panel."""
-        self._draw(None)
-
-    def show(self, state: str, cause: Cause, tail: Sequence[str], rows: int, now: str = "") -> None:
-        """Show why a job ended and what to do now, in at most `rows` rows."""
-        self._draw(lambda cells: cause_lines(state, cause, tail, cells, rows, now))
-
-    def show_setback(self, attempt: int | None, cause: Cause, rows: int) -> None:
-        """Show why an earlier attempt of a running job failed, in at most `rows` rows."""
-        self._draw(lambda cells: setback_lines(attempt, cause, cells, rows))
-
-    def _draw(self, panel: Callable[[int], list[Line]] | None) -> None:
-        self._panel = panel
-        self.display = panel is not None
-        if panel is not None:
-            self.fit_height()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        return [] if self._panel is None else self._panel(width)
 
 
 COLUMNS = (
@@ -136,42 +79,38 @@ class EventsTable(Table):
         if events == self._shown:
             return
         self._shown = events
-        self.set_rows([(str(event.seq), event_row(event)) for event in events])
+        of_each = [FoldedEvents((event,)) for event in events]
+        self.set_rows([(one.key, folded_row(one)) for one in of_each])
 
 
 SENTENCE_ROWS = 2
 
 
-class RankHead(FittedView):
+class RankHead(Panel):
     """A sentence on the rank, and rows of figures below."""
 
     DEFAULT_CSS = """
     RankHead { height: 4; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._sentence: Span = ("", "")
-        self._facts: list[list[Line]] = []
-        self._about: list[tuple[str, str]] = []
+    _about: Sequence[tuple[str, str]] = ()
 
     def show(self, sentence: Span, facts: list[list[Line]], about: list[tuple[str, str]]) -> None:
-        """Show the sentence and as many rows of facts as fit; `about` explains them."""
-        self._sentence, self._facts, self._about = sentence, facts, about
-        self.fit_height()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        text, style = self._sentence
-        symbol = {"bad": "✗", "warn": "▲", "ok": "●", "busy": "◍"}.get(style, "·")
-        first, *more = wrap(text, width - 6, SENTENCE_ROWS)
-        strong = style if style in ("bad", "warn") else "strong"
-        head = line(" ", (f"{symbol} ", style), (first, strong))
-        lines = [head, *(line("   ", (one, strong)) for one in more)] if text else []
-        gap = "   " if width >= 100 else "  "
-        rows = [(*parts[0], *fill(parts[1:], width - 11, gap)) for parts in self._facts]
-        return [fit(one, width) for one in (*lines, *rows)]
+        """Show the sentence and rows of facts; `about` explains them."""
+        self._about = about
+        self.fit(lambda cells: _rank_lines(sentence, facts, cells))
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the sentence and the figures."""
-        return self._about
+        return [*self._about]
+
+
+def _rank_lines(sentence: Span, facts: list[list[Line]], cells: int) -> list[Line]:
+    text, style = sentence
+    symbol = {"bad": "✗", "warn": "▲", "ok": "●", "busy": "◍"}.get(style, "·")
+    first, *more = wrap(text, cells - 6, SENTENCE_ROWS)
+    strong = style if style in ("bad", "warn") else "strong"
+    head = line(" ", (f"{symbol} ", style), (first, strong))
+    lines = [head, *(line("   ", (one, strong)) for one in more)] if text else []
+    gap = "   " if cells >= 100 else "  "
+    return [*lines, *((*parts[0], *fill(parts[1:], cells - 11, gap)) for parts in facts)]

@@ -40,8 +40,8 @@ from ddptop.job.status import (
     state_of,
 )
 from ddptop.sources.query import Look
-from ddptop.style import Line, fit, fit_columns, line, plain, wrap
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.style import Line, fit_columns, line, plain, wrap
+from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import NOT_AVAILABLE
 from ddptop_runner.launch.slurm import SlurmJob
@@ -237,51 +237,38 @@ class JobsTable(Table):
         return line((f"{self.shown} of {len(views)} match", "busy"), (f"   {text}", "dim"))
 
 
-class JobSentence(LinesView):
+def sentence_lines(one: Attention | None, cells: int, rows: int, *, readonly: bool) -> list[Line]:
     """The sentence on a job in the given rows, with the next step in the last row.
 
-    For a job without problems, it shows the job's command.
+    For a job without problems, the job's command.
     """
-
-    def __init__(self) -> None:
-        super().__init__(id="sentence")
-        self._one: Attention | None = None
-        self._readonly = False
-
-    def show(self, one: Attention | None, *, readonly: bool) -> None:
-        """Show the job under the cursor."""
-        self._one, self._readonly = one, readonly
-        self.redraw()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the sentence and the next step."""
-        if self._one is None:
-            return []
-        cell = sentence_cell(self._one)
-        style = cell[0][1]
-        rows = height if height < 3 else height - 1
-        sentence = plain(cell)
-        if sentence in (NO_PROBLEMS, NONE_DETECTED):  # the row shows this
-            sentence = sanitize(self._one.job.command)
-        texts = wrap(sentence, width - 4, rows)
-        step = next_step(self._one, readonly=self._readonly)
-        lines = [line(("▌ ", style), (text, "" if style == "dim" else style)) for text in texts]
-        if step and len(lines) < height:
-            lines.append(line(("▌ ", style), (step, "dim")))
-        return [fit(one, width) for one in lines]
+    if one is None:
+        return []
+    cell = sentence_cell(one)
+    style = cell[0][1]
+    sentence = plain(cell)
+    if sentence in (NO_PROBLEMS, NONE_DETECTED):  # the row shows this
+        sentence = sanitize(one.job.command)
+    texts = wrap(sentence, cells - 4, rows if rows < 3 else rows - 1)
+    lines = [line(("▌ ", style), (text, "" if style == "dim" else style)) for text in texts]
+    if (step := next_step(one, readonly=readonly)) and len(lines) < rows:
+        lines.append(line(("▌ ", style), (step, "dim")))
+    return lines
 
 
 MOST_ROWS = 4
 
 
-class WaitingJobs(LinesView):
+class WaitingJobs(Panel):
     """One row per job that waits here or in Slurm's queue, and the number of further ones."""
+
+    rows = 0
+    """The number of rows needed."""
 
     def __init__(self, me: str) -> None:
         """`me` is the user whose name is not shown."""
         super().__init__(id="waiting")
         self._me = me
-        self._rows: list[Line] = []
 
     def show(self, queue: Sequence[QueueRow], slurm: Sequence[SlurmJob], now: dt.datetime) -> None:
         """Show the jobs that wait, next one first, and Slurm's."""
@@ -291,19 +278,9 @@ class WaitingJobs(LinesView):
         if (left := len(lines) - MOST_ROWS) > 0:
             where = "ddptop ls" if slurm else key("view.queue")
             lines[MOST_ROWS - 1 :] = [line((f" {left + 1} more: {where}", "dim"))]
-        self._rows = lines
-        self.styles.height = self.rows
+        self.styles.height = self.rows = len(lines)
         self.set_class(bool(lines), "-some")
-        self.redraw()
-
-    @property
-    def rows(self) -> int:
-        """The number of rows needed."""
-        return len(self._rows)
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rows."""
-        return [fit(one, width) for one in self._rows[:height]]
+        self.paint(lambda _, rows: lines[:rows])
 
 
 def _waiting_line(at: int, row: QueueRow, me: str, now: dt.datetime) -> Line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from rich.segment import Segment
 from rich.style import Style
@@ -140,6 +141,28 @@ class LinesView(Widget):
             )
             self._strips[y] = strip
         return strip
+
+
+class Panel(LinesView):
+    """A view of what it was given last."""
+
+    _painter: Callable[[int, int], list[Line]] = staticmethod(lambda _cells, _rows: [])
+
+    def paint(self, painter: Callable[[int, int], list[Line]]) -> None:
+        """Show the lines that `painter` returns for so many cells and rows."""
+        self._painter = painter
+        self.redraw()
+
+    def fit(self, painter: Callable[[int], list[Line]] | None) -> None:
+        """Show the lines that `painter` returns, in as many rows as they need; None: hide."""
+        self.display = painter is not None
+        if painter is not None:
+            self.styles.height = len(painter(max(20, self.screen.size.width)))
+            self.paint(lambda cells, _: painter(cells))
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Build the rows."""
+        return self._painter(width, height)
 
 
 class DraggedView(LinesView):

@@ -29,7 +29,7 @@ from ddptop.logs.drawing import (
 from ddptop.logs.messages import LogMissing, LogRead, LogRow, Page, PageRead, Places, PlacesRead
 from ddptop.style import Line, Span, cells_of, fit, line, rule
 from ddptop.tui.keymap import bindings
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.lines import LinesView, Panel
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 
@@ -510,30 +510,17 @@ class LogPager(LinesView, can_focus=True):
             self.refresh_lines()
 
 
-class LogTitle(LinesView):
-    """The title: whose log it is, why, and of which attempt."""
-
-    DEFAULT_CSS = "LogTitle { height: 1; }"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.title = "log"
-        self.note: Line = ()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the rule above the lines."""
-        return [rule(self.title, width, self.note)]
-
-
 class LogPane(Vertical):
     """A rank's log, starting with its last lines; new ones are read with each answer."""
+
+    DEFAULT_CSS = "LogPane > .title { height: 1; }"
 
     def __init__(self) -> None:
         super().__init__(id="log")
         self.lines = LogPager()
         """The scrolling lines."""
         self.lines.steps_attempts = False
-        self._title = LogTitle()
+        self._title = Panel(classes="title")
         self._job: tuple[object, ...] = ()
         self._view: Job | None = None
         self._rank: int | None = None
@@ -639,6 +626,4 @@ class LogPane(Vertical):
         if view.is_live and not pager.following:
             text += f", not following ({key('move.last')}: end)"
         note: tuple[Span, ...] = line((text, "dim")) if text else ()
-        if (f"{kind}{whose}", note) != (self._title.title, self._title.note):
-            self._title.title, self._title.note = f"{kind}{whose}", note
-            self._title.redraw()
+        self._title.paint(lambda cells, _: [rule(f"{kind}{whose}", cells, note)])

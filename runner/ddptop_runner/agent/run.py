@@ -41,6 +41,8 @@ def attempt_variables(plan, attempt, inherited):
         env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
         if not plan["replica_check"]:
             env["DDPTOP_REPLICA_CHECK"] = "off"
+        if plan["memory_snapshot"]:
+            env["DDPTOP_MEMORY_SNAPSHOT"] = "on"
         env["PYTHONPATH"] = os.pathsep.join(
             filter(None, [plan["probe_dir"], inherited.get("PYTHONPATH")])
         )

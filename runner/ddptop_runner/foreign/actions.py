@@ -79,18 +79,14 @@ class SignalOutcome:
     """The last signal sent before all were gone, such as "SIGINT"."""
 
 
-def plan(
-    view: ForeignView, action: Action, *, grace_s: float = STOP_GRACE_S, readonly: bool = False
-) -> SignalPlan:
+def plan(view: ForeignView, action: Action, *, grace_s: float = STOP_GRACE_S) -> SignalPlan:
     """The plan for stopping (SIGINT, then SIGTERM, then SIGKILL) or killing (SIGKILL) a job.
 
     Sends nothing.
 
     Raises:
-        UsageError: ddptop runs read-only, the job has ended, or its processes belong to another
-            user.
+        UsageError: the job has ended, or its processes belong to another user.
     """
-    _refuse_readonly(readonly, view.job)
     job = view.foreign
     if not view.is_live:
         raise UsageError(f"{view.job} has already ended")
@@ -189,15 +185,11 @@ def _with_descendants(found: dict[int, ProcessId], uid: int) -> dict[int, Proces
     return kept
 
 
-def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
+def send(confirmed: SignalPlan) -> SignalOutcome:
     """Carry out a confirmed plan; blocks until the job is gone or every signal was tried.
 
     Takes up to the plan's grace period plus a few seconds, so call it in its own thread.
-
-    Raises:
-        UsageError: ddptop runs read-only.
     """
-    _refuse_readonly(readonly, confirmed.job)
     recorded = {process.pid: process for process in confirmed.processes}
 
     def everyone() -> list[ProcessId]:
@@ -235,14 +227,6 @@ def _steps(confirmed: SignalPlan) -> list[Step]:
         Step((signal.SIGTERM,), None, TERM_GRACE_S),
         kill,
     ]
-
-
-def _refuse_readonly(readonly: bool, job: str) -> None:
-    if readonly:
-        raise UsageError(
-            f"cannot signal {job}: ddptop was started with --readonly",
-            "restart ddptop without --readonly",
-        )
 
 
 DUMP_TIMEOUT_S = 10.0

@@ -246,17 +246,15 @@ class ProcessTable:
 
     def _stat(self, pid: int) -> _Stat | None:
         """The process's stat; None if gone, hidden, or a kernel thread."""
-        data = _read(f"{self._proc}/{pid}/stat", 4096)
-        if not data:
+        if (named := procs.name_and_stat(pid, self._proc)) is None:
             return None
-        close = data.rfind(b")")
-        fields = data[close + 2 :].split()
+        comm, fields = named
         try:
             if int(fields[6]) & _KERNEL_THREAD:
                 return None
             return _Stat(
-                comm=data[data.index(b"(") + 1 : close].decode("utf-8", "replace"),
-                is_zombie=fields[0] in (b"Z", b"X"),
+                comm=comm,
+                is_zombie=fields[0] in ("Z", "X"),
                 ppid=int(fields[1]),
                 session=int(fields[3]),
                 threads=int(fields[17]),

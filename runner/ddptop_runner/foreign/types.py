@@ -132,19 +132,12 @@ class ForeignView(msgspec.Struct, frozen=True):
     output: str | None = None
     """Where its output goes and, if it is unreadable, why."""
 
-    guarded = None
     on_other_host = False
-    snapshot_age_s = 0.0
 
     @property
     def job(self) -> str:
         """The job's name."""
         return self.foreign.name
-
-    @property
-    def user(self) -> str:
-        """The user who runs it."""
-        return self.foreign.user
 
     @property
     def state(self) -> JobState:
@@ -155,33 +148,3 @@ class ForeignView(msgspec.Struct, frozen=True):
     def is_live(self) -> bool:
         """Whether processes of the job exist."""
         return self.state in LIVE_STATES
-
-    @property
-    def ended_at(self) -> dt.datetime | None:
-        """When its last rank was found to be gone."""
-        return self.snapshot.ended_at
-
-    @property
-    def created_at(self) -> dt.datetime:
-        """When its launcher was started."""
-        return self.foreign.started_at
-
-    @property
-    def host(self) -> str:
-        """This host."""
-        return self.snapshot.host
-
-    @property
-    def world_size(self) -> int | None:
-        """Ranks on all hosts, or None if unknown."""
-        return self.foreign.world_size
-
-    @property
-    def command(self) -> str:
-        """What the user typed, as far as /proc shows."""
-        return self.foreign.command
-
-    @property
-    def launcher(self) -> str:
-        """What started the ranks."""
-        return self.foreign.launcher

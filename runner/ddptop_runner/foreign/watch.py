@@ -467,7 +467,7 @@ class ForeignBook:
                 with contextlib.suppress(Exception):  # one job's data must not hide the others
                     record.read_output(now, now_s)
         views = [record.view(gpus, usages, now, now_s) for record in self._records.values()]
-        return sorted(views, key=lambda view: view.created_at, reverse=True)
+        return sorted(views, key=lambda view: view.foreign.started_at, reverse=True)
 
     def chart(
         self, job: str, since: float, until: float, columns: int, *, by_step: bool = False

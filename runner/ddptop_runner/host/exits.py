@@ -12,7 +12,6 @@ as 0.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import Callable, Sequence
 
@@ -128,17 +127,8 @@ class OrphanWatch:
 
 def _open(process: ProcessId) -> int | None:
     """A pidfd of that process; None if it is gone or the kernel has no pidfds."""
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except AttributeError:  # not Linux
-        return None
-    except OSError as error:
-        if error.errno not in (errno.ESRCH, errno.ENOSYS, errno.EINVAL, errno.EPERM):
-            raise
-        return None
-    if (
-        procs.start_ticks(process.pid) != process.start_ticks
-    ):  # a different process with the same pid
-        os.close(pidfd)
-        return None
-    return pidfd
+    pidfd = procs.open_pidfd(process.pid)
+    if pidfd is None or procs.start_ticks(process.pid) == process.start_ticks:
+        return pidfd
+    os.close(pidfd)  # of a later process with the same pid
+    return None

@@ -29,6 +29,7 @@ OF_A_RANK = frozenset(
         "DDPTOP_CHECKPOINT_FILE",
         "DDPTOP_JOB_ID",
         "DDPTOP_LOG",
+        "DDPTOP_MEMORY_SNAPSHOT",
         "DDPTOP_PROBE_OWNER",
         "DDPTOP_PROBE_SOCK",
         "DDPTOP_REPLICA_CHECK",
@@ -226,6 +227,7 @@ def agent_plan(
         "probe_dir": str(PROBE_DIR) if spec.probe else None,
         "probe_socket": str(folder.probe_socket),
         "replica_check": spec.replica_check,
+        "memory_snapshot": spec.memory_snapshot,
         "stacks_dir": str(folder.evidence_dir / "stacks"),
         "save_flag": str(folder.save_flag),
     }

@@ -84,10 +84,10 @@ def stat_fields(pid: int) -> list[str] | None:
     return None if named is None else named[1]
 
 
-def name_and_stat(pid: int) -> tuple[str, list[str]] | None:
+def name_and_stat(pid: int, proc: str = "/proc") -> tuple[str, list[str]] | None:
     """(name that a process gave itself, `stat_fields`); None if it is gone."""
     try:
-        data = read_up_to(f"{_PROC}/{pid}/stat", _STAT_BYTES)
+        data = read_up_to(f"{proc}/{pid}/stat", _STAT_BYTES)
     except OSError:
         return None
     before, _, after = data.rpartition(b")")
@@ -292,7 +292,7 @@ def signal_process(process: ProcessId, number: int, uid: int | None = None) -> b
     """
     import signal  # what only reads jobs does without
 
-    pidfd = _pidfd(process.pid)
+    pidfd = open_pidfd(process.pid)
     try:
         if not is_alive(process) or (uid is not None and uid_of(process.pid) != uid):
             return False
@@ -308,29 +308,11 @@ def signal_process(process: ProcessId, number: int, uid: int | None = None) -> b
     return True
 
 
-@functools.cache
-def _has_pidfd() -> bool:
-    """Whether the kernel has both calls and this process may use them."""
-    import signal
-
-    try:
-        pidfd = os.pidfd_open(os.getpid())
-    except (AttributeError, OSError):
-        return False
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except (AttributeError, OSError):
-        return False
-    finally:
-        os.close(pidfd)
-    return True
-
-
-def _pidfd(pid: int) -> int | None:
+def open_pidfd(pid: int) -> int | None:
     """A pidfd of the present process with that pid; None without one or without support."""
     try:
-        return os.pidfd_open(pid) if _has_pidfd() else None
-    except OSError:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux; no such process, or an older kernel
         return None
 
 

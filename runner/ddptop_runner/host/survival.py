@@ -12,7 +12,6 @@ KillUserProcesses=no, the abandoned session keeps a job alive while the manager 
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddptop_runner.base import programs
+from ddptop_runner.host import procs
 from ddptop_runner.model.words import Base
 
 BUSCTL_TIMEOUT_S = 2.0
@@ -149,7 +149,7 @@ def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
     if not (root / "run/systemd/system").is_dir():
         return SurvivalFacts(systemd=False)
     uid = os.getuid()
-    user = _user_name(uid, env)
+    user = procs.user_name(uid)
     runtime_dir = root / env.get("XDG_RUNTIME_DIR", "none").lstrip("/")
     return SurvivalFacts(
         systemd=True,
@@ -176,13 +176,6 @@ def placement(cgroup: str) -> Placement:
         if re.search(r"/session-[^/]+\.scope(/|$)", path):
             return "session"
     return "elsewhere"
-
-
-def _user_name(uid: int, env: Mapping[str, str]) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return env.get("USER") or str(uid)
 
 
 def _kills_user_processes(env: Mapping[str, str]) -> bool | None:

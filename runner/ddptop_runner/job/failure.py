@@ -35,7 +35,7 @@ from ddptop_runner.judge.causes.error_text import (
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs import records
 from ddptop_runner.model import diagnose, run_step
-from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
+from ddptop_runner.model.diagnose import AttemptOutcome, Held, RankExit
 from ddptop_runner.model.protocol import RanksJudged
 from ddptop_runner.model.snapshot import (
     Cause,
@@ -66,6 +66,7 @@ def judge(
     oom: OomWatch,
     xids_before: Mapping[int, Sequence[int]] | None = None,
     sees_all_ranks: bool = True,
+    has_memory_snapshots: bool = False,
 ) -> tuple[AttemptOutcome, Cause]:
     """The outcome of a completed attempt and the cause of its failure.
 
@@ -77,6 +78,7 @@ def judge(
         oom: knows whether the kernel killed a process for its memory use.
         xids_before: by machine index, device errors reported before the attempt.
         sees_all_ranks: whether no other node has ranks of the attempt.
+        has_memory_snapshots: whether its ranks record what allocates device memory.
     """
     kept = evidence_folder.latest(folder, attempt, "failure")
     snapshot = _snapshot(kept)
@@ -95,6 +97,7 @@ def judge(
         xids=new_xids(gpus, xids_before or {}),
         lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
         sees_all_ranks=sees_all_ranks,
+        has_memory_snapshots=has_memory_snapshots,
         is_disk_full=(disk := room(folder.path)) is not None and disk.is_full,
     )
     cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
@@ -216,7 +219,15 @@ def _end(
         leaving=record.leaving,
         gpu=gpu,
         peak_bytes=record.gpu_mem_peak_bytes,
+        held=_held(evidence_folder.written_by(folder, attempt, record.rank, "memory.json")),
     )
+
+
+def _held(path: Path) -> Held | None:
+    try:
+        return bounded.decode_json(msgspec.json.Decoder(Held), bounded.read_bytes(path))
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def _crashed_at(folder: RunFolder, attempt: int, exit_: RankExit) -> str | None:

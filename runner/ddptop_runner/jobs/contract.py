@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ddptop_runner.base.clock import utc_now
-from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView, elapsed_s, pause_of
 from ddptop_runner.launch.slurm import SlurmJob
@@ -34,7 +32,7 @@ from ddptop_runner.model.words import Base, JobState, LossState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
 
 if TYPE_CHECKING:
-    from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts
+    from ddptop_runner.foreign.types import Census, ForeignView
 
 
 class RankRow(Base, frozen=True, kw_only=True):
@@ -205,19 +203,12 @@ class JobStatus(JobFacts, frozen=True, kw_only=True):
 
 def job_row(view: JobView) -> JobRow:
     """A job as a row of a list."""
-    snapshot = view.snapshot
-    ranks = [] if snapshot is None else snapshot.ranks
+    ranks = [] if view.snapshot is None else view.snapshot.ranks
     several = len({rank.host for rank in ranks}) > 1
     return JobRow(
-        job=view.job,
-        state=view.state,
-        host=view.spec.host,
-        command=view.command,
+        **_facts(view, JobRow),
         launcher=view.launcher,
         head=None if view.spec.membership is None else view.spec.membership.head,
-        world_size=view.world_size if snapshot is None else snapshot.world_size,
-        attempt=None if snapshot is None else snapshot.attempt,
-        started_at=view.created_at if snapshot is None else snapshot.started_at,
         ranks=[
             RankRow(
                 rank=rank.rank,
@@ -227,27 +218,18 @@ def job_row(view: JobView) -> JobRow:
             )
             for rank in ranks
         ],
-        policy=None if snapshot is None else snapshot.policy,
-        restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
-        set_aside=[] if snapshot is None else snapshot.set_aside,
-        **_course(view),
-        **_steps(snapshot, is_live=view.is_live),
     )
 
 
-def foreign_list(
-    census: Census, gpus: Sequence[GpuSample], seen: Mapping[str, NodeSnapshot] | None = None
-) -> ForeignList:
+def foreign_list(census: Census, views: Mapping[str, ForeignView]) -> ForeignList:
     """The jobs of a census as a list.
 
     Args:
         census: the processes.
-        gpus: the device sample taken with it.
-        seen: snapshots by job name, of those jobs that were watched.
+        views: by job name, what was seen of each job.
     """
-    snapshots = seen or {}
     return ForeignList(
-        jobs=[_foreign_row(job, census, gpus, snapshots.get(job.name)) for job in census.jobs],
+        jobs=[_foreign_row(views[job.name], census) for job in census.jobs],
         unreadable=[
             UnreadableRow(
                 pid=one.pid,
@@ -261,31 +243,22 @@ def foreign_list(
     )
 
 
-def _foreign_row(
-    job: ForeignJob, census: Census, gpus: Sequence[GpuSample], snapshot: NodeSnapshot | None
-) -> ForeignRow:
-    from ddptop_runner.foreign.watch import on_devices  # lists of own jobs do without
-
-    host = procs.host_name()
-    samples = [
-        RankSample(rank=rank.rank, local_rank=rank.local_rank, host=host, pid=rank.pid)
-        for rank in job.ranks
-    ]
-    ranks, _ = on_devices(job, job.name, samples, gpus)
+def _foreign_row(view: ForeignView, census: Census) -> ForeignRow:
+    job, snapshot = view.foreign, view.snapshot
     facts = [census.facts[rank.pid] for rank in job.ranks if rank.pid in census.facts]
-    restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
+    has_ended = bool(job.ranks) and all(one.is_zombie for one in facts)
     return ForeignRow(
         job=job.name,
-        state=_foreign_state(job, facts),
-        host=host,
+        state="lost" if has_ended else snapshot.state,
+        host=snapshot.host,
         command=job.command,
         launcher=job.launcher,
         world_size=job.world_size,
-        attempt=max(restarts, default=None),
+        attempt=snapshot.attempt,
         started_at=job.started_at,
-        elapsed_s=max(0.0, (utc_now() - job.started_at).total_seconds()),
-        loss_state=None if snapshot is None else loss_state(snapshot.ranks),
-        ranks=[RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in ranks],
+        elapsed_s=max(0.0, (view.read_at - job.started_at).total_seconds()),
+        loss_state=loss_state(snapshot.ranks),
+        ranks=[RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in snapshot.ranks],
         user=job.user,
         root_pid=job.root_pid,
         notes=list(job.notes),
@@ -293,37 +266,30 @@ def _foreign_row(
     )
 
 
-def _foreign_state(job: ForeignJob, facts: Sequence[ProcessFacts]) -> JobState:
-    if not job.ranks:
-        return "starting"
-    return "lost" if all(one.is_zombie for one in facts) else "running"
-
-
-_OF_SNAPSHOT = [
-    name
-    for name in JobStatus.__struct_fields__
-    if name in NodeSnapshot.__struct_fields__ and name != "schema"
-]
-
-
 def job_status(view: JobView) -> JobStatus:
     """A job's full status."""
+    return JobStatus(
+        **_facts(view, JobStatus),
+        guarded=view.guarded,
+        snapshot_age_s=view.snapshot_age_s,
+    )
+
+
+def _facts(view: JobView, kind: type[JobRow | JobStatus]) -> dict[str, Any]:
+    """What a row or a status takes from a job, by field name."""
     snapshot = view.snapshot or registry.empty_snapshot(view)
-    values: dict[str, Any] = {name: getattr(snapshot, name) for name in _OF_SNAPSHOT}
-    values |= {
+    own = {"schema"} if kind is JobStatus else {"schema", "ranks", "launcher"}
+    names = {*kind.__struct_fields__} & {*NodeSnapshot.__struct_fields__} - own
+    return {
+        **{name: getattr(snapshot, name) for name in names},
         "job": view.job,
         "state": view.state,
         "host": view.spec.host,
+        "command": view.command,
         "restart_at": snapshot.restart_at if view.is_live else None,
         **_course(view),
-        **_steps(snapshot, is_live=view.is_live),
+        **_steps(view.snapshot, is_live=view.is_live),
     }
-    return JobStatus(
-        command=view.command,
-        guarded=view.guarded,
-        snapshot_age_s=view.snapshot_age_s,
-        **values,
-    )
 
 
 def _course(view: JobView) -> dict[str, Any]:

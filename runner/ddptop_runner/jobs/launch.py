@@ -73,6 +73,11 @@ from ddptop_runner.store.disk import is_no_room
 
 NAMES_LOCK = ".names.lock"
 """Lock held while a launch claims a name."""
+_AS_REQUESTED = (
+    *("max_restarts", "hang_timeout_s", "on_nan", "allow_shrink", "zygote", "log_limit_bytes"),
+    *("probe", "replica_check", "memory_snapshot", "slurm_job", "note", "parallel"),
+)
+"""Fields of the request that the job takes as they are."""
 NODES_START_S = 45.0
 """How long to wait for all nodes; by then, an unreachable node has been reported."""
 
@@ -165,27 +170,17 @@ def plan_of(
         nproc=program.nproc,
         devices=choice.devices,
         queue=choice.queue,
-        max_restarts=request.max_restarts,
-        hang_timeout_s=request.hang_timeout_s,
+        **{name: getattr(request, name) for name in _AS_REQUESTED},
         hang_auto=request.hang_auto and request.probe,
-        on_nan=request.on_nan,
-        allow_shrink=request.allow_shrink,
-        zygote=request.zygote,
-        log_limit_bytes=request.log_limit_bytes,
-        probe=request.probe,
-        replica_check=request.replica_check,
         env_names=sorted(
             filter(handover.is_text, set(handover.of_shell(env)) - handover.SHELL_NOISE)
         ),
         env_overrides=sorted(overrides),
         backing="held" if is_held else "daemon" if no_tmux else "tmux",
         tmux_socket=None if no_tmux or is_held else tmux.socket_name(),
-        slurm_job=request.slurm_job,
         launcher=program.launcher,
         pty=program.pty,
         placement=placement,
-        note=request.note,
-        parallel=request.parallel,
         git=None if request.is_dry else git.read(cwd),
     )
     return LaunchPlan(

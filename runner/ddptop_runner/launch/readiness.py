@@ -56,27 +56,16 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Refusal(NamedTuple):
-    """Why the job cannot start, and what to do about it."""
+    """Why the job cannot start, and what to do about it; or what to know before it starts."""
 
     hosts: tuple[str, ...]
     """The hosts with the problem; () if it concerns the whole job."""
     problem: str
-    remedy: str
+    remedy: str = ""
 
     def __str__(self) -> str:
         who = f"{', '.join(self.hosts)}: " if self.hosts else ""
-        return f"{who}{self.problem}; {self.remedy}"
-
-
-class Note(NamedTuple):
-    """What a user should know before the job starts."""
-
-    hosts: tuple[str, ...]
-    """() if it concerns the whole job."""
-    text: str
-
-    def __str__(self) -> str:
-        return f"{', '.join(self.hosts)}: {self.text}" if self.hosts else self.text
+        return f"{who}{self.problem}{self.remedy and f'; {self.remedy}'}"
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -85,7 +74,8 @@ class Judged(msgspec.Struct, frozen=True):
     rows: list[list[str]]
     """A table with a heading row."""
     refusals: list[Refusal]
-    notes: list[Note]
+    notes: list[Refusal]
+    """Without a remedy."""
     nodes: list[NodeSpec]
     """Empty if the job is refused."""
 
@@ -294,7 +284,7 @@ def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Refusal]
     return chosen, found
 
 
-def _notes(there: _There, wanted: Wanted) -> list[Note]:
+def _notes(there: _There, wanted: Wanted) -> list[Refusal]:
     notes = []
     for one, _ in there:
         offset_s = one.clock_offset_s or 0.0
@@ -302,12 +292,12 @@ def _notes(there: _There, wanted: Wanted) -> list[Note]:
             direction = "ahead" if offset_s > 0 else "behind"
             text = f"its clock is {abs(offset_s):.1f} s {direction}"
             text += "; synchronize it (timedatectl set-ntp true)"
-            notes.append(Note((one.request.host,), text))
+            notes.append(Refusal((one.request.host,), text))
     for one, facts in there:
         if facts.gpus_note:
-            notes.append(Note((one.request.host,), facts.gpus_note))
+            notes.append(Refusal((one.request.host,), facts.gpus_note))
     notes += [
-        Note((), note) for note in sorted({n for _, facts in there for n in facts.python_notes})
+        Refusal((), note) for note in sorted({n for _, facts in there for n in facts.python_notes})
     ]
     on_cpu = [
         one.request.host
@@ -315,7 +305,7 @@ def _notes(there: _There, wanted: Wanted) -> list[Note]:
         if not (facts.devices or one.request.slots or wanted.nproc) and facts.ranks
     ]
     if on_cpu and wanted.trains:
-        notes.append(Note(tuple(on_cpu), ON_CPU))
+        notes.append(Refusal(tuple(on_cpu), ON_CPU))
     return notes
 
 
@@ -350,12 +340,3 @@ def _row(
 
 
 _STATES = {"ddptop": "no ddptop", "version": "other ddptop", "denied": "no login"}
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Format the rows in aligned columns."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

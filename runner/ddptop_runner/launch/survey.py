@@ -314,31 +314,25 @@ class Survey:
         """Measure each rank's device and the network between the hosts."""
         nodes = judged.nodes
         first_ranks = [sum(node.nproc for node in nodes[:place]) for place in range(len(nodes))]
-        rendezvous = device_check.Rendezvous(
-            python="",
-            address=nodes[0].address,
-            port=nodes[0].ports[-1],
-            first_ranks=first_ranks,
-            world=sum(node.nproc for node in nodes),
-            node=0,
-            nproc=0,
-            env=dict(env),
-        )
         results: dict[str, device_check.HostResult | None] = dict.fromkeys(
             node.host for node in nodes
         )
 
         def measure(place: int) -> None:
             node = nodes[place]
-            mine = msgspec.structs.replace(
-                rendezvous,
+            rendezvous = device_check.Rendezvous(
                 python=node.python,
+                address=nodes[0].address,
+                port=nodes[0].ports[-1],
+                address_here=node.address,
+                first_ranks=first_ranks,
+                world=sum(one.nproc for one in nodes),
                 node=place,
                 nproc=node.nproc,
                 devices=node.devices,
-                address_here=node.address,
+                env=dict(env),
             )
-            question = preflight.CheckWanted(rendezvous=mine)
+            question = preflight.CheckWanted(rendezvous=rendezvous)
             try:
                 result = self.links[node.host].ask(
                     device_check.LIMIT_S + 15, question, device_check.HostResult

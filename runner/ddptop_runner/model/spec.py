@@ -190,6 +190,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
     probe: bool = True
     replica_check: bool = True
     """Whether the probe hashes the weights."""
+    memory_snapshot: bool = False
+    """Whether ranks record which lines allocate device memory."""
     env_names: list[str] = []
     """Names of the launching shell's variables; the values are never written."""
     env_overrides: list[str] = []

@@ -353,11 +353,7 @@ class JobDriver(Decisions):
             stacks=stacks,
             snapshot=self._around.snapshot_bytes(),
             ranks=[
-                RankFiles(
-                    record.rank,
-                    record.pid if record.alive else None,
-                    str(evidence.flight_record(self._folder, number, record.rank)),
-                )
+                RankFiles(record.rank, record.pid if record.alive else None)
                 for record in attempt.table
             ],
             devices=None if report is None else encode(report),
@@ -381,6 +377,7 @@ class JobDriver(Decisions):
             oom=self.attempt.oom,
             xids_before=self._xids_before,
             sees_all_ranks=self._spec.membership is None,
+            has_memory_snapshots=self._spec.memory_snapshot,
         )
         outcome, cause = self._with_achievements(outcome, cause)
         return cause, outcome

@@ -10,15 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import stat
 import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.host import procs
 from ddptop_runner.reading.text import fields
@@ -44,11 +45,7 @@ class _Tail:
         parent = os.path.basename(os.path.dirname(file.path))  # noqa: PTH119, PTH120 - text only
         self._series = EventSeries(fields.is_validation_folder(parent))
         self._position = 0
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
-        self._fd = os.open(file.path, flags)
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            self.close()
-            raise OSError(f"{file.path} is not a regular file")
+        self._fd = bounded.open_regular(Path(file.path))
 
     def read(self) -> list[Reading]:
         """What was written since the last look; raises OSError if it cannot be read."""

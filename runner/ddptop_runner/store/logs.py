@@ -12,10 +12,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Generator, Iterable
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -110,12 +109,7 @@ class LogFile:
     def __enter__(self) -> LogFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -278,28 +272,14 @@ class LogLine(msgspec.Struct, frozen=True):
 
     def prefixed(self) -> str:
         """The line with its prefix, for display among those of other ranks."""
-        return self.text if self.rank is None else f"{prefix(self.rank)}{self.text}"
-
-
-def prefix(rank: int) -> str:
-    """The prefix of a line displayed among those of other logs."""
-    return "[launcher] " if rank == LAUNCHER else f"[rank {rank}] "
+        if self.rank is None:
+            return self.text
+        return f"[{'launcher' if self.rank == LAUNCHER else f'rank {self.rank}'}] {self.text}"
 
 
 def separator(attempt: int) -> str:
     """The line between two attempts."""
     return f"──── attempt {attempt} ────"
-
-
-class LogChunk(msgspec.Struct, frozen=True):
-    """Bytes written by a rank."""
-
-    attempt: int
-    rank: int | None
-    """None for a note that this attempt starts, without bytes."""
-    data: bytes
-    is_full: bool = False
-    """Whether there was more than fits in one read."""
 
 
 class _OpenLog(LogFile):
@@ -309,110 +289,19 @@ class _OpenLog(LogFile):
         super().__init__(path)
         self.attempt = attempt
         self.rank = rank
+        self.cleaner = LineCleaner()
 
-    def chunk(self) -> LogChunk | None:
-        """The next chunk; None at the end."""
-        data = self.read(BLOCK_BYTES)
-        return LogChunk(self.attempt, self.rank, data, self.position < self.end) if data else None
-
-
-class ByteFollower:
-    """Follows logs as they are written, from one attempt to the next, without losing anything.
-
-    It checks for the next attempt before reading the present one, and moves on once that read has
-    reached the end.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        only: Collection[int] | None = None,
-        attempt: int | None = None,
-        is_over: Callable[[], bool] = lambda: False,
-        tail: int | None = None,
-        max_tail_bytes: int | None = None,
-    ) -> None:
-        """Opens nothing before the first `poll`.
-
-        Args:
-            folder: the job's.
-            only: the ranks to follow; None follows all, later ones included.
-            attempt: stay with this attempt; None starts with the latest and continues.
-            is_over: whether the job has ended. It is called before each read, so that everything
-                written before the end is read.
-            tail: start with this many last lines of each log; None starts at the beginning.
-            max_tail_bytes: start no further back than this, even inside a line.
-        """
-        self._folder = folder
-        self._only = only
-        self._fixed = attempt
-        self._is_over = is_over
-        self._tail = tail
-        self._max_tail_bytes = max_tail_bytes
-        self._attempt: int | None = None
-        self._logs: dict[int, _OpenLog] = {}
-
-    def close(self) -> None:
-        """Close the files."""
-        for log in self._logs.values():
-            log.close()
-        self._logs = {}
-
-    def poll(self) -> list[LogChunk]:
-        """What is new since the last call, without waiting; empty if all has been read."""
-        existing = attempts(self._folder)
-        if self._attempt is None:
-            if self._fixed is not None:
-                self._attempt = self._fixed
-            elif existing:
-                self._attempt = existing[-1]
-            else:
-                return []
-            self._open(self._attempt)
-            if self._tail is not None:
-                for log in self._logs.values():
-                    log.seek(log.tail_offset(self._tail, self._max_tail_bytes))
-        chunks = self._read(self._attempt)
-        later = [number for number in existing if number > self._attempt]
-        if not later or self._fixed is not None or any(chunk.is_full for chunk in chunks):
-            return chunks
-        self.close()
-        self._attempt = later[0]
-        return [*chunks, LogChunk(self._attempt, None, b""), *self._read(self._attempt)]
-
-    def batches(self, poll_s: float = POLL_S) -> Iterator[list[LogChunk]]:
-        """Yields the result of each poll, even if empty, until the job is over and all is read."""
-        while True:
-            over = self._is_over() or self._superseded()
-            chunks = self.poll()
-            yield chunks
-            if over and not chunks:
-                return
-            if not over and not any(chunk.is_full for chunk in chunks):
-                time.sleep(poll_s)
-
-    def _superseded(self) -> bool:
-        """Whether a later attempt has replaced the only one to follow."""
-        return self._fixed is not None and any(n > self._fixed for n in attempts(self._folder))
-
-    def _open(self, attempt: int) -> None:
-        """Open logs that have appeared since the last call."""
-        for rank in ranks(self._folder, attempt):
-            if rank in self._logs or (self._only is not None and rank not in self._only):
-                continue
-            try:
-                path = self._folder.log_file(attempt, rank)
-                self._logs[rank] = _OpenLog(path, attempt, rank)
-            except FileNotFoundError:  # removed since it was listed
-                continue
-
-    def _read(self, attempt: int) -> list[LogChunk]:
-        self._open(attempt)
-        return [chunk for log in self._logs.values() if (chunk := log.chunk())]
+    def lines(self, texts: Iterable[str]) -> list[LogLine]:
+        """Lines of this log."""
+        return [LogLine(self.attempt, self.rank, text) for text in texts]
 
 
 class LogFollower:
-    """Follows logs as clean lines, with a note between two attempts."""
+    """Follows logs as clean lines, from one attempt to the next, without losing anything.
+
+    It checks for the next attempt before reading the present one, and moves on once that read has
+    reached the end. Between two attempts, there is a note.
+    """
 
     def __init__(
         self,
@@ -424,47 +313,98 @@ class LogFollower:
         *,
         whole: bool = False,
     ) -> None:
-        """Takes the arguments of `ByteFollower`; with `whole`, starts at a line however long."""
-        limit = None if tail is None or whole else MAX_TAIL_BYTES + 4096 * tail
-        self._source = ByteFollower(folder, only, attempt, is_over, tail, limit)
-        self._cleaners: dict[tuple[int, int], LineCleaner] = {}
+        """Opens nothing before the first batch.
 
-    def __iter__(self) -> Iterator[LogLine]:
-        """Yields lines as they arrive, until the job is over and all is read."""
-        for lines in self.batches():
-            yield from lines
+        Args:
+            folder: the job's.
+            only: the ranks to follow; None follows all, later ones included.
+            attempt: stay with this attempt; None starts with the latest and continues.
+            is_over: whether the job has ended. It is called before each read, so that everything
+                written before the end is read.
+            tail: start with this many last lines of each log; None starts at the beginning.
+            whole: start at a line, however long; otherwise inside one that is very long.
+        """
+        self._folder = folder
+        self._only = only
+        self._stays = attempt is not None
+        self._attempt = attempt
+        self._is_over = is_over
+        self._tail = tail
+        self._whole = whole
+        self._logs: dict[int, _OpenLog] = {}
+        self._has_read = self._is_full = False
+        """Whether the last poll read anything, and whether there was more than fits in one read."""
 
     def batches(self, poll_s: float = POLL_S) -> Generator[list[LogLine], None, None]:
-        """Yields the lines of each poll, even if empty, until the end."""
-        with closing(self._source):
-            for chunks in self._source.batches(poll_s):
-                yield self._clean(chunks)
+        """Yields the lines of each poll, even if empty, until the job is over and all is read."""
+        try:
+            while True:
+                over = self._is_over() or (self._stays and bool(self._later()))
+                yield self._poll()
+                if over and not self._has_read:
+                    break
+                if not over and not self._is_full:
+                    time.sleep(poll_s)
             yield self._finish()
+        finally:
+            self._close()
 
     def partial(self) -> dict[int, str]:
         """By rank, its unfinished line, such as the present state of a progress bar."""
-        return {rank: c.partial for (_, rank), c in self._cleaners.items() if c.partial}
+        return {rank: text for rank, log in self._logs.items() if (text := log.cleaner.partial)}
 
-    def _clean(self, chunks: list[LogChunk]) -> list[LogLine]:
-        lines = []
-        for chunk in chunks:
-            if chunk.rank is None:
-                lines += self._finish()
-                lines.append(LogLine(chunk.attempt, None, separator(chunk.attempt)))
-                continue
-            cleaner = self._cleaners.setdefault((chunk.attempt, chunk.rank), LineCleaner())
-            lines += [LogLine(chunk.attempt, chunk.rank, t) for t in cleaner.feed(chunk.data)]
+    def _later(self) -> list[int]:
+        return [n for n in attempts(self._folder) if self._attempt is None or n > self._attempt]
+
+    def _poll(self) -> list[LogLine]:
+        """The lines since the last call, without waiting."""
+        later = self._later()
+        self._has_read = self._is_full = False
+        if self._attempt is None:
+            if not later:
+                return []
+            self._attempt, later = later[-1], []
+        lines = self._read(self._attempt)
+        self._tail = None  # later logs are read from their beginning
+        if not later or self._stays or self._is_full:
+            return lines
+        lines += self._finish()
+        self._close()
+        self._attempt, self._has_read = later[0], True
+        note = LogLine(self._attempt, None, separator(self._attempt))
+        return [*lines, note, *self._read(self._attempt)]
+
+    def _read(self, attempt: int) -> list[LogLine]:
+        self._open(attempt)
+        lines: list[LogLine] = []
+        for log in self._logs.values():
+            if data := log.read(BLOCK_BYTES):
+                self._has_read = True
+                self._is_full = self._is_full or log.position < log.end
+                lines += log.lines(log.cleaner.feed(data))
         return lines
+
+    def _open(self, attempt: int) -> None:
+        """Open logs that have appeared since the last call."""
+        for rank in ranks(self._folder, attempt):
+            if rank in self._logs or (self._only is not None and rank not in self._only):
+                continue
+            with suppress(FileNotFoundError):  # removed since it was listed
+                path = self._folder.log_file(attempt, rank)
+                log = self._logs[rank] = _OpenLog(path, attempt, rank)
+                if self._tail is not None:
+                    most = None if self._whole else MAX_TAIL_BYTES + 4096 * self._tail
+                    log.seek(log.tail_offset(self._tail, most))
 
     def _finish(self) -> list[LogLine]:
         """Remaining lines without a newline."""
-        lines = [
-            LogLine(attempt, rank, text)
-            for (attempt, rank), cleaner in sorted(self._cleaners.items())
-            for text in cleaner.finish()
-        ]
-        self._cleaners.clear()
-        return lines
+        open_logs = (log for _, log in sorted(self._logs.items()))
+        return [line for log in open_logs for line in log.lines(log.cleaner.finish())]
+
+    def _close(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        self._logs = {}
 
 
 def last_words(

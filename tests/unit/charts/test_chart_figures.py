@@ -38,6 +38,14 @@ def figures(data: Curves = GPU, width: int = 80, height: int = 24, **options: ob
     return drawn, [plain(line) for line in drawn.lines]
 
 
+def test_a_logarithmic_axis_shows_the_values_not_the_limit() -> None:
+    load = Curves((Curve("load", points([10.0, 50.0, 90.0]), "%", 0, 100),), since=0, until=3)
+    _, lines = figures(load, height=12, logarithmic=True)
+    labels = [float(text) for line in lines if (text := line[:7].strip(" │┤"))]
+    assert labels
+    assert max(labels) <= 100.0
+
+
 class TestFigures:
     def test_each_unit_has_its_own_plot_and_round_ticks(self) -> None:
         _, lines = figures()

@@ -12,7 +12,6 @@ from ddptop.charts.axis import (
     View,
     axis_line,
     cursor_moved,
-    cursor_to,
     exact_label,
     panned,
     step_label,
@@ -91,7 +90,7 @@ class TestCursor:
         assert HOUR.cell(cursor_moved(View(), HOUR, 1).cursor or -1) == 0
 
     def test_one_cell_at_a_time(self) -> None:
-        view = cursor_to(View(), HOUR, 50)
+        view = View(cursor=HOUR.at(50))
         cells = []
         for _ in range(3):
             view = cursor_moved(view, HOUR, -1)
@@ -105,7 +104,7 @@ class TestCursor:
         assert area_of(moved).cell(moved.cursor or 0) == 0
 
     def test_it_stops_at_the_ends_of_everything(self) -> None:
-        view = cursor_to(View(), HOUR, 99)
+        view = View(cursor=HOUR.at(99))
         assert cursor_moved(view, HOUR, 5) == view
 
 

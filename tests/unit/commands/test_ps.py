@@ -50,7 +50,7 @@ def census(*processes, devices=None) -> Census:
 
 
 def rows(found: Census, count: int = 4) -> dict:
-    return json.loads(encode(foreign_list(found, gpus(count, found))))
+    return json.loads(encode(foreign_list(found, ps.read_views(found, gpus(count, found)))))
 
 
 def test_every_key_is_there():
@@ -89,7 +89,8 @@ def test_devices_of_ranks_and_states_of_jobs():
 def test_the_table_and_its_ranks():
     found = census(*torchrun(100, 2, 3, size=4), devices={101: ["GPU-0"], 102: ["GPU-1"]})
     usage = {"train:100": RankUsage(120.0, (2 << 30) + (100 << 20), "S", (100, 101, 102))}
-    listed, views = foreign_list(found, gpus(2, found)), ps.read_views(found, gpus(2, found))
+    views = ps.read_views(found, gpus(2, found))
+    listed = foreign_list(found, views)
     text = ps.as_text(listed, views, usage, True).splitlines()
     assert text[0].split()[:5] == ["JOB", "LAUNCHER", "USER", "RANKS", "GPUS"]
     cells = [cell for cell in text[1].split("  ") if cell.strip()]
@@ -114,7 +115,7 @@ def test_what_could_not_be_looked_into_is_said():
     found = census(hidden, devices={50: ["GPU-1"]})
     unknown = Unreadable(99, None, None, ("GPU-0",), "the driver reports this PID")
     found = msgspec.structs.replace(found, unreadable=(*found.unreadable, unknown))
-    text = ps.unreadable_text(foreign_list(found, gpus(2)).unreadable, gpus(2)).splitlines()
+    text = ps.unreadable_text(foreign_list(found, {}).unreadable, gpus(2)).splitlines()
     assert text[1].startswith("  pid 50 (user1001) GPU 1 python secret.py: owned by user1001")
     assert text[2].startswith("  pid 99 GPU 0: the driver reports this PID")
 
@@ -205,7 +206,7 @@ def test_what_the_end_of_an_output_tells_is_listed(tmp_path):
             log.flush()
             seen = Census((foreign_toys.job_of(one.pid, started_at=foreign_toys.long_ago()),), ())
             views = ps.read_views(seen, [])
-            found = foreign_list(seen, [], {name: one.snapshot for name, one in views.items()})
+            found = foreign_list(seen, views)
         finally:
             one.kill()
     [row] = found.jobs

@@ -20,9 +20,9 @@ from tests.support.resuming import (
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job import failure
 from ddptop_runner.judge.hangs.verdict import HangVerdict
-from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.node import driver as driver_module
 from ddptop_runner.node.alerts import LastResort
 
@@ -62,7 +62,9 @@ async def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, bu
 
 
 HANG = HangVerdict((1,), "no step for 60 s")
-BAD = BadLoss(rank=1, step=7, what="NaN")
+BAD = RankSample(
+    rank=1, local_rank=1, host="h", state="running", loss_state="nan", loss_bad_since=7
+)
 
 
 @pytest.mark.parametrize(

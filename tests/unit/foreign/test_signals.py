@@ -171,12 +171,6 @@ def test_what_is_refused():
     with running(*SLEEP, **QUIET) as process:
         up(process)
         job = job_of(process.pid)
-        view = view_of(job)
-        with pytest.raises(UsageError, match="--readonly"):
-            actions.plan(view, "stop", readonly=True)
-        confirmed = actions.plan(view, "stop")
-        with pytest.raises(UsageError, match="--readonly"):
-            actions.send(confirmed, readonly=True)
         with pytest.raises(UsageError, match="has already ended"):
             actions.plan(view_of(job, "lost"), "stop")
         with pytest.raises(UsageError, match="another ddptop"):

@@ -86,12 +86,12 @@ def test_a_followed_job_that_is_gone_stays_as_lost(book):
         later = utc_now() + dt.timedelta(seconds=2)
         census = Census()
         (view,) = book.update(census, [], later, follow=job.name)
-        assert (view.job, view.state, view.ended_at) == (job.name, "lost", later)
+        assert (view.job, view.state, view.snapshot.ended_at) == (job.name, "lost", later)
         assert not view.is_live
         assert [rank.state for rank in view.snapshot.ranks] == ["unknown"]
         much_later = later + dt.timedelta(seconds=9)
         (view,) = book.update(census, [], much_later, follow=job.name)
-        assert view.ended_at == later
+        assert view.snapshot.ended_at == later
         assert [event.type for event in book.events(job.name)] == ["lost", "watched"]
         assert book.update(census, [], much_later) == [], "although no process has changed since"
         assert book.events(job.name) == []

@@ -127,7 +127,7 @@ def test_a_process_that_takes_the_pid_after_the_check_is_not_signalled(start, mo
 
 
 def test_a_signal_without_pidfd(start, monkeypatch):
-    monkeypatch.setattr(procs, "_has_pidfd", lambda: False)
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
     process = start(WAIT)
     assert procs.signal_process(procs.identify(process.pid), signal.SIGTERM)
     assert process.wait(10) == -signal.SIGTERM

@@ -15,6 +15,7 @@ from ddptop_runner.reading.progress.combine import (
     of_job,
     of_moment,
     of_rank,
+    of_snapshot,
     total_steps,
 )
 from ddptop_runner.reading.progress.rank_view import NOTHING
@@ -113,6 +114,25 @@ def test_what_has_ended_has_nothing_ahead_and_a_whole_is_no_estimate() -> None:
     over = ended(told)
     assert (over.eta_s, over.epoch_eta_s, over.fraction, over.estimated) == (None, None, 0.25, True)
     assert not ended(log(188, 188, estimated=True)).estimated
+
+
+@pytest.mark.parametrize(
+    ("state", "progress", "fraction"),
+    [
+        ("finished", log(29, 30), 1.0),
+        ("finished", log(28, 30), 28 / 30),
+        ("stopped", log(29, 30), 29 / 30),
+        ("finished", Progress(epoch=4, epochs=5, fraction=0.8, source="log"), 1.0),
+        ("finished", Progress(total=30, source="log"), None),
+    ],
+)
+def test_a_finished_script_may_count_from_0(
+    state: str, progress: Progress, fraction: float | None
+) -> None:
+    over = of_snapshot(
+        msgspec.structs.replace(fake_snapshot(progress=progress), state=state), is_live=False
+    )
+    assert over is not None and over.fraction == fraction
 
 
 def test_nobody_knows() -> None:

@@ -12,7 +12,6 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import (
     LINE_BYTES,
-    ByteFollower,
     LogFile,
     LogFollower,
     LogLine,
@@ -150,16 +149,13 @@ def test_no_line_is_lost_when_the_next_attempt_begins(folder):
 def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, monkeypatch):
     monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
     write(folder, 0, 0, "a\n")
-    follower = ByteFollower(folder)
-    follower.poll()
+    batches = LogFollower(folder).batches(0)
+    next(batches)
     write(folder, 0, 0, "0123456\n" * 20)
     write(folder, 1, 0, "next\n")
-    chunks = []
-    while new := follower.poll():
-        chunks += new
-    follower.close()
-    assert [(c.attempt, c.rank) for c in chunks[-2:]] == [(1, None), (1, 0)]
-    assert b"".join(c.data for c in chunks) == b"0123456\n" * 20 + b"next\n"
+    lines = [line for _ in range(20) for line in next(batches)]
+    assert texts(lines) == ["[rank 0] 0123456"] * 20 + [separator(1), "[rank 0] next"]
+    batches.close()
 
 
 def test_following_ends_when_the_job_is_over_and_everything_was_read(folder):

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.store import disk
 from ddptop_runner.store.disk import RankLog, SteadyFile, trim
 from ddptop_runner.store.log_clean import LineCleaner
-from ddptop_runner.store.logs import ByteFollower, LogFile, last_lines, tail_bytes
+from ddptop_runner.store.logs import BLOCK_BYTES, LogFile, last_lines, tail_bytes
 
 LIMIT = 256 * 1024
 
@@ -107,19 +106,19 @@ for start in range(0, int(sys.argv[2]), 200):
 def test_no_new_line_is_lost_or_doubled_under_a_writer_at_full_speed(log):
     count = 200_000  # 10 MB
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(log), str(count)])
-    follower = ByteFollower(RunFolder(log.parents[2]), [0], 0, tail=10**9)
+    follower = LogFile(log)
     followed = bytearray()
     rank_log = RankLog(log, 1 << 20)
     now_s = dropped = 0
     with closing(follower):
         while writer.poll() is None:
             now_s += 1
-            while chunks := follower.poll():
-                followed += b"".join(chunk.data for chunk in chunks)
+            while data := follower.read(BLOCK_BYTES):
+                followed += data
             dropped += rank_log.look(now_s)
         dropped += rank_log.look(now_s + 1)
-        while chunks := follower.poll():
-            followed += b"".join(chunk.data for chunk in chunks)
+        while data := follower.read(BLOCK_BYTES):
+            followed += data
     assert writer.returncode == 0
     assert dropped > 5 << 20
     assert allocated(log) < (1 << 20) + disk.MAX_RESERVE_BYTES

@@ -31,7 +31,7 @@ IDLE_PERCENT = 1.0
 def find(
     ranks: Sequence[RankSample], gpus: Sequence[GpuSample], job: str, *, given: bool = True
 ) -> list[Finding]:
-    """What is wrong with the job's balance and devices, worst first.
+    """What is wrong with the job's balance and devices.
 
     Each finding has a time for which it must hold before it is shown (`hold_s`); see AlertBook.
 
@@ -47,10 +47,13 @@ def find(
     found = [
         *_stray_contexts(placement),
         *(_unused(placement) if given else ()),
-        *find_on_devices(placement),
+        *_throttled(placement),
     ]
-    order = ("error", "warning", "info")
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    for device in placement.devices:
+        found += _xid(placement, device)
+        found += _memory_errors(placement, device)
+        found += _somebody_else(placement, device)
+    return found
 
 
 def _stray_contexts(placement: Placement) -> list[Finding]:
@@ -207,16 +210,6 @@ def _device(gpu: GpuSample, job: str) -> Device:
 
 OTHERS_BYTES = 256 * 1024**2
 """Minimum memory of unrelated processes for a finding."""
-
-
-def find_on_devices(placement: Placement) -> list[Finding]:
-    """What is wrong with the job's devices."""
-    found = _throttled(placement)
-    for device in placement.devices:
-        found += _xid(placement, device)
-        found += _memory_errors(placement, device)
-        found += _somebody_else(placement, device)
-    return found
 
 
 def _throttled(placement: Placement) -> list[Finding]:

@@ -111,23 +111,6 @@ def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
     )
 
 
-def is_even_load(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> bool:
-    """Whether utilization differs by only a few percentage points, whatever the ratio.
-
-    False unless it is known for two devices, or two ranks in a job without devices.
-    """
-    known = [
-        value
-        for value in (
-            [gpu.util_percent for gpu in gpus]
-            if gpus
-            else [rank.cpu_percent for rank in ranks if rank.state not in ENDED]
-        )
-        if value is not None
-    ]
-    return len(known) > 1 and max(known) - min(known) <= POINTS_APART_LEAST
-
-
 def deviations(
     ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert] = ()
 ) -> dict[int, RankDeviation]:

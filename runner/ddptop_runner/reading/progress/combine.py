@@ -103,9 +103,17 @@ def ended(progress: Progress) -> Progress:
 
 
 def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
-    """Progress of a job in a snapshot; None if no total is known."""
+    """Progress of a job in a snapshot; None if no total is known.
+
+    A script that counts from 0 has finished with the step, or epoch, before its total.
+    """
     progress = snapshot.progress
-    return progress if progress is None or is_live else ended(progress)
+    if progress is None or is_live:
+        return progress
+    parts, fraction = progress.total or progress.epochs, progress.fraction
+    if snapshot.state == "finished" and parts and fraction and parts - parts * fraction <= 1.001:
+        progress = msgspec.structs.replace(progress, fraction=1.0)
+    return ended(progress)
 
 
 def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None:

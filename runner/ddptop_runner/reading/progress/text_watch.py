@@ -34,10 +34,8 @@ _ZEROS = re.compile(rb"\0+")
 class LogStream:
     """A growing log with its parser and read position."""
 
-    def __init__(self, log: LogFile, skips: bool = True) -> None:
-        """`skips`: whether a read continues near the end if more was written than it may read."""
+    def __init__(self, log: LogFile) -> None:
         self.log = log
-        self._skips = skips
         self.parser = LossParser()
         self.on_text: Callable[[bytes], None] | None = None
         """Called with the text that the parser is fed."""
@@ -48,10 +46,8 @@ class LogStream:
         self._rests = False
 
     def read(self, max_bytes: int) -> tuple[list[Reading], int]:
-        """(new readings, bytes read)."""
-        data, gap = (
-            self.log.read_new(max_bytes) if self._skips else (self.log.read(max_bytes), False)
-        )
+        """(new readings, bytes read); continues near the end if more was written than that."""
+        data, gap = self.log.read_new(max_bytes)
         if gap:
             self._cut, self.is_whole = True, False
         if not data:
@@ -196,8 +192,8 @@ class RankFiles:
         pids: Mapping[int, Collection[int]],
         others: Collection[int],
         now: dt.datetime,
-    ) -> list[tuple[int, dt.datetime, Reading]]:
-        """What is new, as (rank, when it was written, reading).
+    ) -> None:
+        """Take what was read since the last call.
 
         Args:
             pids: by rank, those of its process and the processes it started.
@@ -206,13 +202,9 @@ class RankFiles:
         """
         for known in self.ranks.values():
             known.begin_look()
-        found = []
         for file, reading in self._files.taken():
             if (rank := rank_of(file, pids, others)) is not None:
-                at = written_at(reading, now)
-                self.ranks.setdefault(rank, TextProgress()).add(reading, at)
-                found.append((rank, at, reading))
-        return found
+                self.ranks.setdefault(rank, TextProgress()).add(reading, written_at(reading, now))
 
     def close(self) -> None:
         """Close the files; the progress remains."""

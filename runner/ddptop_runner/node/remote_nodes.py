@@ -443,8 +443,10 @@ class RemoteNodes:
         if not node.ended:
             self.send([pt.ChooseDevices(node=order.node)])
             return
-        spec = self._spec_of(node.link)
-        await node.link.start(spec, self._environment(), order.attempt, order.rendezvous)
+        spec, env = self._spec_of(node.link), self._environment()
+        start = pt.Start(spec=spec, env=env, attempt=order.attempt, rendezvous=order.rendezvous)
+        await node.link.ask(start, pt.Done)
+        node.link.follow()
         node.ended, node.reported = False, Reported.NOTHING
 
     def _spec_of(self, link: NodeLink) -> JobSpec:

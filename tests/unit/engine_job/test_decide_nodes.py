@@ -352,11 +352,10 @@ class Deaf(NodeLink):
         self.seq, self.shift_s, self.is_up = 0, 0.0, True
         self.asked: list[Any] = []
 
-    async def start(self, *_: Any) -> Any:
-        self.is_up = False
-        raise LinkError("n1 cannot be reached")
-
     async def ask(self, request: Any, *_: Any, **more: Any) -> Any:
+        if isinstance(request, pt.Start):
+            self.is_up = False
+            raise LinkError("n1 cannot be reached")
         self.asked.append(request)
         return pt.Done()
 
@@ -815,10 +814,11 @@ async def test_a_node_that_has_begun_is_not_known_before_it_reports(monkeypatch)
     near = remotes.by_host["n0"]
     near.link.is_up = True
 
-    async def start(*_: Any) -> dict[str, Any]:
-        return {}
+    async def ask(*_: Any) -> pt.Done:
+        return pt.Done()
 
-    monkeypatch.setattr(NodeLink, "start", start)
+    monkeypatch.setattr(NodeLink, "ask", ask)
+    monkeypatch.setattr(NodeLink, "follow", lambda _: None)
     assert near.is_known
     assert await remotes.begin(order) is None
     assert not near.is_known

@@ -38,19 +38,13 @@ class RankDeviation(msgspec.Struct, frozen=True):
     is_slow: bool = False
     """Whether an alert says that it holds up the others."""
 
-    @property
-    def slower(self) -> float | None:
-        """How much longer it takes, if that is known."""
-        ratio = self.step_time if self.own_time is None else self.own_time
-        return ratio if ratio is not None and ratio > 0 else None
-
     def warns(self, figure: Figure) -> bool:
         """Whether that figure is drawn as a warning: the busy time of a slow rank.
 
         It is the step time if the busy time is unknown; else, all ranks take the same step time.
         """
-        reason = "step_time" if self.own_time is None else "own_time"
-        return figure == reason and self.is_slow and self.slower is not None
+        reason: Figure = "step_time" if self.own_time is None else "own_time"
+        return figure == reason and self.is_slow and (self.of(reason) or 0.0) > 0
 
     def of(self, figure: Figure) -> float | None:
         """The deviation of that figure."""

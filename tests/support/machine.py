@@ -327,11 +327,8 @@ class Simulation:
         if isinstance(event, ev.RestartPrepared):
             assert state.restart is not None
             assert state.node(event.node).sent or not event.sent
+            assert state.node(event.node).wanted_agent == event.wanted
             assert state.node(event.node).begun == state.restart.next_attempt
-        elif isinstance(event, ev.AgentRequested):
-            wanted = state.node(event.node).wanted_agent
-            assert wanted is not None and not wanted.connected
-            assert wanted == event.wanted
         elif isinstance(event, ev.AgentConnected):
             wanted = state.node(event.node).wanted_agent
             assert wanted is None or wanted.connected
@@ -376,19 +373,15 @@ class Simulation:
         """The result of an order that changes nothing on a host."""
         if isinstance(order, pt.KeepEvidence):
             return evidence_kept(order, attempt)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.WaitForRestart):
             return pt.RestartDue(attempt=attempt)
-        if not isinstance(order, pt.JudgeAttempt | pt.JudgeTrouble):
+        if not isinstance(order, pt.JudgeAttempt):
             return None
         outcome = self._outcome(attempt) if chance > 0.1 else None
-        if isinstance(order, pt.JudgeTrouble):
-            return pt.TroubleJudged(
-                attempt=attempt, reason=order.reason, cause=CAUSE, outcome=outcome, jitter=chance
-            )
-        cause = None if outcome is None else CAUSE
-        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome, jitter=chance)
+        cause = None if outcome is None and order.trouble is None else CAUSE
+        return pt.AttemptJudged(
+            attempt=attempt, trouble=order.trouble, cause=cause, outcome=outcome, jitter=chance
+        )
 
     def _outcome(self, attempt: int) -> AttemptOutcome:
         step = self.random.choice([None, 5, int(self.now_s)])

@@ -181,7 +181,7 @@ def _process_exited(state: JobState, fact: pt.ProcessExited, given: Given) -> De
     if state.is_decided or not _is_several(given.spec) or fact.status is None:
         return [exited]
     if fact.status != 0 and not exited.by_us and not state.has_failed:
-        return [exited, pt.KeepEvidenceOnNodes()]
+        return [exited, pt.JudgeAttempt()]
     after = apply(state, exited, _ANY_TIME)
     if fact.status == 0 and fact.node in _over(after, given.spec):
         return [exited, *_once_settled(after, fact.node, given.spec)]
@@ -240,7 +240,8 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, given: Given) -> Decisi
         return _start_failed(state, fact, given, begins=True)
     is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
-        return _request_agent(state, node, pt.AgentState())
+        prepared = ev.RestartPrepared(attempt=state.attempt, node=node)
+        return _go_to_next(state, prepared, pt.AgentState(), given)
     if state.has_living_on(node) and wanted is None:
         if state.ending is not None:
             return []  # they may be saving; their end is already under way
@@ -331,7 +332,7 @@ def _node_failed(
         return _once_settled(state, node, spec)
     failed = ev.NodeFailed(attempt=state.attempt, node=node, cause=cause, outcome=outcome)
     if not _is_failing(state):
-        return [failed, pt.KeepEvidenceOnNodes()]  # it failed before it had a rank
+        return [failed, pt.JudgeAttempt()]  # it failed before it had a rank
     return [failed, *_once_settled(state, node, spec)]
 
 
@@ -367,18 +368,16 @@ def _over(state: JobState, spec: JobSpec) -> set[str]:
     }
 
 
-def _verdicts_due(state: JobState, fact: pt.VerdictsDue, given: Given) -> Decision:
-    is_late = fact.attempt != state.attempt or state.is_decided
-    return [] if is_late or not _is_failing(state) else [pt.JudgeAttempt()]
-
-
 def _attempt_judged(state: JobState, fact: pt.AttemptJudged, given: Given) -> Decision:
-    if state.is_decided or fact.attempt != state.attempt:
+    """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
+    is_late = fact.attempt != state.attempt or fact.trouble not in (None, state.trouble)
+    if is_late or state.is_decided:
         return []
     judged = None
     if fact.cause is not None:
-        judged = ev.FailureJudged(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
-    if state.phase == "stopping":  # its loss was not finite, and the verdict was pending
+        kind = ev.HangJudged if fact.trouble == "hang" else ev.FailureJudged
+        judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
+    if state.phase == "stopping":  # the loss was not finite (--on-nan stop)
         ended = _end_for_loss(state, fact.cause)
         events: Decision = [] if judged is None else [judged]
         return [*events, ended, *_end(state, given.now_s)]
@@ -495,20 +494,7 @@ def _trouble_found(state: JobState, fact: pt.TroubleFound, given: Given) -> Deci
     found = ev.TroubleFound(
         attempt=state.attempt, ranks=fact.ranks, stops=stops, reason=fact.reason
     )
-    return [found, pt.JudgeTrouble(reason=fact.reason)]
-
-
-def _trouble_judged(state: JobState, fact: pt.TroubleJudged, given: Given) -> Decision:
-    """Judge, unless a rank exited while evidence was saved, or the user stopped or restarted."""
-    same = fact.attempt == state.attempt and fact.reason == state.trouble
-    if not same or state.is_decided:
-        return []
-    kind = ev.HangJudged if fact.reason == "hang" else ev.FailureJudged
-    judged = kind(attempt=state.attempt, cause=fact.cause, outcome=fact.outcome)
-    if fact.reason == "nan" and given.spec.on_nan == "stop":
-        ended = _end_for_loss(state, fact.cause)
-        return [judged, ended, *_end_ranks(state, BAD_END_GRACE_S, given.now_s)]
-    return _restart_or_end(state, judged, given, jitter=fact.jitter)
+    return [found, pt.JudgeAttempt(trouble=fact.reason)]
 
 
 # -- the next attempt ------------------------------------------------------------------------------
@@ -547,7 +533,6 @@ def _devices_chosen(state: JobState, fact: pt.DevicesChosen, given: Given) -> De
         is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
         return [_replace_agent(node)] if is_unmet else []
     events: Decision = [_noticed(state, node, note) for note in fact.notes]
-    alive = state.has_living_on(node) and agent.question is None
     if fact.refused is not None:
         if _is_several(given.spec):  # the others may go on without it
             refused = pt.NodeRefused(
@@ -565,15 +550,12 @@ def _devices_chosen(state: JobState, fact: pt.DevicesChosen, given: Given) -> De
     has_begun = life.begun == pending.next_attempt and not needs_agent
     if has_begun and agent.question is None and agent.pid is not None:
         return []  # it is ending the last attempt
-    is_sent = alive and agent.listens and not needs_agent
+    is_sent = state.has_living_on(node) and agent.listens and not needs_agent
     prepared = ev.RestartPrepared(attempt=state.attempt, aside=fact.aside, sent=is_sent, node=node)
-    events.append(prepared)
     if agent.question is not None:
         answer = pt.AnswerAgent(node=node, question=agent.question, restart=not needs_agent)
-        return [*events, answer]
-    if alive:
-        return [*events, *_restart_ranks(state, node, agent, given, is_sent=is_sent)]
-    return [*events, *_request_agent(state, node, agent)]
+        return [*events, replace(prepared, sent=False), answer]
+    return [*events, *_go_to_next(state, prepared, agent, given)]
 
 
 def _can_go_on(state: JobState, pending: PendingRestart, fact: pt.DevicesChosen) -> bool:
@@ -583,25 +565,23 @@ def _can_go_on(state: JobState, pending: PendingRestart, fact: pt.DevicesChosen)
     return is_next and begun in (None, pending.next_attempt)
 
 
-def _restart_ranks(
-    state: JobState, node: str, agent: pt.AgentState, given: Given, *, is_sent: bool
+def _go_to_next(
+    state: JobState, prepared: ev.RestartPrepared, agent: pt.AgentState, given: Given
 ) -> Decision:
-    """End living ranks, by their agent if it goes on with the next attempt."""
+    """End living ranks of a node: by its agent, if that goes on, or before another one starts."""
+    node = prepared.node
+    order: pt.Order = _restart_group(node)
+    if not prepared.sent:
+        wanted = ev.WantedAgent(attempt=_pending(state).next_attempt, replaces=agent.pid)
+        prepared, order = replace(prepared, wanted=wanted), _replace_agent(node)
+    if not state.has_living_on(node):
+        return [prepared, order]
     ending = ev.RanksEnding(attempt=state.attempt, at_s=given.now_s, node=node)
-    ends: Decision = [ending, pt.InterruptRanks(node=node)]
-    if is_sent:
-        return [*ends, _restart_group(node)]
-    return [*ends, *_request_agent(state, node, agent)]
+    return [prepared, ending, pt.InterruptRanks(node=node), order]
 
 
 def _restart_group(node: str) -> pt.TellAgent:
     return pt.TellAgent(node=node, order="restart_group")
-
-
-def _request_agent(state: JobState, node: str, agent: pt.AgentState) -> Decision:
-    wanted = ev.WantedAgent(attempt=_pending(state).next_attempt, replaces=agent.pid)
-    requested = ev.AgentRequested(attempt=state.attempt, wanted=wanted, node=node)
-    return [requested, _replace_agent(node)]
 
 
 def _replace_agent(node: str) -> pt.EndLeftovers:
@@ -861,7 +841,7 @@ def _link_made(state: JobState, fact: pt.LinkMade, given: Given) -> Decision:
         *events,
         ev.NodeFailed(attempt=state.attempt, node=node, cause=cause),
         ev.NodeEnded(attempt=state.attempt, node=node, well=False),
-        pt.KeepEvidenceOnNodes(),
+        pt.JudgeAttempt(),
     ]
 
 
@@ -987,9 +967,8 @@ def _restart_asked(state: JobState, fact: pt.RestartAsked, given: Given) -> Deci
     chosen = ev.NodesChosen(attempt=state.next_attempt, nodes=[HERE], at_s=given.now_s)
     after = apply(apply(state, asked, _ANY_TIME), chosen, _ANY_TIME)
     is_sent = fact.agent.listens and not after.needs_new_agent
-    sent = [ev.RestartPrepared(attempt=state.attempt, sent=True)] if is_sent else []
-    again = _restart_ranks(after, HERE, fact.agent, given, is_sent=is_sent)
-    return [asked, chosen, *sent, *again]
+    prepared = ev.RestartPrepared(attempt=state.attempt, sent=is_sent)
+    return [asked, chosen, *_go_to_next(after, prepared, fact.agent, given)]
 
 
 # -- the end, and a new supervisor -----------------------------------------------------------------
@@ -1036,7 +1015,7 @@ def _supervisor_started(state: JobState, fact: pt.SupervisorStarted, given: Give
 def _head_started(state: JobState, given: Given) -> Decision:
     """What follows before the nodes report."""
     if _is_failing(state):
-        return [pt.KeepEvidenceOnNodes()]
+        return [pt.JudgeAttempt()]
     members = _members(state)
     if all(state.node(name).ended for name in members):
         return _finished(state)  # only its end was missing
@@ -1065,7 +1044,6 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, Given], Decision]] =
     pt.LeftoversEnded: _leftovers_ended,
     pt.AttemptJudged: _attempt_judged,
     pt.TroubleFound: _trouble_found,
-    pt.TroubleJudged: _trouble_judged,
     pt.RestartDue: _restart_due,
     pt.DevicesChosen: _devices_chosen,
     pt.NothingLeft: _nothing_left,
@@ -1076,7 +1054,6 @@ _DECISIONS: dict[type[pt.Message], Callable[[JobState, Any, Given], Decision]] =
     pt.LinkBroken: _link_broken,
     pt.LinkMade: _link_made,
     pt.NodeRefused: _node_refused,
-    pt.VerdictsDue: _verdicts_due,
     pt.NodesDue: _nodes_due,
     pt.CheckpointWaited: _checkpoint_waited,
 }

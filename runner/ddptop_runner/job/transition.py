@@ -351,12 +351,7 @@ def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetim
         return state
     begun, sent = state.restart.next_attempt, state.node(event.node).sent or event.sent
     state = replace(state, set_aside=[*state.set_aside, *event.aside])
-    # an agent that was requested was to meet other nodes
-    return _of_node(state, event.node, begun=begun, sent=sent, wanted_agent=None)
-
-
-def _agent_requested(state: JobState, event: ev.AgentRequested, at: dt.datetime) -> JobState:
-    return _of_node(state, event.node, wanted_agent=event.wanted)
+    return _of_node(state, event.node, begun=begun, sent=sent, wanted_agent=event.wanted)
 
 
 def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime) -> JobState:
@@ -470,7 +465,6 @@ _OF_ATTEMPT: dict[type[ev.EventBase], _Change] = {
     ev.TroubleFound: _trouble,
     ev.RanksEnding: _ranks_ending,
     ev.RestartPrepared: _restart_prepared,
-    ev.AgentRequested: _agent_requested,
     ev.EndDecided: _end_decided,
     ev.RankStarted: _rank_started,
     ev.TrainingStarted: _training,

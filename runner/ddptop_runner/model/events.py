@@ -325,17 +325,6 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class RestartPrepared(EventBase, frozen=True, kw_only=True, tag="restart_prepared"):
-    """The devices of the next attempt are chosen."""
-
-    TYPE = SILENT
-    aside: list[SetAside] = []
-    """Found unfit just now."""
-    sent: bool = False
-    """Whether the agent was ordered to end its ranks and start the next attempt."""
-    node: str = HERE
-
-
 class WantedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that was requested and has not reported yet."""
 
@@ -346,11 +335,16 @@ class WantedAgent(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has reported but not started a rank yet."""
 
 
-class AgentRequested(EventBase, frozen=True, kw_only=True, tag="agent_requested"):
-    """The next attempt needs a new agent."""
+class RestartPrepared(EventBase, frozen=True, kw_only=True, tag="restart_prepared"):
+    """The devices of the next attempt are chosen."""
 
     TYPE = SILENT
-    wanted: WantedAgent
+    aside: list[SetAside] = []
+    """Found unfit just now."""
+    sent: bool = False
+    """Whether the agent was ordered to end its ranks and start the next attempt."""
+    wanted: WantedAgent | None = None
+    """If it needs a new agent."""
     node: str = HERE
 
 
@@ -512,7 +506,6 @@ JobEvent: TypeAlias = (
     | TroubleDropped
     | RanksEnding
     | RestartPrepared
-    | AgentRequested
     | AgentConnected
     | EndDecided
     | Launched

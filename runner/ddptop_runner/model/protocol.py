@@ -195,6 +195,8 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     """Why an attempt failed, from its exits, logs, and evidence."""
 
     attempt: Number
+    trouble: Trouble | None = None
+    """As in `JudgeAttempt`."""
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
@@ -207,17 +209,6 @@ class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
 
     reason: Trouble
     ranks: list[Number] = []
-
-
-class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
-    """The evidence of it is kept, and this is the cause."""
-
-    attempt: Number
-    reason: Trouble
-    cause: Cause
-    outcome: AttemptOutcome | None
-    """None where ddptop itself failed to judge it."""
-    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
@@ -303,12 +294,6 @@ class NodeRefused(OfNode, frozen=True, kw_only=True, tag="node_refused"):
     """Whether the node itself said so."""
 
 
-class VerdictsDue(Message, frozen=True, kw_only=True, tag="verdicts_due"):
-    """Evidence is kept on every node that can be reached, and no verdict is waited for longer."""
-
-    attempt: Number
-
-
 class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
     """Nodes that cannot be reached were waited for long enough, or something has changed."""
 
@@ -332,7 +317,6 @@ Fact: TypeAlias = (
     | LeftoversEnded
     | AttemptJudged
     | TroubleFound
-    | TroubleJudged
     | RestartDue
     | DevicesChosen
     | NothingLeft
@@ -343,7 +327,6 @@ Fact: TypeAlias = (
     | LinkBroken
     | LinkMade
     | NodeRefused
-    | VerdictsDue
     | NodesDue
     | CheckpointWaited
 )
@@ -395,13 +378,13 @@ class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
 
 
 class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
-    """Find out why the attempt failed. Leads to `AttemptJudged`."""
+    """Find out why the attempt failed. Leads to `AttemptJudged`.
 
+    On several nodes, evidence is kept where ranks are alive, and failing nodes are waited for.
+    """
 
-class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
-    """Keep the evidence of a hang or a bad loss, and judge it. Leads to `TroubleJudged`."""
-
-    reason: Trouble
+    trouble: Trouble | None = None
+    """A hang or a bad loss, whose evidence is to be kept, as its ranks are alive."""
 
 
 class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart"):
@@ -447,10 +430,6 @@ class BeginOn(OfNode, frozen=True, kw_only=True, tag="begin_on"):
     rendezvous: Rendezvous
 
 
-class KeepEvidenceOnNodes(Message, frozen=True, kw_only=True, tag="keep_evidence_on_nodes"):
-    """Keep evidence where ranks are alive, then wait for verdicts. Leads to `VerdictsDue`."""
-
-
 class AwaitNodes(Message, frozen=True, kw_only=True, tag="await_nodes"):
     """Wait for nodes that cannot be reached. Leads to `NodesDue`."""
 
@@ -475,7 +454,6 @@ Order: TypeAlias = (
     | InterruptRanks
     | EndLeftovers
     | JudgeAttempt
-    | JudgeTrouble
     | WaitForRestart
     | SkipWait
     | ChooseDevices
@@ -483,7 +461,6 @@ Order: TypeAlias = (
     | EndRanks
     | Conclude
     | BeginOn
-    | KeepEvidenceOnNodes
     | AwaitNodes
     | AskCheckpoint
     | EndOn

@@ -196,12 +196,10 @@ class JobDriver(Decisions):
             return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return await self._end_leftovers(order)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)  # there is no other node
+        if isinstance(order, pt.JudgeAttempt) and order.trouble is not None:
+            return await self._judge_trouble(order.trouble, attempt)
         if isinstance(order, pt.JudgeAttempt):
             return await self._judge_attempt(attempt)
-        if isinstance(order, pt.JudgeTrouble):
-            return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
             return await self._choose_devices()
         if isinstance(order, pt.EndRanks | pt.Conclude):
@@ -393,9 +391,9 @@ class JobDriver(Decisions):
         plain = [msgspec.to_builtins(failure.shortened(end)) for end in ends]
         return pt.RanksJudged(ends=plain, cause=cause, outcome=outcome)
 
-    async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
+    async def _judge_trouble(self, trouble: ev.Trouble, attempt: int) -> pt.AttemptJudged | None:
         found = self.attempt.trouble.found
-        folder = await self._keep_evidence(order.reason)
+        folder = await self._keep_evidence(trouble)
         if found is None or self.attempt.number != attempt or self.job.is_decided:
             return None
         table = self.attempt.table
@@ -406,7 +404,7 @@ class JobDriver(Decisions):
         outcome, cause = self._with_achievements(
             plain_outcome(found, attempt, self._lived_s(), table.most_steps()), cause
         )
-        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
+        return pt.AttemptJudged(attempt=attempt, trouble=trouble, cause=cause, outcome=outcome)
 
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause

@@ -187,16 +187,12 @@ class Head(Decisions):
         if isinstance(order, pt.KeepEvidence):
             await self.nodes.keep_evidence("failure")
             return evidence_kept(order, attempt)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
+        if isinstance(order, pt.JudgeAttempt) and order.trouble is not None:
+            return await self._judge_trouble(order.trouble, attempt)
+        if isinstance(order, pt.JudgeAttempt):
             await self._keep_evidence("failure")
             await until(self.nodes.has_all_verdicts, VERDICTS_S)
-            return pt.VerdictsDue(attempt=attempt)
-        if isinstance(order, pt.JudgeAttempt):
-            async with self.nodes.keeping_evidence:
-                pass
             return await self._judge_attempt(attempt)
-        if isinstance(order, pt.JudgeTrouble):
-            return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.AwaitNodes):
             await asyncio.sleep(order.seconds)
             return pt.NodesDue(attempt=attempt)
@@ -265,12 +261,12 @@ class Head(Decisions):
             limit_s = self._placement.node_timeout_s if away else None
             self._trouble.look(progress, now_s, without_nodes_s=limit_s)
 
-    async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
+    async def _judge_trouble(self, trouble: ev.Trouble, attempt: int) -> pt.AttemptJudged | None:
         found = self._trouble.found
-        await self._keep_evidence(order.reason)
+        await self._keep_evidence(trouble)
         if found is None or self.attempt != attempt:
             return None
-        folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{order.reason}")
+        folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{trouble}")
         cause = cause_of(found, folder, self._checkpoints.last, attempt)
         if isinstance(found, HangVerdict):
             away = away_for_long(self.job, boottime_s(), self._spec)
@@ -283,7 +279,7 @@ class Head(Decisions):
             plain_outcome(found, attempt, self._lived_s(), max(steps, default=None)),
             replace(cause, host=host),
         )
-        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
+        return pt.AttemptJudged(attempt=attempt, trouble=trouble, cause=cause, outcome=outcome)
 
     # -- the next attempt, and the end -------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.launch import slurm, ssh
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
+from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.node.control import R, expect
 from ddptop_runner.store.log_clean import one_line
 
@@ -230,19 +230,6 @@ class NodeLink:
         if isinstance(reply, pt.Refused):  # its code is about the node's supervisor, not the head
             reply = replace(reply, code=None)
         return expect(reply, kind)
-
-    async def start(
-        self, spec: JobSpec, env: dict[str, str], attempt: int, rendezvous: Rendezvous
-    ) -> None:
-        """Start the node's part and follow it.
-
-        Raises:
-            ControlError: see `ask`.
-        """
-        await self.ask(
-            pt.Start(spec=spec, env=env, attempt=attempt, rendezvous=rendezvous), pt.Done
-        )
-        self.follow()
 
     def follow(self) -> None:
         """Have the node send what it has reported since the last event received, and its state."""

@@ -42,7 +42,7 @@ from ddptop_runner.job.registry import JobView, is_locked, read_job
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, read_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
 from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.node import adoption, control, fetch
@@ -417,11 +417,8 @@ class Remote:
 
 def _last_state(folder: RunFolder) -> NodeSnapshot | None:
     """The last snapshot of a part that has ended; None without an end."""
-    try:
-        last = decode_snapshot(bounded.read_bytes(folder.node_file(procs.host_name())))
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return None if last.state in LIVE_STATES else last
+    last = read_snapshot(folder.node_file(procs.host_name()))
+    return None if last is None or last.state in LIVE_STATES else last
 
 
 def _is_adopted(folder: RunFolder) -> bool:

@@ -62,7 +62,7 @@ COPIED = (
     *(ev.AttemptStarted, ev.AttemptOpened, ev.RankStarted, ev.RankExited, ev.RanksEnding),
     *(ev.TroubleFound, ev.TroubleDropped, ev.FailureJudged, ev.HangJudged, ev.EndDecided),
     *(ev.RestartDecided, ev.RestartRequested, ev.RestartPrepared),
-    *(ev.AgentRequested, ev.AgentConnected, ev.AgentLost, ev.StopRequested),
+    *(ev.AgentConnected, ev.AgentLost, ev.StopRequested),
     ev.GpuMemoryAwaited,
 )
 """Events that a node takes over, unless they are about another one."""
@@ -443,8 +443,10 @@ class RemoteNodes:
         if not node.ended:
             self.send([pt.ChooseDevices(node=order.node)])
             return
-        spec = self._spec_of(node.link)
-        await node.link.start(spec, self._environment(), order.attempt, order.rendezvous)
+        spec, env = self._spec_of(node.link), self._environment()
+        start = pt.Start(spec=spec, env=env, attempt=order.attempt, rendezvous=order.rendezvous)
+        await node.link.ask(start, pt.Done)
+        node.link.follow()
         node.ended, node.reported = False, Reported.NOTHING
 
     def _spec_of(self, link: NodeLink) -> JobSpec:

@@ -67,14 +67,14 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
         exited(1, -15),
         ev.RestartRequested(attempt=0, used=0, limit=3),
         ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
-        ev.AgentRequested(attempt=0, wanted=ev.WantedAgent(attempt=1)),
+        ev.RestartPrepared(attempt=0, wanted=ev.WantedAgent(attempt=1)),
         ev.AgentConnected(attempt=0, pid=8),
     )
     assert state.restart is not None and state.node().wanted_agent is not None
     killed = Cause(kind="launch", summary="The agent was killed.")
     fact = pt.SupervisorStarted(agent=pt.AgentState(cause=killed))
     after_all = after(*events(state, fact), state=state)
-    assert orders(state, fact) == [pt.KeepEvidenceOnNodes()]
+    assert orders(state, fact) == [pt.JudgeAttempt()]
     assert after_all.attempt == 1 and after_all.node().cause == killed
 
 
@@ -140,4 +140,3 @@ def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_fo
     assert [type(one) for one in events(state, killed)] == [ev.AttemptOpened, ev.NodeFailed]
     state = after(*events(state, killed), state=state)
     assert state.attempt == 1 and state.node().cause == cause
-    assert orders(state, pt.VerdictsDue(attempt=1)) == [pt.JudgeAttempt()]

@@ -130,9 +130,8 @@ def test_a_node_that_fails_without_a_rank_has_all_nodes_judged():
     job = Job()
     cause = Cause(kind="signal", summary="The agent was killed.")
     killed = pt.AgentExited(node="n0", pid=7, status=-9, attempt=0, cause=cause)
-    assert job.take(killed) == [pt.KeepEvidenceOnNodes()]
+    assert job.take(killed) == [pt.JudgeAttempt()]
     assert job.state.node("n0").cause == cause
-    assert pt.JudgeAttempt() in job.take(pt.VerdictsDue(attempt=0))
 
 
 @pytest.mark.parametrize("order", [["ends", "breaks"], ["breaks", "ends"], ["breaks", "head"]])
@@ -233,7 +232,6 @@ def test_a_node_reports_its_own_ranks_only():
         torn_down(1),
         UNREACHABLE,
         VERDICT,
-        pt.VerdictsDue(attempt=0),
         pt.NodeRefused(node="n1", attempt=0, error="disk full", answered=True),
     ],
     ids=lambda fact: type(fact).__name__,
@@ -292,7 +290,7 @@ def test_a_new_head_continues_what_the_last_one_had_begun(happened):
     assert (
         orders
         == {
-            "failed": [pt.KeepEvidenceOnNodes()],
+            "failed": [pt.JudgeAttempt()],
             "half started": [],
             "hung": [],
             "stopping": [pt.EndRanks(grace_s=20.0)],
@@ -354,11 +352,10 @@ class Deaf(NodeLink):
         self.seq, self.shift_s, self.is_up = 0, 0.0, True
         self.asked: list[Any] = []
 
-    async def start(self, *_: Any) -> Any:
-        self.is_up = False
-        raise LinkError("n1 cannot be reached")
-
     async def ask(self, request: Any, *_: Any, **more: Any) -> Any:
+        if isinstance(request, pt.Start):
+            self.is_up = False
+            raise LinkError("n1 cannot be reached")
         self.asked.append(request)
         return pt.Done()
 
@@ -817,10 +814,11 @@ async def test_a_node_that_has_begun_is_not_known_before_it_reports(monkeypatch)
     near = remotes.by_host["n0"]
     near.link.is_up = True
 
-    async def start(*_: Any) -> dict[str, Any]:
-        return {}
+    async def ask(*_: Any) -> pt.Done:
+        return pt.Done()
 
-    monkeypatch.setattr(NodeLink, "start", start)
+    monkeypatch.setattr(NodeLink, "ask", ask)
+    monkeypatch.setattr(NodeLink, "follow", lambda _: None)
     assert near.is_known
     assert await remotes.begin(order) is None
     assert not near.is_known

@@ -137,9 +137,9 @@ async def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
         around.tasks.pop().cancel()
         await asyncio.sleep(0)
         driver.take(
-            pt.TroubleJudged(
+            pt.AttemptJudged(
                 attempt=0,
-                reason="hang",
+                trouble="hang",
                 cause=CAUSE,
                 outcome=TRAINED,
                 jitter=0.0,

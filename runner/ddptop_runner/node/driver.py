@@ -260,7 +260,8 @@ class JobDriver(Decisions):
         is_torn_down = asked is not None and asked.kind == "torn_down" and self._link is not None
         cause = None
         if self.agent_pid is None:
-            cause = failure.never_started(self._folder, self._agent_status)
+            status = self._agent_status
+            cause = self._defects.call(lambda: failure.never_started(self._folder, status), None)
         return pt.AgentState(
             pid=self.agent_pid,
             listens=self._link is not None,

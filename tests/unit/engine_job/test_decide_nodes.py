@@ -360,6 +360,23 @@ class Deaf(NodeLink):
         return pt.Done()
 
 
+@pytest.mark.parametrize(("mode", "recovered"), [("fast", "fast"), (1, None)])
+async def test_only_text_is_recovered_as_a_variable(mode, recovered, monkeypatch):
+    monkeypatch.delenv("MODE", raising=False)
+
+    async def ask(*_: Any) -> pt.Found:
+        return pt.Found(data={"MODE": mode})
+
+    job = Job()
+    job.spec = replace(job.spec, env_names=["MODE"])
+    remotes = remote_nodes_of(job)
+    node = remotes.by_host["n0"]
+    node.ended, node.link.is_up = False, True
+    monkeypatch.setattr(node.link, "ask", ask)
+    await remotes.recover_environment()
+    assert remotes._environment().get("MODE") == recovered
+
+
 async def test_a_node_that_repeats_facts_without_end_fills_no_memory():
     job = Job()
     job.run()

@@ -67,17 +67,8 @@ def log(line: str) -> None:
 
 def read_corpus(limit_bytes: int = CORPUS_LIMIT_BYTES) -> Tensor:
     """The standard library's source in a fixed order, as a tensor of bytes."""
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    files: list[Path] = []
-    for folder, inner, names in os.walk(stdlib):
-        # site-packages may be large: it is not even listed
-        inner[:] = [name for name in inner if name not in ("test", "tests", "site-packages")]
-        files += [Path(folder, name) for name in names if name.endswith(".py")]
-    text = bytearray()
-    for file in sorted(files):
-        text += file.read_bytes()
-        if len(text) >= limit_bytes:
-            break
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = bytearray().join(file.read_bytes() for file in files)
     return torch.frombuffer(text[:limit_bytes], dtype=torch.uint8)
 
 

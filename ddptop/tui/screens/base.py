@@ -14,8 +14,10 @@ from textual.widget import Widget
 
 from ddptop.charts.axis import View
 from ddptop.job.help import findings
+from ddptop.job.keys import SCREENS
 from ddptop.job.ranks import device_uuid
 from ddptop.job.record import Job
+from ddptop.job.status import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
@@ -23,9 +25,10 @@ from ddptop.style import Line, line
 from ddptop.tui import operations
 from ddptop.tui.messages import QueryChanged, ScreenWanted
 from ddptop.tui.textual_gaps import HeldScreen
-from ddptop.tui.widgets.bars import Pages
+from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
+from ddptop_runner.model.snapshot import Alert
 
 if TYPE_CHECKING:
     from ddptop.tui.app import DdptopApp
@@ -53,9 +56,11 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
     answer: var[AnswerT | None] = var(None, init=False, always_update=True)
     """The latest answer to this screen's query."""
 
-    def __init__(self, *, readonly: bool = False) -> None:
-        """`readonly` hides every key that changes a job."""
+    def __init__(self, title: str = "", *, readonly: bool = False) -> None:
+        """Begin with a title; `readonly` hides every key that changes a job."""
         super().__init__()
+        self._title = TitleBar(title, readonly=readonly)
+        self._keys = KeyBar(SCREENS[self.KEYS], readonly=readonly)
         self.viewer = next(_viewers)
         """Identifies answers to this screen."""
         self.readonly = readonly
@@ -77,7 +82,12 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         self.set_timer(HELD_S, self.release)
 
     def on_log_read(self, message: LogRead) -> None:
-        """Handle log lines; most screens show none."""
+        """Show a foreign job's output, unless the screen shows that of another rank by now."""
+        from ddptop.tui.widgets.logs import LogPager
+
+        followed = self.needs().followed
+        if followed is not None and (message.viewer, message.rank) == (self.viewer, followed.rank):
+            self.query_one(LogPager).feed(message)
 
     def place(self, look: Look) -> Line:
         """The host and time shown in the title."""
@@ -103,10 +113,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """
         job = self.target()
         if job is not None and job.is_foreign:
-            text = f"{job.name} has no {what}: ddptop did not start it"
-            self.notify(text, severity="warning", markup=False)
+            self.warn(f"{job.name} has no {what}: ddptop did not start it")
             return None
         return job
+
+    def warn(self, text: str) -> None:
+        """Notify the user that a key does nothing here, and why."""
+        self.notify(text, severity="warning", markup=False)
 
     def open(self, screen: str, *subject: object, **options: object) -> None:
         """Open a screen; see `ScreenWanted`."""
@@ -146,6 +159,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         if (job := self.target()) is not None:
             operations.show_evidence(self.ddptop, job, None)
 
+    def action_replay(self) -> None:
+        """Open a replay, at the chart's cursor if there is one."""
+        if (job := self.own_target("history")) is not None:
+            views = [chart.view for chart in self.charts()]
+            at = next((view.cursor for view in views if view.axis == "time"), None)
+            self.open("replay", job.name, at)
+
     def action_findings(self) -> None:
         """Show all findings in full."""
         if (job := self.target()) is not None and self.answer is not None:
@@ -162,7 +182,7 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     def charts(self) -> Sequence[ChartWidget]:
         """The charts that keys.CHART apply to, most important first."""
-        return ()
+        return [*self.query(ChartWidget)]
 
     @on(ChartWidget.Viewed)
     def _chart_viewed(self, message: ChartWidget.Viewed) -> None:
@@ -252,14 +272,14 @@ class JobBound(MonitorScreen[AnswerT]):
     page: var[str] = var("main", init=False)
     """The page shown."""
 
-    def __init__(self, pages: Pages | None = None, *, readonly: bool = False) -> None:
-        """`pages` is the row with the page names; None: there is only one page."""
-        super().__init__(readonly=readonly)
+    def __init__(self, job: str, pages: Pages | None = None, *, readonly: bool = False) -> None:
+        """`pages` is the row with the page names, by default those of a job."""
+        super().__init__(job, readonly=readonly)
+        self.job = job
+        """The job's name."""
         self._pages = Pages() if pages is None else pages
         self.add_class("-page-main", update=False)
 
-    job: str
-    """The job's name."""
     foreign: bool
     """Whether ddptop did not launch it."""
 
@@ -276,8 +296,15 @@ class JobBound(MonitorScreen[AnswerT]):
     def target(self) -> Job | None:
         """The job; notifies the user if it is gone."""
         if self.answer is not None and self.view is None:
-            self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
+            self.warn(f"{self.job} no longer exists")
         return self.view
+
+    def alerts(self, job: Job, trouble: str | None) -> list[Alert]:
+        """The job's alerts, and one for what could not be read."""
+        if trouble is None:
+            return alerts_of(job)
+        unread = Alert(id="files", severity="warning", message=trouble, since=job.read_at)
+        return [*alerts_of(job), unread]
 
     def action_logs(self) -> None:
         """Show the selected rank's output."""
@@ -292,13 +319,6 @@ class JobBound(MonitorScreen[AnswerT]):
         """Show each attempt and its outcome."""
         if self.own_target("story") is not None:
             self.open("story", self.job)
-
-    def action_replay(self) -> None:
-        """Open a replay, at the chart's cursor if there is one."""
-        if self.own_target("history") is not None:
-            views = [chart.view for chart in self.charts()]
-            at = next((view.cursor for view in views if view.axis == "time"), None)
-            self.open("replay", self.job, at)
 
     def action_compare(self) -> None:
         """Compare its loss with another job's."""
@@ -327,10 +347,6 @@ class JobBound(MonitorScreen[AnswerT]):
             target.focus()
         else:
             self.focus_main()
-
-    @on(Pages.Picked)
-    def _page_picked(self, message: Pages.Picked) -> None:
-        self.page = message.page
 
     def action_page(self, page: str) -> None:
         """Show only one page, or all panels again."""

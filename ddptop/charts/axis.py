@@ -363,10 +363,6 @@ class Reading(msgspec.Struct):
                     return value
         return None
 
-    def bad(self, columns: Columns) -> bool:
-        """Whether a value under the cursor is not finite."""
-        return any(x in columns.not_finite for x in self.columns)
-
     def value(
         self,
         name: str,
@@ -378,7 +374,8 @@ class Reading(msgspec.Struct):
         """Add a curve's value; for a smoothed curve, also the raw value."""
         here, smooth = self.at(raw.mean, raw.max_gap // 2), self.at(drawn.mean, raw.max_gap // 2)
         if here is None or smooth is None:
-            missing = "NaN" if self.bad(raw) else NOT_AVAILABLE
+            is_bad = any(x in raw.not_finite for x in self.columns)
+            missing = "NaN" if is_bad else NOT_AVAILABLE
             self.parts.append(
                 line((f"{name} ", "dim"), (missing, "bad" if missing == "NaN" else "dim"))
             )

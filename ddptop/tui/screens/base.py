@@ -25,7 +25,7 @@ from ddptop.style import Line, line
 from ddptop.tui import operations
 from ddptop.tui.messages import QueryChanged, ScreenWanted
 from ddptop.tui.textual_gaps import HeldScreen
-from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
+from ddptop.tui.widgets.bars import FilterBar, KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.model.snapshot import Alert
@@ -212,6 +212,10 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         there = [chart.drop_cursor() for chart in self.charts()]
         return any(there)
 
+    def drop_filter(self) -> bool:
+        """Clear the filter; returns whether there was one."""
+        return any(bar.drop() for bar in self.query(FilterBar))
+
     def needs(self) -> Query:
         """The screen's query."""
         raise NotImplementedError
@@ -229,8 +233,8 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """Handle a character that is not a key of the screen and not meant for a text field."""
 
     def action_back(self) -> None:
-        """Remove the chart's cursor, or go back to the previous screen."""
-        if not self.drop_cursor():
+        """Clear the filter, or remove the chart's cursor, or go back to the previous screen."""
+        if not (self.drop_filter() or self.drop_cursor()):
             self.dismiss()
 
     def action_jobs(self) -> None:
@@ -353,8 +357,8 @@ class JobBound(MonitorScreen[AnswerT]):
         self.page = "main" if self.page == page else page
 
     def action_back(self) -> None:
-        """Remove the chart's cursor, then show all pages, then go back to the previous screen."""
-        if self.drop_cursor():
+        """Clear the filter or the chart's cursor, then show all pages, then go back."""
+        if self.drop_filter() or self.drop_cursor():
             return
         if self.page != "main":
             self.page = "main"

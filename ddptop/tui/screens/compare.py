@@ -329,9 +329,3 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     def _filtered(self) -> None:
         if self.answer is not None:
             self._show_companions(self.answer.look)
-
-    def action_back(self) -> None:
-        """Remove the cursor or the filter, then go back to the previous screen."""
-        if self.drop_cursor() or self._filter.drop():
-            return
-        self.dismiss()

@@ -242,11 +242,6 @@ class JobScreen(JobBound[JobAnswer]):
         if self.page == "main":  # the ranks had the focus, perhaps in another shape
             self.focus_main()
 
-    def action_back(self) -> None:
-        """Clear the filter first, then act as on any page."""
-        if not self._filter.drop():
-            super().action_back()
-
     @on(RankPanel.Moved)
     def _rank_chosen(self) -> None:
         if (detail := self.detail) is not None:

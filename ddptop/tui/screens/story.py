@@ -28,7 +28,6 @@ from ddptop.tui.widgets.bars import FilterBar
 from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural
-from ddptop_runner.model.snapshot import Event
 from ddptop_runner.model.words import JobState
 
 ATTEMPT_COLUMNS = (
@@ -105,23 +104,24 @@ class FoldedEventsTable(Table[FoldedEvents]):
 
     def __init__(self) -> None:
         super().__init__("events", EVENT_COLUMNS, id="folded")
-        self._of: tuple[int, Sequence[Event]] = (-1, ())
         self._filter = Filter()
         self.attempt: Attempt | None = None
         """The attempt whose events are shown."""
 
     def show(self, attempt: Attempt | None, filtered: Filter) -> int:
         """Show an attempt's events; returns how many rows match the filter."""
-        shown = (-1, ()) if attempt is None else (attempt.number, attempt.events)
-        if shown[0] != self._of[0] or filtered != self._filter or len(shown[1]) != len(self._of[1]):
-            another = shown[0] != self._of[0]
-            self._of, self._filter, self.attempt = shown, filtered, attempt
-            lines = fold(shown[1])
+        before, self.attempt = self.attempt, attempt
+        events = () if attempt is None else attempt.events
+        numbers = [None if one is None else one.number for one in (before, attempt)]
+        is_longer = before is not None and len(events) != len(before.events)
+        if numbers[0] != numbers[1] or is_longer or filtered != self._filter:
+            self._filter = filtered
+            lines = fold(events)
             self.items = [one for one in lines if filtered.matches(facts_of(one))]
             self.title = "events" if attempt is None else f"events in attempt {attempt.number}"
             self.empty = "no events match" if filtered and lines else "no events yet"
             start = None if attempt is None else attempt.started_at
-            if another:
+            if numbers[0] != numbers[1]:
                 self.cursor_key = None
             self.set_rows([(one.key, folded_row(one, start)) for one in self.items])
         return len(self.items)
@@ -300,8 +300,3 @@ class StoryScreen(JobBound[StoryAnswer]):
     @on(FilterBar.Changed)
     def _filtered(self) -> None:
         self._show_chosen()
-
-    def action_back(self) -> None:
-        """Clear the filter, then go back to the previous screen."""
-        if not self._filter.drop():
-            super().action_back()

@@ -156,7 +156,7 @@ def train_and_kill(device: str, ranks: int, *options: str) -> str:
     return f"{seconds} s to the next step; {shown}, {used}"
 
 
-def run_out_of_memory() -> str:
+def run_out_of_memory(*options: str) -> str:
     """The cause that is named when the device's memory is full."""
 
     def cause() -> dict[str, Any] | None:
@@ -164,10 +164,20 @@ def run_out_of_memory() -> str:
         found: dict[str, Any] | None = status["previous_cause"] or status["cause"]
         return found
 
-    with training("cuda", 1, mode="oom") as (job, _):
+    with training("cuda", 1, *options, mode="oom") as (job, _):
         wait_until(cause, "failure")
-        found = cause()
-    return str(found and found["summary"])
+        found = cause() or {}
+    return str(found["summary"])
+
+
+def find_what_holds_memory() -> str:
+    """The same with the line that fills the memory, and a snapshot for torch's viewer."""
+    summary = run_out_of_memory("--memory-snapshot")
+    line = TRAINER[: TRAINER.index("held.append")].count("\n") + 1
+    if f"GiB from train.py:{line} in <module>" not in summary:
+        raise RuntimeError(f"line {line} is not named: {summary}")
+    snapshot, *_ = Path(os.environ["DDPTOP_HOME"]).glob("runs/*/evidence/*/memory-rank-0.pickle")
+    return f"{summary} {snapshot.name}: {snapshot.stat().st_size >> 10} KiB"
 
 
 def probe_cost(device: str) -> str:
@@ -213,6 +223,7 @@ def main() -> int:
         ("tests that need a GPU", run_tests),
         ("`ddptop gpus` beside nvidia-smi", compare_readings),
         ("out of memory", run_out_of_memory),
+        ("out of memory, `--memory-snapshot`", find_what_holds_memory),
     )
     anywhere: Sequence[tuple[str, Callable[[], str]]] = (
         ("one rank, `kill -9`", lambda: train_and_kill(device, 1)),

@@ -21,7 +21,7 @@ from ddptop.commands.demo import NAMED_BY  # noqa: E402
 from ddptop.commands.demo import SICK as KINDS  # noqa: E402
 from record import SICK, Recording, record, run_together  # noqa: E402
 
-RANKS = {"straggler": [1], "preempted": [1], "stalls": [1], "mismatch": []}
+RANKS = {"straggler": [1], "preempted": [1], "stalls": [1], "mismatch": [], "uneven-shards": [1]}
 """The ranks to name; of the others, all. In a mismatch of two ranks, none is behind."""
 LATER_S = 5.0
 """How long after the finding others may show up, which would be wrong."""

@@ -245,7 +245,7 @@ class LaunchCommand(click.Command):
     "--parallel",
     type=click.IntRange(min=1),
     metavar="N",
-    help="with --array: run at most N of its jobs at once",
+    help="with --array: run at most N jobs at once",
 )
 @option("--cwd", metavar="DIR", help="working directory for the job")
 @option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
@@ -260,13 +260,14 @@ class LaunchCommand(click.Command):
 )
 @option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
 @option("--no-replica-check", is_flag=True, help="do not compare the ranks' weights")
+@option("--memory-snapshot", is_flag=True, help="if GPU memory runs out, show what holds it")
 @option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:
     """Start SCRIPT in the background with one rank per GPU, then watch it.
 
-    Arguments after SCRIPT or MODULE go to the script. To run any other command unchanged, such as
-    another launcher, use -- COMMAND, as in `-- accelerate launch train.py`.
+    Arguments after SCRIPT or MODULE go to the script. To run another command or launcher, use
+    -- COMMAND, as in `-- accelerate launch train.py`.
 
     With --slurm, options of sbatch go between -- and SCRIPT, as in `-- --time=8:00:00 train.py`.
     """

@@ -77,6 +77,7 @@ SICK = {
     "diverged-weights": "one rank changes its weights, so it trains another model",
     "resume-state": "a restart without the states of the optimizer and of the scheduler",
     "data-replayed": "a restart that begins in the middle of an epoch with its first batches",
+    "uneven-shards": "one rank has fewer batches per epoch than the others: the job would hang",
     "unused-parameters": "find_unused_parameters=True, but all parameters are used",
     "mismatch": "one rank enters a barrier, the others take the next step: the job hangs",
 }

@@ -128,7 +128,7 @@ def size_bytes(text: str | None) -> int | None:
 
 _AS_GIVEN = (
     *("gpus", "force", "wait_gpus", "share_idle", "at", "nproc", "name", "max_restarts", "on_nan"),
-    *("allow_shrink", "cwd", "python", "pty"),
+    *("allow_shrink", "cwd", "python", "pty", "memory_snapshot"),
 )
 """Options that the request takes as they are."""
 

@@ -17,19 +17,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 KINDS = (
     *("healthy", "same-batches", "same-order", "starved", "straggler", "preempted", "stalls"),
     "leak",
     *("constant-loss", "exploding-loss", "not-learning", "unused-parameters"),
-    *("diverged-weights", "resume-state", "data-replayed"),
+    *("diverged-weights", "resume-state", "data-replayed", "uneven-shards"),
     "mismatch",
 )
 SAMPLES, FEATURES, BATCH_SIZE = 4096, 32, 32
 SAVED = Path("checkpoint.pt")
 PAUSE_S = 0.05
 """The length of a step, nearly: the model is too small to take any time."""
+SHARD, SHORT_SHARD = 512, 384
+"""Batches per rank in uneven shards."""
 LEAK_S = 75.0
 """How long memory grows; `ddptop demo` decides by how much."""
 
@@ -112,10 +121,16 @@ def train(
     if kind == "constant-loss":  # one class, so there is nothing to learn
         targets, loss_of = torch.zeros(SAMPLES, dtype=torch.long), nn.functional.cross_entropy
     data = Data(inputs, targets, load_s=0.008 if kind == "starved" else 0.0)
-    sampler = None if kind == "same-batches" else DistributedSampler(data)
+    shard: Dataset[tuple[Tensor, ...]] = data
+    if kind == "uneven-shards":
+        count = BATCH_SIZE * (SHORT_SHARD if is_sick else SHARD)
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        shard = Subset(data, [(i * ranks + rank) % SAMPLES for i in range(count)])
+    has_sampler = kind not in ("same-batches", "uneven-shards")
+    sampler = DistributedSampler(data) if has_sampler else None
     collate = longer if kind == "straggler" and is_sick else None
     loader = DataLoader(
-        data,
+        shard,
         BATCH_SIZE,
         shuffle=sampler is None,
         sampler=sampler,
@@ -156,6 +171,8 @@ def train(
                 leak.grow()
             if kind == "mismatch" and is_sick and step == 100:
                 dist.barrier()  # the others never enter it
+            if kind == "uneven-shards" and step == SHORT_SHARD:
+                return  # else the others would wait for this rank's next batch
             if kind == "stalls" and is_sick and step % 40 == 0:
                 time.sleep(1.5)
             if kind == "diverged-weights" and is_sick and step == 100:

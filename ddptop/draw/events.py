@@ -12,20 +12,6 @@ from ddptop.style import Span
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Event
 
-
-def event_row(event: Event) -> dict[str, Span]:
-    """An event's cells by column, with times in this machine's time zone."""
-    style = event_style(event)
-    local = event.ts.astimezone()
-    return {
-        "time": (f"{local:%H:%M:%S}", "dim"),
-        "day": (f"{local:%b %d}", "dim"),
-        "type": (event_words(event.type), style),
-        "rank": ("" if event.rank is None else str(event.rank), ""),
-        "message": (event.message, style),
-    }
-
-
 REPEATED = ("hang_suspected", "checkpoint_asked")
 """Event types that count as repeated, whatever they say."""
 
@@ -129,7 +115,7 @@ def offset(at: dt.datetime, start: dt.datetime | None) -> str:
     return f"-{units.duration(-seconds)}" if seconds <= -1 else f"+{units.duration(seconds)}"
 
 
-def folded_row(folded: FoldedEvents, start: dt.datetime | None) -> Mapping[str, Span]:
+def folded_row(folded: FoldedEvents, start: dt.datetime | None = None) -> Mapping[str, Span]:
     """Cells of a line by column; times count from the attempt's start."""
     style = folded.style
     mark = _OWN_MARKS.get(folded.type) or _MARKS.get(style, "○")
@@ -137,6 +123,7 @@ def folded_row(folded: FoldedEvents, start: dt.datetime | None) -> Mapping[str, 
     return {
         "offset": (offset(folded.at, start), "dim"),
         "mark": (mark, style),
+        "day": (f"{local:%b %d}", "dim"),
         "time": (f"{local:%H:%M:%S}", "dim"),
         "type": (event_words(folded.type), style),
         "rank": (units.ranks(folded.ranks) if folded.ranks else "", ""),

@@ -9,13 +9,14 @@ import msgspec
 
 from ddptop.charts.braille import bridged, by_cell, limits, spark
 from ddptop.draw.devices import device_trouble
-from ddptop.draw.panels import short_name
+from ddptop.draw.panels import about_process, short_name
 from ddptop.job.figures.devices import heat
 from ddptop.job.figures.ranks import (
     FIGURES,
     IN_PLACE,
     Card,
     RankFigure,
+    deviation_cell,
     loss_style,
     on_devices,
     severity,
@@ -29,9 +30,7 @@ from ddptop.job.ranks import (
     device_text,
     parts_text,
     rank_step,
-    replicas_in_words,
     short_names,
-    source_in_words,
 )
 from ddptop.job.series import Points
 from ddptop.style import Line, Span, bar, clip, field, fill, fit, line, width
@@ -273,14 +272,6 @@ def _room(cells: int) -> int:
     return left if left >= 4 else 0
 
 
-def _deviation(apart: RankDeviation, figure: Figure) -> Span:
-    """Distance from the median; a slow rank is marked with an arrow, not only by color."""
-    ratio, warns = apart.of(figure), apart.warns(figure)
-    if ratio is None:
-        return "", ""
-    return f"{'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"
-
-
 def _loss(
     one: RankFigure, rank: RankSample, apart: RankDeviation, others: Around, cells: int
 ) -> Line:
@@ -293,7 +284,8 @@ def _loss(
         values = by_cell(points, others.since, others.until, 2 * room)
         low, high = limits(others.losses, from_zero=False)
         curve = line(" ", (spark(bridged(values, max(4, room // 15)), low, high), "median"))
-    return _row("loss", text, _deviation(apart, "loss"), curve, cells, loss_style(rank) or "strong")
+    style = loss_style(rank) or "strong"
+    return _row("loss", text, deviation_cell(apart, "loss"), curve, cells, style)
 
 
 def _figure(
@@ -306,7 +298,7 @@ def _figure(
         share = card.share(rank, others.gpus.get(rank.rank))
     warns = share is not None and card.warns is not None and card.warns(share, apart)
     if one.apart is not None:
-        aside = _deviation(apart, one.apart.of)
+        aside = deviation_cell(apart, one.apart.of)
         warns = warns or aside[1] == "warn"
     else:
         part = "" if share is None else f"{min(999, 100 * share):.0f}%"
@@ -344,10 +336,8 @@ def rank_line(
 
 
 def _far(apart: RankDeviation, figure: Figure) -> Line:
-    ratio, warns = apart.of(figure), apart.warns(figure)
-    if ratio is None:
-        return ()
-    return line((f" {'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"))
+    text, style = deviation_cell(apart, figure)
+    return line((f" {text}", style)) if text else ()
 
 
 def _field(label: str, value: str, far: Line = (), style: str = "strong") -> Line:
@@ -403,10 +393,4 @@ def _process(rank: RankSample, snapshot: NodeSnapshot) -> list[Line]:
         parts.append(field("last seen at", rank.stands_at, ""))
     if rank.has_probe is False:
         parts.append(line(("no reports from its probe", "warn")))
-    if text := replicas_in_words(rank, snapshot.launcher):
-        parts.append(line((text, "")))
-    if text := source_in_words(rank):
-        parts.append(line((text, "dim")))
-    if rank.frameworks:
-        parts.append(field("imports", ", ".join(rank.frameworks), ""))
-    return parts
+    return [*parts, *about_process(rank, snapshot.launcher)]

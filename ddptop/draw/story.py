@@ -12,7 +12,7 @@ from ddptop.job.attempts import Attempt
 from ddptop.job.compare import code_words
 from ddptop.job.keys import key
 from ddptop.job.series import Tail
-from ddptop.job.status import job_state
+from ddptop.job.status import brief_place, job_state
 from ddptop.style import Line, Span, clip, fit, line, wrap
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
@@ -75,11 +75,6 @@ def failure_name(cause: Cause) -> str:
     return "failed" if cause.exit_code is None else f"exit {cause.exit_code}"
 
 
-def _place(cause: Cause) -> str:
-    """`/home/ada/train.py:81 in step` as `train.py:81`."""
-    return PurePath(cause.place.split(" in ")[0]).name if cause.place else ""
-
-
 def how_it_ended(attempt: Attempt, state: JobState) -> Span:
     """`✗ ValueError at train.py:81`; for a live attempt, the job's state."""
     if attempt.ending == "lives":
@@ -88,7 +83,7 @@ def how_it_ended(attempt: Attempt, state: JobState) -> Span:
         return _ENDINGS[attempt.ending]
     if attempt.cause is None:
         return "✗ failed", "bad"
-    place, host = _place(attempt.cause), attempt.cause.host
+    place, host = brief_place(attempt.cause.place or ""), attempt.cause.host
     where = (f" on {host}" if host else "") + (f" at {place}" if place else "")
     return f"✗ {failure_name(attempt.cause)}{where}", "bad"
 
@@ -195,7 +190,7 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool, job: str | Non
     if cause is not None and (again or cause.kind in _REMEDIES):
         remedy = _REMEDIES.get(cause.kind, "").format(how=_how("job.evidence", job))
         if not remedy and cause.exception is not None and cause.place is not None:
-            remedy = f"fix {_place(cause)}"
+            remedy = f"fix {brief_place(cause.place)}"
         if not remedy and cause.kind == "signal" and cause.signal == "SIGKILL":
             remedy = (
                 "find out what is killing processes on this host: a batch system, an OOM "

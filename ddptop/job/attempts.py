@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from ddptop_runner.base.clock import is_time
 from ddptop_runner.model import events as ev
-from ddptop_runner.model.snapshot import Cause, Checkpoint, Event
+from ddptop_runner.model.snapshot import Cause, Event
 from ddptop_runner.model.words import JobState
 
 Ending = Literal["lives", "failed", "finished", "stopped", "again", "requeued", "lost", "unknown"]
@@ -45,34 +44,6 @@ class Attempt(msgspec.Struct, frozen=True):
             return None
         until = now if self.ending == "lives" else self.ended_at
         return None if until is None else max(0.0, (until - self.started_at).total_seconds())
-
-
-def in_order(events: Iterable[Event]) -> list[Event]:
-    """Events in the order in which they happened.
-
-    A checkpoint is recorded once it is known to be complete, but happened when it was written.
-    """
-    found: list[Event] = []
-    for event in events:
-        place = len(found)
-        written_at = _written_at(event)
-        if written_at is not None:
-            event = msgspec.structs.replace(event, ts=min(event.ts, written_at))
-            while place and event.ts < found[place - 1].ts:
-                place -= 1
-        found.insert(place, event)
-    return found
-
-
-def _written_at(event: Event) -> dt.datetime | None:
-    """When a checkpoint's files were complete; None for another event."""
-    if event.type != "checkpoint" or event.data is None:
-        return None
-    try:
-        written_at = msgspec.convert(event.data.get("checkpoint"), Checkpoint).at
-    except msgspec.ValidationError:
-        return None
-    return written_at if is_time(written_at) else None
 
 
 def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:

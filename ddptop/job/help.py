@@ -285,26 +285,16 @@ def findings(view: Job | None, now: dt.datetime) -> tuple[str, list[tuple[str, s
 
 def _ended(view: Job) -> tuple[str, list[tuple[str, str]]]:
     """For an ended job: why it failed, if it did, and the keys that show more."""
-    state, _ = job_state(view.state)
+    state, more = job_state(view.state)[0], with_keys(_MORE)
     cause = view.snapshot.cause
     if view.state == "failed" and cause is not None:
         rank = "" if cause.rank is None else f"   rank {cause.rank}"
-        return (
-            "why it failed; esc closes",
-            [(f"{state}{rank}", f"{cause.summary}\n\n{with_keys(_MORE_OF_FAILED)}")],
-        )
-    return (
-        "findings are available only while a job is running; esc closes",
-        [(state, with_keys(_MORE))],
-    )
+        return "why it failed; esc closes", [(f"{state}{rank}", f"{cause.summary}\n\n{more}")]
+    return "findings are available only while a job is running; esc closes", [(state, more)]
 
 
 _MORE = (
     "Press esc, then {view.story} for each attempt and why it ended, or {view.logs} for the logs."
-)
-_MORE_OF_FAILED = (
-    "Press esc, then {view.story} for each attempt and its saved evidence, or {view.logs} for the "
-    "logs."
 )
 
 

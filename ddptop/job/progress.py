@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddptop.job.record import Job
 from ddptop_runner.base import units
+from ddptop_runner.base.median import median
 from ddptop_runner.base.units import NOT_AVAILABLE, duration
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RankSample, RunStep
 from ddptop_runner.reading.progress.combine import of_snapshot
@@ -140,11 +141,8 @@ def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
     for rank in snapshot.ranks:
         if rank.loss_state in ("nan", "inf"):
             return None, rank.loss_state
-    known = sorted(rank.loss for rank in seen(snapshot.ranks) if rank.loss is not None)
-    if not known:
-        return None, None
-    middle = len(known) // 2
-    return (known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2), "ok"
+    known = [rank.loss for rank in seen(snapshot.ranks) if rank.loss is not None]
+    return (median(known), "ok") if known else (None, None)
 
 
 def steps_per_s(ranks: Sequence[RankSample]) -> float | None:

@@ -364,6 +364,11 @@ def alerts_of(job: Job) -> list[Alert]:
         Alert(id=f"note-{place}", severity="info", message=note, since=job.created_at)
         for place, note in enumerate(notes)
     ]
+    return worst_first(alerts)
+
+
+def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
+    """Errors, then warnings, then notes, each from the oldest."""
     return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))
 
 

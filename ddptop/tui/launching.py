@@ -229,6 +229,7 @@ def _options(spec: JobSpec) -> list[str]:
         "--no-zygote": not spec.zygote,
         "--no-probe": not spec.probe,
         "--no-replica-check": not spec.replica_check,
+        "--memory-snapshot": spec.memory_snapshot,
         "--pty": spec.pty,
     }
     return [*words, *(flag for flag, is_given in flags.items() if is_given)]

@@ -37,7 +37,6 @@ from ddptop_runner.judge.balance.imbalance import (
     Figure,
     RankDeviation,
     busy_s,
-    is_even_load,
     slow_ranks,
 )
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample
@@ -190,14 +189,6 @@ def shown(key: str, rank: RankSample) -> RankFigure:
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def _brief(verdict: Span) -> Span:
-    """`▲ slow` for `▲ slow +47%`, which is too wide; another column shows the percentage."""
-    text, style = verdict
-    if len(text) > STATE_CELLS and text.startswith("▲"):
-        text = " ".join(text.split(" ")[:2])
-    return text, style
-
-
 def _last(subject: Subject) -> Span:
     ago = ""
     if subject.live and subject.rank.last_progress_at is not None:
@@ -232,12 +223,11 @@ def _cell(one: RankFigure, subject: Subject) -> Span:
 
 
 def deviation_cell(apart: RankDeviation, of: Figure) -> Span:
-    """The distance from the median: `+47%`, or `▲47%` for a slow rank."""
-    ratio = apart.of(of)
+    """The distance from the median: `+47%`, or `▲+47%` for a slow rank."""
+    ratio, warns = apart.of(of), apart.warns(of)
     if ratio is None:
         return "", ""
-    text = units.deviation(ratio)
-    return (f"▲{text.lstrip('+-')}", "warn") if apart.warns(of) else (text, "dim")
+    return f"{'▲' * warns}{units.deviation(ratio)}", "warn" if warns else "dim"
 
 
 def rank_row(subject: Subject) -> dict[str, Span]:
@@ -292,7 +282,7 @@ FIGURES: tuple[RankFigure, ...] = (
     ),
     RankFigure(
         key="state",
-        cell=lambda subject: _brief(subject.verdict),
+        cell=lambda subject: subject.verdict,
         title="state", width=STATE_CELLS, align="<", own=Drop(), foreign=Drop(),
         plain=Plain(3, "STATE", _ended, "<"),
     ),
@@ -527,13 +517,10 @@ def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
 
 
 def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
-    """`▲ slow +47%` or `✕ loss NaN`; None if no alert names the rank."""
+    """`▲ slow` or `✕ loss NaN`; None if no alert names the rank."""
     if rank.loss_state in ("nan", "inf"):
         return f"✕ loss {'NaN' if rank.loss_state == 'nan' else 'inf'}", "bad"
-    if not apart.is_slow:
-        return None
-    by = "" if apart.slower is None else f" {units.deviation(apart.slower)}"
-    return f"▲ slow{by}", "warn"
+    return ("▲ slow", "warn") if apart.is_slow else None
 
 
 def verdict(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> Span:
@@ -572,26 +559,18 @@ def worst_first(
     return sorted(ranks, key=need)
 
 
-EVEN = 0.1
-"""A ratio below this is meaningful even for small figures."""
-
-
 def imbalance_note(snapshot: NodeSnapshot) -> Line:
-    """`imbalance  rank 1 slow  memory +34%  util +2%`, worst first; empty if nothing is known.
+    """`imbalance  rank 1 slow  memory +34%  power +2%`, worst first; empty if nothing is known.
 
-    Whether a rank is slow is for the alert on it to say; its ratio is in its row.
+    Whether a rank is slow is for the alert on it to say; its ratio is in its row. A ratio of
+    utilization would mislead: it may be 2% of CPU against 1%.
     """
-    even_load = is_even_load(snapshot.ranks, snapshot.gpus)
-    rated: list[tuple[bool, float, str]] = []
-    for figure, one in COMPARED.items():
-        ratio: float | None = getattr(snapshot.imbalance, figure, None)
-        if ratio is None:
-            continue
-        # a ratio is meaningless where it is 2% of CPU against 1%
-        even = even_load and figure == "utilization" and ratio >= EVEN
-        shown = "even" if even else units.deviation(ratio)
-        rated.append((even, -ratio, f"{one.name} {shown}"))
-    parts = [((text, "dim"),) for _, _, text in sorted(rated)]
+    ratios = {of: getattr(snapshot.imbalance, of, None) for of in COMPARED if of != "utilization"}
+    known = {of: ratio for of, ratio in ratios.items() if ratio is not None}
+    parts = [
+        line((f"{COMPARED[of].name} {units.deviation(known[of])}", "dim"))
+        for of in sorted(known, key=lambda of: -known[of])
+    ]
     if slow := sorted(slow_ranks(snapshot.alerts)):
         parts.insert(0, ((f"{units.name_ranks(slow)} slow", "warn"),))
     return line(("imbalance  ", "dim"), *join(parts, "  ")) if parts else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.draw.events import event_row
+from ddptop.draw.events import FoldedEvents, folded_row
 from ddptop.draw.header import header_lines
 from ddptop.draw.panels import alert_lines
 from ddptop.job.help import explain_state
@@ -78,7 +78,8 @@ class EventsTable(Table[Event]):
         if events == self.items:
             return
         self.items = events
-        self.set_rows([(str(event.seq), event_row(event)) for event in events])
+        of_each = [FoldedEvents((event,)) for event in events]
+        self.set_rows([(one.key, folded_row(one)) for one in of_each])
 
 
 SENTENCE_ROWS = 2

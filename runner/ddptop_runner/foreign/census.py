@@ -184,7 +184,7 @@ def devices_by_pid(
                 note = process.note or NOT_HERE
                 strange.setdefault(process.pid, ([], note))[0].append(gpu.uuid)
     strangers = [
-        Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=note)
+        Unreadable(pid=pid, user=None, command=None, gpus=tuple(uuids), reason=note)
         for pid, (uuids, note) in sorted(strange.items())
         if pid not in held
     ]

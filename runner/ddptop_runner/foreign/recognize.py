@@ -468,7 +468,7 @@ def _find_unreadable(tree: Tree, reason: str, user: str) -> list[Unreadable]:
             pid=process.pid,
             user=user,
             command=command_line(process.argv) or process.comm,
-            devices=tree.devices(process),
+            gpus=tree.devices(process),
             reason=reason,
         )
         for process in tree.by_pid.values()

@@ -24,6 +24,7 @@ from ddptop_runner.host import procs, tree
 from ddptop_runner.job.ranks import RankRecord
 from ddptop_runner.judge.training import workers
 from ddptop_runner.model.snapshot import ProcessId, RankStacks
+from ddptop_runner.store.evidence_folder import written_by
 
 POLL_S = 0.01
 SETTLE_S = 0.15
@@ -67,11 +68,6 @@ def stacks_file(folder: RunFolder, attempt: int, rank: int) -> Path:
     return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}.txt"
 
 
-def flight_record(folder: RunFolder, attempt: int, rank: int) -> Path:
-    """The file to which a rank's probe writes torch's flight record."""
-    return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}-flight-record.json"
-
-
 async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[RankRecord]) -> None:
     """Have living ranks write their flight records; returns within `RECORDS_TIMEOUT_S`.
 
@@ -90,7 +86,7 @@ async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[Ran
     deadline_s = asyncio.get_running_loop().time() + RECORDS_TIMEOUT_S
     while asyncio.get_running_loop().time() < deadline_s:
         awaited = (one for one in asked_of if _may_answer(one))
-        paths = (flight_record(folder, attempt, one.rank) for one in awaited)
+        paths = (written_by(folder, attempt, one.rank, "flight.json") for one in awaited)
         if all(_changed_ns(path) >= since_ns for path in paths):
             return
         await asyncio.sleep(0.02)

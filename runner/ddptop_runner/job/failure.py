@@ -35,14 +35,14 @@ from ddptop_runner.judge.causes.error_text import (
 from ddptop_runner.judge.checkpoints import CheckpointBook
 from ddptop_runner.judge.hangs import records
 from ddptop_runner.model import diagnose, run_step
-from ddptop_runner.model.diagnose import AttemptOutcome, RankExit
+from ddptop_runner.model.diagnose import AttemptOutcome, Held, RankExit
 from ddptop_runner.model.protocol import RanksJudged
 from ddptop_runner.model.snapshot import (
     Cause,
     GpuSample,
     NodeSnapshot,
     RankSample,
-    decode_snapshot,
+    read_snapshot,
 )
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import evidence_folder
@@ -66,6 +66,7 @@ def judge(
     oom: OomWatch,
     xids_before: Mapping[int, Sequence[int]] | None = None,
     sees_all_ranks: bool = True,
+    has_memory_snapshots: bool = False,
 ) -> tuple[AttemptOutcome, Cause]:
     """The outcome of a completed attempt and the cause of its failure.
 
@@ -77,9 +78,10 @@ def judge(
         oom: knows whether the kernel killed a process for its memory use.
         xids_before: by machine index, device errors reported before the attempt.
         sees_all_ranks: whether no other node has ranks of the attempt.
+        has_memory_snapshots: whether its ranks record what allocates device memory.
     """
     kept = evidence_folder.latest(folder, attempt, "failure")
-    snapshot = _snapshot(kept)
+    snapshot = None if kept is None else read_snapshot(kept / "snapshot.json")
     ends = ends_of(folder, attempt, table)
     steps = table.most_steps()
     if table.launcher is not None:
@@ -95,6 +97,7 @@ def judge(
         xids=new_xids(gpus, xids_before or {}),
         lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
         sees_all_ranks=sees_all_ranks,
+        has_memory_snapshots=has_memory_snapshots,
         is_disk_full=(disk := room(folder.path)) is not None and disk.is_full,
     )
     cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
@@ -118,7 +121,7 @@ def judge(
 def ends_of(folder: RunFolder, attempt: int, table: OwnRanks) -> list[RankEnd]:
     """All that is known about the ends of an attempt's ranks."""
     kept = evidence_folder.latest(folder, attempt, "failure")
-    snapshot = _snapshot(kept)
+    snapshot = None if kept is None else read_snapshot(kept / "snapshot.json")
     return [
         _end(folder, attempt, record, record.exit, table.steps_at_exit(record), kept, snapshot)
         for record in table
@@ -165,16 +168,6 @@ def _ends_in_command(
     return ends
 
 
-def _snapshot(kept: Path | None) -> NodeSnapshot | None:
-    """The snapshot from when the evidence was saved."""
-    if kept is None:
-        return None
-    try:
-        return decode_snapshot(bounded.read_bytes(kept / "snapshot.json"))
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
 def _end(
     folder: RunFolder,
     attempt: int,
@@ -216,7 +209,15 @@ def _end(
         leaving=record.leaving,
         gpu=gpu,
         peak_bytes=record.gpu_mem_peak_bytes,
+        held=_held(evidence_folder.written_by(folder, attempt, record.rank, "memory.json")),
     )
+
+
+def _held(path: Path) -> Held | None:
+    try:
+        return bounded.decode_json(msgspec.json.Decoder(Held), bounded.read_bytes(path))
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def _crashed_at(folder: RunFolder, attempt: int, exit_: RankExit) -> str | None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ddptop_runner.base.clock import utc_from_boottime
 from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.judge import losses
 from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.verdict import (
     HangReport,
@@ -18,7 +19,7 @@ from ddptop_runner.judge.hangs.verdict import (
     SeenPause,
 )
 from ddptop_runner.judge.hangs.watch import HangWatch
-from ddptop_runner.judge.losses import BadLoss, LossWatch
+from ddptop_runner.judge.losses import LossWatch
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
@@ -44,7 +45,7 @@ class TroubleWatch:
         self._is_suspected = False
         self._max_restarts = spec.max_restarts
         self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
-        self.found: HangVerdict | BadLoss | None = None
+        self.found: HangVerdict | RankSample | None = None
         """The trouble for which the attempt is ended while its ranks are alive."""
         self.pause: Pause | None = None
         """The current pause; None while there are steps."""
@@ -142,7 +143,7 @@ def _stuck(progress: Sequence[RankProgress], stepless_s: float) -> HangVerdict:
 
 
 def cause_of(
-    found: HangVerdict | BadLoss, folder: str, last: Checkpoint | None, attempt: int
+    found: HangVerdict | RankSample, folder: str, last: Checkpoint | None, attempt: int
 ) -> Cause:
     """The cause, from the evidence.
 
@@ -159,24 +160,25 @@ def cause_of(
     return replace(cause, summary=" ".join(words), evidence=folder)
 
 
-def _doubt(bad: BadLoss, last: Checkpoint | None, attempt: int) -> str:
+def _doubt(bad: RankSample, last: Checkpoint | None, attempt: int) -> str:
     """A warning if the last checkpoint was saved after the loss went bad; otherwise, empty."""
-    if last is None or last.attempt != attempt or last.step is None or bad.step is None:
+    since = bad.loss_bad_since
+    if last is None or last.attempt != attempt or last.step is None or since is None:
         return ""
-    if last.step < bad.step:
+    if last.step < since:
         return ""
     return f"{last.name}, saved{at_step(last)}, is newer than that step and may also be affected."
 
 
-def plain_cause(found: HangVerdict | BadLoss) -> Cause:
+def plain_cause(found: HangVerdict | RankSample) -> Cause:
     """The cause according to the finding alone, before evidence is read."""
     if isinstance(found, HangVerdict):
         return Cause(kind="hang", summary=f"The job hung: {found.message()}.")
-    return Cause(kind="nan", rank=found.rank, summary=found.in_words())
+    return Cause(kind="nan", rank=found.rank, summary=losses.in_words(found))
 
 
 def plain_outcome(
-    found: HangVerdict | BadLoss, attempt: int, lived_s: float, steps: int | None
+    found: HangVerdict | RankSample, attempt: int, lived_s: float, steps: int | None
 ) -> AttemptOutcome:
     """The outcome of an attempt that is ended because of it.
 

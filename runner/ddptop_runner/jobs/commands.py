@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop_runner.base import programs
+from ddptop_runner.base.clock import poll
 from ddptop_runner.base.errors import (
     ControlError,
     DamagedFileError,
@@ -144,12 +145,9 @@ def restored(job: str) -> JobView | None:
     folder = run_folder(job.partition("@")[0])
     if not restore_folder(folder):
         return None
-    deadline_s = time.monotonic() + RESTORED_S
-    while not folder.spec_file.exists():
-        if time.monotonic() >= deadline_s:
-            _delete(folder)
-            return None
-        time.sleep(POLL_S)
+    if not poll(folder.spec_file.exists, RESTORED_S, POLL_S):
+        _delete(folder)
+        return None
     view = read_job(folder)
     return view if job in (view.job, view.spec.job_id) else None
 
@@ -390,12 +388,8 @@ def wait_for_guards(view: JobView) -> None:
     """Wait for guardian and supervisor, which exit shortly after the last snapshot is written."""
     if view.snapshot is None:
         return
-    deadline = time.monotonic() + GUARDIAN_EXIT_S
     guards = (view.snapshot.guardian, view.snapshot.supervisor)
-    while any(map(procs.is_alive, guards)):
-        if time.monotonic() >= deadline:
-            return
-        time.sleep(POLL_S / 10)
+    poll(lambda: not any(map(procs.is_alive, guards)), GUARDIAN_EXIT_S, POLL_S / 10)
 
 
 def remove(view: JobView, *, force: bool = False) -> str | None:

@@ -54,8 +54,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The figures that it rests on, by name with unit."""
 
 
-def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
-    """Findings that require attention, worst first."""
+def find(ranks: Sequence[RankSample]) -> list[Finding]:
+    """Findings on ranks that require attention."""
     found = []
     for loss_state, name in (("nan", "NaN"), ("inf", "infinite")):
         lost_it = [rank for rank in ranks if rank.loss_state == loss_state]
@@ -63,7 +63,6 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
             bad = tuple(rank.rank for rank in lost_it)
             message = f"the loss on {name_ranks(bad)} is {name}{_since_step(lost_it)}"
             found.append(Finding(f"loss-{loss_state}", "error", message, bad))
-    found += lost(gpus)
     hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
     if hung:
         message = f"{name_ranks(hung)} {is_or_are(hung)} not making progress"
@@ -214,11 +213,7 @@ class AlertBook:
     def recall(self, shown: Sequence[Alert]) -> None:
         """Restore the alerts of an earlier supervisor, which are not new."""
         for alert in shown:
-            finding = Finding(
-                *(alert.id, alert.severity, alert.message, tuple(alert.ranks), tuple(alert.gpus)),
-                host=alert.host,
-                evidence=alert.evidence,
-            )
+            finding = msgspec.convert(alert, Finding, from_attributes=True)
             self._held[alert.id] = _Held(
                 finding, alert.since, shown=True, linger_s=RECALLED_LINGER_S
             )
@@ -243,11 +238,11 @@ class AlertBook:
         for finding in found:
             one = self._held.get(finding.id)
             if one is None:
-                one = _Held(finding, now, linger_s=LINGER_S if finding.hold_s else 0.0)
+                one = _Held(finding, now)
             else:
                 one.finding, one.missing_s = finding, 0.0
-                one.linger_s = LINGER_S if finding.hold_s else 0.0
                 one.held_s += max(0.0, passed_s)
+            one.linger_s = LINGER_S if finding.hold_s else 0.0
             held[finding.id] = one
             if not one.shown and one.held_s >= finding.hold_s:
                 one.shown = True
@@ -260,22 +255,10 @@ class AlertBook:
                 held[id_] = one
         self._held = held
         shown = [_alert(one) for one in held.values() if one.shown]
-        return sorted(shown, key=_order), [_alert(one) for one in new]
-
-
-def _order(alert: Alert) -> int:
-    return _WORST_FIRST.index(alert.severity)
+        shown.sort(key=lambda alert: _WORST_FIRST.index(alert.severity))
+        return shown, [_alert(one) for one in new]
 
 
 def _alert(held: _Held) -> Alert:
-    finding = held.finding
-    return Alert(
-        id=finding.id,
-        severity=finding.severity,
-        ranks=list(finding.ranks),
-        gpus=list(finding.gpus),
-        host=finding.host,
-        message=finding.message,
-        since=finding.since or held.since,
-        evidence=dict(finding.evidence),
-    )
+    dated = msgspec.structs.replace(held.finding, since=held.finding.since or held.since)
+    return msgspec.convert(dated, Alert, from_attributes=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RankSample
@@ -15,25 +13,13 @@ BAD_SAMPLES, BAD_STEPS = 3, 2
 """A loss has gone bad after this many samples without a finite one and this many bad steps."""
 
 
-@dataclass(frozen=True)
-class BadLoss:
-    """A bad loss that requires an action."""
-
-    rank: int
-    step: int | None
-    """The first step with a bad loss."""
-    what: str
-    """`NaN` or `infinite`."""
-    last_good: float | None = None
-    """The rank's last finite loss."""
-    at_step: str = ""
-    """`step` in words, as a step of the run if that is known."""
-
-    def in_words(self) -> str:
-        """One sentence."""
-        at = "" if self.step is None else f" at {self.at_step or f'step {self.step}'}"
-        good = "" if self.last_good is None else f"; the last finite loss was {self.last_good:.4g}"
-        return f"The loss on rank {self.rank} became {self.what}{at}{good}."
+def in_words(rank: RankSample) -> str:
+    """One sentence on a rank whose loss is not finite."""
+    what = "NaN" if rank.loss_state == "nan" else "infinite"
+    since, good = rank.loss_bad_since, rank.loss_last_good
+    at = "" if since is None else f" at {run_step.in_words(rank, since)}"
+    last = "" if good is None else f"; the last finite loss was {good:.4g}"
+    return f"The loss on rank {rank.rank} became {what}{at}{last}."
 
 
 class _Streak:
@@ -43,24 +29,14 @@ class _Streak:
         self.samples = 0
         self.steps: set[int | None] = set()
         self.since: int | None = None
-        self.last_good: float | None = None
 
     def add(self, rank: RankSample) -> bool:
         """Add a sample; returns whether the loss has gone bad for good."""
-        if rank.loss_state is None:
+        if rank.loss_state in (None, "ok"):
+            self.samples = 0 if rank.loss_state == "ok" else self.samples
             return False
-        if rank.loss_state == "ok":
-            self.last_good = rank.loss
-        # or one arrived since the previous sample
-        if (
-            rank.loss_state == "ok"
-            or rank.loss_min is not None
-            or rank.loss_bad_since != self.since
-        ):
-            self.samples, self.since = 0, rank.loss_bad_since
-            self.steps.clear()
-        if rank.loss_state == "ok":
-            return False
+        if self.samples == 0 or rank.loss_min is not None or rank.loss_bad_since != self.since:
+            self.samples, self.steps, self.since = 0, set(), rank.loss_bad_since
         self.samples += 1
         self.steps.add(rank.loss_step)
         # a line without a step may remain the only one for long
@@ -83,25 +59,15 @@ class LossWatch:
         """Start over for a new attempt."""
         self._streaks.clear()
 
-    def update(self, ranks: Sequence[RankSample]) -> BadLoss | None:
-        """The loss that `--on-nan` must act on, if there is one."""
+    def update(self, ranks: Sequence[RankSample]) -> RankSample | None:
+        """The rank with the loss that `--on-nan` must act on, if there is one.
+
+        It is the one that went bad first; in DDP, the others follow a step later.
+        """
         living = [rank for rank in ranks if rank.state not in ENDED]
         is_lasting = [self._streaks[rank.rank].add(rank) for rank in living]
-        return self._first_bad(living) if any(is_lasting) and self._on_nan != "alert" else None
-
-    def _first_bad(self, ranks: Sequence[RankSample]) -> BadLoss:
-        """The rank that went bad first; in DDP, the others follow a step later."""
-        bad = [rank for rank in ranks if rank.loss_state in ("nan", "inf")]
-        first = min(bad, key=lambda rank: (_or_last(rank.loss_bad_since), rank.rank))
-        good = self._streaks[first.rank].last_good
-        return BadLoss(
-            first.rank,
-            first.loss_bad_since,
-            "NaN" if first.loss_state == "nan" else "infinite",
-            good if first.loss_last_good is None else first.loss_last_good,
-            run_step.in_words(first, first.loss_bad_since),
-        )
-
-
-def _or_last(step: int | None) -> float:
-    return math.inf if step is None else step
+        if not any(is_lasting) or self._on_nan == "alert":
+            return None
+        bad = [rank for rank in living if rank.loss_state in ("nan", "inf")]
+        known = [rank for rank in bad if rank.loss_bad_since is not None]
+        return min(known or bad, key=lambda rank: (rank.loss_bad_since or 0, rank.rank))

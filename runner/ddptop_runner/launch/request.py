@@ -76,6 +76,7 @@ class LaunchRequest:
     python: str | None = None
     probe: bool = True
     replica_check: bool = True
+    memory_snapshot: bool = False
     slurm_job: str | None = None
     """Slurm's job ID of the allocation to run in."""
     pty: bool = False

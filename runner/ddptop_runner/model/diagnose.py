@@ -74,6 +74,14 @@ class RankExit(msgspec.Struct, frozen=True):
         return status_in_words(self.returncode)
 
 
+class Held(msgspec.Struct, frozen=True):
+    """The device memory of a rank's tensors when it ran out."""
+
+    total_bytes: int
+    by_place: dict[str, int]
+    """Of the lines that allocated most of it, most first; "" is none of the script's."""
+
+
 AT_ONCE_S = 60.0
 """Without a probe: an attempt that ran for less did not get to train. With one, and where nothing
 reports checkpoints or steps of the whole run: what ran for longer made progress."""

@@ -114,8 +114,9 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     compute."""
     compute_s: Seconds | None = None
     """The rest of a mean step; None unless both waits are known."""
-    forward_s: Seconds | None = None
+    input_s: Seconds | None = None
     """As in RankSample."""
+    forward_s: Seconds | None = None
     backward_s: Seconds | None = None
     optimizer_s: Seconds | None = None
     until_backward_total_s: Seconds | None = None
@@ -126,6 +127,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """The latest batches that were hashed, latest last."""
     data_position: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
     """Pass over the training data, from 0, and the batches taken in it."""
+    epoch_batches: Whole | None = None
+    """As in RankSample."""
     repeated_epoch: Whole | None = None
     """The epoch by which its sampler shuffled two passes in a row: without `set_epoch`."""
     loader_workers: RankNumber | None = None

@@ -5,7 +5,7 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 """
 
 import datetime as dt
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -244,10 +244,13 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Rest of the mean step time; None unless both waits are known."""
     forward_s: float | None = None
     """Mean time per step in forward passes: from the batch, or else from the end of the previous
-    step, to the backward pass, including all that the script does there, such as copying the batch
-    to a device, which is not measured apart. Like `backward_s` and `optimizer_s`, it includes waits
-    for other ranks. On a CUDA device, all three are measured by events on the device, in 1 of 50
-    steps."""
+    step, to the backward pass, including `input_s`. Like `backward_s` and `optimizer_s`, it
+    includes waits for other ranks. On a CUDA device, all of them are measured by events on the
+    device, in 1 of 50 steps."""
+    input_s: float | None = None
+    """The part of `forward_s` from the batch to the start of DistributedDataParallel's forward
+    pass: copying the batch to the device, and whatever else the script does there. None without a
+    torch DataLoader or DDP, and where `no_sync` or torch.compile hides a forward pass."""
     backward_s: float | None = None
     """Mean time per step in backward passes; several in a step are summed."""
     optimizer_s: float | None = None
@@ -336,6 +339,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     and at powers of two. Ranks with equal hashes train on equal data."""
     data_position: list[int] | None = None
     """Pass over the training data in this attempt, from 0, and the batches taken in it."""
+    epoch_batches: int | None = None
+    """Batches of the pass over the training data, as a sampler of torch knows them; only in the
+    first pass with training, and not within `join()` of DistributedDataParallel."""
     repeated_epoch: int | None = None
     """The epoch by which its sampler shuffled the last two passes over the data, because
     `set_epoch` was not called; None otherwise."""
@@ -732,3 +738,11 @@ def decode_snapshot(data: bytes) -> NodeSnapshot:
         msgspec.DecodeError: when `data` is not a node snapshot.
     """
     return bounded.decode_json(msgspec.json.Decoder(NodeSnapshot), data)
+
+
+def read_snapshot(path: Path) -> NodeSnapshot | None:
+    """The snapshot in a file; None if that is missing or damaged."""
+    try:
+        return decode_snapshot(bounded.read_bytes(path))
+    except (OSError, msgspec.MsgspecError):
+        return None

@@ -42,7 +42,7 @@ from ddptop_runner.job.registry import JobView, is_locked, read_job
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, read_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
 from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.node import adoption, control, fetch
@@ -349,7 +349,7 @@ class Remote:
         if isinstance(request, pt.ReadFiles):
             return fetch.read_new(self._folder, request)
         if isinstance(request, pt.GetEnvironment):
-            return pt.Environment(env=adoption.launch_variables(read_job(self._folder)))
+            return pt.Found(data=adoption.launch_variables(read_job(self._folder)))
         if isinstance(request, pt.StopAsked):
             return stop(self._folder, request)
         return control.exchange(self._folder, request, REQUEST_S)
@@ -374,7 +374,7 @@ class Remote:
             absent_since_s = absent_since_s or now_s
             if now_s - absent_since_s > ABSENT_AFTER_S and not (lives or _is_adopted(folder)):
                 if not _lives(folder):
-                    self.send(pt.NodeAbsent())
+                    self.send(pt.NodeFact(fact=pt.LinkMade(is_there=False)))
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
 
@@ -417,11 +417,8 @@ class Remote:
 
 def _last_state(folder: RunFolder) -> NodeSnapshot | None:
     """The last snapshot of a part that has ended; None without an end."""
-    try:
-        last = decode_snapshot(bounded.read_bytes(folder.node_file(procs.host_name())))
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return None if last.state in LIVE_STATES else last
+    last = read_snapshot(folder.node_file(procs.host_name()))
+    return None if last is None or last.state in LIVE_STATES else last
 
 
 def _is_adopted(folder: RunFolder) -> bool:

@@ -158,25 +158,31 @@ def write_record(backends):
         backends: those that have groups. If there are several, the record with a collective that
             has not completed is used.
     """
-    folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
     statuses = _statuses(backends)
-    if not folder or rank is None or not statuses:
+    if not statuses:
         return
     waiting = [
         backend
         for backend, by_number in statuses.items()
         if any(entered > done for entered, done in by_number.values())
     ]
-    record = _call(RECORDERS[[*statuses, *waiting][-1]])
+    write_file("flight.json", _call(RECORDERS[[*statuses, *waiting][-1]]))
+
+
+def write_file(name, data):
+    """Write `attempt-<n>-rank-<r>-<name>` to the folder of stacks; does nothing if that fails."""
+    folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
+    if not folder or rank is None:
+        return
     attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
-    path = os.path.join(folder, "attempt-{}-rank-{}-flight-record.json".format(attempt, rank))
+    path = os.path.join(folder, "attempt-{}-rank-{}-{}".format(attempt, rank, name))
     part = "{}.{}.part".format(path, os.getpid())
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with open(os.open(part, flags, 0o600), "wb") as file:
             os.fchmod(file.fileno(), 0o600)  # regardless of the script's umask
-            file.write(record)
+            file.write(data)
         os.replace(part, path)
     except OSError:
         try:

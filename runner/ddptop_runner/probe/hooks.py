@@ -1,7 +1,7 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in losses, evidence, or
-time_parts. A patch that does not fit this torch is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, or in losses, evidence,
+memory, or time_parts. A patch that does not fit this torch is left out; the rest still works.
 
 A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
 changes. So at a backward pass that follows another without a step between, a changed parameter
@@ -13,13 +13,24 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 import weakref
 from _thread import get_ident
+from time import monotonic
 
-from . import advice, identity, ledger, losses, profiling, recorder, replicas, saves, time_parts
-from .recorder import AWAITED, boottime_s
-from .time_parts import BACKWARD, FORWARD, NONE
+from . import (
+    advice,
+    identity,
+    ledger,
+    losses,
+    memory,
+    profiling,
+    recorder,
+    replicas,
+    saves,
+    time_parts,
+)
+from .recorder import AWAITED, is_own
+from .time_parts import BACKWARD, BATCH, FORWARD
 
 ARGUMENTS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """The parameters of torch.autograd.backward."""
@@ -40,15 +51,16 @@ class Hooks:
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
-        self._saves = saves.Saves(record, is_own, self._is_compiling)
+        self._saves = saves.Saves(record, self._is_compiling)
         self.ddp_use = advice.DdpUse(record)
         self.gradients = advice.Gradients(torch)
-        self.parts = time_parts.TimeParts(torch, record, self.ddp_use)
-        self.borders = time_parts.Borders(torch, record, is_own)
-        self.profiling = profiling.Profiling(torch, record, is_own)
+        self.borders = time_parts.Borders(torch, record)
+        self.parts = time_parts.TimeParts(torch, record, self.ddp_use, self.borders)
+        self.profiling = profiling.Profiling(torch, record)
         self.ledger = ledger.Ledger(torch, record)
         record.data_position = self.ledger.position
         self.replicas = replicas.Replicas(torch, record, self.parts)
+        self.ledger.is_joined = self.replicas.is_joined
         record.on_look = self.replicas.after_step
         self.patched = []
         """[(owner, name, original, what is in its place)]"""
@@ -78,11 +90,12 @@ class Hooks:
             ),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
+            lambda: memory.arm(torch),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: self._arm_save((torch.serialization, torch), "load", saves.torch_source, True),
             lambda: _hide_from_dynamo(
                 torch,
-                [part.__name__ for part in (advice, ledger, losses, profiling, recorder)]
+                [part.__name__ for part in (advice, ledger, losses, memory, profiling, recorder)]
                 + [replicas.__name__, saves.__name__, time_parts.__name__, __name__],
             ),
         ):
@@ -179,7 +192,7 @@ class Hooks:
                         saw(tensors, grad_tensors)
                     else:
                         record.plain_loss = tensors.item()
-                        record.until_backward_s += boottime_s() - record.progress[1]
+                        record.until_backward_s += monotonic() - record.progress[1]
                 except Exception as error:
                     if not is_own(error):
                         raise
@@ -280,22 +293,11 @@ class Hooks:
 
     def arm_step(self):
         """Count and time the steps of all optimizers."""
-        is_traced, record, stepped = _is_traced(self.torch), self.record, self.record.stepped
-        look = self._look
-
-        def after_step(optimizer, args, kwargs):
-            if not is_traced():
-                try:
-                    stepped(optimizer)
-                    if record.is_look_due:
-                        look(optimizer)
-                except Exception as error:
-                    if not is_own(error):
-                        raise
-
+        record = self.record
+        record.is_traced, record.look = _is_traced(self.torch), self._look
         # torch.optim deletes the attributes that its submodules leave on it
         optimizers = sys.modules["torch.optim.optimizer"]
-        self.step_handles = [optimizers.register_optimizer_step_post_hook(after_step)]
+        self.step_handles = [optimizers.register_optimizer_step_post_hook(record.after_step)]
 
     def _look(self, optimizer):
         """A step has ended, and something is to be known of it."""
@@ -349,24 +351,22 @@ class Hooks:
         took, finished = self._guarded(self.ledger.took), self._guarded(self.ledger.finished)
         borders = self.borders
         count = self._guarded(self.ledger.count)
-        clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
+        grad_enabled = self.torch.is_grad_enabled
 
         def next_data(loader):
-            if record.batches is None:
-                record.batches = 0
             # in another thread, it is a prefetch
             is_here = get_ident() == (record.step_thread or thread)
             if is_here and grad_enabled():
-                start_s = clock()
+                start_s = monotonic()
                 try:
                     batch = original(loader)
                 except StopIteration:
                     finished(loader)
                     raise
                 finally:
-                    record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
+                    record.data_wait_s = (record.data_wait_s or 0.0) + monotonic() - start_s
                 if borders.marks is not None:
-                    borders.mark(NONE)
+                    borders.mark(BATCH)
                 if not record.batches & record.count_mask:
                     count(batch)
                 position = loader._num_yielded
@@ -381,16 +381,6 @@ class Hooks:
             return batch
 
         return next_data
-
-
-def is_own(error):
-    """Whether an exception inside a hook is the probe's, and not from a signal handler."""
-    frame_module = __name__
-    trace = error.__traceback__
-    while trace is not None:
-        frame_module = trace.tb_frame.f_globals.get("__name__") or ""
-        trace = trace.tb_next
-    return frame_module.split(".")[0] in (__name__.split(".")[0], "torch", "weakref")
 
 
 def _is_compiling(torch):

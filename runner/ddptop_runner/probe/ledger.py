@@ -23,6 +23,9 @@ MAX_DEPTH, MAX_VALUES = 3, 16
 """How deep and how far to look for tensors in a batch."""
 MAX_HASHES = 8
 """The latest hashes, as many as a datagram holds."""
+OF_TORCH = ("torch.utils.data.sampler", "torch.utils.data.distributed")
+"""The modules of samplers that know their length. They ask the dataset for its own, as they have
+just done for this pass; a sampler of the script may take long to tell, or do something else."""
 
 
 class Ledger:
@@ -31,6 +34,8 @@ class Ledger:
     def __init__(self, torch, record):
         self._torch = torch
         self._record = record
+        self.is_joined = _nothing
+        """Tells whether ranks may take different numbers of steps."""
         self.begin()
 
     def begin(self):
@@ -45,6 +50,9 @@ class Ledger:
         """Worker processes of its DataLoader; 0 if the rank loads by itself."""
         self.ddp_world_size = None
         """Ranks whose gradients DistributedDataParallel averages; None without."""
+        self.epoch_batches = None
+        """Batches of the first pass with training; None in later ones, since nothing has come of
+        uneven passes then, and within `model.join()`, which is made for them."""
         self._passes = 0
         self._iterator = _nothing
         """Gives the iterator of the current pass."""
@@ -73,6 +81,7 @@ class Ledger:
         if self._data is _nothing:
             self._data = _reference(dataset)
         if self._data() is not dataset:
+            self.epoch_batches = None  # the pass may be as long as the other data
             return
         if position == 0:
             self._passes += 1
@@ -81,6 +90,8 @@ class Ledger:
             sampler: Any = getattr(iterator._index_sampler, "sampler", None)
             before, self._sampler_epoch = self._sampler_epoch, _epoch_of(sampler)
             self.repeated_epoch = before if before == self._sampler_epoch else None
+            is_first = not self._record.backwards and not self.is_joined()
+            self.epoch_batches = _length(iterator._index_sampler) if is_first else None
         self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
 
     def count(self, batch):
@@ -159,6 +170,17 @@ def _holds_all(tensor):
     """Whether a tensor's storage has all of its elements; a script may have resized it."""
     elements = tensor.storage_offset() + tensor.numel()
     return tensor.untyped_storage().nbytes() >= elements * tensor.element_size()
+
+
+def _length(sampler):
+    """How many batches the sampler of a DataLoader yields; None if only the script knows."""
+    of = getattr(sampler, "sampler", sampler)  # without one: of single samples
+    if not {type(sampler).__module__, type(of).__module__}.issubset(OF_TORCH):
+        return None
+    try:
+        return len(sampler)
+    except Exception:  # of the script's dataset
+        return None
 
 
 def _epoch_of(sampler):

@@ -16,6 +16,8 @@ import re
 import sys
 import sysconfig
 
+from .recorder import boottime_s
+
 MAX_FRAMES = 400
 """Imports can be this deep; the script is at the bottom."""
 MAX_LENGTH = 120
@@ -291,32 +293,32 @@ class Phases:
         """CLOCK_BOOTTIME."""
         self.stands_at = None
         self._waits_for = None
-        self._waits_since_t = 0.0
+        self._waits_since_s = 0.0
 
-    def look(self, now_t, collectives=None):
+    def look(self, now_s, collectives=None):
         """Read the stack once; returns whether phase or place have changed.
 
         Args:
-            now_t: CLOCK_BOOTTIME.
+            now_s: the monotonic time.
             collectives: how far the process groups are; a wait ends where that changes.
         """
         before = (self.phase, self.since_t, self.stands_at)
         record = self._record
         progress = record.progress
-        is_quiet = progress is None or now_t - progress[1] >= QUIET_S
+        is_quiet = progress is None or now_s - progress[1] >= QUIET_S
         thread = self._thread()
         frames = frames_of(thread) if is_quiet else []
-        saving_t = record.saving.get(thread)
+        saving_s = record.saving.get(thread)
         # there was a step since then: an exception from a signal handler left the save
-        if saving_t is not None and (progress is None or progress[1] <= saving_t):
-            self._enter("checkpoint", saving_t)
+        if saving_s is not None and (progress is None or progress[1] <= saving_s):
+            self._enter("checkpoint", saving_s)
         else:
-            phase = self._decide(frames, collectives, now_t) if is_quiet else None
-            self._enter(phase or self._base(), self._since(phase, now_t))
+            phase = self._decide(frames, collectives, now_s) if is_quiet else None
+            self._enter(phase or self._base(), self._since(phase, now_s))
         self.stands_at = place(frames)
         return (self.phase, self.since_t, self.stands_at) != before
 
-    def _decide(self, frames, collectives, now_t):
+    def _decide(self, frames, collectives, now_s):
         """The phase according to a stack and the counters; None if they show none."""
         waits, does = recognize(frames)
         if does is None and self._is_evaluating_by_batches():
@@ -326,9 +328,9 @@ class Phases:
             return does
         waits_for = (waits, self._record.batches, collectives and dict(collectives))
         if self._waits_for != waits_for:
-            self._waits_for, self._waits_since_t = waits_for, now_t
+            self._waits_for, self._waits_since_s = waits_for, now_s
         is_brief = waits == "data" and does is None
-        lasts = now_t - self._waits_since_t >= (WAIT_LOOK_S if is_brief else WAIT_S)
+        lasts = now_s - self._waits_since_s >= (WAIT_LOOK_S if is_brief else WAIT_S)
         if lasts:
             return waits
         # a brief wait does not end a phase of waiting either
@@ -337,7 +339,7 @@ class Phases:
     def _is_evaluating_by_batches(self):
         """Whether batches are taken without gradients, or without any backward pass."""
         record = self._record
-        taken = (record.batches or 0) - (record.batches_at_step or 0)
+        taken = record.batches - record.batches_at_step
         if record.has_passed:
             return False
         if record.batches == record.batch_without_gradient:
@@ -347,19 +349,19 @@ class Phases:
     def _base(self):
         return "start" if self._record.progress is None else "steps"
 
-    def _since(self, phase, now_t):
+    def _since(self, phase, now_s):
         """When the phase started, if known."""
         record = self._record
         if phase is None and record.progress is not None:
             if self.phase in (None, "start"):
                 return record.first_progress[1]
-            if now_t - record.progress[1] < QUIET_S:
+            if now_s - record.progress[1] < QUIET_S:
                 return record.progress[1]
-        return now_t
+        return now_s
 
-    def _enter(self, phase, since_t):
+    def _enter(self, phase, since_s):
         if phase != self.phase:
-            self.phase, self.since_t = phase, since_t
+            self.phase, self.since_t = phase, boottime_s(since_s)
 
     def _thread(self):
         """The thread that takes the steps; before the first step, the main thread."""

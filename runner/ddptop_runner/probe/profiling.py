@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from . import identity
-from .recorder import boottime_s
+from .recorder import boottime_s, is_own
 
 MAX_STEPS = 50
 MAX_TRACE_BYTES = 200_000_000
@@ -22,10 +22,9 @@ MAX_ORDER_BYTES = 1000
 class Profiling:
     """The orders to profile one process, one at a time."""
 
-    def __init__(self, torch, record, is_own):
+    def __init__(self, torch, record):
         self._torch = torch
         self._record = record
-        self._is_own = is_own
         self.begin()
 
     def begin(self):
@@ -70,7 +69,7 @@ class Profiling:
                     self._start()
         except Exception as error:
             self._give_up("torch.profiler failed: {}".format(error))
-            if not self._is_own(error):
+            if not is_own(error):
                 raise
 
     def _start(self):

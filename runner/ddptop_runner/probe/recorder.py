@@ -6,14 +6,15 @@ so that a reader never sees half of a change.
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import os
+import sys
 import time
 import weakref
 from _thread import get_ident
 from collections import deque
+from time import monotonic
 from typing import Any
 
 MAX_PENDING_LOSSES = 1024
@@ -54,12 +55,17 @@ def _nobody():
     """No optimizer."""
 
 
-boottime_s = (
-    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-    if hasattr(time, "CLOCK_BOOTTIME")
-    else time.monotonic
-)
-"""Seconds since boot, including time spent suspended: the clock of `ddptop_runner.base.clock`."""
+def boottime_s(monotonic_s=None):
+    """Seconds since boot, including time spent suspended: the clock of `ddptop_runner.base.clock`.
+
+    The probe itself measures by the monotonic clock, which costs half as much to read, and during
+    which no machine is suspended. A moment is converted once, when it is new.
+
+    Args:
+        monotonic_s: the moment; now by default.
+    """
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return now_s if monotonic_s is None else now_s - (monotonic() - monotonic_s)
 
 
 class _Optimizer:
@@ -106,6 +112,10 @@ class Recorder:
 
     def __init__(self, on_first_news=None):
         self.on_look = _nobody
+        self.is_traced = _nobody
+        """Whether a compiler traces what calls the hooks."""
+        self.look: Any = None
+        """Called with the optimizer after a step while `is_look_due`."""
         self.begin(on_first_news)
 
     def begin(self, on_first_news):
@@ -121,14 +131,14 @@ class Recorder:
         self.usual_backwards = 0
         """Backward passes of the last step: before as many again, no step is missed."""
         self.progress: Any = None
-        """(iterations, CLOCK_BOOTTIME, `data_wait_s`) at the last; None before the first."""
+        """(iterations, monotonic time, `data_wait_s`) at the last; None before the first."""
         self.first_progress = None
         """The same at the first: where mean times start."""
         self.batches_skipped = None
         """Batches of the first pass over the data that no backward pass followed before that."""
         self.is_look_due = True
         """Whether hooks look at the next step; set by the sender."""
-        self.look_after_step = float("inf")
+        self.look_after_step = sys.maxsize
         """The step after which to call `on_look`."""
         self.latest_loss = None
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
@@ -161,16 +171,16 @@ class Recorder:
         self.gc_s = 0.0
         """How long the garbage collector has run."""
         self._gc_since_s = 0.0
-        self.batches = None
-        """Batches taken from data loaders, None where no loader was seen."""
-        self.batches_at_step = None
+        self.batches = 0
+        """Batches taken from data loaders."""
+        self.batches_at_step = 0
         """`batches` at the last step."""
         self.batch_without_gradient = None
         """`batches` after the last that the training's thread took with gradients switched off."""
         self.step_thread = None
         """The thread that takes the steps."""
         self.saving = {}
-        """{thread: CLOCK_BOOTTIME since when it saves a file}."""
+        """{thread: monotonic time since when it saves a file}."""
         self.saved = None
         """The last file that was saved, as the datagram's `saved`."""
         self.loaded = []
@@ -208,9 +218,9 @@ class Recorder:
 
     def _collected(self, phase, info):
         if phase == "start":
-            self._gc_since_s = time.monotonic()
+            self._gc_since_s = monotonic()
         else:
-            self.gc_s += time.monotonic() - self._gc_since_s
+            self.gc_s += monotonic() - self._gc_since_s
 
     def passed(self, loss):
         """A backward pass starts.
@@ -219,7 +229,7 @@ class Recorder:
             loss: A float, a detached scalar tensor of a device, or None.
         """
         if self.progress is not None and not self.has_passed:
-            self.until_backward_s += boottime_s() - self.progress[1]
+            self.until_backward_s += monotonic() - self.progress[1]
         if self.plain_loss is AWAITED and type(loss) is float:
             self.plain_loss = loss
             return
@@ -232,24 +242,34 @@ class Recorder:
                 # a sum or a mean over a part would be wrong, so the rest counts as no loss
                 losses[:] = [TOO_MANY]
 
-    def stepped(self, optimizer):
-        """An optimizer's step has ended."""
-        loss = self.plain_loss
-        if type(loss) is float and self._alone() is optimizer:
-            self.plain_loss = AWAITED
-            steps = self._iterations = self._iterations + 1
-            self.progress = (steps, boottime_s(), self.data_wait_s)
-            self.batches_at_step = self.batches
-            self._losses.append((loss, steps, PLAIN))
-            if not self.dirty:
-                self._note_news()
-            if steps >= self.look_after_step:
-                self.on_look()
-        elif loss is not AWAITED or self._alone() is not optimizer:
-            self._stepped(optimizer)
+    def after_step(self, optimizer, args, kwargs):
+        """An optimizer's step has ended; torch's hook."""
+        if self.is_traced():
+            return
+        try:
+            loss = self.plain_loss
+            if type(loss) is float and self._alone() is optimizer:
+                self.plain_loss = AWAITED
+                steps = self._iterations = self._iterations + 1
+                self.progress = (steps, monotonic(), self.data_wait_s)
+                self.batches_at_step = self.batches
+                self._losses.append((loss, steps, PLAIN))
+                if not self.dirty:
+                    self._note_news()
+                if steps >= self.look_after_step:
+                    self.on_look()
+            else:
+                self.stepped(optimizer)
+            if self.is_look_due:
+                self.look(optimizer)
+        except Exception as error:
+            if not is_own(error):
+                raise
 
-    def _stepped(self, optimizer):
-        """The same for any optimizer, after any number of backward passes."""
+    def stepped(self, optimizer):
+        """The step of any optimizer has ended, after any number of backward passes."""
+        if self.plain_loss is AWAITED and self._alone() is optimizer:
+            return
         self.end_run()
         seen = self._optimizers.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
@@ -275,7 +295,7 @@ class Recorder:
         seen.iteration = self._iterations
         seen.more_steps = steps - seen.iteration
         steps = max(self._iterations, self._reported_steps)
-        self.progress = (steps, boottime_s(), self.data_wait_s)
+        self.progress = (steps, monotonic(), self.data_wait_s)
         self.batches_at_step = self.batches
         if count:
             self.usual_backwards = count
@@ -368,7 +388,7 @@ class Recorder:
         if self.has_passed:
             self.end_run()
             if self.progress is not None:  # the loop continues, though the optimizer did not step
-                self.progress = (self.progress[0], boottime_s(), self.data_wait_s)
+                self.progress = (self.progress[0], monotonic(), self.data_wait_s)
             self.batches_at_step = self.batches
             self._more_backwards += self.passes
             self._step_loss(self.steps)
@@ -485,7 +505,7 @@ class Recorder:
             is_new = False
         if is_new and not self._iterations:
             self._reported_steps += 1
-            self.progress = (self._reported_steps, boottime_s(), self.data_wait_s)
+            self.progress = (self._reported_steps, monotonic(), self.data_wait_s)
             if self.first_progress is None:
                 self.first_progress = self.progress
         self.announce()
@@ -580,6 +600,16 @@ class Recorder:
         if self._on_first_news is not None:
             wake, self._on_first_news = self._on_first_news, None
             wake()
+
+
+def is_own(error):
+    """Whether an exception inside a hook is the probe's, and not from a signal handler."""
+    frame_module = __name__
+    trace = error.__traceback__
+    while trace is not None:
+        frame_module = trace.tb_frame.f_globals.get("__name__") or ""
+        trace = trace.tb_next
+    return frame_module.split(".")[0] in (__name__.split(".")[0], "torch", "weakref")
 
 
 def finite(value):

@@ -50,9 +50,10 @@ class Replicas:
 
     def note(self, parallel):
         """A DistributedDataParallel over all ranks was made."""
-        if not self._is_off and parallel.process_group.size() == identity.world_size() != 1:
+        if parallel.process_group.size() == identity.world_size() != 1:
             self._models.append(weakref.ref(parallel))
-            self._plan()
+            if not self._is_off:
+                self._plan()
 
     def after_step(self):
         """The step at which to look has ended."""
@@ -64,11 +65,10 @@ class Replicas:
         """Sum up the parameters; all are where the optimizers have left them."""
         self.is_due, torch, models = False, self._torch, self._living()
         steps, passes = self._record.steps, [self._parts.passes_of(one.logger) for one in models]
-        # in local SGD, and with some hooks, replicas differ between the steps that average them;
-        # in model.join(), ranks take different numbers of steps
+        # in local SGD, and with some hooks, replicas differ between the steps that average them
         if min(passes) < steps or not may_read(torch):
             return
-        if any(one._comm_hooks or one._join_config.enable for one in models):
+        if self.is_joined() or any(one._comm_hooks for one in models):
             return
         named = [
             (name, parameter)
@@ -85,6 +85,10 @@ class Replicas:
             on_host.copy_(sums, non_blocking=True)
         # on one rank, steps may be those of another model: the passes are counted together
         self._under_way = (steps, passes, named, on_host, sums)
+
+    def is_joined(self):
+        """Whether ranks may take different numbers of steps: in `model.join()`."""
+        return any(one._join_config.enable for one in self._living())
 
     def harvest(self):
         """Take the sums if they have arrived from the device: then the last is that of the rest."""

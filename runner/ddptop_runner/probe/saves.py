@@ -8,8 +8,9 @@ import os
 import stat
 import sys
 from _thread import get_ident
+from time import monotonic
 
-from .recorder import boottime_s
+from .recorder import boottime_s, is_own
 
 MAX_PATH_BYTES = 800
 """A longer path, as JSON, does not fit into a datagram with the rest."""
@@ -20,9 +21,8 @@ MAX_ENTRIES = 4096
 class Saves:
     """Records what the threads of one process save and, before its first step, load."""
 
-    def __init__(self, record, is_own, is_compiling):
+    def __init__(self, record, is_compiling):
         self._record = record
-        self._is_own = is_own
         self._is_compiling = is_compiling
 
     def wrap(self, original, target_of, loads=False):
@@ -36,7 +36,7 @@ class Saves:
             target_of: Called with its arguments, gives the path or the file.
             loads: Whether it loads.
         """
-        begin, end, is_own = self._begin, self._end, self._is_own
+        begin, end = self._begin, self._end
         if loads:
             begin, end = self._begin_load, self._end_load
 
@@ -67,28 +67,28 @@ class Saves:
     def _begin(self, target_of, args, kwargs):
         """Record that a thread started to save; None inside another save and while compiling."""
         record, thread = self._record, get_ident()
-        began_t, progress = record.saving.get(thread), record.progress
-        is_inside = began_t is not None and (progress is None or progress[1] <= began_t)
+        began_s, progress = record.saving.get(thread), record.progress
+        is_inside = began_s is not None and (progress is None or progress[1] <= began_s)
         if is_inside or self._is_compiling():
             return None
         target = target_of(*args, **kwargs)
         path = path_of(target)
         if path is None:
             return None
-        note = (thread, target, path, boottime_s(), progress and progress[0])
+        note = (thread, target, path, monotonic(), progress and progress[0])
         record.saving[thread] = note[3]
         return note
 
     def _end(self, note, has_saved):
         if note is None:
             return
-        thread, target, path, began_t, steps = note
+        thread, target, path, began_s, steps = note
         record = self._record
         record.saving.pop(thread, None)
         if has_saved:
             kept = identity_of(target, path)
             if kept is not None:
-                record.has_saved(path, began_t, boottime_s(), steps, *kept)
+                record.has_saved(path, boottime_s(began_s), boottime_s(), steps, *kept)
 
     def _begin_load(self, target_of, args, kwargs):
         """The file as it is before it is read: the script may replace it right after."""

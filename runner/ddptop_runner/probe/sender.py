@@ -70,6 +70,8 @@ class Sender:
         self._has_registered_stacks = False
         self._raised: tuple = (None, None)
         """What ends the process, and where it was raised."""
+        self._last_step: tuple = (None, None)
+        """(the recorder's progress, CLOCK_BOOTTIME of it) as sent last."""
         self._means_from = None
         self._step_time_s = None
         self._data_wait_s = None
@@ -142,7 +144,7 @@ class Sender:
                 pass
         # the phase of a rank that fails is the one last seen
         progress = self.record.progress
-        if progress is not None and boottime_s() - progress[1] < QUIET_S:
+        if progress is not None and time.monotonic() - progress[1] < QUIET_S:
             self._look(self._look_at_phase)
         self._look(self._look_at_collectives)
         self._look(self._look_at_replicas)
@@ -194,7 +196,7 @@ class Sender:
         return self.flight.look()
 
     def _look_at_phase(self):
-        return self.phases.look(boottime_s(), self.flight.collectives)
+        return self.phases.look(time.monotonic(), self.flight.collectives)
 
     def _look_at_orders(self):
         if self._profiling is not None:
@@ -236,6 +238,8 @@ class Sender:
         self._seq += 1
         progress, rank = record.progress, identity.rank()
         self._update_means(progress)
+        if progress is not self._last_step[0]:
+            self._last_step = (progress, progress and boottime_s(progress[1]))
         value, state, step, source, parts, kind = record.latest_loss or (None,) * 6
         metrics = dict(record.metrics)
         trainer = self._trainers_progress()
@@ -254,7 +258,7 @@ class Sender:
             "seq": self._seq,
             "t": boottime_s(),
             "steps": progress and progress[0],
-            "last_step_t": progress and progress[1],
+            "last_step_t": self._last_step[1],
             "loss": value,
             "loss_state": state,
             "loss_step": step,
@@ -290,7 +294,7 @@ class Sender:
             "phase": self.phases.phase,
             "phase_t": self.phases.since_t,
             "stands_at": self.phases.stands_at,
-            "batches": record.batches,
+            "batches": record.batches or None,
             "collectives": self.flight.collectives,
             "saved": record.saved,
             "loaded": record.loaded,
@@ -335,11 +339,11 @@ class Sender:
 
     def _parts(self):
         """What a step is spent on; the next sample begins."""
-        parts_s = [None] * 3
+        parts_s = [None] * 4
         if self.borders is not None:
             self.borders.is_due = self.record.is_look_due = True
             parts_s = self.borders.parts_of(self._step_time_s)
-        return dict(zip(("forward_s", "backward_s", "optimizer_s"), parts_s))
+        return dict(zip(("input_s", "forward_s", "backward_s", "optimizer_s"), parts_s))
 
     def _used(self, progress):
         """(how long the training thread waited for a CPU, what else it and the process have used).
@@ -380,7 +384,7 @@ class Sender:
 
     def _batches(self):
         ledger = self.ledger
-        names = ("repeated_epoch", "loader_workers", "ddp_world_size")
+        names = ("epoch_batches", "repeated_epoch", "loader_workers", "ddp_world_size")
         known = {name: getattr(ledger, name, None) for name in names}
         return {"batch_hashes": getattr(ledger, "hashes", []), **known}
 

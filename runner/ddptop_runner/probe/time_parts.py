@@ -22,7 +22,7 @@ from collections import deque
 from typing import Any
 
 from . import identity, losses
-from .recorder import AWAITED, boottime_s
+from .recorder import AWAITED, is_own
 
 MEASURED = 10
 """The wait of a DDP module is the lower quartile of so many of its latest measured iterations: of
@@ -34,8 +34,8 @@ MESSAGES = 40
 """How often a module waits in a step is the mean over so many messages: within one a forward pass
 may belong to the step before or after."""
 
-NONE, FORWARD, BACKWARD, OPTIMIZER = range(4)
-"""What the time before a border was spent on."""
+NONE, BATCH, INPUT, FORWARD, BACKWARD, OPTIMIZER = range(6)
+"""What the time before a border was spent on; that before a batch is none of the parts."""
 SAMPLES = 8
 """The parts are means over this many samples. A sample begins at most once per datagram."""
 DEVICE_STEPS = 50
@@ -51,10 +51,9 @@ class Borders:
     another thread, that could invalidate a CUDA graph that is being captured.
     """
 
-    def __init__(self, torch, record, is_own):
+    def __init__(self, torch, record):
         self._torch = torch
         self._record = record
-        self._is_own = is_own
         self.begin()
 
     def begin(self):
@@ -75,12 +74,12 @@ class Borders:
         self._ended: Any = None
         """The marks of a sample that the device has not reached."""
         self._spent_s: Any = deque(maxlen=SAMPLES)
-        """By sample: [forward, backward, optimizer]."""
+        """By sample: [input, forward with input, backward, optimizer]."""
 
     def mark(self, part):
         """What ends here is `part` of a step that is a sample."""
         try:
-            border: Any = boottime_s()
+            border: Any = time.monotonic()
             if self._is_on_device:
                 if losses.is_capturing(self._torch) or len(self.marks) > MAX_BORDERS:
                     self.marks = None
@@ -90,8 +89,13 @@ class Borders:
             self.marks.append((part, border))
         except Exception as error:
             self.marks = None
-            if not self._is_own(error):
+            if not is_own(error):
                 raise
+
+    def mark_input(self):
+        """A forward pass of DDP begins: what the script did since the batch is its input."""
+        if self.marks and self.marks[-1][0] == BATCH:
+            self.mark(INPUT)
 
     def sample(self, optimizer):
         """After a step: begin or end a sample, if this step is not of the same iteration."""
@@ -138,17 +142,21 @@ class Borders:
         on_device = type(marks[0][1]) is not float
         if on_device and (losses.is_capturing(self._torch) or not marks[-1][1].query()):
             return
-        self._ended, spent_s = None, [0.0] * 4
+        self._ended, spent_s = None, [0.0] * 6
         for (_, start), (part, end) in zip(marks, marks[1:]):
             spent_s[part] += start.elapsed_time(end) / 1e3 if on_device else end - start
-        self._spent_s.append(spent_s[FORWARD:])
+        spent_s[FORWARD] += spent_s[INPUT]
+        parts = [part for part, _ in marks]
+        if parts.count(BATCH) != parts.count(INPUT):  # no_sync hides forward passes
+            spent_s[INPUT] = 0.0
+        self._spent_s.append(spent_s[INPUT:])
 
     def parts_of(self, step_s):
-        """[forward, backward, optimizer] of a mean step; None for what was not seen."""
+        """[input, forward with input, backward, optimizer] of a mean step; None for the unseen."""
         samples = list(self._spent_s)
-        total_s = sum(sum(times_s) for times_s in samples)
+        total_s = sum(sum(times_s[1:]) for times_s in samples)
         if not total_s or step_s is None:
-            return [None] * 3
+            return [None] * 4
         # the samples may have been longer than the mean step
         scale = min(1.0 / len(samples), step_s / total_s)
         return [sum(times_s) * scale or None for times_s in zip(*samples)]
@@ -200,8 +208,9 @@ class TimeParts:
     other moment its lock may be held by a backward pass that waits for another rank.
     """
 
-    def __init__(self, torch, record, ddp_use):
+    def __init__(self, torch, record, ddp_use, borders):
         self._torch = torch
+        self._borders = borders
         self._record = record
         self._ddp_use = ddp_use
         self._training_thread = get_ident()
@@ -233,6 +242,7 @@ class TimeParts:
         def set_runtime_stats_and_log(logger):
             original(logger)
             try:
+                self._borders.mark_input()
                 modules = self._modules
                 module = modules.get(id(logger))
                 if module is None:

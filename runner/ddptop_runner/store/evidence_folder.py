@@ -25,6 +25,7 @@ PROC = Path("/proc")
 PROC_FILES = ("cmdline", "status", "wchan", "stack", "io", "limits")
 """Copied for each live rank; only root can read `stack`, the kernel's."""
 SUMMARY = "summary.txt"
+WRITTEN_BY_RANKS = ("flight.json", "memory.json", "memory.pickle")
 
 _GUIDE = {
     "stacks-rank-*.txt": "Python stack of each live rank",
@@ -34,6 +35,8 @@ _GUIDE = {
     "error-rank-*.json": "exception saved by torch's @record",
     "proc-rank-*.txt": "kernel state of each live rank: state, memory, wait channel",
     "flight-rank-*.json": "dump from torch's flight recorder: the collectives each rank entered",
+    "memory-rank-*.json": "GPU memory of a rank that ran out, by the lines that allocated it",
+    "memory-rank-*.pickle": "torch's snapshot of it, for pytorch.org/memory_viz",
     "devices.json": "last sample from the job's devices",
     "snapshot.json": "snapshot of the job at that time",
 }
@@ -41,12 +44,11 @@ _GUIDE = {
 
 @dataclass(frozen=True)
 class RankFiles:
-    """Paths to more evidence on one rank."""
+    """A rank on which there may be more evidence."""
 
     rank: int
     pid: int | None = None
     """Set if the rank is alive."""
-    flight_record: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,15 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
     if scene.devices is not None:
         _put(target / "devices.json", scene.devices)
     for files in scene.ranks:
-        if files.flight_record is not None:
-            _copy(Path(files.flight_record), target / f"flight-rank-{files.rank}.json")
+        for name in WRITTEN_BY_RANKS:
+            stem, suffix = name.split(".")
+            written = written_by(folder, attempt, files.rank, name)
+            _copy(written, target / f"{stem}-rank-{files.rank}.{suffix}")
+
+
+def written_by(folder: RunFolder, attempt: int, rank: int, name: str) -> Path:
+    """The file that a rank's probe writes; `name` is one of WRITTEN_BY_RANKS."""
+    return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}-{name}"
 
 
 def summarize(cause: Cause) -> None:

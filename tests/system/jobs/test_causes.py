@@ -66,3 +66,33 @@ def test_each_failure_names_its_rank_and_success_names_none(launch_script):
     assert (kept / "error-rank-1.json").read_text().endswith('"ValueErr')
     names = {path.name for path in kept.iterdir()}
     assert {"proc-rank-1.txt", "stacks-rank-1.txt", "tail-rank-0.txt", "snapshot.json"} <= names
+
+
+RUNS_OUT = """
+import torch
+
+observers, lines = [], [{"filename": "/me/model.py", "name": "forward", "line": 33}]
+block = {"state": "active_allocated", "size": 3 << 30, "frames": lines}
+snapshot = {"segments": [{"device": 0, "blocks": [block]}], "device_traces": []}
+torch.cuda.memory._record_memory_history = lambda **options: None
+torch.cuda.memory._snapshot = lambda: snapshot
+torch._C._cuda_attach_out_of_memory_observer = observers.append
+for call, _ in torch.cuda._queued_calls:  # as once CUDA is initialized
+    if call.__module__.endswith("probe.memory"):
+        call()
+for observer in observers:
+    observer(0, 2**31, 2**36, 2**20)
+raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--memory-snapshot",)])
+def test_what_holds_a_devices_memory_as_it_runs_out(launch_script, options):
+    job = launch_script(RUNS_OUT, "--max-restarts", "0", *options)
+    assert job.wait() == 1
+    cause = job.status()["cause"]
+    named = "Its tensors held 3.0 GiB: 3.0 GiB from model.py:33 in forward." in cause["summary"]
+    assert named is bool(options)
+    assert ("--memory-snapshot names" in cause["summary"]) is not named
+    names = {path.name for path in Path(cause["evidence"]).iterdir()}
+    assert ({"memory-rank-0.json", "memory-rank-0.pickle"} <= names) is named

@@ -13,6 +13,7 @@ PLAN: dict[str, Any] = {
     "probe_dir": "/p",
     "probe_socket": "/r/probe.sock",
     "replica_check": False,
+    "memory_snapshot": True,
     "stacks_dir": "/r/stacks",
     "pty": False,
 }
@@ -31,6 +32,7 @@ def test_no_variables_of_a_torch_elastic_rank():
         "DDPTOP_JOB_ID",
         "DDPTOP_ATTEMPT",
         "DDPTOP_CHECKPOINT_FILE",
+        "DDPTOP_MEMORY_SNAPSHOT",
         "DDPTOP_PROBE_SOCK",
         "DDPTOP_REPLICA_CHECK",
         "DDPTOP_STACKS_DIR",

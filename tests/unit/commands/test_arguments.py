@@ -70,7 +70,8 @@ def test_every_option_arrives_in_the_request():
     line = (
         "--dry-run --gpus 0,1 --force --wait-gpus --nproc 2 --name n --max-restarts 5 "
         "--hang-timeout 60 --env A=1 --env A=2 --cwd /w --python /p --on-nan stop --allow-shrink "
-        "--log-limit 2M --no-zygote --no-probe --no-replica-check --pty -m pkg.train --lr 1"
+        "--log-limit 2M --no-zygote --no-probe --no-replica-check --pty "
+        "--memory-snapshot -m pkg.train --lr 1"
     )
     context = cli.commands["launch"].make_context("launch", line.split())
     assert request_of(context.obj, context.params) == LaunchRequest(
@@ -78,6 +79,7 @@ def test_every_option_arrives_in_the_request():
         wait_gpus=True, nproc=2, name="n", max_restarts=5, hang_timeout_s=60.0, hang_auto=False,
         env=("A=1", "A=2"), cwd="/w", python="/p", on_nan="stop", allow_shrink=True,
         log_limit_bytes=2 * 1024**2, zygote=False, probe=False, replica_check=False, pty=True,
+        memory_snapshot=True,
     )  # fmt: skip
 
 

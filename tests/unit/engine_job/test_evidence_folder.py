@@ -34,23 +34,26 @@ def folder():
     return made
 
 
-def scene(tmp_path, pid: int) -> Scene:
-    (tmp_path / "flight.json").write_text('{"pg_status": {}}')
+def scene(folder, pid: int) -> Scene:
+    for name in evidence_folder.WRITTEN_BY_RANKS:
+        written = evidence_folder.written_by(folder, 2, 0, name)
+        written.parent.mkdir(parents=True, exist_ok=True)
+        written.write_text(f"a rank's {name}")
     return Scene(
         stacks=[
             RankStacks(rank=0, pid=pid, text="File a.py\n"),
             RankStacks(rank=1, note="no probe answered"),
         ],
         snapshot=b'{"state":"running"}',
-        ranks=[RankFiles(0, pid, str(tmp_path / "flight.json")), RankFiles(1)],
+        ranks=[RankFiles(0, pid), RankFiles(1)],
         devices=b'{"gpus":[]}',
     )
 
 
-async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
+async def test_all_that_is_known_and_how_to_read_it(folder):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        kept = await evidence_folder.keep(folder, 2, "failure", scene(tmp_path, child.pid))
+        kept = await evidence_folder.keep(folder, 2, "failure", scene(folder, child.pid))
     finally:
         child.kill()
         child.wait()
@@ -70,7 +73,9 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
         "tail-rank-1.txt": "step 2\n",
         "error-rank-0.json": '{"cut',
         "devices.json": '{"gpus":[]}',
-        "flight-rank-0.json": '{"pg_status": {}}',
+        "flight-rank-0.json": "a rank's flight.json",
+        "memory-rank-0.json": "a rank's memory.json",
+        "memory-rank-0.pickle": "a rank's memory.pickle",
     }
     evidence_folder.summarize(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
     summary = (kept / "summary.txt").read_text()
@@ -91,7 +96,7 @@ async def test_a_second_failure_of_an_attempt_leaves_the_first_as_it_is(folder):
     assert evidence_folder.latest(folder, 1, "failure") is None
 
 
-async def test_a_full_disk_costs_files_and_nothing_else(folder, tmp_path, monkeypatch):
+async def test_a_full_disk_costs_files_and_nothing_else(folder, monkeypatch):
     def full(path, data):
         if path.name != "snapshot.json":
             path.open("wb").close()
@@ -100,9 +105,10 @@ async def test_a_full_disk_costs_files_and_nothing_else(folder, tmp_path, monkey
             return file.write(data)
 
     monkeypatch.setattr(evidence_folder.Path, "write_bytes", full)
-    kept = await evidence_folder.keep(folder, 2, "failure", scene(tmp_path, os.getpid()))
+    kept = await evidence_folder.keep(folder, 2, "failure", scene(folder, os.getpid()))
     names = sorted(path.name for path in kept.iterdir())
-    assert names == ["error-rank-0.json", "flight-rank-0.json", "snapshot.json"]
+    copied = ["error-rank-0.json", "flight-rank-0.json", "memory-rank-0.json"]
+    assert names == [*copied, "memory-rank-0.pickle", "snapshot.json"]
     evidence_folder.summarize(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
 
 
@@ -124,7 +130,7 @@ async def test_flight_records_are_asked_for_and_waited_for_no_longer_than_needed
         reported = SimpleNamespace(collectives=fields.pop("collectives"))
         return SimpleNamespace(rank=number, reported=reported, **fields)
 
-    record = evidence.flight_record(folder, 2, 0)
+    record = evidence_folder.written_by(folder, 2, 0, "flight.json")
     asked = record.with_name("attempt-2-records-asked")
     others = [rank(1, alive=False), rank(2, collectives={}), rank(3, leaving=True)]
     await evidence.ask_for_records(folder, 2, others)

@@ -69,6 +69,34 @@ def test_a_crash_names_the_line_from_which_it_came(quiet):
     assert cause.place is None
 
 
+OUT_OF_MEMORY = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity
+"""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "sentence"),
+    [
+        (
+            '{"total_bytes": 3221225472, "by_place": {"model.py:33 in forward": 2147483648}}',
+            "Its tensors held 3.0 GiB: 2.0 GiB from model.py:33 in forward.",
+        ),
+        ('{"total_bytes": 1, "by_pl', "It tried to allocate 2.00 GiB on its device."),
+    ],
+)
+def test_what_a_rank_recorded_as_its_memory_ran_out(quiet, recorded, sentence):
+    folder = put_job()
+    put_log(folder, 0, OUT_OF_MEMORY)
+    written = evidence_folder.written_by(folder, 0, 0, "memory.json")
+    written.parent.mkdir(parents=True)
+    written.write_text(recorded)
+    _, cause = failure.judge(
+        *(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0), oom=quiet, has_memory_snapshots=True
+    )
+    assert cause.kind == "cuda_oom" and cause.summary.endswith(sentence)
+
+
 def test_the_rank_that_raised_is_named_though_its_victim_died_first(quiet):
     folder = put_job()
     put_log(folder, 0, LOST)

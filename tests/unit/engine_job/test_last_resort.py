@@ -20,9 +20,9 @@ from tests.support.resuming import (
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.job import failure
 from ddptop_runner.judge.hangs.verdict import HangVerdict
-from ddptop_runner.judge.losses import BadLoss
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
+from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.node import driver as driver_module
 from ddptop_runner.node.alerts import LastResort
 
@@ -55,15 +55,16 @@ async def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, bu
         driver.attempt.exited(pid, 1, boottime_s())
     ask(driver, "torn_down", 7)
     await finish(around)
-    left = budget - restarted
-    assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
+    assert sent == [pt.AnswerAgent(question=7, restart=restarted)]
     assert len(told("alert")) == 1
     assert driver.job.phase == ("restarting" if restarted else "failed")
     assert (driver.job.ending is None) is restarted
 
 
 HANG = HangVerdict((1,), "no step for 60 s")
-BAD = BadLoss(rank=1, step=7, what="NaN")
+BAD = RankSample(
+    rank=1, local_rank=1, host="h", state="running", loss_state="nan", loss_bad_since=7
+)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ async def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
     assert len([one for one in told("alert") if "internal error" in one.message]) == 1
     assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
     if restarted:
-        assert sent == [pt.TellAgent(order="restart_group", restarts_left=1)]
+        assert sent == [pt.TellAgent(order="restart_group")]
         assert not ended.called and driver.job.phase == "restarting"
         assert driver.job.restart is not None
     else:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.support.tables import table
 
-from ddptop_runner.judge.alerts import AlertBook, Finding, find
+from ddptop_runner.judge.alerts import AlertBook, Finding, find, lost
 from ddptop_runner.model.snapshot import GpuSample, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -20,7 +20,7 @@ FINDINGS = table(__file__, "findings")
 @pytest.mark.parametrize("case", FINDINGS.values(), ids=list(FINDINGS))
 def test_find(case):
     ranks = msgspec.convert(case["ranks"], list[RankSample])
-    found = find(ranks, msgspec.convert(case["gpus"], list[GpuSample]))
+    found = [*find(ranks), *lost(msgspec.convert(case["gpus"], list[GpuSample]))]
     if any(isinstance(one, str) for one in case["found"]):
         assert [finding.id for finding in found] == case["found"]
     else:

@@ -11,7 +11,7 @@ from ddptop_runner.host.oom import OomFinding
 from ddptop_runner.judge.causes import culprit
 from ddptop_runner.judge.causes.culprit import Culprit, RankEnd
 from ddptop_runner.judge.causes.paragraph import LONGEST, Surroundings, XidReport, cause_of
-from ddptop_runner.model.diagnose import PythonException, RankExit
+from ddptop_runner.model.diagnose import Held, PythonException, RankExit
 
 BUG = PythonException("ValueError", "bad", "a.py:1 in f")
 LOST = PythonException("RuntimeError", "gloo: Connection closed by peer [127.0.0.1]:65", "a.py:2")
@@ -23,6 +23,8 @@ def end(rank: int = 3, code: int | str = 1, by_us: bool = False, **known: Any) -
     status = None if code == "unknown" else int(code)
     if isinstance(exception := known.get("exception"), dict):
         known["exception"] = PythonException(**exception)
+    if held := known.pop("held", None):
+        known["held"] = Held(**held)
     return RankEnd(RankExit(rank, 1000 + rank, status, float(rank), by_us), **known)
 
 

@@ -90,7 +90,7 @@ def test_the_rank_that_went_bad_first_is_named():
         if bad is not None:
             break
     assert bad is not None
-    assert (bad.rank, bad.step, second) == (1, 10, 3)
+    assert (bad.rank, bad.loss_bad_since, second) == (1, 10, 3)
 
 
 def test_ranks_that_ended_and_earlier_attempts_do_not_count():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
+from tests.support.builders import make_spec
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.devices import report as device_report
 from ddptop_runner.judge.restarts import devices
-from ddptop_runner.judge.restarts.devices import Held, Waited, still_held
+from ddptop_runner.judge.restarts.devices import Held, JobDevices, Waited, still_held
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
@@ -63,10 +65,10 @@ def waited(reports: Sequence[device_report.DeviceReport | None], skip: bool = Fa
     def next_report() -> device_report.DeviceReport | None:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    def held(gpus: Sequence[GpuSample]) -> list[Held]:
-        return still_held(gpus, [DEVICE], {"GPU-0": 0}, lambda pid: False)
-
-    return asyncio.run(devices.wait_until_released(next_report, held, lambda: skip))
+    job = JobDevices(msgspec.structs.replace(make_spec(), devices=[DEVICE]))
+    job.update(report(0), [])
+    waits = job.wait_for_memory(next_report, [], lambda pid: False, lambda: skip)
+    return asyncio.run(waits)
 
 
 @pytest.fixture(autouse=True)

@@ -106,6 +106,40 @@ def test_same_batches_need_proof(ranks: int, fields: Callable[[int], dict[str, o
     assert watched(lambda s, r: fields(r), 10, ranks=ranks) == []
 
 
+def of_shards(*batches: int | None, **more: object) -> Figures:
+    def figures(second: int, rank: int) -> dict[str, object]:
+        taken = {"data_position": [0, 10 * second], "loss_parts": 1}
+        return {**taken, "epoch_batches": batches[rank], **more}
+
+    return figures
+
+
+def test_a_rank_with_fewer_batches_is_named_before_the_others_wait_for_it() -> None:
+    [alert] = watched(of_shards(1400, 1000, 1400), 10, ranks=3)
+    assert (alert.id, alert.severity, alert.ranks) == ("uneven-shards", "info", [1])
+    assert "rank 1 has 1000 batches" in alert.message
+    assert "ranks 0, 2 have 1400" in alert.message
+    assert "after 1000 (in 91 s)" in alert.message
+    assert alert.evidence == {"fewest_batches": 1000, "most_batches": 1400, "left_s": 91.0}
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        of_shards(1000, 1000),
+        of_shards(1000, None),
+        of_shards(1000, 1400, ddp_world_size=None),
+        of_shards(1000, 1400, ddp_world_size=1),
+        # one of them accumulates over twice as many batches
+        lambda s, r: {**of_shards(1000, 2000)(s, r), "loss_parts": 1 + r},
+        # it has come to its second pass
+        lambda s, r: {**of_shards(1000, 1400)(s, r), **({"epoch_batches": None} if s else {})},
+    ],
+)
+def test_uneven_shards_need_proof(figures: Figures) -> None:
+    assert watched(figures, 10) == []
+
+
 def test_an_order_that_never_changes_is_named_if_set_epoch_is_missing() -> None:
     def figures(second: int, rank: int, repeated: int | None = 0) -> dict[str, object]:
         return {

@@ -125,7 +125,7 @@ def test_a_process_forked_with_groups_never_asks(recorder):
 
 def test_the_record_is_written_once_where_it_is_asked_for(recorder, tmp_path):
     looked, asked = Flight(), tmp_path / "stacks" / "attempt-2-records-asked"
-    record = tmp_path / "stacks" / "attempt-2-rank-3-flight-record.json"
+    record = tmp_path / "stacks" / "attempt-2-rank-3-flight.json"
     looked.write_if_requested()
     world().make("0")
     looked.look()
@@ -181,7 +181,7 @@ def test_ranks_tell_how_far_their_groups_are(rank, wait_until, monkeypatch):
     # each rank has one group more, of another name
     assert waiting.collectives["1"][0] == 1 and late.collectives["2"][0] == 2
     assert set(waiting.collectives) == {"0", "1"} and set(late.collectives) == {"0", "2"}
-    record = rank.folder / "stacks" / "attempt-2-rank-0-flight-record.json"
+    record = rank.folder / "stacks" / "attempt-2-rank-0-flight.json"
     record.parent.mkdir(exist_ok=True)
     record.with_name("attempt-2-records-asked").touch()
     wait_until(record.exists, 120)

@@ -109,6 +109,76 @@ def test_only_a_whole_epoch_of_a_shuffling_sampler_counts(epoch: object) -> None
     assert ledger.repeated_epoch is None
 
 
+def sampler_of(torch: Any, kind: str, count: int) -> Any:
+    data = torch.utils.data
+    return {
+        "own": lambda: type("Own", (data.SequentialSampler,), {})(range(count)),
+        "random": lambda: data.RandomSampler(range(count)),
+        "weighted": lambda: data.WeightedRandomSampler([1.0] * count, count),
+        "distributed": lambda: data.DistributedSampler(range(2 * count), 2, 0),
+    }[kind]()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "more", "batches"),
+    [
+        ("random", {}, 3),
+        ("random", {"drop_last": True}, 2),
+        ("random", {"batch_size": None}, 10),
+        ("weighted", {}, 3),
+        ("distributed", {}, 3),
+        ("own", {}, None),  # it may be slow, or have side effects
+    ],
+)
+def test_the_first_pass_with_training_has_so_many_batches(
+    sampler: str, more: dict[str, Any], batches: int | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    ledger = ledger_of(torch)
+    more = {"sampler": sampler_of(torch, sampler, 10), **more}
+    loader = loader_of(torch, [torch.ones(2)] * 20, **more)
+    train(ledger, loader, skips=100)  # a pass without training proves nothing
+    train(ledger, loader)
+    assert ledger.epoch_batches == batches
+    train(ledger, loader)
+    assert ledger.epoch_batches is None, "a second pass shows that nothing came of it"
+
+
+def test_the_length_of_a_pass_is_unknown_if_the_script_decides() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Once(list[Any]):
+        calls = 0
+
+        def __len__(self) -> int:
+            self.calls += 1
+            if self.calls > 1:  # at the start of the pass
+                raise RuntimeError("not now")
+            return 10
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return iter(range(10))
+
+    for data in (Once([0] * 10), Stream()):
+        ledger = ledger_of(torch)
+        train(ledger, loader_of(torch, data))
+        assert (ledger.epoch_batches, ledger.position()) == (None, [1, 0])
+
+
+def test_uneven_passes_are_meant_within_join_and_beside_other_data() -> None:
+    torch = pytest.importorskip("torch")
+    loader = loader_of(torch, [torch.ones(2)] * 10)
+    joined = ledger_of(torch)
+    joined.is_joined = lambda: True
+    train(joined, loader)
+    assert joined.epoch_batches is None
+    zipped, shorter = ledger_of(torch), iter(loader_of(torch, [torch.ones(3)] * 8))
+    zipped.took(iter(loader), [])
+    zipped.took(shorter, [])
+    assert zipped.epoch_batches is None
+
+
 class Forbidden:
     """A batch that nothing but the script may touch."""
 

@@ -97,6 +97,19 @@ def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(env):
         assert (message.stands_at is not None) == has_place
 
 
+def test_a_step_keeps_its_time_when_the_machine_was_suspended(env):
+    record = Recorder()
+    record.passed(1.0)
+    record.stepped(Optimizer())
+    speaker = sender.Sender(record)
+    before = speaker.message()
+    clock = time.clock_gettime
+    env.setattr(time, "clock_gettime", lambda which: clock(which) + 7200)
+    after = speaker.message()
+    assert after["last_step_t"] == before["last_step_t"]
+    assert after["t"] - before["t"] >= 7200
+
+
 def test_what_could_not_be_sent_is_sent_later(env, tmp_path):
     path = tmp_path / "s"
     env.setenv("DDPTOP_PROBE_SOCK", str(path))

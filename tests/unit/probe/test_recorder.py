@@ -29,7 +29,8 @@ def train(record: Recorder, optimizer: object, *losses: object) -> None:
         record.passed(loss)
         assert record.has_passed
     assert record.backwards == before + len(losses)
-    record.stepped(optimizer)
+    record.is_look_due = False
+    record.after_step(optimizer, (), {})
     assert record.backwards == before + len(losses) and not record.has_passed
     record.settle()
 

@@ -15,7 +15,6 @@ import pytest
 from tests.support.probe_ranks import Rank, same_with_and_without
 
 from ddptop_runner.probe import probe, saves
-from ddptop_runner.probe.hooks import is_own
 from ddptop_runner.probe.recorder import SAVED_TOGETHER_S, Recorder
 from ddptop_runner.probe.saves import Saves
 
@@ -40,7 +39,7 @@ def record() -> Recorder:
 
 @pytest.fixture
 def save(record: Recorder) -> Any:
-    wrapped = Saves(record, is_own, lambda: False).wrap(original, saves.torch_target)
+    wrapped = Saves(record, lambda: False).wrap(original, saves.torch_target)
     assert inspect.signature(wrapped) == inspect.signature(original)
     assert (wrapped.__name__, wrapped.__doc__) == ("original", "Saves.")
     return wrapped
@@ -103,7 +102,7 @@ def test_a_save_that_fails_is_none_and_its_traceback_is_the_scripts(record, save
 
 
 def test_nested_saves_count_once(record, tmp_path):
-    wrap = Saves(record, is_own, lambda: False).wrap
+    wrap = Saves(record, lambda: False).wrap
     inner = wrap(original, saves.torch_target)
     seen: list[int] = []
 
@@ -142,7 +141,7 @@ def test_the_largest_files_loaded_before_the_first_step_are_reported(record, tmp
     def load(f: Any) -> bytes:
         return Path(f).read_bytes()
 
-    observed = Saves(record, is_own, lambda: False).wrap(load, saves.torch_source, loads=True)
+    observed = Saves(record, lambda: False).wrap(load, saves.torch_source, loads=True)
     for size in range(1, 10):
         (tmp_path / f"{size}").write_bytes(b"x" * size)
         assert len(observed(tmp_path / f"{size}")) == size

@@ -13,6 +13,7 @@ from ddptop_runner.probe import identity, time_parts
 from ddptop_runner.probe.recorder import Recorder
 from ddptop_runner.probe.time_parts import (
     BACKWARD,
+    BATCH,
     FORWARD,
     NONE,
     Borders,
@@ -56,7 +57,9 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> TimeParts:
         _C=SimpleNamespace(_distributed_c10d=SimpleNamespace(Logger=Logger, Work=Work)),
         nn=SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=nothing)),
     )
-    found = TimeParts(torch, Recorder(), SimpleNamespace(measured=lambda *figures: None))
+    record = Recorder()
+    ddp_use = SimpleNamespace(measured=lambda *figures: None)
+    found = TimeParts(torch, record, ddp_use, Borders(torch, record))
     found.arm(lambda owner, name, make: setattr(owner, name, make(getattr(owner, name))))
     return found
 
@@ -166,6 +169,11 @@ def test_the_fast_rank_waits_for_the_slow_one(rank: Rank, how: str) -> None:
         parts = (message.data_wait_s, message.sync_s, message.compute_s)
         assert sum(part for part in parts if part is not None) == pytest.approx(message.step_time_s)
     assert slow.forward_s is not None and slow.forward_s >= 0.7 * SLOW_S
+    if how == "ddp":  # it sleeps between the batch and the forward pass
+        assert 0.7 * SLOW_S <= slow.input_s <= slow.forward_s <= slow.input_s + 0.3 * SLOW_S
+        assert fast.input_s is not None and fast.input_s <= 0.3 * SLOW_S
+    else:
+        assert (slow.input_s, fast.input_s) == (None, None)
     assert fast.optimizer_s is not None and fast.optimizer_s <= 0.3 * SLOW_S, "without the wait"
     used = slow.resources
     assert (used.batch_elements_total, used.threads) == (SAMPLES * 4, 1)
@@ -196,17 +204,30 @@ class Stream:
         return {"cuda:1": 7 << 20}[device]
 
 
-def on_device(borders: Borders, stream: Stream, steps: int, device: str = "cuda:1") -> None:
+def on_device(
+    borders: Borders, stream: Stream, steps: int, device: str = "cuda:1", batches: int = 1
+) -> None:
     handle = SimpleNamespace(remove=lambda: None)
     optimizer = SimpleNamespace(
         param_groups=[{"params": [SimpleNamespace(is_cuda=True, device=device)]}],
         register_step_pre_hook=lambda hook: handle,
     )
+
+    def mark(after_ms: float, part: int) -> None:
+        stream.now_ms += after_ms
+        if borders.marks is not None:
+            borders.mark(part)
+
     for step in range(borders._record.steps + 1, borders._record.steps + 1 + steps):
-        for part, ms in ((NONE, 1), (FORWARD, 2), (BACKWARD, 4), (NONE, 2)):
-            stream.now_ms += ms
-            if borders.marks is not None:
-                borders.mark(part)
+        for batch in range(batches):
+            mark(1, BATCH)
+            stream.now_ms += 0.5
+            if batch == 0:  # no_sync hides the others
+                borders.mark_input()
+                borders.mark_input()  # of a second model
+            mark(1.5, FORWARD)
+            mark(4, BACKWARD)
+        mark(2, NONE)
         stream.now_ms += 1
         borders._record.progress = (step, 0.0, None)
         if borders.is_due:
@@ -215,13 +236,13 @@ def on_device(borders: Borders, stream: Stream, steps: int, device: str = "cuda:
 
 def test_on_a_device_its_own_clock_counts_once_it_has_got_there() -> None:
     stream = Stream()
-    borders = Borders(stream, Recorder(), lambda error: True)
+    borders = Borders(stream, Recorder())
     on_device(borders, stream, 10)
-    assert borders.parts_of(0.01) == [None] * 3, "nothing waits for the device"
+    assert borders.parts_of(0.01) == [None] * 4, "nothing waits for the device"
     stream.is_idle = borders.is_due = True
     on_device(borders, stream, 3)
-    assert borders.parts_of(0.01) == pytest.approx([0.002, 0.004, 0.001])
-    assert borders.parts_of(0.0035) == pytest.approx([0.001, 0.002, 0.0005])
+    assert borders.parts_of(0.01) == pytest.approx([0.0005, 0.002, 0.004, 0.001])
+    assert borders.parts_of(0.0035) == pytest.approx([0.00025, 0.001, 0.002, 0.0005])
     stream.captures, borders.is_due = True, True
     on_device(borders, stream, 2 * time_parts.DEVICE_STEPS)
     assert borders.marks is None and len(borders._spent_s) == 1
@@ -229,3 +250,13 @@ def test_on_a_device_its_own_clock_counts_once_it_has_got_there() -> None:
     borders.is_due = True
     on_device(borders, stream, 2, device="of an allocator that does not count")
     assert borders.allocated_bytes is None
+
+
+def test_the_input_is_unknown_where_a_forward_pass_is_hidden() -> None:
+    stream = Stream()
+    stream.is_idle = True
+    borders = Borders(stream, Recorder())
+    on_device(borders, stream, 3, batches=2)
+    borders.is_due = True
+    on_device(borders, stream, 1, batches=2)
+    assert borders.parts_of(0.1) == pytest.approx([None, 0.004, 0.008, 0.001])

@@ -30,7 +30,8 @@ NAMES = [
     *("_dump_nccl_trace_json", "_pcontext", "_remaining_restarts", "_monitor_workers"),
     *("_start_workers", "_stop_workers", "_exit_barrier", "_popen", "skip_code"),
     *("_index_sampler", "_num_workers", "_ddp_graph_static", "_comm_hooks"),
-    *("_join_config", "_ddp_init_helper"),
+    *("_join_config", "_ddp_init_helper", "_lazy_call"),
+    *("_record_memory_history", "_cuda_attach_out_of_memory_observer"),
     *("_FrameExecStrategy", "set_runtime_stats_and_log", "master_listen_fd", "use_libuv"),
 ]
 
@@ -111,6 +112,12 @@ def test_a_flight_recorder_can_be_asked_for_progress_alone(name: str) -> None:
     if recorder is None:
         pytest.skip(f"this torch was built without {name}")
     assert b'"pg_status"' in recorder(includeCollectives=False)
+
+
+def test_the_allocator_can_be_asked_for_stacks() -> None:
+    options = {"enabled", "context", "stacks", "max_entries"}
+    assert options < set(parameters(torch.cuda.memory._record_memory_history))
+    assert parameters(torch.cuda.memory._snapshot)[:1] == ["device"]
 
 
 def test_recognized_functions_are_in_the_files_where_they_are_looked_for() -> None:

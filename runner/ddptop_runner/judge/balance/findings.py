@@ -31,7 +31,7 @@ IDLE_PERCENT = 1.0
 def find(
     ranks: Sequence[RankSample], gpus: Sequence[GpuSample], job: str, *, given: bool = True
 ) -> list[Finding]:
-    """What is wrong with the job's balance and devices, worst first.
+    """What is wrong with the job's balance and devices.
 
     Each finding has a time for which it must hold before it is shown (`hold_s`); see AlertBook.
 
@@ -47,10 +47,13 @@ def find(
     found = [
         *_stray_contexts(placement),
         *(_unused(placement) if given else ()),
-        *find_on_devices(placement),
+        *_throttled(placement),
     ]
-    order = ("error", "warning", "info")
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    for device in placement.devices:
+        found += _xid(placement, device)
+        found += _memory_errors(placement, device)
+        found += _somebody_else(placement, device)
+    return found
 
 
 def _stray_contexts(placement: Placement) -> list[Finding]:
@@ -89,9 +92,9 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
 
 def _unused(placement: Placement) -> list[Finding]:
     """Devices that the job does not use, once each rank is at work elsewhere."""
-    if not placement.complete or not all(placement.held(rank.rank) for rank in placement.ranks):
+    if not placement.complete or not placement.stepping:
         return []
-    if not (placement.stepping or placement.at_work):
+    if not all(placement.held(rank.rank) for rank in placement.ranks):
         return []
     unused = [
         device
@@ -107,8 +110,7 @@ def _unused(placement: Placement) -> list[Finding]:
         f"{name_gpus(gpus)} {is_or_are(gpus)} assigned to the job, but no rank "
         f"uses {'them' if len(gpus) > 1 else 'it'}: {_why_unused(placement)}"
     )
-    hold_s = 20.0 if placement.stepping else 60.0
-    return [Finding("unused-gpu", "warning", message, (), gpus, hold_s)]
+    return [Finding("unused-gpu", "warning", message, (), gpus, hold_s=20.0)]
 
 
 def _why_unused(placement: Placement) -> str:
@@ -183,13 +185,6 @@ class Placement:
         """Whether every live rank is known to have taken a step, so that startup is over."""
         return bool(self.ranks) and all((rank.step or 0) > 0 for rank in self.ranks)
 
-    @property
-    def at_work(self) -> bool:
-        """Whether a device with a rank is in use."""
-        return any(
-            device.memory and (device.gpu.util_percent or 0) >= 10 for device in self.devices
-        )
-
 
 def _device(gpu: GpuSample, job: str) -> Device:
     memory: dict[int, int | None] = {}
@@ -207,16 +202,6 @@ def _device(gpu: GpuSample, job: str) -> Device:
 
 OTHERS_BYTES = 256 * 1024**2
 """Minimum memory of unrelated processes for a finding."""
-
-
-def find_on_devices(placement: Placement) -> list[Finding]:
-    """What is wrong with the job's devices."""
-    found = _throttled(placement)
-    for device in placement.devices:
-        found += _xid(placement, device)
-        found += _memory_errors(placement, device)
-        found += _somebody_else(placement, device)
-    return found
 
 
 def _throttled(placement: Placement) -> list[Finding]:

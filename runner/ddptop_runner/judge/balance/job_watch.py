@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -13,7 +12,7 @@ from ddptop_runner.judge.balance import findings
 from ddptop_runner.judge.training import findings as training
 from ddptop_runner.judge.training import workers
 from ddptop_runner.judge.training.window import Window
-from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample, Resume
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot, Resume
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""
@@ -62,45 +61,33 @@ class JobWatch:
             given: see `findings.find`.
             extra: findings from elsewhere.
         """
-        ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
         self.resume = snapshot.resume
-        several = len({rank.host for rank in ranks}) > 1
-        found = [*alerts.find(ranks, () if several else gpus), *extra]
-        found += alerts.of_nodes(snapshot.nodes)
+        found = [*alerts.find(snapshot.ranks), *extra, *alerts.of_nodes(snapshot.nodes)]
+        found += _on_devices(snapshot, given=given)
         if snapshot.state in _AT_WORK:
-            if not several:
-                found += findings.find(ranks, gpus, job, given=given)
             self._window.update(snapshot, now_s)
             self.resume = self.resume or training.resumed(self._window, snapshot.checkpoint)
             if now_s >= self._found_until_s:
                 self._found = training.find(self._window, self.resume)
-                self._found_until_s = now_s + len(ranks) / RANKS_PER_S
+                self._found_until_s = now_s + len(snapshot.ranks) / RANKS_PER_S
             found += self._found
         else:
             self._found_until_s = now_s
-        if several:
-            found += _of_each_host(snapshot, given=given)
         return self._book.update(found, snapshot.ts, now_s)
 
 
-def _of_each_host(snapshot: NodeSnapshot, *, given: bool) -> list[Finding]:
+def _on_devices(snapshot: NodeSnapshot, *, given: bool) -> list[Finding]:
     """What is wrong with devices, host by host, since each host numbers its own from 0."""
-    ranks_of: dict[str, list[RankSample]] = defaultdict(list)
-    gpus_of: dict[str | None, list[GpuSample]] = defaultdict(list)
-    for rank in snapshot.ranks:
-        ranks_of[rank.host].append(rank)
-    for gpu in snapshot.gpus:
-        gpus_of[gpu.host].append(gpu)
+    hosts = sorted({rank.host for rank in snapshot.ranks})
     found = []
-    for host, ranks in sorted(ranks_of.items()):
-        gpus = gpus_of[host]
+    for host in hosts if len(hosts) > 1 else [None]:
+        ranks = [rank for rank in snapshot.ranks if host in (None, rank.host)]
+        gpus = [gpu for gpu in snapshot.gpus if host in (None, gpu.host)]
         here = alerts.lost(gpus)
         if snapshot.state in _AT_WORK:
             here += findings.find(ranks, gpus, snapshot.job, given=given)
-        found += [
-            msgspec.structs.replace(
-                one, id=f"{one.id}@{host}", host=host, message=f"{host}: {one.message}"
-            )
-            for one in here
-        ]
+        for one in here:
+            id_, message = f"{one.id}@{host}", f"{host}: {one.message}"
+            on_host = msgspec.structs.replace(one, id=id_, host=host, message=message)
+            found.append(one if host is None else on_host)
     return found

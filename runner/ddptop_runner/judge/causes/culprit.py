@@ -25,7 +25,7 @@ from ddptop_runner.judge.causes.error_text import (
     last_exception,
     victim_of,
 )
-from ddptop_runner.model.diagnose import PythonException, RankExit
+from ddptop_runner.model.diagnose import Held, PythonException, RankExit
 
 RAISED_CODES = (1, None)
 """Exit statuses of an uncaught exception: 1, or None if it could not be collected."""
@@ -63,6 +63,8 @@ class RankEnd:
     """Machine index of its device."""
     peak_bytes: int | None = None
     """Its highest observed device memory."""
+    held: Held | None = None
+    """What its device memory held when it ran out, if that was recorded."""
     has_log: bool = True
     """Whether it had its own log; the ranks of a command share one."""
 

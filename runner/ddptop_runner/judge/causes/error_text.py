@@ -262,7 +262,7 @@ class Known:
     words: str
 
 
-def _known(pattern: str, kind: str | None, words: str) -> Known:
+def _known(pattern: str, words: str, kind: str | None = None) -> Known:
     return Known(re.compile(pattern, re.IGNORECASE), kind, words)
 
 
@@ -270,7 +270,6 @@ MISMATCH = _known(
     r"Detected mismatch between collectives|collective mismatch in your code"
     r"|preamble\.length <= op\.nbytes"  # all that the gloo of torch 2.8 says
     r"|expects same model across all ranks|inconsistent \d+ params",
-    None,
     "The ranks diverged: they entered different collectives or used different sizes.",
 )
 
@@ -278,18 +277,16 @@ _KNOWN = (
     _known(
         r"uncorrectable (ECC|NVLINK) error|GPU is lost|fallen off the bus|CUDA error: unknown error"
         r"|device kernel image is invalid due to hardware",
-        "gpu",
         "The device itself failed: see `ddptop gpus` and the kernel log.",
+        "gpu",
     ),
     _known(
         r"device-side assert",
-        None,
         "An assertion in a CUDA kernel failed, usually because an index is out of range (a label "
         "or token ID that is too large); CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
     ),
     _known(
         r"an illegal memory access|misaligned address|unspecified launch failure",
-        None,
         "A kernel accessed invalid memory; the line shown may be a later one: "
         "CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
     ),
@@ -297,21 +294,16 @@ _KNOWN = (
         r"(/dev/shm|shared memory|shm_open|torch_shm|nccl-).*(No space left|out of shared memory)"
         r"|out of shared memory|unable to (open|mmap|allocate|write).*(shared memory|torch_\d+)"
         r"|is killed by signal: Bus error",
-        None,
         "/dev/shm is full; data loaders pass batches through it. Give the container more "
         "shared memory (--shm-size) or use fewer workers.",
     ),
     _known(
         r"No space left on device|Errno 28\b|Disk quota exceeded|Errno 122\b",
-        None,
         "A disk or a disk quota is full.",
     ),
-    _known(
-        r"Too many open files|Errno 24\b", None, "The limit on open files is too low (ulimit -n)."
-    ),
+    _known(r"Too many open files|Errno 24\b", "The limit on open files is too low (ulimit -n)."),
     _known(
         r"EADDRINUSE|Address already in use|Errno 98\b",
-        None,
         "Another process is using a port that this job needs; is the port hard-coded in the "
         "script?",
     ),
@@ -319,7 +311,6 @@ _KNOWN = (
     _known(
         r"no kernel image is available|forward compatibility was attempted"
         r"|driver version is insufficient",
-        None,
         "This PyTorch build does not support this device or its driver.",
     ),
 )
@@ -430,7 +421,6 @@ _OOM = re.compile(
 )
 _SIZE = r"(?P<{}>[\d.]+ (?:[KMGT]iB|bytes))"
 _ASKED = re.compile(r"Tried to allocate " + _SIZE.format("asked"))
-_DEVICE = re.compile(r"GPU (?P<gpu>\d+)")
 _TOTAL = re.compile("total capacity of " + _SIZE.format("total"))
 _FREE = re.compile("of which " + _SIZE.format("free") + " is free")
 _RESERVED = re.compile(_SIZE.format("reserved") + r" is reserved by PyTorch but unallocated")
@@ -459,8 +449,6 @@ def gpu_error_in_words(message: str, gpu: int | None, peaks: Mapping[int, int]) 
         return found[1] if found else None
 
     where = f"GPU {gpu}" if gpu is not None else "its device"
-    if gpu is None and (own_index := of(_DEVICE)) is not None:
-        where = f"cuda:{own_index}"
     sentences = []
     asked, free, total, reserved = of(_ASKED), of(_FREE), of(_TOTAL), of(_RESERVED)
     if asked is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.base.units import size
 from ddptop_runner.devices import codes
 from ddptop_runner.host.oom import OomFinding
 from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, is_mismatch, last_lines
@@ -21,7 +22,7 @@ from ddptop_runner.judge.causes.error_text import (
     signal_in_words,
 )
 from ddptop_runner.judge.hangs.verdict import parted, short_place
-from ddptop_runner.model.diagnose import PythonException, clipped
+from ddptop_runner.model.diagnose import Held, PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
 
 LONGEST = 1000
@@ -52,6 +53,8 @@ class Surroundings:
     """Machine indices of devices that fell off the bus."""
     sees_all_ranks: bool = True
     """Whether the ends are those of all ranks; otherwise, the head counts the others."""
+    has_memory_snapshots: bool = False
+    """Whether ranks record which lines allocate device memory."""
     is_disk_full: bool = False
     """Whether the file system of the ranks' logs has no space left."""
 
@@ -228,6 +231,10 @@ def _raised(
         peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
         sentences = gpu_error_in_words(message, end.gpu, peaks)
         text.sentences += sentences or [f"{exception.in_words(QUOTED)}."]
+        if end.held is not None:
+            text.add(_held_in_words(end.held))
+        elif not around.has_memory_snapshots:
+            text.add("ddptop launch --memory-snapshot names the lines that hold the memory.")
         return text
     text = _Paragraph("exception", _opening(culprit, alone=len(ends) == 1))
     text.add(f"{exception.in_words(QUOTED)}.")
@@ -242,6 +249,15 @@ def _raised(
     if culprit.victim is not None:
         text.add(_lost_it(culprit.victim))
     return text
+
+
+def _held_in_words(held: Held) -> str:
+    """The lines whose tensors hold most of a device's memory."""
+    lines = [
+        f"{size(many)} from {place or 'torch itself (such as gradients)'}"
+        for place, many in list(held.by_place.items())[:3]
+    ]
+    return f"Its tensors held {size(held.total_bytes)}: {', '.join(lines)}."
 
 
 def _ended(culprit: Culprit, around: Surroundings, *, alone: bool) -> _Paragraph:

@@ -213,6 +213,7 @@ def find_culprits(standings: Sequence[Standing], ended: Sequence[RankProgress] =
         or _by_end(standings, ended)
         or _by_steps(standings)
         or _by_waiting(standings)
+        or _by_data(standings)
         or Culprits(
             _numbers(standings),
             _together(standings),
@@ -326,6 +327,17 @@ def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
     what = DOING.get(doing.pop(), "not") if len(doing) == 1 else "not"
     because = f"{_are(_numbers(waiting))} waiting in a collective; {_are(numbers)} {what}"
     return Culprits(numbers, because, _place([standing.rank for standing in others]))
+
+
+def _by_data(standings: Sequence[Standing]) -> Culprits | None:
+    """Ranks that have left their loop over the data, as for a barrier, while others go on."""
+    ended = [one for one in standings if (one.rank.data_position or (0, 1))[1] == 0]
+    others = [one.rank for one in standings if one not in ended]
+    uneven = _uneven([one.rank for one in ended], others) if ended else None
+    if uneven is None:
+        return None
+    numbers = _numbers(ended)
+    return Culprits(numbers, f"{_together(standings)}; {name_ranks(numbers)} {uneven}")
 
 
 def _in_same_collective(standings: Sequence[Standing]) -> int | None:

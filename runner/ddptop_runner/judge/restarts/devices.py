@@ -181,42 +181,8 @@ def still_held(
     return found
 
 
-async def wait_until_released(
-    report: Report,
-    held: Callable[[Sequence[GpuSample]], list[Held]],
-    skip: Callable[[], bool],
-    request: Callable[[], None] = lambda: None,
-) -> Waited:
-    """Wait until nothing is held, for at most `LIMIT_S`.
-
-    Args:
-        report: returns the latest report on the job's devices.
-        held: `still_held` for the job.
-        skip: whether to stop waiting.
-        request: asks for a report at once.
-    """
-    began_s = boottime_s()
-    request()  # a report is fresh if its reading began later
-    first: tuple[Held, ...] | None = None
-    left: list[Held] = []
-    while (waited_s := boottime_s() - began_s) < LIMIT_S and not skip():
-        latest = report()
-        if latest is None or (latest.source is None and latest.note is not None):
-            return Waited(waited_s)  # nothing samples these devices
-        if latest.boottime_s > began_s:
-            left = held(latest.gpus)
-            first = tuple(left) if first is None else first
-            if not left:
-                return Waited(waited_s, first)
-        elif waited_s > ANSWER_S and first is None:
-            break
-        await asyncio.sleep(POLL_S)
-    return Waited(boottime_s() - began_s, first or (), () if skip() else tuple(left))
-
-
 FRESH_WAIT_S = 3.0
 """How long to wait for a sample from after the failure, which may show a lost device."""
-FRESH_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -301,7 +267,7 @@ class JobDevices:
         while (latest := report()) is not None and latest.source is not None:
             if latest.boottime_s > failed_s or boottime_s() >= deadline_s:
                 break
-            await asyncio.sleep(FRESH_POLL_S)
+            await asyncio.sleep(POLL_S)
         self.update(latest, aside)
         before = without(self._spec, aside)
         faults = [(device, self._health.fault(device)) for device in before.devices or []]
@@ -332,7 +298,7 @@ class JobDevices:
         skip: Callable[[], bool],
         request: Callable[[], None] = lambda: None,
     ) -> Waited:
-        """Wait until an ended attempt's device memory is released.
+        """Wait until an ended attempt's device memory is released, for at most `LIMIT_S`.
 
         Args:
             report: as for `choose`.
@@ -344,12 +310,23 @@ class JobDevices:
         devices = without(self._spec, aside).devices
         if not devices:
             return Waited(0.0)
-        idle = self._health.idle_bytes
-
-        def held(gpus: Sequence[GpuSample]) -> list[Held]:
-            return still_held(gpus, devices, idle, is_ours)
-
-        return await wait_until_released(report, held, skip, request)
+        began_s = boottime_s()
+        request()  # a report is fresh if its reading began later
+        first: tuple[Held, ...] | None = None
+        left: list[Held] = []
+        while (waited_s := boottime_s() - began_s) < LIMIT_S and not skip():
+            latest = report()
+            if latest is None or (latest.source is None and latest.note is not None):
+                return Waited(waited_s)  # nothing samples these devices
+            if latest.boottime_s > began_s:
+                left = still_held(latest.gpus, devices, self._health.idle_bytes, is_ours)
+                first = tuple(left) if first is None else first
+                if not left:
+                    return Waited(waited_s, first)
+            elif waited_s > ANSWER_S and first is None:
+                break
+            await asyncio.sleep(POLL_S)
+        return Waited(boottime_s() - began_s, first or (), () if skip() else tuple(left))
 
 
 def _in_words(failing: Sequence[SetAside]) -> str:

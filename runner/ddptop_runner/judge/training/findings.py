@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ddptop_runner.base.median import median
-from ddptop_runner.base.units import name_ranks
+from ddptop_runner.base.units import duration_in_words, has_or_have, name_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training import slow
 from ddptop_runner.judge.training.ddp import ddp_advice
@@ -17,7 +17,7 @@ from ddptop_runner.judge.training.learning import not_learning, overfitting
 from ddptop_runner.judge.training.memory import memory_growth
 from ddptop_runner.judge.training.replicas import diverged
 from ddptop_runner.judge.training.resume import data_replayed, lost_state, resume_of
-from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, typical
+from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, known_median, typical
 from ddptop_runner.model.snapshot import Checkpoint, Resume
 from ddptop_runner.model.words import Severity
 
@@ -64,6 +64,38 @@ def same_order(window: Window) -> list[Finding]:
             evidence = {"batches_equal": len(known)}
             return [_finding("same-order", message, window, evidence, hold_s=5.0)]
     return []
+
+
+def uneven_shards(window: Window) -> list[Finding]:
+    """Some ranks of a DistributedDataParallel job have fewer batches in their first pass.
+
+    For information: the loop may stop earlier on all ranks.
+    """
+    ranks = window.ranks
+    lengths = {rank.rank: rank.epoch_batches for rank in ranks if rank.epoch_batches}
+    if len(lengths) < len(ranks) or len({*lengths.values()}) < 2:
+        return []
+    if any(rank.ddp_world_size != len(ranks) for rank in ranks):
+        return []
+    if len({rank.loss_parts for rank in ranks}) > 1:
+        return []  # some accumulate over more batches than others
+    fewest, most = min(lengths.values()), max(lengths.values())
+    short, full = (
+        tuple(rank for rank, batches in lengths.items() if batches == length)
+        for length in (fewest, most)
+    )
+    left = fewest - max((rank.data_position or [0, 0])[1] for rank in ranks)
+    step_s = known_median(rank.step_time_s for rank in ranks) or 0.0
+    left_s = max(0, left) * step_s / (ranks[0].loss_parts or 1)
+    when = f" (in {duration_in_words(left_s)})" if left_s else ""
+    message = (
+        f"{name_ranks(short)} {has_or_have(short)} {fewest} batches in this epoch, "
+        f"{name_ranks(full)} {has_or_have(full)} {most}: unless all stop after {fewest}{when}, "
+        "the job may hang; give each rank as many (DistributedSampler), or train within "
+        "model.join()"
+    )
+    evidence = {"fewest_batches": fewest, "most_batches": most, "left_s": round(left_s, 1)}
+    return [Finding("uneven-shards", "info", message, short, hold_s=5.0, evidence=evidence)]
 
 
 def _starts_over(window: Window, checkpoint: Checkpoint | None) -> bool:
@@ -225,6 +257,7 @@ def find(window: Window, resume: Resume | None = None) -> list[Finding]:
         *uneven,
         *starving,
         *slow.slower_than_before(window),
+        *uneven_shards(window),
         *data_replayed(resume, window.ranks),
         *overfitting(window),
         *ddp_advice(window),

@@ -272,6 +272,10 @@ class Slowest:
         if self._over("read_bytes") >= LEAST_READ_BYTES:
             read, usual = self._show("read_bytes")
             return f"it reads {size(read)} from disk in each step, the others {size(usual)}"
+        if self._explains((self._compare("other_threads_s") or (0.0, 0.0))[0]) and (
+            limited := self._limited("cpus")  # its threads take turns
+        ):
+            return limited
         if self._explains(self._over("other_threads_s")):
             self._show("other_threads_s")
             return "other threads of its process run meanwhile, and may hold Python's lock (GIL)"

@@ -22,11 +22,11 @@ from ddptop_runner.reading.progress.from_text import TextProgress
 NOTHING = ProbeMessage(v=VERSION, pid=1, seq=0, t=0.0)
 """Stands for a probe that has not reported."""
 OF_MOMENT = (
-    *("not_learning", "phase", "phase_t", "repeated_epoch", "saved", "stack_signal"),
-    "stands_at",
+    *("epoch_batches", "not_learning", "phase", "phase_t", "repeated_epoch", "saved"),
+    *("stack_signal", "stands_at"),
 )
 """Valid at the time of the message only."""
-OF_STEPS = ("backward_s", "compute_s", "forward_s", "optimizer_s", "sync_s")
+OF_STEPS = ("backward_s", "compute_s", "forward_s", "input_s", "optimizer_s", "sync_s")
 """Parts of `step_time_s`; they change together."""
 OF_LOSS = (
     *("loss", "loss_bad_since", "loss_is", "loss_last_good", "loss_parts", "loss_source"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 from textual import on
 from textual.dom import NoScreen
 from textual.reactive import var
-from textual.widget import Widget
 
 from ddptop.charts.axis import View
 from ddptop.job.help import findings
@@ -61,6 +60,8 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         super().__init__()
         self._title = TitleBar(title, readonly=readonly)
         self._keys = KeyBar(SCREENS[self.KEYS], readonly=readonly)
+        self.charts: Sequence[ChartWidget] = ()
+        """The charts that keys.CHART apply to, most important first."""
         self.viewer = next(_viewers)
         """Identifies answers to this screen."""
         self.readonly = readonly
@@ -162,7 +163,7 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
     def action_replay(self) -> None:
         """Open a replay, at the chart's cursor if there is one."""
         if (job := self.own_target("history")) is not None:
-            views = [chart.view for chart in self.charts()]
+            views = [chart.view for chart in self.charts]
             at = next((view.cursor for view in views if view.axis == "time"), None)
             self.open("replay", job.name, at)
 
@@ -180,15 +181,11 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     # --- charts ----------------------------------------------------------------------------------
 
-    def charts(self) -> Sequence[ChartWidget]:
-        """The charts that keys.CHART apply to, most important first."""
-        return [*self.query(ChartWidget)]
-
     @on(ChartWidget.Viewed)
     def _chart_viewed(self, message: ChartWidget.Viewed) -> None:
         """Give all charts of the screen the same time range and cursor."""
         message.stop()
-        for chart in self.charts():
+        for chart in self.charts:
             if chart is not message.chart:
                 chart.follow(message.chart.view)
         if message.moved:
@@ -196,20 +193,19 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     def chart_query(self, columns: int, rank: int | None = None) -> ChartQuery:
         """The query for its charts; the whole run if there are none."""
-        view = next((chart.view for chart in self.charts()), View())
+        view = next((chart.view for chart in self.charts), View())
         return ChartQuery(columns, view.axis, view.span, view.right, rank)
 
     def action_chart(self, method: str, *amount: int) -> None:
         """Apply a chart key to the focused chart, or else to the first visible one."""
-        charts = self.charts()
-        focused = next((chart for chart in charts if chart.has_focus), None)
-        chart = focused or next((chart for chart in charts if chart.size.height), None)
+        focused = next((chart for chart in self.charts if chart.has_focus), None)
+        chart = focused or next((chart for chart in self.charts if chart.size.height), None)
         if chart is not None:
             getattr(chart, method)(*amount)
 
     def drop_cursor(self) -> bool:
         """Remove the charts' cursor; returns whether there was one."""
-        there = [chart.drop_cursor() for chart in self.charts()]
+        there = [chart.drop_cursor() for chart in self.charts]
         return any(there)
 
     def drop_filter(self) -> bool:
@@ -273,6 +269,9 @@ class JobBound(MonitorScreen[AnswerT]):
     The stylesheet shows the widgets of the class `-page-NAME`; page `main` shows all that fit.
     """
 
+    PAGES: ClassVar[Mapping[str, str]] = {}
+    """The widget to focus on each page other than the main one."""
+
     page: var[str] = var("main", init=False)
     """The page shown."""
 
@@ -331,10 +330,6 @@ class JobBound(MonitorScreen[AnswerT]):
 
     # --- pages -----------------------------------------------------------------------------------
 
-    def page_widget(self, page: str) -> Widget | None:
-        """The widget to focus on a page; None: the same as on the main page."""
-        return None
-
     def focus_main(self) -> None:
         """Focus the widget that has the keys on the main page."""
 
@@ -347,8 +342,8 @@ class JobBound(MonitorScreen[AnswerT]):
             self.set_class(name == page, f"-page-{name}")
         self._pages.show(page)
         self.show_page()
-        if (target := self.page_widget(page)) is not None:
-            target.focus()
+        if page in self.PAGES:
+            self.query_one(self.PAGES[page]).focus()
         else:
             self.focus_main()
 

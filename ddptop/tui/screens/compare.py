@@ -198,6 +198,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self._kept: list[str] = []
         self._companions = CompanionTable()
         self._chart = CompareChart()
+        self.charts = (self._chart,)
         self._table = CompareTable()
         self._filter = FilterBar("words, state:running, loss<2, !word")
         shown = [one for one in SCREENS[self.KEYS] if self.chooses or one.id not in OF_THE_LIST]

@@ -52,6 +52,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         super().__init__(readonly=readonly)
         self._first = uuid
         self._chart = FigureChart(id="figures")
+        self.charts = (self._chart,)
         self._chart.view = View(span=FIRST_SPAN_S)
         self._details = Panel(id="device")
         self._below = Horizontal(id="below")

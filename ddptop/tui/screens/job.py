@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widget import Widget
 
 from ddptop.draw.panels import about, cause_lines, setback_lines
 from ddptop.job.figures.ranks import RANK_WORDS, imbalance_note, ranks_that_match
@@ -50,6 +49,7 @@ class JobScreen(JobBound[JobAnswer]):
     DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
 
     KEYS = "a job"
+    PAGES = {"events": "#events", "log": "LogPager", "devices": "#devices"}
     BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, job: str, *, foreign: bool = False, readonly: bool = False) -> None:
@@ -65,6 +65,7 @@ class JobScreen(JobBound[JobAnswer]):
         self._setback = CausePanel()
         self._devices = DevicesTable(cursor_needs_focus=True)
         self._chart = LossChart()
+        self.charts = (self._chart,)
         self._events = EventsTable()
         self._filter = FilterBar(RANK_EXAMPLES)
         self._wanted = Filter()
@@ -260,11 +261,6 @@ class JobScreen(JobBound[JobAnswer]):
     def show_page(self) -> None:
         """Fit the ranks to the page."""
         self._show_ranks_again()
-
-    def page_widget(self, page: str) -> Widget | None:
-        """The table or lines of the page."""
-        found = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
-        return found.get(page)
 
     def focus_main(self) -> None:
         """Focus the widget that has the keys on the main page."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widget import Widget
 
 from ddptop.charts.curves import Curves
 from ddptop.charts.plots import figures_of
@@ -28,7 +27,7 @@ from ddptop.tui.widgets.logs import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
-PAGES = (
+TITLES = (
     ("main", "loss"),
     ("split", "step time"),
     ("load", "load"),
@@ -62,19 +61,21 @@ class RankScreen(JobBound[RankAnswer]):
     """
 
     KEYS = "a rank"
+    PAGES = {"split": "#split", "load": "#load", "log": "LogPager"}
     BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self, job: str, rank: int, *, foreign: bool = False, readonly: bool = False
     ) -> None:
         """Show `rank` of `job`; `foreign` means that ddptop did not launch it."""
-        super().__init__(job, Pages(PAGES), readonly=readonly)
+        super().__init__(job, Pages(TITLES), readonly=readonly)
         self.rank, self.foreign = rank, foreign
         self._head = RankHead()
         self._alerts = AlertsPanel()
         self._chart = LossChart()
         self._split = FigureChart("step time", id="split")
         self._load = FigureChart("load and memory", id="load")
+        self.charts = (self._chart, self._split, self._load)
         self.log_view = LogPane()
         """The log of the rank."""
 
@@ -181,10 +182,6 @@ class RankScreen(JobBound[RankAnswer]):
                 self._load.show(Curves(empty=_UNSEEN))
 
     # --- actions ---------------------------------------------------------------------------------
-
-    def page_widget(self, page: str) -> Widget | None:
-        """The chart or log lines of the page."""
-        return {"split": self._split, "load": self._load, "log": self.log_view.lines}.get(page)
 
     def focus_main(self) -> None:
         """Focus the loss chart."""

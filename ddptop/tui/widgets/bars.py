@@ -112,9 +112,11 @@ class KeyBar(LinesView):
 
     def show(self, job: Job | None, *, foreign: bool = False) -> None:
         """Show the keys for a job, or (None) without one; `foreign`: ddptop did not launch it."""
-        self._live = None if job is None else job.is_live
-        self._foreign = foreign or (job is not None and job.is_foreign)
-        self.redraw()
+        live = None if job is None else job.is_live
+        foreign = foreign or (job is not None and job.is_foreign)
+        if (live, foreign) != (self._live, self._foreign):
+            self._live, self._foreign = live, foreign
+            self.redraw()
 
     def offers(self, action: Key) -> bool:
         """Whether an action applies now to the item under the cursor."""
@@ -198,19 +200,18 @@ class FilterBar(Horizontal):
         Binding("down", "keep", "Keep", show=False, id="filter.keep"),
     ]
 
-    class Changed(Message):
+    class Typed(Message):
+        """The present text."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Changed(Typed):
         """The text changed."""
 
-        def __init__(self, bar: FilterBar, text: str) -> None:
-            super().__init__()
-            self.bar, self.text = bar, text
-
-    class Closed(Message):
-        """The bar gave the focus back; `text` is what was kept, "" after esc."""
-
-        def __init__(self, bar: FilterBar, text: str) -> None:
-            super().__init__()
-            self.bar, self.text = bar, text
+    class Closed(Typed):
+        """The bar gave the focus back; the text is what was kept, "" after esc."""
 
     def __init__(self, example: str) -> None:
         """`example` is the placeholder."""
@@ -275,7 +276,7 @@ class FilterBar(Horizontal):
             self._typed.value = ""
         self.display = False
         self._status.update("")
-        self.post_message(self.Changed(self, ""))
+        self.post_message(self.Changed(""))
         if had_keys:
             self._give_back()
         return True
@@ -287,12 +288,12 @@ class FilterBar(Horizontal):
     def _give_back(self) -> None:
         if self._focused_before is not None and self._focused_before.is_attached:
             self.screen.set_focus(self._focused_before)
-        self.post_message(self.Closed(self, self.text))
+        self.post_message(self.Closed(self.text))
 
     @on(Input.Changed)
     def _typing(self, event: Input.Changed) -> None:
         event.stop()
-        self.post_message(self.Changed(self, event.value))
+        self.post_message(self.Changed(event.value))
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:

@@ -545,6 +545,7 @@ class LogPane(Vertical):
         """
         self._view, self._rank, self._guilty = view, rank, guilty
         pager, foreign = self.lines, view.is_foreign
+        pager.describe(view)
         if guilty is not None and guilty.rank == rank:
             attempt = guilty.attempt if attempt is None else attempt
         is_launcher = rank is None and launcher_name(view) is not None

@@ -335,19 +335,22 @@ class Simulation:
         elif isinstance(event, ev.FailureJudged | ev.HangJudged):
             assert state.cause == event.cause
 
+    def memory(self) -> Memory:
+        return Memory(state=self.state, last_seq=self.rows.last_seq)
+
     def snapshot_is_published(self) -> None:
-        self.stale = self.log.memory()
+        self.stale = self.memory()
 
     def _restarts(self) -> None:
         """The next supervisor; a full disk has lost the end of the log."""
-        before, memory = self.state, self.log.memory()
+        before, memory = self.state, self.memory()
         if not self.rows.pending and self.random.random() < 0.5:
             memory = self.stale  # the last one died before it could publish
         self._restore(self._snapshot(memory))
         assert self.state == before, "the next supervisor knows another state"
         if self.lost_log:
             self.rows.folded = self.state
-        self.stale = self.log.memory()
+        self.stale = self.memory()
         self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
 
     def _restore(self, snapshot: NodeSnapshot | None = None) -> None:
@@ -714,7 +717,7 @@ class Machine(Simulation, Host):
             self._record(ev.JobLost(attempt=self.state.attempt, rebooted=True))
         self.has_stopped = False
         self._launch(attempt)
-        self.stale = self.log.memory()
+        self.stale = self.memory()
 
     def order_is_done(self) -> None:
         """One of the orders, in any order."""

@@ -154,7 +154,9 @@ class Host:
         assert self.agent is not None
         agent, self.agent = self.agent, None
         self.agent_exit = pt.AgentExited(
-            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt, cause=CAUSE
+            node=self.host,
+            pid=agent.pid,
+            agent=pt.AgentState(status=status, attempt=agent.attempt, cause=CAUSE),
         )
 
     def ends_all(self) -> None:
@@ -559,7 +561,7 @@ class Machine(Simulation, Host):
             unseen = self.agent_exit
             if unseen is None:
                 return pt.AgentState(cause=CAUSE)
-            return pt.AgentState(pid=unseen.pid, attempt=unseen.attempt)
+            return msgspec.structs.replace(unseen.agent, pid=unseen.pid, status=None)
         asked = agent.question
         is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
         question = asked.question if asked is not None and is_open and agent.listens else None

@@ -70,10 +70,6 @@ def median_of_others(values: Iterable[float]) -> float:
     return median(sorted(values)[:-1])
 
 
-def _ratio(value: float, usual: float, whole: float) -> float | None:
-    return (value - usual) / abs(whole) if whole else None
-
-
 def seen(ranks: Sequence[RankSample]) -> Sequence[RankSample]:
     """Leave out ranks on unreachable hosts, whose figures are outdated, unless all are."""
     return [rank for rank in ranks if rank.state != "unknown"] or ranks
@@ -130,8 +126,8 @@ def deviations(
             if name == "utilization" and max(value, usual) <= POINTS_APART_LEAST:
                 continue  # 2 % is twice 1 %, but insignificant
             whole = steps_s[rank] if name == "own_time" else usual
-            if (ratio := _ratio(value, usual, whole)) is not None:
-                found[rank][name] = ratio
+            if whole:
+                found[rank][name] = (value - usual) / abs(whole)
     slow = slow_ranks(alerts)
     return {rank: RankDeviation(**ratios, is_slow=rank in slow) for rank, ratios in found.items()}
 

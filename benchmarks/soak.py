@@ -36,10 +36,10 @@ from ddptop_runner.devices.sampler import open_backend
 from ddptop_runner.model.snapshot import encode
 now_s = [1000.0]
 sampler.boottime_s = lambda: now_s[0]
-backend, cost = open_backend(None), sampler.Cost()
+backend = open_backend(None)
 for line in sys.stdin:
     now_s[0] += 1.0
-    report = sampler.report(backend, cost)
+    report = sampler.report(backend)
     encode(report)
     print(len(report.gpus), flush=True)
 """

@@ -55,6 +55,7 @@ def undetected(drive_one: Drive, seeds: range, *, of_nodes: bool) -> list[str]:
     found = []
     tables: list[tuple[dict[Any, Any], Any]] = [
         (transition._CHANGES, lambda state, event, at: state),
+        (transition._OF_ATTEMPT, lambda state, event, at: state),
         (decide._DECISIONS, lambda *_: []),
     ]
     for table, nothing in tables:

@@ -10,10 +10,10 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.units import span
 from ddptop_runner.devices.report import sample_once
 from ddptop_runner.foreign.census import HostCensus
-from ddptop_runner.foreign.types import Census, ForeignView
+from ddptop_runner.foreign.types import Census, ForeignView, Unreadable
 from ddptop_runner.host.tree import RankUsage, UsageMeter
 from ddptop_runner.job.registry import all_jobs, led_elsewhere
-from ddptop_runner.jobs.contract import ForeignList, RankRow, UnreadableRow, foreign_list
+from ddptop_runner.jobs.contract import ForeignList, RankRow, foreign_list
 from ddptop_runner.model.snapshot import GpuSample
 
 NONE_FOUND = (
@@ -98,7 +98,7 @@ def _rank_line(rank: RankRow) -> str:
     return f"rank {rank.rank} pid {rank.pid} GPU {count(rank.gpu)}"
 
 
-def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
+def unreadable_text(rows: Sequence[Unreadable], gpus: Sequence[GpuSample]) -> str:
     """Return one line per process that may be training, and why that is unknown."""
     lines = ["processes that may be training but cannot be inspected:"]
     for row in rows:

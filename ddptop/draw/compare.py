@@ -18,6 +18,7 @@ from ddptop.job.compare import (
     names_of,
     options_of,
 )
+from ddptop.job.figures.jobs import step_cell
 from ddptop.job.help import texts
 from ddptop.job.progress import progress_of, step_text
 from ddptop.job.record import Job
@@ -245,7 +246,6 @@ def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 def companion_row(view: Job, letter: str, mine: Job | None) -> dict[str, Span]:
     """A selectable job's cells by column; for the same script, only the options that differ."""
-    snapshot = view.snapshot
     same = mine is not None and mine.spec.target == view.spec.target
     what = view.command
     if same and mine is not None:
@@ -257,16 +257,11 @@ def companion_row(view: Job, letter: str, mine: Job | None) -> dict[str, Span]:
         ]
         other += [f"no {name}" for name in given if name not in theirs]
         what = " ".join(other) or "none"
-    run = run_step.of_snapshot(snapshot)
-    step = None if run is None else run.step
     return {
         "letter": (letter, "strong"),
         "job": (view.name, ""),
         "state": job_state(view.state),
-        "step": (
-            units.count(step) + "*" * (run is not None and run.counts == "attempt"),
-            "" if step is not None else "dim",
-        ),
+        "step": step_cell(view.snapshot),
         "started": (f"{view.created_at.astimezone():%b %d %H:%M}", "dim"),
         "what": (what, "" if same else "dim"),
     }

@@ -277,7 +277,7 @@ def loss_fields(job: Job, trend: LossTrend | None, *, is_labeled: bool = False) 
     """
     snapshot, whose = job.snapshot, whose_loss(job.snapshot)
     parts = [join([loss_field(snapshot, is_labeled), from_log(snapshot)], " ")]
-    if job.pause is not None and not bad_loss(snapshot):
+    if job.pause is not None and not bad_loss(snapshot.ranks):
         parts.append(field("trend", units.NOT_AVAILABLE, "dim"))
     elif any(alert.id == "exploding-loss" for alert in snapshot.alerts):
         pass  # beside it, a trend within the noise of such losses would only confuse

@@ -211,7 +211,7 @@ def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str
             "\n".join(
                 [
                     one.command or "command: n/a",
-                    f"devices: {', '.join(one.devices) or 'none reported by the driver'}",
+                    f"devices: {', '.join(one.gpus) or 'none reported by the driver'}",
                     one.reason or "reason unknown",
                 ]
             ),
@@ -222,29 +222,25 @@ def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str
 
 def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -> Line:
     """What the columns do not show about a rank; empty if nothing."""
-    parts = [
-        _losses(rank),
-        _part(replicas_in_words(rank, launcher), ""),
-        field("imports", ", ".join(rank.frameworks), "") if rank.frameworks else (),
-        _part(source_in_words(rank)),
-        _part(f"loss: {parts}") if (parts := parts_in_words(rank)) else (),
-    ]
+    losses = rank.losses.items() if len(rank.losses) > 1 else ()
+    parts = [field(name, units.loss(value), "") for name, value in losses]
+    parts += about_process(rank, launcher)
+    if passes := parts_in_words(rank):
+        parts.append(line((f"loss: {passes}", "dim")))
     if launcher is not None and rank.pid is not None:
         parts.append(field("pid", str(rank.pid), ""))
     head = line((f" rank {rank.rank}  ", "strong"))
-    known = [part for part in parts if part]
     room = cells - width(head)
-    return (*head, *(fill(known, room) or fit(known[0], room))) if known else ()
+    return (*head, *(fill(parts, room) or fit(parts[0], room))) if parts else ()
 
 
-def _part(text: str, style: str = "dim") -> Line:
-    return line((text, style)) if text else ()
-
-
-def _losses(rank: RankSample) -> Line:
-    if len(rank.losses) < 2:
-        return ()
-    spans: list[tuple[str, str]] = []
-    for name, value in rank.losses.items():
-        spans += [(" · " if spans else "", "dim"), (f"{name} ", "dim"), (units.loss(value), "")]
-    return tuple(spans)
+def about_process(rank: RankSample, launcher: LauncherSample | None) -> list[Line]:
+    """That it runs on several devices, how its number was inferred, and what it imports."""
+    parts = []
+    if text := replicas_in_words(rank, launcher):
+        parts.append(line(text))
+    if text := source_in_words(rank):
+        parts.append(line((text, "dim")))
+    if rank.frameworks:
+        parts.append(field("imports", ", ".join(rank.frameworks), ""))
+    return parts

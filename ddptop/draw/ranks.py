@@ -9,7 +9,7 @@ import msgspec
 
 from ddptop.charts.braille import bridged, by_cell, limits, spark
 from ddptop.draw.devices import device_trouble
-from ddptop.draw.panels import short_name
+from ddptop.draw.panels import about_process, short_name
 from ddptop.job.figures.devices import heat
 from ddptop.job.figures.ranks import (
     FIGURES,
@@ -30,9 +30,7 @@ from ddptop.job.ranks import (
     device_text,
     parts_text,
     rank_step,
-    replicas_in_words,
     short_names,
-    source_in_words,
 )
 from ddptop.job.series import Points
 from ddptop.style import Line, Span, bar, clip, field, fill, fit, line, width
@@ -395,10 +393,4 @@ def _process(rank: RankSample, snapshot: NodeSnapshot) -> list[Line]:
         parts.append(field("last seen at", rank.stands_at, ""))
     if rank.has_probe is False:
         parts.append(line(("no reports from its probe", "warn")))
-    if text := replicas_in_words(rank, snapshot.launcher):
-        parts.append(line((text, "")))
-    if text := source_in_words(rank):
-        parts.append(line((text, "dim")))
-    if rank.frameworks:
-        parts.append(field("imports", ", ".join(rank.frameworks), ""))
-    return parts
+    return [*parts, *about_process(rank, snapshot.launcher)]

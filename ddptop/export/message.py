@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
+from ddptop.charts.braille import spark
 from ddptop.draw.story import what_now
 from ddptop.export.incidents import Kind, Notice
 from ddptop.job.attempts import Attempt
@@ -34,8 +35,7 @@ _OVER: dict[Kind, str] = {
     "nan": "has a finite loss again",
     "finding": "no longer needs attention",
 }
-_BARS = "▁▂▃▄▅▆▇█"
-SPARK_CELLS = 32
+CURVE_POINTS = 64
 MOST_TEXT = 500
 """Characters of one notice."""
 
@@ -69,8 +69,9 @@ def body(
     if dropped:
         lines.insert(0, f"{units.plural(dropped, 'older message')} could not be sent in time")
     lines += ["", figures(job)]
-    if curve := sparkline(losses):
-        lines.append(f"loss of the last hours: {curve}")
+    known = [loss for loss in losses if loss is not None]
+    if len(known) > 1:
+        lines.append(f"loss of the last hours: {spark(losses, min(known), max(known))}")
     last = attempts[0] if attempts else None
     todo = "" if last is None else what_now(last, job.state, is_last=True, job=job.name)
     if todo and any(one.is_end for one in notices):
@@ -117,18 +118,6 @@ def data(job: Job, notices: Sequence[Notice], report: str | None = None) -> dict
             for one in notices
         ],
     }
-
-
-def sparkline(values: Sequence[float | None]) -> str:
-    """The values in eighths of their range; empty with fewer than two known ones."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return ""
-    low, span = min(known), max(known) - min(known)
-    return "".join(
-        " " if value is None else _BARS[round((value - low) / span * 7) if span else 3]
-        for value in values
-    )
 
 
 def _local(at: dt.datetime) -> str:

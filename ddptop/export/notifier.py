@@ -167,7 +167,7 @@ class Notifier:
         losses: list[float | None] = []
         with contextlib.suppress(DdptopError):
             until = notices[-1].at.timestamp()
-            series = history.reader.losses(until - CURVE_S, until, message.SPARK_CELLS)
+            series = history.reader.losses(until - CURVE_S, until, message.CURVE_POINTS)
             losses = [] if series is None else list(series.mean)
         text, page = (
             self._report(job, history) if any(one.is_end for one in notices) else (None, "")

@@ -209,12 +209,14 @@ PHASES: Mapping[Phase | None, PhaseText] = {
 
 def sentence(rank: RankSample, job: Job, apart: RankDeviation, now: dt.datetime) -> Span:
     """`rank 3 is evaluating (since 12:03:10); this is normal`; empty for an outlier."""
+    from ddptop.job.series import bad_loss  # `ls` prints no sentence about a rank
+
     several_hosts = has_several(job.snapshot)
     name = f"rank {rank.rank}" + (f" on {rank.host}" if several_hosts else "")
     if rank.state in ("failed", "exited", "stopped") or not job.is_live:
         return _ended(rank, job, name)
-    if rank.loss_state in ("nan", "inf"):
-        return _not_finite(rank, name), "bad"
+    if bad := bad_loss([rank]):
+        return f"{name}'s loss: {bad[0]}", bad[1]
     if rank.state not in CALM:
         style = "busy" if rank.state == "quiet" else "warn"
         return _still(rank, name, several_hosts), "bad" if rank.state == "hung" else style
@@ -270,15 +272,6 @@ def _still(rank: RankSample, name: str, several_hosts: bool) -> str:
 
 def _place(rank: RankSample) -> str:
     return "" if rank.stands_at is None else f"; last seen at {rank.stands_at}"
-
-
-def _not_finite(rank: RankSample, name: str) -> str:
-    word = "NaN" if rank.loss_state == "nan" else "infinite"
-    first = rank.loss_bad_since
-    since = "" if first is None else f" since {run_step.in_words(rank, first)}"
-    last = rank.loss_last_good
-    good = "" if last is None else f"; the last finite loss was {units.loss(last)}"
-    return f"{name}'s loss {'has been' if since else 'is'} {word}{since}{good}"
 
 
 def _ended(rank: RankSample, job: Job, name: str) -> Span:

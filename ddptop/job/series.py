@@ -13,7 +13,7 @@ from ddptop.style import Line, Span, line
 from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 
 class Points(msgspec.Struct, frozen=True):
@@ -358,7 +358,7 @@ def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: 
 
     A rising loss is a warning, unless there are several that train against each other.
     """
-    if bad := bad_loss(snapshot):
+    if bad := bad_loss(snapshot.ranks):
         return line(bad)
     if found is None:
         return ()
@@ -370,9 +370,9 @@ def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: 
     return line((f"{ARROWS[found.way][0]} {found.way}", style), (span, "dim"))
 
 
-def bad_loss(snapshot: NodeSnapshot) -> Span | None:
+def bad_loss(ranks: Sequence[RankSample]) -> Span | None:
     """`✕ NaN since step 1,203 on rank 0, last finite 2.31`; None while losses are finite."""
-    bad = [rank for rank in snapshot.ranks if rank.loss_state in ("nan", "inf")]
+    bad = [rank for rank in ranks if rank.loss_state in ("nan", "inf")]
     if not bad:
         return None
     name = "NaN" if any(rank.loss_state == "nan" for rank in bad) else "inf"
@@ -380,9 +380,7 @@ def bad_loss(snapshot: NodeSnapshot) -> Span | None:
     first = min(known, key=lambda rank: rank.loss_bad_since or 0, default=None)
     since = "" if first is None else f" since {run_step.in_words(first, first.loss_bad_since)}"
     numbers = [rank.rank for rank in bad]
-    where = (
-        "" if len(bad) == len(snapshot.ranks) else f" on {units.name_ranks(numbers, compact=True)}"
-    )
+    where = "" if len(bad) == len(ranks) else f" on {units.name_ranks(numbers, compact=True)}"
     good = next((rank.loss_last_good for rank in bad if rank.loss_last_good is not None), None)
     last = "" if good is None else f", last finite {units.loss(good)}"
     return f"✕ {name}{since}{where}{last}", "bad"

@@ -79,7 +79,7 @@ class TestWords:
             (
                 rank_of(0, losses={"Adam 1": 0.31, "Adam 2": None}),
                 None,
-                "Adam 1 0.3100 · Adam 2 n/a",
+                "Adam 1 0.3100   Adam 2 n/a",
             ),
             (rank_of(0, losses={"Adam": 0.31}), None, ""),
             (rank_of(1, rank_source="start order"), None, "rank inferred from start order"),

@@ -296,7 +296,7 @@ def unreadable() -> None:
             pid=7000 + place,
             user="bob",
             command="python secret.py",
-            devices=(uuid(place),),
+            gpus=(uuid(place),),
             reason="its environment belongs to bob: run ddptop as bob or as root",
         )
         for place in range(2)
@@ -318,7 +318,6 @@ class HeldFeed:
             boottime_s=0.0,
             source="nvml",
             gpus=gpus,
-            sampler_cpu_percent=0.4,
         )
 
     async def start(self) -> None:

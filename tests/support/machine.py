@@ -35,14 +35,6 @@ MOST_RESTARTS = 3
 RANKS = 2
 DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in range(RANKS)]
 LAUNCHER = -1
-NOTICES = (
-    ev.Noticed,
-    ev.ProcessesStuck,
-    ev.SnapshotDamaged,
-    ev.SocketsRecreated,
-    ev.SocketsFailed,
-    ev.InternalError,
-)
 
 
 class Rows:
@@ -74,7 +66,6 @@ class Rows:
 
 
 LEADS_TO = {
-    ev.QueueEntered: ("queued",),
     ev.Queued: ("queued",),
     ev.Launched: ("starting",),
     ev.AttemptStarted: ("starting", "stopping"),
@@ -84,7 +75,6 @@ LEADS_TO = {
     ev.TroubleDropped: ("running",),
     ev.RestartDecided: ("restarting",),
     ev.RestartRequested: ("restarting",),
-    ev.RestartHurried: ("restarting",),
     ev.StopRequested: ("stopping",),
     ev.JobLost: ("lost",),
 }
@@ -164,7 +154,9 @@ class Host:
         assert self.agent is not None
         agent, self.agent = self.agent, None
         self.agent_exit = pt.AgentExited(
-            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt
+            node=self.host,
+            pid=agent.pid,
+            agent=pt.AgentState(status=status, attempt=agent.attempt, cause=CAUSE),
         )
 
     def ends_all(self) -> None:
@@ -210,12 +202,12 @@ class Host:
             return
         agent.listens = True
         self.agent_exit = None  # as in the driver, it was another's
-        self.tell(pt.AgentConnected(node=self.host, pid=agent.pid))
-        wanted = self.world.state.node(self.host).wanted_agent
-        assert not self.is_up or wanted is None or wanted.connected
         self.report_group(agent)
         self.report_exits()
-        self.tell(pt.AgentListens(node=self.host))
+        self.tell(pt.AgentListens(node=self.host, pid=agent.pid))
+        state = self.world.state
+        wanted = state.node(self.host).wanted_agent
+        assert not self.is_up or state.ending or wanted is None or wanted.connected
         if agent.question is not None and agent.answer is None:
             self.tell(agent.question)
 
@@ -334,34 +326,33 @@ class Simulation:
         state = self.state
         if type(event) in self.leads_to:
             assert state.phase in self.leads_to[type(event)], f"{event} leads to {state.phase}"
-        if isinstance(event, ev.RestartSent):
-            assert state.restart is not None and state.node(event.node).sent
-        elif isinstance(event, ev.RestartPrepared):
+        if isinstance(event, ev.RestartPrepared):
             assert state.restart is not None
+            assert state.node(event.node).sent or not event.sent
+            assert state.node(event.node).wanted_agent == event.wanted
             assert state.node(event.node).begun == state.restart.next_attempt
-        elif isinstance(event, ev.AgentRequested):
-            wanted = state.node(event.node).wanted_agent
-            assert wanted is not None and not wanted.connected
-            assert wanted.attempt == event.next_attempt
         elif isinstance(event, ev.AgentConnected):
             wanted = state.node(event.node).wanted_agent
             assert wanted is None or wanted.connected
         elif isinstance(event, ev.FailureJudged | ev.HangJudged):
             assert state.cause == event.cause
 
+    def memory(self) -> Memory:
+        return Memory(state=self.state, last_seq=self.rows.last_seq)
+
     def snapshot_is_published(self) -> None:
-        self.stale = self.log.memory()
+        self.stale = self.memory()
 
     def _restarts(self) -> None:
         """The next supervisor; a full disk has lost the end of the log."""
-        before, memory = self.state, self.log.memory()
+        before, memory = self.state, self.memory()
         if not self.rows.pending and self.random.random() < 0.5:
             memory = self.stale  # the last one died before it could publish
         self._restore(self._snapshot(memory))
         assert self.state == before, "the next supervisor knows another state"
         if self.lost_log:
             self.rows.folded = self.state
-        self.stale = self.log.memory()
+        self.stale = self.memory()
         self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
 
     def _restore(self, snapshot: NodeSnapshot | None = None) -> None:
@@ -387,19 +378,15 @@ class Simulation:
         """The result of an order that changes nothing on a host."""
         if isinstance(order, pt.KeepEvidence):
             return evidence_kept(order, attempt)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)
         if isinstance(order, pt.WaitForRestart):
             return pt.RestartDue(attempt=attempt)
-        if not isinstance(order, pt.JudgeAttempt | pt.JudgeTrouble):
+        if not isinstance(order, pt.JudgeAttempt):
             return None
         outcome = self._outcome(attempt) if chance > 0.1 else None
-        if isinstance(order, pt.JudgeTrouble):
-            return pt.TroubleJudged(
-                attempt=attempt, reason=order.reason, cause=CAUSE, outcome=outcome, jitter=chance
-            )
-        cause = None if outcome is None else CAUSE
-        return pt.AttemptJudged(attempt=attempt, cause=cause, outcome=outcome, jitter=chance)
+        cause = None if outcome is None and order.trouble is None else CAUSE
+        return pt.AttemptJudged(
+            attempt=attempt, trouble=order.trouble, cause=cause, outcome=outcome, jitter=chance
+        )
 
     def _outcome(self, attempt: int) -> AttemptOutcome:
         step = self.random.choice([None, 5, int(self.now_s)])
@@ -425,7 +412,7 @@ class Machine(Simulation, Host):
         self.told: list[pt.ProcessExited] = []
         """Exits that may be reported again at any time."""
         if self.random.random() < 0.2:
-            first = self.random.choice([ev.QueueEntered(), ev.Queued(waits_for="GPU 0")])
+            first = self.random.choice([ev.Queued(), ev.Queued(waits_for="GPU 0")])
             self._record(msgspec.structs.replace(first, attempt=0))
         else:
             self._launch(0)
@@ -482,8 +469,8 @@ class Machine(Simulation, Host):
                 assert (state.launcher is not None) == self.is_command
         elif isinstance(event, ev.RankStarted):
             assert state.ranks[event.rank].pid == event.pid
-        elif isinstance(event, ev.RankExited | ev.LauncherExited):
-            rank = event.rank if isinstance(event, ev.RankExited) else None
+        elif isinstance(event, ev.RankExited):
+            rank = event.rank
             life = state.launcher if rank is None else state.ranks[rank]
             known = before.launcher if rank is None else before.ranks.get(rank)
             assert life is not None
@@ -497,9 +484,9 @@ class Machine(Simulation, Host):
             assert event.alert.id in state.alerts
         elif isinstance(event, ev.AlertsCleared):
             assert not state.alerts.keys() & event.messages.keys()
-        elif isinstance(event, ev.Queued | ev.QueueEntered):
+        elif isinstance(event, ev.Queued):
             assert state.in_queue
-        elif isinstance(event, NOTICES):
+        elif isinstance(event, ev.Noticed):
             assert text(event) in [one.alert.message for one in state.alerts.values()]
         elif isinstance(event, ev.RunningAssumed):
             assert state.phase != "starting"
@@ -523,7 +510,7 @@ class Machine(Simulation, Host):
             assert state.budget.used == (0 if filled else before.budget.used) + 1
             assert state.is_decided and state.history.used == state.budget.used
             assert state.restart is not None and state.restart.at_s == event.at_s
-        elif isinstance(event, ev.RestartHurried):
+        elif isinstance(event, ev.RestartRequested) and event.at_s is not None:
             counted = before.restart is not None and before.restart.counted
             assert state.budget.used == max(0, before.budget.used - counted)
             assert state.restart is not None and state.restart.at_s == event.at_s
@@ -536,7 +523,7 @@ class Machine(Simulation, Host):
             assert state.ending is not None and state.restart is None
         elif isinstance(event, ev.StopRequested):
             assert state.ending is not None and state.ending.state == "stopped"
-            assert state.stop is not None and state.stop.kill_at_s == event.kill_at_s
+            assert state.kill_at_s == event.kill_at_s
         elif isinstance(event, ev.AgentLost):
             assert state.alerts
         elif isinstance(event, ev.GpuMemoryAwaited):
@@ -544,7 +531,7 @@ class Machine(Simulation, Host):
         elif isinstance(event, ev.JobEnded):
             assert state.phase == event.state and state.ended_at is not None
             assert (state.exit_code == 0) == (event.state == "finished")
-            assert not state.alerts and state.stop is None
+            assert not state.alerts and state.kill_at_s is None
             assert state.node().wanted_agent is None
 
     # -- the host --------------------------------------------------------------------------------
@@ -573,8 +560,8 @@ class Machine(Simulation, Host):
         if agent is None:
             unseen = self.agent_exit
             if unseen is None:
-                return pt.AgentState()
-            return pt.AgentState(pid=unseen.pid, attempt=unseen.attempt)
+                return pt.AgentState(cause=CAUSE)
+            return msgspec.structs.replace(unseen.agent, pid=unseen.pid, status=None)
         asked = agent.question
         is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
         question = asked.question if asked is not None and is_open and agent.listens else None
@@ -672,11 +659,6 @@ class Machine(Simulation, Host):
                         ev.AlertRaised(attempt=attempt, alert=hot),
                         ev.AlertsCleared(attempt=attempt, messages={"hot": "hot"}),
                         ev.Noticed(attempt=attempt, text=f"a log was cut at {self.now_s}"),
-                        ev.ProcessesStuck(attempt=attempt, pids=[int(self.now_s)]),
-                        ev.SnapshotDamaged(attempt=attempt, damage=f"at {self.now_s}"),
-                        ev.SocketsRecreated(attempt=attempt, folder=f"/run/{self.now_s}"),
-                        ev.SocketsFailed(attempt=attempt, error=f"no room at {self.now_s}"),
-                        ev.InternalError(attempt=attempt, error="E", place=f"{self.now_s}"),
                         ev.RunningAssumed(attempt=attempt),
                     )
                 )
@@ -737,7 +719,7 @@ class Machine(Simulation, Host):
             self._record(ev.JobLost(attempt=self.state.attempt, rebooted=True))
         self.has_stopped = False
         self._launch(attempt)
-        self.stale = self.log.memory()
+        self.stale = self.memory()
 
     def order_is_done(self) -> None:
         """One of the orders, in any order."""
@@ -772,24 +754,13 @@ class Machine(Simulation, Host):
         if (fact := self._verdict_of(order, attempt, chance)) is not None:
             return fact
         if isinstance(order, pt.EndLeftovers):
-            self._end_orphans()
-            return self._waited(order.question, chance)
-        if isinstance(order, pt.JudgeStart):
-            return pt.StartJudged(
-                attempt=attempt,
-                begins=order.begins,
-                status=order.status,
-                cause=CAUSE,
-            )
+            (self._end_everything if order.with_agent else self._end_orphans)()
+            return self._waited(order, chance)
         if isinstance(order, pt.ChooseDevices):
             return self._choose(chance)
-        if isinstance(order, pt.ReplaceAgent):
-            self._end_everything()
-            return self._made_room(chance)
         self._end_everything()
         if isinstance(order, pt.EndRanks):
             self.see_agent_exit()
-            return pt.RanksEnded()
         return pt.NothingLeft()
 
     def _end_orphans(self) -> None:
@@ -801,13 +772,15 @@ class Machine(Simulation, Host):
         self.ends_all()
         self.report_exits()
 
-    def _waited(self, question: int | None, chance: float) -> pt.LeftoversEnded:
-        found = "GPU 0 still has memory in use" if chance < 0.1 else None
-        return pt.LeftoversEnded(question=question, waited_s=9.0, found=found, is_problem=True)
-
-    def _made_room(self, chance: float) -> pt.AgentMadeRoom:
-        found = "waited 9 s" if chance < 0.1 else None
-        return pt.AgentMadeRoom(waited_s=9.0, found=found)
+    def _waited(self, order: pt.EndLeftovers, chance: float) -> pt.LeftoversEnded:
+        awaited = ev.GpuMemoryAwaited(
+            seconds=9.0, found="GPU 0 has memory in use", is_problem=not order.with_agent
+        )
+        return pt.LeftoversEnded(
+            question=order.question,
+            with_agent=order.with_agent,
+            memory=awaited if chance < 0.1 else None,
+        )
 
     def _choose(self, chance: float) -> pt.DevicesChosen:
         aside, refused = [], None

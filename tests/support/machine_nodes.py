@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import msgspec
 from tests.support.builders import make_spec
-from tests.support.machine import CAUSE, EPOCH, LEADS_TO, MOST_RESTARTS, Agent, Host, Simulation
+from tests.support.machine import EPOCH, LEADS_TO, MOST_RESTARTS, Agent, Host, Simulation
 
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.job.decide import begin_job
@@ -31,7 +30,7 @@ LOST = 0.03
 UP_S = 30.0
 """How long to try to begin an attempt on a node that cannot be reached."""
 ON_NODE = (
-    *(pt.EndLeftovers, pt.JudgeStart, pt.ReplaceAgent, pt.StartAgent, pt.ChooseDevices),
+    *(pt.EndLeftovers, pt.StartAgent, pt.ChooseDevices),
     *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks),
 )
 """Orders that travel over a link."""
@@ -72,9 +71,7 @@ class Node(Host):
         agent = self.agent
         if agent is None:
             seen = self.agent_exit or self.last_exit
-            if seen is None:
-                return pt.AgentState()
-            return pt.AgentState(attempt=seen.attempt, status=seen.status)
+            return pt.AgentState() if seen is None else seen.agent
         question = agent.question if agent.answer is None else None
         is_torn = question is not None and question.kind == "torn_down"
         return pt.AgentState(
@@ -265,7 +262,7 @@ class World(Simulation):
         super()._check_event(before, event)
         state = self.state
         if isinstance(event, ev.RankExited):
-            known = before.ranks.get(event.rank)
+            known = before.ranks.get(event.rank or 0)
             again = known is not None and known.exited and known.status is not None
             assert not again, "an exit is told twice"
         elif isinstance(event, ev.NodesChosen):
@@ -304,12 +301,12 @@ class World(Simulation):
             assert all(state.nodes[name].ending_ranks_at_s is not None for name in names)
         elif isinstance(event, ev.RestartRequested):
             self._check_request(before, event)
-        elif isinstance(event, ev.EndDecided) and event.state == "finished":
+        elif isinstance(event, ev.EndDecided) and event.ending.state == "finished":
             members = [host for host, life in before.nodes.items() if life.takes_part]
             done = [state.attempt in self.nodes[host].finished for host in members]
             over = [not self.nodes[host].alive for host in members]
             assert all(done) or all(over), "it has not finished"
-        elif isinstance(event, ev.EndDecided) and str(event.reason).startswith("fewer than"):
+        elif isinstance(event, ev.EndDecided) and str(event.ending.reason).startswith("fewer"):
             lives = [before.nodes[host] for host in self.nodes]
             away = [one for one in lives if one.unknown_since and not one.refused]
             early = [one for one in away if one.away_s(self.now_s) < NODE_TIMEOUT_S - 0.1]
@@ -558,27 +555,17 @@ class World(Simulation):
         return True
 
     def _done_on(self, node: Node, order: Any, attempt: int, given_s: float) -> pt.Fact | None:
-        chance = self.random.random()
+        if isinstance(order, pt.EndLeftovers) and order.with_agent:
+            node.ends_all()
+            node.report_exits()
+            node.agent_exit = None
+            return pt.LeftoversEnded(node=node.host, with_agent=True)
         if isinstance(order, pt.EndLeftovers):
             if order.grace_s is not None or order.question is None:
                 for pid in list(node.alive):
                     node.dies(pid, -15)
             node.report_exits()
             return pt.LeftoversEnded(node=node.host, question=order.question)
-        if isinstance(order, pt.JudgeStart):
-            cause = msgspec.structs.replace(CAUSE, signal=None if chance < 0.5 else "SIGKILL")
-            return pt.StartJudged(
-                node=node.host,
-                attempt=attempt,
-                begins=order.begins,
-                status=order.status,
-                cause=cause,
-            )
-        if isinstance(order, pt.ReplaceAgent):
-            node.ends_all()
-            node.report_exits()
-            node.agent_exit = None
-            return pt.AgentMadeRoom(node=node.host)
         assert isinstance(order, pt.ChooseDevices), order
         refused = "GPU 0: lost" if node.is_full else None
         return pt.DevicesChosen(
@@ -603,7 +590,7 @@ class World(Simulation):
                 self.nodes[host].part_ends()
         if isinstance(order, pt.EndOn):
             return None
-        return pt.RanksEnded() if isinstance(order, pt.EndRanks) else pt.NothingLeft()
+        return pt.NothingLeft()
 
     def _begin(self, order: pt.BeginOn, attempt: int) -> pt.Fact | None:
         node, pending = self.nodes[order.node], self.state.restart

@@ -44,7 +44,6 @@ def rendezvous(attempt: int, port: int, index: int, nodes: int) -> Rendezvous:
         node_rank=index,
         nodes=nodes,
         first_rank=index,
-        world=nodes,
     )
 
 
@@ -58,8 +57,7 @@ class Node:
         self.state: NodeSnapshot | None = None
         self.facts: list[pt.Fact] = []
         """All that the node has reported, repetitions included."""
-        self.absent: list[pt.NodeAbsent] = []
-        self._name, self._nodes = f"node{index}", nodes
+        self._nodes = nodes
         self._index = index if nodes > 1 else 0  # otherwise, it is a separate job
         self._script, self._more = script, more
         self._ids = itertools.count(1)
@@ -111,8 +109,6 @@ class Node:
             self.facts.append(report.fact)
         elif isinstance(report, pt.NodeState):
             self.state = report.snapshot
-        elif isinstance(report, pt.NodeAbsent):
-            self.absent.append(report)
         elif isinstance(report, pt.Answer):
             with self._answered:
                 self._answers[report.id] = report.reply
@@ -150,8 +146,6 @@ class Node:
             backing="daemon",
             membership=Membership(
                 job="toy",
-                node=self._name,
-                index=self._index,
                 orphan_timeout_s=self._more.get("orphan_timeout_s", 600.0),
             ),
         )

@@ -47,7 +47,7 @@ class Around:
     """A supervisor with a history, that may die."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.agents: list[tuple[int, int]] = []
+        self.agents: list[int] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.lost: set[int] = set()
         """Devices that a report calls lost."""
@@ -82,7 +82,7 @@ class Around:
         )
 
     def start_agent(self, order: pt.StartAgent) -> None:
-        self.agents.append((order.attempt, order.restarts_left))
+        self.agents.append(order.attempt)
 
     def request_device_report(self) -> None:
         self.requests += 1

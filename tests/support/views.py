@@ -15,7 +15,7 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.moment import samples_of
 from ddptop_runner.job.ranks import OwnRanks, table_of
-from ddptop_runner.job.samples import NodeView, of_nodes
+from ddptop_runner.job.samples import of_nodes
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import fold
 from ddptop_runner.job.view import Samples, view
@@ -100,7 +100,9 @@ class SeveralNodes(machine_nodes.World):
             return
         samples = of_nodes(
             self.state,
-            [self._seen(node) for node in self.nodes.values()],
+            {host: self._seen(node) for host, node in self.nodes.items()},
+            stale=[host for host, node in self.nodes.items() if not node.is_up],
+            clock_offsets={},
             started_at=self.spec.created_at,
             pause=None,
             checkpoint=None,
@@ -113,7 +115,7 @@ class SeveralNodes(machine_nodes.World):
         same = [one for one in again.ranks if one.rank not in lag]
         assert_equal(replace(live, ranks=lives), replace(again, ranks=same))
 
-    def _seen(self, node: machine_nodes.Node) -> NodeView:
+    def _seen(self, node: machine_nodes.Node) -> NodeSnapshot:
         """The node's ranks of the attempt, as its last snapshot shows them."""
         group, attempt = node.group, self.state.attempt
         workers = [] if group is None or group.attempt != attempt else group.workers
@@ -128,12 +130,7 @@ class SeveralNodes(machine_nodes.World):
             )
             for one in workers
         ]
-        return NodeView(
-            host=node.host,
-            snapshot=make_snapshot(self.spec, ranks=ranks, alerts=[], attempt=attempt),
-            is_live=node.is_up,
-            clock_offset_s=None,
-        )
+        return make_snapshot(self.spec, ranks=ranks, alerts=[], attempt=attempt)
 
 
 def replayed(spec: JobSpec, rows: machine.Rows) -> NodeSnapshot:

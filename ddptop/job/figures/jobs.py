@@ -205,9 +205,12 @@ def _bar(subject: Subject) -> Cell:
 
 
 def _step(subject: Subject) -> Cell:
-    if subject.job.members:
-        return "", ""
-    run = run_step.of_snapshot(subject.snapshot)
+    return ("", "") if subject.job.members else step_cell(subject.snapshot)
+
+
+def step_cell(snapshot: NodeSnapshot) -> Span:
+    """`12,340`, or `98*` for steps of this attempt."""
+    run = run_step.of_snapshot(snapshot)
     step = units.NOT_AVAILABLE if run is None else units.count(run.step)
     return step + "*" * (run is not None and run.counts == "attempt"), unknown(step)
 

@@ -189,14 +189,6 @@ def shown(key: str, rank: RankSample) -> RankFigure:
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def _brief(verdict: Span) -> Span:
-    """`▲ slow` for `▲ slow +47%`, which is too wide; another column shows the percentage."""
-    text, style = verdict
-    if len(text) > STATE_CELLS and text.startswith("▲"):
-        text = " ".join(text.split(" ")[:2])
-    return text, style
-
-
 def _last(subject: Subject) -> Span:
     ago = ""
     if subject.live and subject.rank.last_progress_at is not None:
@@ -290,7 +282,7 @@ FIGURES: tuple[RankFigure, ...] = (
     ),
     RankFigure(
         key="state",
-        cell=lambda subject: _brief(subject.verdict),
+        cell=lambda subject: subject.verdict,
         title="state", width=STATE_CELLS, align="<", own=Drop(), foreign=Drop(),
         plain=Plain(3, "STATE", _ended, "<"),
     ),
@@ -525,13 +517,10 @@ def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
 
 
 def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
-    """`▲ slow +47%` or `✕ loss NaN`; None if no alert names the rank."""
+    """`▲ slow` or `✕ loss NaN`; None if no alert names the rank."""
     if rank.loss_state in ("nan", "inf"):
         return f"✕ loss {'NaN' if rank.loss_state == 'nan' else 'inf'}", "bad"
-    if not apart.is_slow:
-        return None
-    by = "" if apart.slower is None else f" {units.deviation(apart.slower)}"
-    return f"▲ slow{by}", "warn"
+    return ("▲ slow", "warn") if apart.is_slow else None
 
 
 def verdict(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> Span:

@@ -14,10 +14,8 @@ import subprocess
 import sys
 import termios
 import threading
-import traceback
 
-from .link import ExitWatch, SupervisorLink
-from .run import attempt_variables, exit_message, make_logs
+from .run import AgentBase, attempt_variables, make_logs, run_and_exit
 
 LOG_NAME = "launcher.log"
 PUMP_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pump.py")
@@ -26,26 +24,17 @@ MOST_PUMPS = 100
 """Limit for starting pumps, in case they cannot run at all."""
 
 
-class CommandAgent:
-    """One run of the agent: from the plan to the end of the command.
-
-    Args:
-        plan: the agent's plan.
-    """
+class CommandAgent(AgentBase):
+    """One run of the agent: from the plan to the end of the command."""
 
     def __init__(self, plan):
-        self._plan = plan
         self._attempt = plan["attempt"]
         self._started = (self._attempt, None)  # type: tuple
         """(the last attempt started, its process); the link's thread reads both."""
         self._terminal = None
-        self._exits = []
-        self._stopping = False
         self._restart_asked = False
         self._news = queue.Queue()  # type: queue.Queue
-        self._exit_watch = ExitWatch(self._on_exit)
-        self._link = SupervisorLink(plan["control_socket"], self._hello, self._on_command)
-        self._link.start()
+        super().__init__(plan)
 
     def run(self):
         """Run the command until it has ended for good; returns False if it cannot be started."""
@@ -122,19 +111,12 @@ class CommandAgent:
             "workers": [] if process is None else [worker],
         }
 
-    def _hello(self):
-        state = self._describe()
-        exits = [exit_ for exit_ in self._exits if exit_["attempt"] == state["attempt"]]
-        return dict(state, type="agent_hello", pid=os.getpid(), exits=exits)
-
     def _on_exit(self, process, about):
         if "terminal" in about:
             if about["terminal"] is self._terminal:
                 self._terminal.pump_ended(process.returncode)
             return
-        message = exit_message(process, about)
-        self._exits = [*self._exits[-7:], message]
-        self._link.report(message)
+        super()._on_exit(process, about)
         self._news.put(None)
 
     def _on_command(self, message):
@@ -218,11 +200,4 @@ class Terminal:
 
 def run_plan(plan):
     """Run the command; the exit status shows only whether it could be run."""
-    try:
-        good = CommandAgent(plan).run()
-    except BaseException:
-        sys.stderr.write("ddptop: the agent failed\n" + traceback.format_exc())
-        good = False
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0 if good else 1)  # no thread of the link or the watch can delay the exit
+    run_and_exit(CommandAgent(plan))

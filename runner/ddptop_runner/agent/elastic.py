@@ -124,6 +124,7 @@ class RankFiles(LogsSpecs):
             error_files[local_rank] = os.path.join(folder, "rank-%s.error.json" % rank)
             env["TORCHELASTIC_ERROR_FILE"] = error_files[local_rank]
             env["DDPTOP_LOG"] = os.path.join(folder, "rank-%s.log" % rank)
+            env["TORCHELASTIC_MAX_RESTARTS"] = str(max(plan["max_restarts"], int(attempt)))
             if not any(name in os.environ for name in RECORDS_SIZE):
                 env[RECORDS_SIZE[torch.__version__ < (2, 8)]] = DEFAULT_RECORDS
             env.update(attempt_variables(plan, attempt, os.environ))
@@ -179,12 +180,11 @@ class SupervisedAgent(LocalElasticAgent):
 
     def __init__(self, spec, logs_specs, link, exit_watch):
         super().__init__(spec, logs_specs)
+        self._remaining_restarts = 0  # torch's number of the attempt is max_restarts - remaining
         self._link = link
         self._exit_watch = exit_watch
         self.restart_requested = False
         """Set by the supervisor: restart the group even though no rank failed."""
-        self.restarts_left = 0
-        """The remaining budget after the requested restart."""
         self._started_attempt = None
         """The attempt whose ranks were started last; torch counts up before ending them."""
         self._counted_attempt = None
@@ -199,18 +199,11 @@ class SupervisedAgent(LocalElasticAgent):
         """The number of this attempt, counted from 0 over the whole job."""
         return self._worker_group.spec.max_restarts - self._remaining_restarts
 
-    def continue_from(self, restarts_left):
-        """Continue with this budget; torch counts restarts from `spec.max_restarts`."""
-        self._remaining_restarts = restarts_left
-
-    def allow_restarts(self, restarts_left):
-        """Set the budget without changing torch's number of restarts so far.
-
-        Torch computes restart count = max_restarts - remaining, so both change together.
-        """
+    def allow_restart(self, is_allowed):
+        """Set whether torch starts another attempt if this one fails."""
         attempt = self.attempt
-        self._remaining_restarts = restarts_left
-        self._worker_group.spec.max_restarts = attempt + restarts_left
+        self._remaining_restarts = int(is_allowed)
+        self._worker_group.spec.max_restarts = attempt + int(is_allowed)
 
     def handles(self):
         """{rank: subprocess.Popen} of the current attempt."""
@@ -259,10 +252,10 @@ class SupervisedAgent(LocalElasticAgent):
         if self.stopping:
             if any(code is None for code in codes):
                 return RunResult(state=WorkerState.HEALTHY)
-            self.allow_restarts(0)
+            self.allow_restart(False)
             return super()._monitor_workers(worker_group)
         if self.restart_requested:
-            self.allow_restarts(self.restarts_left + 1)  # torch subtracts one
+            self.allow_restart(True)
             return RunResult(state=WorkerState.UNHEALTHY)
         failed = any(codes)  # a return code other than None and 0
         if not failed and (None in codes or self._has_store_for_others()):
@@ -276,7 +269,7 @@ class SupervisedAgent(LocalElasticAgent):
         result = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             answer = self._link.ask(dict(self.describe(), kind="torn_down"))
-            self.allow_restarts(answer["restarts_left"] + 1 if answer["restart"] else 0)
+            self.allow_restart(answer["restart"])
         return result
 
     def _has_store_for_others(self):

@@ -1,6 +1,6 @@
 """Assembles the agent: torch elastic in a thread, next to the link to the supervisor.
 
-torch is only imported once the link runs. `command` also uses the functions here.
+torch is only imported once the link runs. `command` also uses what is here.
 """
 
 import gc
@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 import traceback
+
+from .link import ExitWatch, SupervisorLink
 
 NEXT = ".next"
 """The folder for the next attempt's logs, which `node.keeper` prepares for a full disk."""
@@ -80,28 +82,31 @@ def make_logs(logs_dir, attempt, names):
     return folder
 
 
-class Agent:
-    """One run of the agent: from the plan to the end of the worker group."""
+class AgentBase:
+    """One run of an agent: its link to the supervisor, and the exits that it has seen.
 
-    def __init__(self, plan, zygote, why_not):
+    Args:
+        plan: the agent's plan.
+    """
+
+    def _describe(self):
+        """The attempt, and its workers."""
+        raise NotImplementedError
+
+    def _on_command(self, message):
+        raise NotImplementedError
+
+    def __init__(self, plan):
         self._plan = plan
-        self._zygote = zygote
-        self._why_not = why_not
-        self._elastic = None
         self._exits = []
         self._exits_lock = threading.Lock()
         self._stopping = False
-        from .link import ExitWatch, SupervisorLink
-
         self._exit_watch = ExitWatch(self._on_exit)
         self._link = SupervisorLink(plan["control_socket"], self._hello, self._on_command)
         self._link.start()
 
     def _hello(self):
-        elastic = self._elastic
-        state = {"attempt": self._plan["attempt"], "workers": []}
-        if elastic is not None:
-            state = elastic.describe()
+        state = self._describe()
         with self._exits_lock:
             exits = [exit_ for exit_ in self._exits if exit_["attempt"] == state["attempt"]]
         return dict(state, type="agent_hello", pid=os.getpid(), exits=exits)
@@ -111,6 +116,24 @@ class Agent:
         with self._exits_lock:
             self._exits = [e for e in self._exits if e["attempt"] == about["attempt"]] + [message]
         self._link.report(message)
+
+
+class Agent(AgentBase):
+    """One run of the agent: from the plan to the end of the worker group."""
+
+    def __init__(self, plan, zygote, why_not):
+        self._zygote = zygote
+        self._why_not = why_not
+        self._elastic = None
+        super().__init__(plan)
+
+    def _describe(self):
+        if self._elastic is None:
+            return {"attempt": self._plan["attempt"], "workers": []}
+        return self._elastic.describe()
+
+    def _on_exit(self, process, about):
+        super()._on_exit(process, about)
         if self._elastic is not None:
             self._elastic.something_happened.set()
 
@@ -124,7 +147,6 @@ class Agent:
             elastic.stopping = True
             elastic.something_happened.set()
         elif kind == "restart_group" and elastic is not None:
-            elastic.restarts_left = message["restarts_left"]
             elastic.restart_requested = True
             elastic.something_happened.set()
 
@@ -154,7 +176,7 @@ class Agent:
             rdzv_handler=StaticRendezvous(plan["job_id"], plan.get("rendezvous")),
             entrypoint="/bin/sh",
             args=tuple(command),
-            max_restarts=plan["attempt"] + plan["restarts_left"],
+            max_restarts=plan["attempt"],  # the supervisor allows each restart
             monitor_interval=0.001,  # the agent itself waits; torch refuses 0
         )
         if self._zygote is not None:
@@ -164,7 +186,6 @@ class Agent:
         elif self._why_not is not None:
             self._report_plain_start(self._why_not)
         elastic = SupervisedAgent(spec, RankFiles(plan), self._link, self._exit_watch)
-        elastic.continue_from(plan["restarts_left"])
         self._elastic = elastic
         if self._stopping:
             return
@@ -183,19 +204,18 @@ def run_plan(plan, zygote=None, why_not=None):
         why_not: why there is no zygote even though one was requested.
     """
     agent = Agent(plan, zygote, why_not)
-    failure = []
-
-    def body():
-        try:
-            agent.run()
-        except BaseException:
-            failure.append(traceback.format_exc())
-
-    thread = threading.Thread(target=body, name="ddptop-elastic")
+    thread = threading.Thread(target=run_and_exit, args=[agent], name="ddptop-elastic")
     thread.start()
     thread.join()
-    if failure:
-        sys.stderr.write("ddptop: the agent failed\n" + failure[0])
+
+
+def run_and_exit(agent):
+    """Run an agent and exit; the status shows only whether it could run."""
+    try:
+        failed = agent.run() is False
+    except BaseException:
+        sys.stderr.write("ddptop: the agent failed\n" + traceback.format_exc())
+        failed = True
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1 if failure else 0)  # no thread of the link or the watch can delay the exit
+    os._exit(int(failed))  # no thread of the link or the watch can delay the exit

@@ -7,13 +7,25 @@ boot, so timestamps from the probe, the agent, and the supervisor can be compare
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def boottime_s() -> float:
     """Seconds since boot, including time spent suspended."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
+
+
+def poll(found: Callable[[], T], timeout_s: float, every_s: float) -> T:
+    """The first true result of `found`; after `timeout_s`, its last one."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (result := found()) and time.monotonic() < deadline_s:
+        time.sleep(every_s)
+    return result
 
 
 def utc_now() -> datetime:

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 OUTPUT_BYTES = 16 << 20
+"""A program that prints more is killed."""
 ERROR_BYTES = 64 << 10
 """Of stderr, only the end is kept."""
 CHUNK_BYTES = 64 << 10
@@ -26,7 +28,6 @@ def run(
     data: bytes = b"",
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
-    limit_bytes: int = OUTPUT_BYTES,
     is_interactive: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; returns its exit status, its output, and the end of its stderr.
@@ -37,7 +38,6 @@ def run(
         data: its stdin.
         env: its variables; None for those of this process.
         cwd: its working folder; None for that of this process.
-        limit_bytes: a program that prints more is killed.
         is_interactive: whether it keeps this process's stdin and stdout.
 
     Raises:
@@ -55,7 +55,7 @@ def run(
         start_new_session=not is_interactive,  # it has no terminal to prompt on
     )
     try:
-        out, err = _exchange(process, timeout_s, data, limit_bytes)
+        out, err = _exchange(process, timeout_s, data)
     except BaseException:
         if is_interactive:
             process.kill()
@@ -73,8 +73,28 @@ def run(
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
+def start(
+    argv: Sequence[str],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program in its own session, without stdin, whose output is appended to a log."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
 def _exchange(
-    process: subprocess.Popen[bytes], timeout_s: float | None, data: bytes, limit_bytes: int
+    process: subprocess.Popen[bytes], timeout_s: float | None, data: bytes
 ) -> tuple[str, str]:
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     read: dict[object, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
@@ -114,8 +134,8 @@ def _exchange(
                     read[stream] += part
                     if stream is process.stderr:
                         del read[stream][:-ERROR_BYTES]
-                    elif len(read[stream]) > limit_bytes:
-                        raise OSError(errno.EFBIG, f"printed more than {limit_bytes >> 20} MiB")
+                    elif len(read[stream]) > OUTPUT_BYTES:
+                        raise OSError(errno.EFBIG, f"printed more than {OUTPUT_BYTES >> 20} MiB")
                 else:
                     selector.unregister(stream)
     process.wait(left_s())

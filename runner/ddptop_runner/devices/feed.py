@@ -13,6 +13,7 @@ from ddptop_runner.devices.report import (
     NOT_ANSWERING,
     NOTHING_TO_SAMPLE,
     DeviceReport,
+    Options,
     crash_note,
     decode_report,
     driver_library_exists,
@@ -137,7 +138,7 @@ class DeviceFeed:
     async def _run_once(self) -> tuple[int | None, bytes]:
         """Follow one sampler until it ends; returns its exit status and any last error line."""
         self._process = process = await asyncio.create_subprocess_exec(
-            *sampler_command(self._uuids, interval_s=self._interval_s, on_request=True),
+            *sampler_command(Options(self._uuids, self._interval_s, on_request=True)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -35,22 +35,16 @@ class Metric(NamedTuple):
 
     fields: tuple[str, ...]
     queries: tuple[Query, ...]
-    values: Callable[[Any], tuple[Any, ...]]
-    """The values of the fields in the result; each may be a `Why`."""
+    values: Callable[[Any], Any]
+    """The value of the field in the result, or a tuple with one for each; each may be a `Why`."""
 
 
 def _number(value: int) -> Any:
     return words.NOT_SUPPORTED if value == _NO_NUMBER else int(value)
 
 
-def _float(value: int) -> tuple[Any, ...]:
-    number = _number(value)
-    return (number if isinstance(number, Why) else float(number),)
-
-
-def _thousandth(value: int) -> tuple[Any, ...]:
-    number = _number(value)
-    return (number if isinstance(number, Why) else number / 1000,)
+def _thousandth(value: int) -> Any:
+    return words.NOT_SUPPORTED if value == _NO_NUMBER else value / 1000
 
 
 def _percent(value: int) -> Any:
@@ -69,9 +63,9 @@ def _remapped(answer: Any) -> tuple[Any, ...]:
     return int(correctable) + int(uncorrectable), bool(pending), bool(failed)
 
 
-def _bus_id(info: Any) -> tuple[Any, ...]:
+def _bus_id(info: Any) -> str:
     text = info.busId
-    return (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text),)
+    return text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)
 
 
 _MEMORY = Metric(
@@ -98,17 +92,17 @@ SLOW = (
             ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
             ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
         ),
-        _float,
+        _number,
     ),
     Metric(
         ("sm_clock_mhz",),
         (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),),
-        lambda mhz: (_number(mhz),),
+        _number,
     ),
     Metric(
         ("mem_clock_mhz",),
         (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),),
-        lambda mhz: (_number(mhz),),
+        _number,
     ),
     Metric(
         ("throttle_reasons",),
@@ -116,14 +110,14 @@ SLOW = (
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
         ),
-        lambda mask: (codes.throttle_names(mask),),
+        codes.throttle_names,
     ),
     Metric(
         ("pstate",),
         (("nvmlDeviceGetPerformanceState",),),
-        lambda state: (state if state in _PSTATES else words.OUT_OF_RANGE,),
+        lambda state: state if state in _PSTATES else words.OUT_OF_RANGE,
     ),
-    Metric(("fan_percent",), (("nvmlDeviceGetFanSpeed",),), _float),
+    Metric(("fan_percent",), (("nvmlDeviceGetFanSpeed",),), _number),
 )
 RARE = (
     Metric(
@@ -140,7 +134,7 @@ RARE = (
                 pynvml.NVML_VOLATILE_ECC,
             ),
         ),
-        lambda errors: (int(errors),),
+        int,
     ),
     Metric(
         ("remapped_rows", "remap_pending", "remap_failed"),
@@ -149,19 +143,19 @@ RARE = (
     ),
     Metric(("energy_j",), (("nvmlDeviceGetTotalEnergyConsumption",),), _thousandth),
 )
-FIXED_OF_ALL = (Metric(("name",), (("nvmlDeviceGetName",),), lambda name: (name,)),)
+FIXED_OF_ALL = (Metric(("name",), (("nvmlDeviceGetName",),), str),)
 FIXED = (
     *FIXED_OF_ALL,
     Metric(("pci_bus_id",), (("nvmlDeviceGetPciInfo",),), _bus_id),
     Metric(
         ("temperature_slowdown_c",),
         (("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),),
-        _float,
+        _number,
     ),
     Metric(
         ("sm_clock_max_mhz",),
         (("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),),
-        lambda mhz: (_number(mhz),),
+        _number,
     ),
 )
 
@@ -328,7 +322,8 @@ def read(gpu: Gpu, metrics: Collection[Metric]) -> bool:
             gpu.put(metric.fields, (answer,) * len(metric.fields))
             asked = asked or any(query not in gpu.unsupported for query in metric.queries)
         else:
-            gpu.put(metric.fields, metric.values(answer))
+            values = metric.values(answer)
+            gpu.put(metric.fields, values if isinstance(values, tuple) else (values,))
             answered = asked = True
     return answered or not asked
 

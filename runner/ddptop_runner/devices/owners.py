@@ -50,17 +50,13 @@ class ProcessOwners:
     def __init__(self, pid_namespace: int | None = None) -> None:
         """`pid_namespace` defaults to that of this process."""
         here = procs.pid_namespace() if pid_namespace is None else pid_namespace
-        self._pids_are_ours = here == INIT_PID_NAMESPACE
-        self._uses_cuda: dict[tuple[int, int | None], bool] = {}
-
-    @property
-    def pids_are_the_drivers(self) -> bool:
+        self.pids_are_the_drivers = here == INIT_PID_NAMESPACE
         """Whether the driver reports PIDs of this namespace."""
-        return self._pids_are_ours
+        self._uses_cuda: dict[tuple[int, int | None], bool] = {}
 
     def describe(self, pid: int) -> Owner:
         """The owner of a process; None for what cannot be known here, with a note that says why."""
-        if not self._pids_are_ours and not self._checked(pid):
+        if not self.pids_are_the_drivers and not self._checked(pid):
             return Owner(note=OTHER_NAMESPACE)
         try:
             uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot, like the rest of /proc

@@ -37,8 +37,6 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     """Why devices are missing or stale, and how to fix it; None if there is no problem. A lost
     device has its own note."""
     gpus: list[GpuSample] = []
-    sampler_cpu_percent: float | None = None
-    """CPU usage of the sampler over the last few seconds; 100 is one core."""
 
 
 def decode_report(line: bytes) -> DeviceReport:
@@ -69,11 +67,11 @@ FIXED_METRICS = {
 _KEPT = {*NEVER_UNKNOWN, *FIXED_METRICS, "xid", "xid_meanings"} - {"unknown"}
 
 
-def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
+def without_metrics(gpu: GpuSample) -> GpuSample:
     """The device without its metrics: identity, fixed values, XIDs, and whether it is lost."""
     kept = {name: getattr(gpu, name) for name in _KEPT}
     unknown = {
-        name: gpu.unknown.get(name, why) if name in _KEPT else why
+        name: gpu.unknown.get(name, NO_ANSWER) if name in _KEPT else NO_ANSWER
         for name in GpuSample.__struct_fields__
         if kept.get(name) is None and name not in NEVER_UNKNOWN
     }
@@ -83,12 +81,7 @@ def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
 def stale_report(report: DeviceReport, note: str) -> DeviceReport:
     """`report` with a note, and without metrics that may no longer be correct."""
     gpus = [without_metrics(gpu) for gpu in report.gpus]
-    return msgspec.structs.replace(
-        report,
-        note=note,
-        gpus=gpus,
-        sampler_cpu_percent=None,
-    )
+    return msgspec.structs.replace(report, note=note, gpus=gpus)
 
 
 def crash_note(returncode: int | None, errors: bytes) -> str:
@@ -126,18 +119,20 @@ def no_library_report() -> DeviceReport:
     return empty_report(LIBRARY_BROKEN.format(reason=reason))
 
 
-def sampler_command(
-    uuids: Collection[str] | None = None,
-    *,
-    interval_s: float = 1.0,
-    once: bool = False,
-    on_request: bool = False,
-) -> list[str]:
+class Options(msgspec.Struct, frozen=True):
+    """What a sampler process does; as JSON, its only argument."""
+
+    uuids: list[str] | None = None
+    """None means every device."""
+    interval_s: float = 1.0
+    once: bool = False
+    on_request: bool = False
+    """Whether a byte on standard input asks for a report at once, between two ticks."""
+
+
+def sampler_command(options: Options) -> list[str]:
     """The argv of a sampler process."""
-    command = own_command("ddptop_runner.devices.sampler", "--interval", f"{interval_s:g}")
-    command += ["--all"] if uuids is None else ["--uuids", ",".join(uuids)]
-    chosen = {"--once": once, "--on-request": on_request}
-    return [*command, *(option for option, is_chosen in chosen.items() if is_chosen)]
+    return own_command("ddptop_runner.devices.sampler", msgspec.json.encode(options).decode())
 
 
 # --- one reading, for a command that prints and exits -------------------------------------------
@@ -164,7 +159,7 @@ def sample_once(timeout_s: float = 5.0, uuids: Collection[str] | None = None) ->
 
     from ddptop_runner.base import programs
 
-    argv = sampler_command(uuids, once=True)
+    argv = sampler_command(Options(uuids=None if uuids is None else list(uuids), once=True))
     try:
         done = programs.run(argv, timeout_s, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
@@ -220,7 +215,7 @@ def _sample(output: int) -> None:
         os.dup2(output, 2)
         from ddptop_runner.devices import sampler
 
-        status = sampler.main(sampler.Options(once=True))
+        status = sampler.main(Options(once=True))
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     finally:

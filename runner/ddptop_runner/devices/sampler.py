@@ -1,8 +1,8 @@
 """The sampler process: reads the devices and prints one JSON line per tick on standard output.
 
-    ddptop_runner.devices.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--on-request]
+    ddptop_runner.devices.sampler '{"interval_s": 1.0}'
 
-With `--on-request`, a byte on standard input asks for a report at once, between two ticks.
+Its argument are the `Options`.
 
 It is a separate process because a driver can block or crash exactly when a device fails. It exits
 when standard output is closed or its parent is gone. If there is nothing to sample, it exits with
@@ -16,65 +16,30 @@ import os
 import select
 import signal
 import sys
-import time
-from collections import deque
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from ddptop_runner.base.clock import boottime_s, utc_now
-from ddptop_runner.devices.report import NOTHING_TO_SAMPLE, DeviceReport
+from ddptop_runner.devices.report import NOTHING_TO_SAMPLE, DeviceReport, Options
 from ddptop_runner.devices.words import PYNVML_MISSING
 from ddptop_runner.model.snapshot import GpuSample, encode
 
 if TYPE_CHECKING:
     from ddptop_runner.devices.nvml import NvmlBackend
 
-SHORTEST_INTERVAL_S = 0.1
 STDIN = 0
 REQUESTS_BYTES = 4096
-
-COST_OVER_S = 10.0
-"""The sampler's own CPU use is averaged over this time."""
-
-
-class Options(NamedTuple):
-    """The sampler's options."""
-
-    uuids: tuple[str, ...] | None = None
-    """None means every device."""
-    interval_s: float = 1.0
-    once: bool = False
-    on_request: bool = False
-
-
-def parse_arguments(argv: list[str]) -> Options:
-    """Parse the arguments; exits with 2 if they are not valid."""
-    import argparse  # a forked process has no arguments
-
-    parser = argparse.ArgumentParser(prog="sampler", allow_abbrev=False)
-    parser.add_argument("--uuids", type=lambda text: tuple(filter(None, text.split(","))))
-    parser.add_argument("--all", dest="uuids", action="store_const", const=None)
-    parser.add_argument("--interval", dest="interval_s", type=_interval, default=1.0)
-    parser.add_argument("--once", action="store_true")
-    parser.add_argument("--on-request", action="store_true")
-    return Options(**vars(parser.parse_args(argv)))
-
-
-def _interval(text: str) -> float:
-    interval_s = float(text)
-    if not (math.isfinite(interval_s) and interval_s >= SHORTEST_INTERVAL_S):
-        raise ValueError(f"shorter than {SHORTEST_INTERVAL_S} s")
-    return interval_s
 
 
 class NoDevices:
     """The back end of a machine without devices."""
 
-    source = None
+    source = driver = None
 
-    def __init__(self, note: str | None, driver: str | None = None) -> None:
+    def __init__(self, note: str) -> None:
         self.note = note
-        self.driver = driver
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
         """No devices."""
@@ -92,29 +57,12 @@ def open_backend(uuids: Collection[str] | None = None) -> NvmlBackend | NoDevice
     except (ImportError, AttributeError):  # or another package with the same import name
         return NoDevices(PYNVML_MISSING)
     try:
-        backend = NvmlBackend(uuids)
+        return NvmlBackend(uuids)
     except NoDriverError as error:
         return NoDevices(error.reason)
-    return backend if backend.source else NoDevices(backend.note, driver=backend.driver)
 
 
-class Cost:
-    """The sampler's own CPU use over the last seconds."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[float, float]] = deque()
-
-    def mark(self, now_s: float, cpu_s: float) -> float | None:
-        """CPU in percent of one core since up to 10 s ago; None on the first call."""
-        self._marks.append((now_s, cpu_s))
-        while len(self._marks) > 2 and self._marks[1][0] <= now_s - COST_OVER_S:
-            self._marks.popleft()
-        then_s, cpu_then_s = self._marks[0]
-        span_s = now_s - then_s
-        return round(100 * (cpu_s - cpu_then_s) / span_s, 2) if span_s > 0 else None
-
-
-def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = False) -> DeviceReport:
+def report(backend: NvmlBackend | NoDevices, *, at_once: bool = False) -> DeviceReport:
     """One reading of all devices; `at_once` between two ticks."""
     now_s = boottime_s()
     gpus = backend.sample(now_s, at_once=at_once)
@@ -125,13 +73,11 @@ def report(backend: NvmlBackend | NoDevices, cost: Cost, *, at_once: bool = Fals
         driver=backend.driver,
         note=backend.note,
         gpus=gpus,
-        sampler_cpu_percent=cost.mark(now_s, time.process_time()),
     )
 
 
 def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
     """Print reports until the reader is gone; returns the exit status."""
-    cost = Cost()
     parent = os.getppid()
     reader = sys.stdout.fileno()
     happened = select.poll()
@@ -141,7 +87,7 @@ def run(backend: NvmlBackend | NoDevices, options: Options) -> int:
     next_s = boottime_s()
     is_requested = False
     while True:
-        _print_line(encode(report(backend, cost, at_once=is_requested)))
+        _print_line(encode(report(backend, at_once=is_requested)))
         if backend.source is None:
             return NOTHING_TO_SAMPLE
         if options.once:
@@ -174,6 +120,6 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    status = main(parse_arguments(sys.argv[1:]))
+    status = main(msgspec.json.decode(sys.argv[1], type=Options))
     sys.stdout.flush()
     os._exit(status)  # NVML's own cleanup can crash or block when a device fails

@@ -102,14 +102,15 @@ class ForeignJob(msgspec.Struct, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A process that may be training but that this user may not inspect."""
+    """A process that may be training but that this user cannot inspect."""
 
     pid: int
     user: str | None
     command: str | None
-    devices: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the devices that it uses."""
     reason: str = ""
-    """Which permission is missing, and what would give it."""
+    """Why it cannot be inspected."""
 
 
 class Census(msgspec.Struct, frozen=True):

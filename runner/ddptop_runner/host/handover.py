@@ -198,12 +198,14 @@ def agent_command(spec: JobSpec) -> list[str]:
     return [spec.python, "-u", str(AGENT_MAIN)]
 
 
+_AS_IN_SPEC = (
+    *("kind", "job_id", "nproc", "max_restarts", "zygote", "pty", "replica_check"),
+    "memory_snapshot",
+)
+
+
 def agent_plan(
-    spec: JobSpec,
-    folder: RunFolder,
-    attempt: int,
-    restarts_left: int,
-    rendezvous: Rendezvous | None = None,
+    spec: JobSpec, folder: RunFolder, attempt: int, rendezvous: Rendezvous | None = None
 ) -> dict[str, Any]:
     """The plan that the agent reads from standard input.
 
@@ -211,28 +213,20 @@ def agent_plan(
         spec: the job.
         folder: its run folder.
         attempt: the number of the worker group's first attempt.
-        restarts_left: the budget, which ranks see in TORCHELASTIC_MAX_RESTARTS.
         rendezvous: of that attempt, on several nodes; None for the one the node was started for.
     """
     if rendezvous is None and spec.membership is not None:
         rendezvous = spec.membership.rendezvous
     return {
-        "kind": spec.kind,
-        "job_id": spec.job_id,
+        **{name: getattr(spec, name) for name in _AS_IN_SPEC},
         "command": spec.command(),
-        "nproc": spec.nproc,
         "attempt": attempt,
-        "restarts_left": restarts_left,
         "logs_dir": str(folder.logs_dir),
         "control_socket": str(folder.control_socket),
         "rendezvous": None if rendezvous is None else msgspec.to_builtins(rendezvous),
-        "zygote": spec.zygote,
-        "pty": spec.pty,
         "probe_file": str(PROBE_DIR / "sitecustomize.py") if spec.probe else None,
         "probe_dir": str(PROBE_DIR) if spec.probe else None,
         "probe_socket": str(folder.probe_socket),
-        "replica_check": spec.replica_check,
-        "memory_snapshot": spec.memory_snapshot,
         "stacks_dir": str(folder.evidence_dir / "stacks"),
         "save_flag": str(folder.save_flag),
     }

@@ -29,21 +29,14 @@ class MemoryGroup:
     limit_bytes: int | None = None
 
 
-def groups_of(
-    pid: int | str = "self", proc: Path = PROC, cgroups: Path = CGROUPS
-) -> list[MemoryGroup]:
-    """The memory cgroup of a process and all above it, innermost first; empty if none is visible.
+def groups_of(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[MemoryGroup]:
+    """This process's memory cgroup and all above it, innermost first; empty if none is visible.
 
     Args:
-        pid: the process.
         proc: where /proc is mounted.
         cgroups: where cgroups are mounted.
     """
-    try:
-        text = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    for line in text.splitlines():
+    for line in _text(proc / "self" / "cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, own = rest.partition(":")
         if "memory" in controllers.split(","):
@@ -85,13 +78,8 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
 
     The page cache, which the kernel may drop, counts as available.
     """
-    try:
-        text = (proc / "meminfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    left = [
-        int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable")
-    ]
+    lines = _text(proc / "meminfo").splitlines()
+    left = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
     for group in groups_of(proc=proc, cgroups=cgroups):
         name = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
         used = _limit(Path(group.path) / name)
@@ -102,21 +90,21 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     return min(left, default=None)
 
 
-def _table(path: Path) -> Mapping[str, int]:
+def _text(path: Path) -> str:
     try:
-        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return {}
-    pairs = [line.split() for line in lines]
+        return ""
+
+
+def _table(path: Path) -> Mapping[str, int]:
+    pairs = [line.split() for line in _text(path).splitlines()]
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _limit(path: Path) -> int | None:
     """None for `max`, the number that stands for no limit, or without the file."""
-    try:
-        text = path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None
+    text = _text(path).strip()
     return int(text) if text.isdecimal() and int(text) < NO_LIMIT else None
 
 

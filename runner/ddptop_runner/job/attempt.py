@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError, DamagedFileError
+from ddptop_runner.base.files import stamp
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.host.exits import ProcessWatch
@@ -35,7 +35,7 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import LoadedFile, ProbeMessage
 from ddptop_runner.model.run_step import RankSteps, RunSteps
-from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, decode_snapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, read_snapshot
 from ddptop_runner.model.spec import JobSpec, read_spec
 
 STARTED_AFTER_S = 30.0
@@ -399,17 +399,11 @@ def saved_by_script(spec: JobSpec) -> list[SavedAt]:
     except OSError:
         return []
     found = []
-    for folder in sorted(folders, key=_written_s, reverse=True)[:SEARCHED]:
+    folders.sort(key=lambda folder: stamp(folder.nodes_dir) or 0, reverse=True)
+    for folder in folders[:SEARCHED]:
         with contextlib.suppress(DamagedFileError, OSError, ValueError):
             other = read_spec(folder)
             if (other.target, other.cwd) == (spec.target, spec.cwd):
-                snapshot = decode_snapshot(bounded.read_bytes(folder.node_file(other.host)))
+                snapshot = read_snapshot(folder.node_file(other.host))
                 found += read_memory(snapshot).saves.saved_at
     return found
-
-
-def _written_s(folder: RunFolder) -> float:
-    try:
-        return folder.nodes_dir.lstat().st_mtime
-    except OSError:
-        return 0.0

@@ -61,10 +61,6 @@ class EventLog:
         self.state = state
         self._history.continue_after(last_seq)
 
-    def memory(self) -> Memory:
-        """The part of the memory that is known here."""
-        return Memory(state=self.state, last_seq=self._history.last_seq)
-
     def emit(self, event: ev.JobEvent) -> None:
         """Record and show an event, unless it repeats one that can only happen once."""
         key = _key(event)
@@ -103,10 +99,9 @@ def _columns(event: ev.JobEvent) -> dict[str, object]:
     """The columns that the contract has besides `data`."""
     if isinstance(event, ev.RankStarted):
         return {"rank": event.rank, "pid": event.pid}
-    if isinstance(event, ev.RankExited | ev.LauncherExited):
+    if isinstance(event, ev.RankExited):
         exit_code, signal = (None, None) if event.status is None else split_status(event.status)
-        rank = event.rank if isinstance(event, ev.RankExited) else None
-        return {"rank": rank, "pid": event.pid, "exit_code": exit_code, "signal": signal}
+        return {"rank": event.rank, "pid": event.pid, "exit_code": exit_code, "signal": signal}
     if isinstance(event, ev.CheckpointSaved):
         return {"rank": event.checkpoint.rank}
     cause = getattr(event, "cause", None)
@@ -118,13 +113,6 @@ def _columns(event: ev.JobEvent) -> dict[str, object]:
         "signal": cause.signal,
         "evidence": cause.evidence,
     }
-
-
-class AlertMemory(Base, frozen=True, kw_only=True):
-    """Of the alerts."""
-
-    reported: dict[str, str] = {}
-    """Messages of recorded alerts by id, until their end is recorded."""
 
 
 class NodeMemory(Base, frozen=True, kw_only=True):
@@ -147,7 +135,8 @@ class Memory(Base, frozen=True, kw_only=True):
     saves: SaveMemory = msgspec.field(default_factory=SaveMemory)
     oom_kills: dict[str, int | None] = {}
     """By cgroup, the kernel's count when the attempt began."""
-    alerts: AlertMemory = AlertMemory()
+    alerts: dict[str, str] = {}
+    """Messages of recorded alerts by id, until their end is recorded."""
     nodes: dict[str, NodeMemory] = {}
     """By host."""
     head_seq: int = 0

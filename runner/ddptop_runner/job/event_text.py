@@ -7,10 +7,11 @@ from typing import Any
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.exit_status import status_in_words
-from ddptop_runner.base.units import duration_in_words, name_ranks, size
+from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.model import events as ev
+from ddptop_runner.model.protocol import ways_to_ask
 from ddptop_runner.model.run_step import at_step
 from ddptop_runner.model.snapshot import SILENT
 from ddptop_runner.model.spec import Device
@@ -34,13 +35,6 @@ def _attempt_started(event: ev.AttemptStarted) -> str:
     if event.launcher_pid is not None:
         started = f"the command started (pid {event.launcher_pid})"
     return f"attempt {event.attempt}: {started}"
-
-
-def _checkpoint_requested(event: ev.CheckpointRequested) -> str:
-    ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in event.signals.items()]
-    if event.flag_file:
-        ways.append("creating the flag file")
-    return f"checkpoint requested by {' and '.join(ways)}"
 
 
 def _checkpoint_saved(event: ev.CheckpointSaved) -> str:
@@ -71,16 +65,14 @@ def _nodes_awaited(event: ev.NodesAwaited) -> str:
 
 
 def _restart_requested(event: ev.RestartRequested) -> str:
+    back = _back_in_use(event.devices_back)
+    if event.at_s is not None:
+        return f"starting attempt {_next(event)} now, as requested{back}"
     if event.node is not None:
         return f"restarting all ranks as attempt {_next(event)}, with {event.node} back"
     if event.without is not None:
         return f"restarting all ranks as attempt {_next(event)}: {event.without} could not start"
-    back = _back_in_use(event.devices_back)
     return f"restarting all ranks as attempt {_next(event)}, as requested{back}"
-
-
-def _restart_hurried(event: ev.RestartHurried) -> str:
-    return f"starting attempt {_next(event)} now, as requested{_back_in_use(event.devices_back)}"
 
 
 def _next(event: ev.EventBase) -> int:
@@ -145,8 +137,9 @@ def _alerts_cleared(event: ev.AlertsCleared) -> str:
     )
 
 
-def _processes_stuck(event: ev.ProcessesStuck) -> str:
-    return f"cannot kill pid {', '.join(map(str, event.pids))}: stuck in the kernel"
+def _rank_exited(event: ev.RankExited) -> str:
+    who = "the command" if event.rank is None else f"rank {event.rank}"
+    return f"{who} {status_in_words(event.status)}"
 
 
 _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
@@ -156,10 +149,11 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ev.RankStarted: lambda event: f"rank {event.rank} started (pid {event.pid})",
     ev.TrainingStarted: lambda event: f"first step after {event.after_s:.1f} s",
     ev.Resumed: lambda event: resumed(event.resume),
-    ev.CheckpointRequested: _checkpoint_requested,
+    ev.CheckpointRequested: lambda event: (
+        f"checkpoint requested by {ways_to_ask(event.signals, flag_file=event.flag_file)}"
+    ),
     ev.CheckpointSaved: _checkpoint_saved,
-    ev.RankExited: lambda event: f"rank {event.rank} {status_in_words(event.status)}",
-    ev.LauncherExited: lambda event: f"the command {status_in_words(event.status)}",
+    ev.RankExited: _rank_exited,
     ev.HangSuspected: lambda event: event.found,
     ev.FailureJudged: lambda event: event.cause.summary,
     ev.HangJudged: lambda event: event.cause.summary,
@@ -171,7 +165,6 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ev.NodeReachable: lambda event: f"{event.node} can be reached again",
     ev.NodesAwaited: _nodes_awaited,
     ev.NodeLost: lambda event: f"gave up on {event.node}: {event.why}",
-    ev.RestartHurried: _restart_hurried,
     ev.StopRequested: _stop_requested,
     ev.JobEnded: _ended,
     ev.JobLost: _lost,
@@ -185,18 +178,6 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
     ev.AlertRaised: lambda event: event.alert.message,
     ev.AlertsCleared: _alerts_cleared,
     ev.GpuMemoryAwaited: lambda event: f"{_on(event)}{event.found}",
-    ev.ProcessesStuck: _processes_stuck,
-    ev.SnapshotDamaged: lambda event: event.damage,
-    ev.SocketsRecreated: lambda event: (
-        f"recreated the job's sockets, which had been deleted from {event.folder}"
-    ),
-    ev.SocketsFailed: lambda event: (
-        f"cannot bind the job's sockets ({event.error}): only `ddptop kill` can stop the job"
-    ),
-    ev.InternalError: lambda event: (
-        f"internal error in ddptop: {event.error} at {event.place}; the job keeps running; "
-        "see supervisor.log for the traceback"
-    ),
     ev.Noticed: lambda event: event.text,
     ev.Untyped: lambda event: event.text,
 }

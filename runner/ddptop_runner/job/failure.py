@@ -42,7 +42,7 @@ from ddptop_runner.model.snapshot import (
     GpuSample,
     NodeSnapshot,
     RankSample,
-    decode_snapshot,
+    read_snapshot,
 )
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import evidence_folder
@@ -81,7 +81,7 @@ def judge(
         has_memory_snapshots: whether its ranks record what allocates device memory.
     """
     kept = evidence_folder.latest(folder, attempt, "failure")
-    snapshot = _snapshot(kept)
+    snapshot = None if kept is None else read_snapshot(kept / "snapshot.json")
     ends = ends_of(folder, attempt, table)
     steps = table.most_steps()
     if table.launcher is not None:
@@ -121,7 +121,7 @@ def judge(
 def ends_of(folder: RunFolder, attempt: int, table: OwnRanks) -> list[RankEnd]:
     """All that is known about the ends of an attempt's ranks."""
     kept = evidence_folder.latest(folder, attempt, "failure")
-    snapshot = _snapshot(kept)
+    snapshot = None if kept is None else read_snapshot(kept / "snapshot.json")
     return [
         _end(folder, attempt, record, record.exit, table.steps_at_exit(record), kept, snapshot)
         for record in table
@@ -166,16 +166,6 @@ def _ends_in_command(
         explained = dataclasses.replace(unexplained[0], exception=exception_in_log(tail))
         return [explained if end is unexplained[0] else end for end in ends]
     return ends
-
-
-def _snapshot(kept: Path | None) -> NodeSnapshot | None:
-    """The snapshot from when the evidence was saved."""
-    if kept is None:
-        return None
-    try:
-        return decode_snapshot(bounded.read_bytes(kept / "snapshot.json"))
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 def _end(

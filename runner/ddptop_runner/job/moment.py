@@ -231,8 +231,9 @@ def samples_of(
         raised = {alert.message for alert in alerts}
         alerts += [one for one in last.alerts if one.since <= at and one.message not in raised]
     pause, found = _pause(state, figures.last_step, at), state.suspected
-    if pause is not None and pause.state == "stalled" and found is not None:
-        alert = Alert(id="stalled", severity="warning", message=found.found, since=found.at)
+    since = state.suspected_at
+    if pause is not None and pause.state == "stalled" and found is not None and since is not None:
+        alert = Alert(id="stalled", severity="warning", message=found.found, since=since)
         alerts.append(msgspec.structs.replace(alert, ranks=found.ranks))
     return Samples(
         started_at=spec.created_at if last is None else min(last.started_at, at),
@@ -255,7 +256,7 @@ def _pause(state: JobState, last: LastStep | None, at: dt.datetime) -> Pause | N
     pause = pause_state(
         (at - since).total_seconds(),
         last.usual_s,
-        stalled=suspected is not None and suspected.at > since,
+        stalled=state.suspected_at is not None and state.suspected_at > since,
         hung=state.phase == "hung",
     )
     if pause is None:

@@ -106,5 +106,6 @@ class JobProcesses:
         find = self.all_but_guards if with_agent else self.everything_started
         left = await stopping.end(find, LEFTOVER_GRACE_S)
         if left:
-            pids = [process.pid for process in left]
-            self._log.emit(ev.ProcessesStuck(attempt=attempt, pids=pids))
+            pids = ", ".join(str(process.pid) for process in left)
+            text = f"cannot kill pid {pids}: stuck in the kernel"
+            self._log.emit(ev.Noticed(attempt=attempt, text=text))

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -19,7 +18,7 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.job.view import Samples
 from ddptop_runner.judge.balance import rank_devices
 from ddptop_runner.model import run_step
-from ddptop_runner.model.run_step import RankSteps, RunSteps
+from ddptop_runner.model.run_step import RankSteps
 from ddptop_runner.model.snapshot import (
     Checkpoint,
     LauncherSample,
@@ -59,8 +58,7 @@ def of_attempt(
     ranks = [record.sample(now_s, spec.probe) for record in table if started]
     ranks = progress.fill(ranks, number, table)
     reported = progress.steps(table, number) if started else {}
-    sizes = log_sizes(folder, number)
-    ranks = with_output(ranks, sizes, reported, attempt.run_steps, is_command=spec.is_command)
+    ranks = with_output(ranks, reported, attempt, folder)
     counted = {
         rank: run_step.counted(one, attempt.run_steps.resumed) for rank, one in reported.items()
     }
@@ -119,23 +117,17 @@ def log_sizes(folder: RunFolder, attempt: int) -> dict[str, int]:
 
 
 def with_output(
-    ranks: Sequence[RankSample],
-    sizes: Mapping[str, int],
-    steps: Mapping[int, RankSteps],
-    run: RunSteps,
-    *,
-    is_command: bool,
+    ranks: Sequence[RankSample], steps: Mapping[int, RankSteps], attempt: Attempt, folder: RunFolder
 ) -> list[RankSample]:
     """The ranks, each with the size of its log and its step of the run.
 
     Args:
         ranks: the ranks.
-        sizes: see `log_sizes`; ranks of a command share one log.
         steps: by rank.
-        run: where the run began. Without it, a rank has what its own step counts.
-        is_command: whether the job is a command.
+        attempt: knows where the run began. Without that, a rank has what its own step counts.
+        folder: has the logs; ranks of a command share one.
     """
-    found = []
+    found, run, sizes = [], attempt.run_steps, log_sizes(folder, attempt.number)
     for rank in ranks:
         step = run_step.of_rank(steps[rank.rank], run.began, run.resumed)
         counts: StepCounts | None = None
@@ -143,27 +135,17 @@ def with_output(
             printed = steps[rank.rank].printed
             is_epoch = rank.step_source == "log" and printed is not None and not printed.of_run
             counts = "epoch" if is_epoch else "attempt"
-        size = sizes.get(log_name(LAUNCHER if is_command else rank.rank))
+        size = sizes.get(log_name(LAUNCHER if attempt.spec.is_command else rank.rank))
         found.append(replace(rank, log_bytes=size, run_step=step, step_counts=counts))
     return found
 
 
-@dataclass(frozen=True)
-class NodeView:
-    """The head's view of one node."""
-
-    host: str
-    snapshot: NodeSnapshot | None
-    """The last snapshot in the current attempt."""
-    is_live: bool
-    """Whether the snapshot is current."""
-    clock_offset_s: float | None
-
-
 def of_nodes(
     job: JobState,
-    nodes: Sequence[NodeView],
+    snapshots: Mapping[str, NodeSnapshot],
     *,
+    stale: Sequence[str],
+    clock_offsets: Mapping[str, float | None],
     started_at: dt.datetime,
     pause: Pause | None,
     checkpoint: Checkpoint | None,
@@ -172,37 +154,38 @@ def of_nodes(
 
     Args:
         job: the job's state.
-        nodes: all nodes, in their order.
+        snapshots: by host, the last one of each node in the current attempt.
+        stale: hosts of nodes about which nothing current is known.
+        clock_offsets: by host, its wall clock minus the head's.
         started_at: when the job was started.
         pause: the current pause, if any.
         checkpoint: the last one of any node.
     """
-    shown = [(node, node.snapshot) for node in nodes if node.snapshot is not None]
     members = {host for host, life in job.nodes.items() if life.takes_part}
-    at_work = [(node, one) for node, one in shown if node.host in members]
+    at_work = [(host, one) for host, one in snapshots.items() if host in members]
     first = at_work[0][1] if at_work else None
     began: dict[int, int] = {}  # only the node that saved a checkpoint knows its step
-    for _, one in shown:
+    for one in snapshots.values():
         for attempt, step in one.attempts_began.items():
             began[attempt] = max(step, began.get(attempt, 0))
     is_placed = job.attempt in began
     ranks = [
         replace(
             rank,
-            host=node.host,
+            host=host,
             run_step=None
             if is_placed and rank.step_source == "probe" and rank.global_step is None
             else rank.run_step,
         )
-        for node, one in at_work
+        for host, one in at_work
         for rank in one.ranks
     ]
-    sources = [one.source for _, one in shown if one.source is not None]
-    notes = [f"{node.host}: {one.device_note}" for node, one in shown if one.device_note]
+    sources = [one.source for one in snapshots.values() if one.source is not None]
+    notes = [f"{host}: {one.device_note}" for host, one in snapshots.items() if one.device_note]
     return Samples(
         started_at=started_at,
         ranks=ranks,
-        gpus=[replace(gpu, host=node.host) for node, one in shown for gpu in one.gpus],
+        gpus=[replace(gpu, host=host) for host, one in snapshots.items() for gpu in one.gpus],
         run_step=None if is_placed or first is None else first.run_step,
         attempts_began=began,
         step=None if first is None else first.step,
@@ -214,6 +197,6 @@ def of_nodes(
         source=sources[0] if sources else None,
         driver=None if first is None else first.driver,
         device_note="; ".join(notes) or None,
-        stale=[node.host for node in nodes if not node.is_live],
-        clock_offsets={node.host: node.clock_offset_s for node in nodes},
+        stale=list(stale),
+        clock_offsets=dict(clock_offsets),
     )

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from ddptop_runner.judge.restarts.devices import without
 from ddptop_runner.judge.restarts.policy import History, record
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.events import EndState, SetAside, Trouble
+from ddptop_runner.model.events import Ending, HangSuspected, SetAside, Trouble, WantedAgent
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, Resume
 from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement
 from ddptop_runner.model.words import HERE, LIVE_STATES, Base, RankState
@@ -55,26 +55,6 @@ class Budget(Base, frozen=True, kw_only=True):
     """None until an event records it."""
 
 
-class Ending(Base, frozen=True, kw_only=True):
-    """The job's end, once its ranks have exited."""
-
-    state: EndState
-    cause: Cause | None = None
-    reason: str | None = None
-    requeue: bool | None = None
-
-
-class WantedAgent(Base, frozen=True, kw_only=True):
-    """An agent that was requested and has not reported yet."""
-
-    attempt: int
-    restarts_left: int
-    replaces: int | None = None
-    """Pid of the agent that makes room for it; None without one."""
-    connected: bool = False
-    """Whether it has reported but not started a rank yet."""
-
-
 class PendingRestart(Base, frozen=True, kw_only=True):
     """The next attempt, decided but not begun."""
 
@@ -89,23 +69,6 @@ class PendingRestart(Base, frozen=True, kw_only=True):
     """On several nodes, those chosen for it; empty until then."""
     chosen_s: float = 0.0
     """CLOCK_BOOTTIME at which they were chosen."""
-
-
-class PendingStop(Base, frozen=True, kw_only=True):
-    """A requested stop of the job."""
-
-    kill_at_s: float | None = None
-    """CLOCK_BOOTTIME of SIGKILL."""
-
-
-class Suspicion(Base, frozen=True, kw_only=True):
-    """A suspected hang."""
-
-    at: dt.datetime
-    found: str
-    reason: str | None = None
-    """Of the pause, as shown."""
-    ranks: list[int] = []
 
 
 class ShownAlert(Base, frozen=True, kw_only=True):
@@ -182,7 +145,8 @@ class JobState(Base, frozen=True, kw_only=True):
     policy: str | None = None
     """The reason for the restart policy's last decision."""
     restart: PendingRestart | None = None
-    stop: PendingStop | None = None
+    kill_at_s: float | None = None
+    """CLOCK_BOOTTIME of SIGKILL; None unless someone stops it."""
     ending: Ending | None = None
     nodes: dict[str, NodeLife] = {}
     """By host; one machine is `HERE`."""
@@ -196,7 +160,8 @@ class JobState(Base, frozen=True, kw_only=True):
     resume: Resume | None = None
     """What came back when the attempt resumed."""
     """Why the previous attempt failed; None if it did not."""
-    suspected: Suspicion | None = None
+    suspected: HangSuspected | None = None
+    suspected_at: dt.datetime | None = None
     trouble: Trouble | None = None
     """The trouble for which evidence is being saved while the ranks are alive."""
     checkpoint: Checkpoint | None = None

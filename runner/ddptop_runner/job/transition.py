@@ -10,22 +10,18 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
 from ddptop_runner.job.event_text import text
 from ddptop_runner.job.state import (
     Budget,
-    Ending,
     JobState,
     NodeLife,
     PendingRestart,
-    PendingStop,
     RankLife,
     ShownAlert,
-    Suspicion,
-    WantedAgent,
 )
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert
@@ -45,7 +41,9 @@ def apply(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
     """
     if state.is_over and not _is_relaunch(state, event):
         return state
-    change = _CHANGES.get(type(event))
+    kind = type(event)
+    is_current = event.attempt is None or state.attempt in (None, event.attempt)
+    change = _CHANGES.get(kind) or (_OF_ATTEMPT.get(kind) if is_current else None)
     return state if change is None else change(state, event, at)
 
 
@@ -60,7 +58,7 @@ def fold(events: Iterable[tuple[dt.datetime, ev.JobEvent]]) -> JobState:
 def _is_relaunch(state: JobState, event: ev.JobEvent) -> bool:
     if isinstance(event, ev.AttemptStarted):  # its launch is missing from the log
         return event.attempt is not None and event.attempt > (state.attempt or 0)
-    return isinstance(event, ev.Launched | ev.Queued | ev.QueueEntered)
+    return isinstance(event, ev.Launched | ev.Queued)
 
 
 # -- the job and its attempts ----------------------------------------------------------------------
@@ -79,8 +77,8 @@ def _launched(state: JobState, event: ev.Launched, at: dt.datetime) -> JobState:
     )
 
 
-def _queued(state: JobState, event: ev.Queued | ev.QueueEntered, at: dt.datetime) -> JobState:
-    if isinstance(event, ev.Queued) and state.in_queue and not state.is_over:
+def _queued(state: JobState, event: ev.Queued, at: dt.datetime) -> JobState:
+    if event.waits_for is not None and state.in_queue and not state.is_over:
         return state
     attempt = state.attempt if event.attempt is None else event.attempt
     return JobState(phase="queued", in_queue=True, attempt=attempt, checkpoint=state.checkpoint)
@@ -106,6 +104,7 @@ def _attempt_opened(state: JobState, event: ev.AttemptOpened, at: dt.datetime) -
         previous_cause=state.cause if is_next else state.previous_cause,
         resume=None if is_next else state.resume,
         suspected=None,
+        suspected_at=None,
         trouble=None,
         set_aside_before=state.set_aside,
         alerts=_lasting(state),
@@ -162,8 +161,6 @@ def _lasting(state: JobState) -> dict[str, ShownAlert]:
 
 
 def _rank_started(state: JobState, event: ev.RankStarted, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     known = state.ranks.get(event.rank)
     if known is not None and known.pid == event.pid:
         return state
@@ -172,23 +169,16 @@ def _rank_started(state: JobState, event: ev.RankStarted, at: dt.datetime) -> Jo
 
 
 def _running_assumed(state: JobState, event: ev.RunningAssumed, at: dt.datetime) -> JobState:
-    is_due = _is_current(state, event) and state.phase == "starting"
-    return replace(state, phase="running") if is_due else state
+    return replace(state, phase="running") if state.phase == "starting" else state
 
 
 def _training(state: JobState, event: ev.TrainingStarted, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     phase = "running" if state.phase in ("starting", "running") else state.phase
     return replace(state, phase=phase, first_step_after_s=event.after_s)
 
 
-def _is_current(state: JobState, event: ev.JobEvent) -> bool:
-    return event.attempt is None or state.attempt is None or event.attempt == state.attempt
-
-
 def _resumed(state: JobState, event: ev.Resumed, at: dt.datetime) -> JobState:
-    return replace(state, resume=event.resume) if _is_current(state, event) else state
+    return replace(state, resume=event.resume)
 
 
 def _checkpoint(state: JobState, event: ev.CheckpointSaved, at: dt.datetime) -> JobState:
@@ -199,19 +189,13 @@ def _checkpoint(state: JobState, event: ev.CheckpointSaved, at: dt.datetime) -> 
 
 
 def _rank_exited(state: JobState, event: ev.RankExited, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
+    if event.rank is None:
+        return replace(state, launcher=_exited(state.launcher or RankLife(), event))
     life = _exited(state.ranks.get(event.rank) or RankLife(node=event.node), event)
     return replace(state, ranks={**state.ranks, event.rank: life})
 
 
-def _launcher_exited(state: JobState, event: ev.LauncherExited, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
-    return replace(state, launcher=_exited(state.launcher or RankLife(), event))
-
-
-def _exited(life: RankLife, event: ev.RankExited | ev.LauncherExited) -> RankLife:
+def _exited(life: RankLife, event: ev.RankExited) -> RankLife:
     if None not in (life.pid, event.pid) and life.pid != event.pid:
         return life  # the exit of a process that has been replaced
     if life.exited and life.status is not None:
@@ -227,12 +211,11 @@ def _exited(life: RankLife, event: ev.RankExited | ev.LauncherExited) -> RankLif
 
 
 def _suspected(state: JobState, event: ev.HangSuspected, at: dt.datetime) -> JobState:
-    suspicion = Suspicion(at=at, found=event.found, reason=event.reason, ranks=event.ranks)
-    return replace(state, suspected=suspicion) if _is_current(state, event) else state
+    return replace(state, suspected=event, suspected_at=at)
 
 
 def _trouble(state: JobState, event: ev.TroubleFound, at: dt.datetime) -> JobState:
-    if not _is_current(state, event) or state.phase not in ("starting", "running"):
+    if state.phase not in ("starting", "running"):
         return state
     ranks = {
         rank: replace(life, hung=True) if rank in event.ranks else life
@@ -251,8 +234,6 @@ def _trouble_dropped(state: JobState, event: ev.TroubleDropped, at: dt.datetime)
 
 def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> JobState:
     """The first such event counts: exits after it were caused by us."""
-    if not _is_current(state, event):
-        return state
     names = [event.node] if event.node is not None else list(state.nodes) or [HERE]
     for name in names:
         life = state.node(name)
@@ -263,14 +244,10 @@ def _ranks_ending(state: JobState, event: ev.RanksEnding, at: dt.datetime) -> Jo
 
 
 def _failed(state: JobState, event: ev.FailureJudged, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     return replace(state, cause=event.cause, history=state.history_with(event.outcome))
 
 
 def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     ranks = {
         rank: replace(life, hung=event.cause.rank in (None, rank))
         for rank, life in state.ranks.items()
@@ -281,8 +258,6 @@ def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
 
 
 def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     restart = PendingRestart(
         at=at + dt.timedelta(seconds=event.delay_s),
         at_s=event.at_s,
@@ -325,13 +300,11 @@ def _of_node(state: JobState, name: str, **changes: Any) -> JobState:
 
 
 def _node_failed(state: JobState, event: ev.NodeFailed, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
     return _of_node(state, event.node, failed=True, cause=event.cause, outcome=event.outcome)
 
 
 def _node_ended(state: JobState, event: ev.NodeEnded, at: dt.datetime) -> JobState:
-    return _of_node(state, event.node, ended=event.well) if _is_current(state, event) else state
+    return _of_node(state, event.node, ended=event.well)
 
 
 def _node_unreachable(state: JobState, event: ev.NodeUnreachable, at: dt.datetime) -> JobState:
@@ -351,20 +324,13 @@ def _node_lost(state: JobState, event: ev.NodeLost, at: dt.datetime) -> JobState
     return _of_node(state, event.node, lost=True, why=event.why, refused=event.refused)
 
 
-def _restart_asked(
-    state: JobState, event: ev.RestartRequested | ev.RestartHurried, at: dt.datetime
-) -> JobState:
+def _restart_asked(state: JobState, event: ev.RestartRequested, at: dt.datetime) -> JobState:
     """Restart now and for free: the cost of a pending restart is refunded."""
-    if not _is_current(state, event):
-        return state
-    restart, at_s = state.restart, None
-    if isinstance(event, ev.RestartHurried):
-        at_s = event.at_s
-    nodes = state.nodes
-    if isinstance(event, ev.RestartRequested) or restart is None:
+    restart, nodes = state.restart, state.nodes
+    if event.at_s is None or restart is None:
         restart = PendingRestart(at=at, next_attempt=state.next_attempt)
         nodes = _not_sent(nodes)
-    if not (isinstance(event, ev.RestartRequested) and (event.node or event.without)):
+    if not (event.node or event.without):
         nodes = {  # the user may have repaired them
             name: replace(life, refused=False, lost=False, why=None) if life.refused else life
             for name, life in nodes.items()
@@ -376,31 +342,16 @@ def _restart_asked(
         budget=Budget(used=event.used, limit=event.limit),
         history=dataclasses.replace(state.history, failed=(), used=event.used),
         set_aside=[one for one in state.set_aside if one.device not in event.devices_back],
-        restart=replace(restart, at=at, at_s=at_s, counted=False),
+        restart=replace(restart, at=at, at_s=event.at_s, counted=False),
     )
 
 
 def _restart_prepared(state: JobState, event: ev.RestartPrepared, at: dt.datetime) -> JobState:
-    if not _is_current(state, event) or state.restart is None:
+    if state.restart is None:
         return state
-    begun = state.restart.next_attempt
+    begun, sent = state.restart.next_attempt, state.node(event.node).sent or event.sent
     state = replace(state, set_aside=[*state.set_aside, *event.aside])
-    return _of_node(state, event.node, begun=begun, wanted_agent=None)  # if any, for other nodes
-
-
-def _restart_sent(state: JobState, event: ev.RestartSent, at: dt.datetime) -> JobState:
-    if not _is_current(state, event) or state.restart is None:
-        return state
-    return _of_node(state, event.node, sent=True, begun=state.restart.next_attempt)
-
-
-def _agent_requested(state: JobState, event: ev.AgentRequested, at: dt.datetime) -> JobState:
-    if not _is_current(state, event):
-        return state
-    wanted = WantedAgent(
-        attempt=event.next_attempt, restarts_left=event.restarts_left, replaces=event.replaces
-    )
-    return _of_node(state, event.node, wanted_agent=wanted)
+    return _of_node(state, event.node, begun=begun, sent=sent, wanted_agent=event.wanted)
 
 
 def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime) -> JobState:
@@ -412,20 +363,15 @@ def _agent_connected(state: JobState, event: ev.AgentConnected, at: dt.datetime)
 
 def _end_decided(state: JobState, event: ev.EndDecided, at: dt.datetime) -> JobState:
     """The first decision counts, except that nothing revokes a stop."""
-    if state.ending is not None or not _is_current(state, event):
+    if state.ending is not None:
         return state
-    ending = Ending(
-        state=event.state,
-        cause=event.cause,
-        reason=event.reason,
-        requeue=event.requeue,
-    )
+    ending = event.ending
     return replace(
         state,
         ending=ending,
         restart=None,
-        cause=event.cause or state.cause,
-        policy=event.reason if event.state == "failed" else state.policy,
+        cause=ending.cause or state.cause,
+        policy=ending.reason if ending.state == "failed" else state.policy,
     )
 
 
@@ -433,8 +379,8 @@ def _stopping(state: JobState, event: ev.StopRequested, at: dt.datetime) -> JobS
     return replace(
         state,
         phase="stopping",
-        stop=PendingStop(kill_at_s=event.kill_at_s),
-        ending=Ending(state="stopped"),
+        kill_at_s=event.kill_at_s,
+        ending=ev.Ending(state="stopped"),
     )
 
 
@@ -448,9 +394,9 @@ def _ended(state: JobState, event: ev.JobEnded, at: dt.datetime) -> JobState:
         state,
         phase=event.state,
         restart=None,
-        stop=None,
+        kill_at_s=None,
         nodes={name: replace(life, wanted_agent=None) for name, life in state.nodes.items()},
-        ending=Ending(
+        ending=ev.Ending(
             state=event.state, cause=event.cause, reason=event.reason, requeue=event.requeue
         ),
         cause=event.cause,
@@ -462,7 +408,7 @@ def _ended(state: JobState, event: ev.JobEnded, at: dt.datetime) -> JobState:
 
 
 def _lost(state: JobState, event: ev.JobLost, at: dt.datetime) -> JobState:
-    return replace(state, phase="lost", restart=None, stop=None, alerts={}, ended_at=at)
+    return replace(state, phase="lost", restart=None, kill_at_s=None, alerts={}, ended_at=at)
 
 
 # -- what deserves attention -----------------------------------------------------------------------
@@ -492,54 +438,44 @@ def _memory_awaited(state: JobState, event: ev.GpuMemoryAwaited, at: dt.datetime
     return _noticed(state, event, at) if event.is_problem else state
 
 
-_NOTICES = (
-    ev.AgentLost,
-    ev.Noticed,
-    ev.ProcessesStuck,
-    ev.SnapshotDamaged,
-    ev.SocketsRecreated,
-    ev.SocketsFailed,
-    ev.InternalError,
-)
-
-_CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobState]] = {
-    ev.QueueEntered: _queued,
+_Change: TypeAlias = Callable[[JobState, Any, dt.datetime], JobState]
+_CHANGES: dict[type[ev.EventBase], _Change] = {
     ev.Launched: _launched,
     ev.Queued: _queued,
     ev.AttemptOpened: _attempt_opened,
-    ev.RunningAssumed: _running_assumed,
-    ev.TroubleFound: _trouble,
-    ev.TroubleDropped: _trouble_dropped,
-    ev.RanksEnding: _ranks_ending,
-    ev.RestartPrepared: _restart_prepared,
-    ev.RestartSent: _restart_sent,
-    ev.AgentRequested: _agent_requested,
-    ev.AgentConnected: _agent_connected,
-    ev.EndDecided: _end_decided,
     ev.AttemptStarted: _attempt_started,
-    ev.RankStarted: _rank_started,
-    ev.TrainingStarted: _training,
-    ev.Resumed: _resumed,
+    ev.TroubleDropped: _trouble_dropped,
+    ev.AgentConnected: _agent_connected,
     ev.CheckpointSaved: _checkpoint,
-    ev.RankExited: _rank_exited,
-    ev.LauncherExited: _launcher_exited,
-    ev.HangSuspected: _suspected,
-    ev.FailureJudged: _failed,
-    ev.HangJudged: _hung,
-    ev.RestartDecided: _restart_decided,
     ev.NodesChosen: _nodes_chosen,
-    ev.NodeFailed: _node_failed,
-    ev.NodeEnded: _node_ended,
     ev.NodeUnreachable: _node_unreachable,
     ev.NodeReachable: _node_reachable,
     ev.NodeLost: _node_lost,
-    ev.RestartRequested: _restart_asked,
-    ev.RestartHurried: _restart_asked,
     ev.StopRequested: _stopping,
     ev.JobEnded: _ended,
     ev.JobLost: _lost,
     ev.AlertRaised: _alert_raised,
     ev.AlertsCleared: _alerts_cleared,
     ev.GpuMemoryAwaited: _memory_awaited,
-    **dict.fromkeys(_NOTICES, _noticed),
+    ev.AgentLost: _noticed,
+    ev.Noticed: _noticed,
 }
+_OF_ATTEMPT: dict[type[ev.EventBase], _Change] = {
+    ev.RunningAssumed: _running_assumed,
+    ev.TroubleFound: _trouble,
+    ev.RanksEnding: _ranks_ending,
+    ev.RestartPrepared: _restart_prepared,
+    ev.EndDecided: _end_decided,
+    ev.RankStarted: _rank_started,
+    ev.TrainingStarted: _training,
+    ev.Resumed: _resumed,
+    ev.RankExited: _rank_exited,
+    ev.HangSuspected: _suspected,
+    ev.FailureJudged: _failed,
+    ev.HangJudged: _hung,
+    ev.RestartDecided: _restart_decided,
+    ev.NodeFailed: _node_failed,
+    ev.NodeEnded: _node_ended,
+    ev.RestartRequested: _restart_asked,
+}
+"""Changes by events of the current attempt; those of another one change nothing."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView, elapsed_s, pause_of
 from ddptop_runner.launch.slurm import SlurmJob
@@ -145,24 +146,12 @@ class ForeignRow(JobRow, frozen=True, kw_only=True):
     """What could not be inspected, and the consequences."""
 
 
-class UnreadableRow(Base, frozen=True, kw_only=True):
-    """A process that may be training but that this user cannot inspect."""
-
-    pid: int
-    user: str | None
-    command: str | None
-    gpus: list[str]
-    """UUIDs of the devices that it uses."""
-    reason: str
-    """Why it cannot be inspected."""
-
-
 class ForeignList(Base, frozen=True, kw_only=True):
     """What `ps --json` prints."""
 
     schema: int = SCHEMA
     jobs: list[ForeignRow]
-    unreadable: list[UnreadableRow]
+    unreadable: list[Unreadable]
 
 
 class JobStatus(JobFacts, frozen=True, kw_only=True):
@@ -230,16 +219,7 @@ def foreign_list(census: Census, views: Mapping[str, ForeignView]) -> ForeignLis
     """
     return ForeignList(
         jobs=[_foreign_row(views[job.name], census) for job in census.jobs],
-        unreadable=[
-            UnreadableRow(
-                pid=one.pid,
-                user=one.user,
-                command=one.command,
-                gpus=list(one.devices),
-                reason=one.reason,
-            )
-            for one in census.unreadable
-        ],
+        unreadable=list(census.unreadable),
     )
 
 

@@ -34,8 +34,6 @@ class Far(msgspec.Struct, frozen=True):
     """The ranks of that attempt."""
     hosts: tuple[str, ...] = ()
     """The hosts of these ranks, in the same order."""
-    clocks: tuple[float, ...] = ()
-    """For each of these ranks, how many seconds its host's clock is ahead of this one's."""
     silent: tuple[str, ...] = ()
     """Why hosts did not answer the last request for files."""
     folders: tuple[str | None, ...] = ()
@@ -134,12 +132,10 @@ def _far(view: JobView, before: Far | None) -> Far:
     if snapshot is None:
         return before or Far(0)
     folders = _folders(view.spec)
-    ahead = {node.host: node.clock_offset_s or 0.0 for node in snapshot.nodes}
     return Far(
         attempt=snapshot.attempt or 0,
         ranks=tuple(rank.rank for rank in snapshot.ranks),
         hosts=tuple(rank.host for rank in snapshot.ranks),
-        clocks=tuple(ahead.get(rank.host, 0.0) for rank in snapshot.ranks),
         silent=() if before is None else before.silent,
         folders=tuple(folders.get(rank.host) for rank in snapshot.ranks),
     )

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base import interpreters
-from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.clock import poll, utc_now
 from ddptop_runner.base.errors import (
     DamagedFileError,
     DdptopError,
@@ -417,16 +417,17 @@ def _few_threads(nproc: int, env: Mapping[str, str]) -> dict[str, str]:
 
 def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
     """Wait for the new attempt's snapshot: the previous one still shows the job as ended."""
-    deadline_s = time.monotonic() + GUARDIAN_START_S
-    while True:
+
+    def begun() -> JobView | None:
         view = read_job(folder)
-        if view.snapshot is not None and (view.snapshot.attempt or 0) >= attempt:
-            return view
-        if time.monotonic() > deadline_s:
-            raise DdptopError(
-                f"the supervisor for {folder.job} did not start", f"see {folder.supervisor_log}"
-            )
-        time.sleep(0.02)
+        is_new = view.snapshot is not None and (view.snapshot.attempt or 0) >= attempt
+        return view if is_new else None
+
+    if (view := poll(begun, GUARDIAN_START_S, 0.02)) is None:
+        raise DdptopError(
+            f"the supervisor for {folder.job} did not start", f"see {folder.supervisor_log}"
+        )
+    return view
 
 
 def _bring_history_back(folder: RunFolder) -> None:

@@ -50,7 +50,8 @@ def prepare(
     with Survey(request.hosts, request.slurm_job) as survey:
         judged = survey.collect(wanted, request.gpus, overrides)
         show(judged)
-        _require(judged)
+        if judged.refusals:  # `show` got all of them
+            raise UsageError(str(judged.refusals[-1]))
         if request.check:
             found = survey.check(judged, {**handover.carried(env), **overrides})
             show_check(found)
@@ -72,12 +73,6 @@ def prepare(
     plan = plan_of(request, env, cwd, overrides, DeviceChoice(None), program, placement)
     plan.job_env.update({**handover.carried(env), **plan.job_env})
     return plan
-
-
-def _require(judged: Judged) -> None:
-    """Raise the last refusal; `show` got all of them."""
-    if judged.refusals:
-        raise UsageError(str(judged.refusals[-1]))
 
 
 def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:

@@ -20,11 +20,12 @@ from pathlib import Path
 import msgspec
 
 from ddptop_runner.base import bounded, programs
+from ddptop_runner.base.clock import poll
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, state_home
 from ddptop_runner.base.start import own_command
-from ddptop_runner.host import handover, procs
+from ddptop_runner.host import procs
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import checkpoint, commands
@@ -42,7 +43,7 @@ from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot, encode
 from ddptop_runner.model.spec import read_spec
 from ddptop_runner.model.words import LIVE_STATES, Base
 from ddptop_runner.node import adoption
-from ddptop_runner.node.guardian_start import guardian_argv
+from ddptop_runner.node.guardian_start import start_guardian_process
 from ddptop_runner.node.remote import member_folder, node_job_id
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
@@ -203,22 +204,8 @@ class GuardianHolder:
 
     def _start(self) -> None:
         spec = read_spec(self.folder)
-        with self.folder.supervisor_log.open("ab") as log:
-            self._guardian = subprocess.Popen(
-                guardian_argv(self.folder),
-                env={**handover.of_shell(os.environ), "DDPTOP_JOB_ID": spec.job_id},
-                cwd=self.folder.path,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        deadline_s = time.monotonic() + ASK_S
-        while self.folder.handover_file.exists() and self._guardian.poll() is None:
-            if time.monotonic() > deadline_s:
-                break
-            time.sleep(POLL_S / 10)
-        self._refused = self.folder.handover_file.exists()
+        self._guardian = start_guardian_process(self.folder, spec)
+        self._refused = not _is_taken_over(self.folder, self._guardian)
 
     def kill(self) -> None:
         """Kill the guardian, which would restart its supervisor."""
@@ -256,15 +243,7 @@ class Step:
             self._next_s = now_s + STEP_PAUSES_S[min(self._ends, len(STEP_PAUSES_S) - 1)]
             self._ends += 1
         if self._process is None and now_s >= self._next_s:
-            with self._log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    self._argv,
-                    env=step_environment(os.environ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            self._process = programs.start(self._argv, self._log, env=step_environment(os.environ))
 
     def end(self) -> None:
         """End the step."""
@@ -483,18 +462,19 @@ def start_detached(folder: RunFolder, argv: list[str]) -> None:
     Raises:
         DdptopError: the guardian did not start.
     """
-    with folder.supervisor_log.open("ab") as log:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    process = programs.start(argv, folder.supervisor_log)
+    if not _is_taken_over(folder, process):
+        raise DdptopError(
+            f"the guardian for {folder.job} did not start", f"see {folder.supervisor_log}"
         )
-    deadline_s = time.monotonic() + ASK_S
-    while folder.handover_file.exists():
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            raise DdptopError(
-                f"the guardian for {folder.job} did not start", f"see {folder.supervisor_log}"
-            )
-        time.sleep(POLL_S / 10)
     process.returncode = 0  # it outlives this process, which never reaps it
+
+
+def _is_taken_over(folder: RunFolder, process: subprocess.Popen[bytes]) -> bool:
+    """Whether the guardian takes the job that is handed over, before this process ends."""
+    file = folder.handover_file
+    poll(lambda: not file.exists() or process.poll() is not None, ASK_S, POLL_S / 10)
+    return not file.exists()
 
 
 def hold_member(job_id: str) -> int:

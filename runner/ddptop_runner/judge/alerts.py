@@ -255,11 +255,8 @@ class AlertBook:
                 held[id_] = one
         self._held = held
         shown = [_alert(one) for one in held.values() if one.shown]
-        return sorted(shown, key=_order), [_alert(one) for one in new]
-
-
-def _order(alert: Alert) -> int:
-    return _WORST_FIRST.index(alert.severity)
+        shown.sort(key=lambda alert: _WORST_FIRST.index(alert.severity))
+        return shown, [_alert(one) for one in new]
 
 
 def _alert(held: _Held) -> Alert:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -70,8 +69,5 @@ class LossWatch:
         if not any(is_lasting) or self._on_nan == "alert":
             return None
         bad = [rank for rank in living if rank.loss_state in ("nan", "inf")]
-        return min(bad, key=lambda rank: (_or_last(rank.loss_bad_since), rank.rank))
-
-
-def _or_last(step: int | None) -> float:
-    return math.inf if step is None else step
+        known = [rank for rank in bad if rank.loss_bad_since is not None]
+        return min(known or bad, key=lambda rank: (rank.loss_bad_since or 0, rank.rank))

@@ -10,7 +10,6 @@ from ddptop_runner.base import programs
 from ddptop_runner.model.spec import GitState
 
 TIMEOUT_S = 2.0
-OUTPUT_BYTES = 1 << 20
 NAME_CHARS = 200
 
 
@@ -23,7 +22,7 @@ def read(folder: Path) -> GitState | None:
     argv += ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
-        done = programs.run(argv, TIMEOUT_S, env=env, limit_bytes=OUTPUT_BYTES)
+        done = programs.run(argv, TIMEOUT_S, env=env)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse(done.stdout) if done.returncode == 0 else None

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +47,22 @@ FOLDER_S = 5.0
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "lightning_logs"})
 
 
-class FactsWanted(Base, frozen=True, kw_only=True, tag="facts"):
-    """Asks for `HostFacts`."""
+class JobWanted(Base, frozen=True, kw_only=True):
+    """What a job requires of every host."""
 
     kind: str
     """`script`, `module`, or `none`, with which no files are compared."""
     target: str
     cwd: str
     python: str
-    gpus: str | None = None
     nproc: int | None = None
     force: bool = False
+
+
+class FactsWanted(JobWanted, frozen=True, kw_only=True, tag="facts"):
+    """Asks for `HostFacts`."""
+
+    gpus: str | None = None
     in_slurm: bool = False
     """Whether this host is a node of a Slurm allocation; only the allocation's GPUs count."""
     env: dict[str, str] = {}
@@ -309,33 +315,23 @@ def _answer_all(server: socket.socket, nonce: str) -> None:
 
 def reach(targets: Sequence[Target]) -> dict[str, list[str]]:
     """By target, those of its addresses, in order, that this host can connect to."""
-    reached: dict[tuple[str, str], bool] = {}
-
-    def attempt(target: Target, address: str) -> None:
-        reached[target.host, address] = _connects(address, target.port, target.nonce)
-
-    threads = [
-        threading.Thread(target=attempt, args=(target, address), daemon=True)
-        for target in targets
-        for address in target.addresses[:MOST_ADDRESSES]
+    pairs = [
+        (target, address) for target in targets for address in target.addresses[:MOST_ADDRESSES]
     ]
-    deadline_s = time.monotonic() + CONNECT_S + 1
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline_s - time.monotonic()))
+    with ThreadPoolExecutor(max_workers=max(1, len(pairs))) as pool:
+        connected = list(pool.map(lambda pair: _connects(*pair), pairs))
+    reached = [pair for pair, is_connected in zip(pairs, connected, strict=True) if is_connected]
     return {
-        target.host: [one for one in target.addresses if reached.get((target.host, one))]
-        for target in targets
+        target.host: [address for one, address in reached if one is target] for target in targets
     }
 
 
-def _connects(address: str, port: int, nonce: str) -> bool:
+def _connects(target: Target, address: str) -> bool:
     try:
-        with socket.create_connection((address, port), timeout=CONNECT_S) as connection:
+        with socket.create_connection((address, target.port), timeout=CONNECT_S) as connection:
             found = b""
-            while len(found) < len(nonce) and (more := connection.recv(64)):
+            while len(found) < len(target.nonce) and (more := connection.recv(64)):
                 found += more
     except OSError:
         return False
-    return found == nonce.encode()
+    return found == target.nonce.encode()

@@ -44,12 +44,6 @@ class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 # -- the job and its attempts ----------------------------------------------------------------------
 
 
-class QueueEntered(EventBase, frozen=True, kw_only=True, tag="queue_entered"):
-    """The job has to wait for devices."""
-
-    TYPE = SILENT
-
-
 class Launched(EventBase, frozen=True, kw_only=True, tag="launched"):
     """Someone launched or relaunched the job."""
 
@@ -64,10 +58,15 @@ class Launched(EventBase, frozen=True, kw_only=True, tag="launched"):
 
 
 class Queued(EventBase, frozen=True, kw_only=True, tag="queued"):
-    """For what the job waits, and who has it."""
+    """The job waits for devices."""
 
-    TYPE = "queued"
-    waits_for: str
+    waits_for: str | None = None
+    """What they are, and who has them; None as it enters the queue."""
+
+    @property
+    def type(self) -> str:
+        """The entry alone is no event for a person."""
+        return SILENT if self.waits_for is None else "queued"
 
 
 class AttemptStarted(EventBase, frozen=True, kw_only=True, tag="attempt_started"):
@@ -149,11 +148,11 @@ class CheckpointSaved(EventBase, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class RankExited(EventBase, frozen=True, kw_only=True, tag="rank_exited"):
-    """A rank's process ended."""
+    """A rank's process ended, or the command that started the ranks."""
 
-    TYPE = "rank_exited"
     ONCE = True
-    rank: int
+    rank: int | None = None
+    """None for the command."""
     pid: int | None
     status: int | None
     """As in subprocess, negative for a signal; None if it could not be collected."""
@@ -163,16 +162,10 @@ class RankExited(EventBase, frozen=True, kw_only=True, tag="rank_exited"):
     """Whether ddptop or torch's agent had begun to end it."""
     node: str = HERE
 
-
-class LauncherExited(EventBase, frozen=True, kw_only=True, tag="launcher_exited"):
-    """The command that started the ranks ended. The fields are those of `RankExited`."""
-
-    TYPE = "launcher_exited"
-    ONCE = True
-    pid: int | None
-    status: int | None
-    at_s: float | None = None
-    by_us: bool = False
+    @property
+    def type(self) -> str:
+        """The end of a command has its own type."""
+        return "launcher_exited" if self.rank is None else "rank_exited"
 
 
 class HangSuspected(EventBase, frozen=True, kw_only=True, tag="hang_suspected"):
@@ -313,6 +306,8 @@ class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_reques
     """Someone restarts all ranks; it costs nothing."""
 
     TYPE = "group_restart"
+    at_s: float | None = None
+    """CLOCK_BOOTTIME; only if a pending attempt starts now, whose cost is given back."""
     used: int
     limit: int | None = None
     node: str | None = None
@@ -323,22 +318,21 @@ class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_reques
     """Set aside before, and fit again."""
 
 
-class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"):
-    """Someone starts the pending attempt now; what it had cost is given back to the budget."""
-
-    TYPE = "group_restart"
-    at_s: float | None = None
-    """CLOCK_BOOTTIME."""
-    used: int
-    limit: int | None = None
-    devices_back: list[Device] = []
-
-
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     """A device that attempts continue without."""
 
     device: Device
     reason: str
+
+
+class WantedAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that was requested and has not reported yet."""
+
+    attempt: int
+    replaces: int | None = None
+    """Pid of the agent that makes room for it; None without one."""
+    connected: bool = False
+    """Whether it has reported but not started a rank yet."""
 
 
 class RestartPrepared(EventBase, frozen=True, kw_only=True, tag="restart_prepared"):
@@ -347,24 +341,10 @@ class RestartPrepared(EventBase, frozen=True, kw_only=True, tag="restart_prepare
     TYPE = SILENT
     aside: list[SetAside] = []
     """Found unfit just now."""
-    node: str = HERE
-
-
-class RestartSent(EventBase, frozen=True, kw_only=True, tag="restart_sent"):
-    """The agent was ordered to end its ranks and start the next attempt."""
-
-    TYPE = SILENT
-    node: str = HERE
-
-
-class AgentRequested(EventBase, frozen=True, kw_only=True, tag="agent_requested"):
-    """The next attempt needs a new agent."""
-
-    TYPE = SILENT
-    next_attempt: int
-    restarts_left: int
-    replaces: int | None = None
-    """Pid of the agent that makes room for it; None where there was none."""
+    sent: bool = False
+    """Whether the agent was ordered to end its ranks and start the next attempt."""
+    wanted: WantedAgent | None = None
+    """If it needs a new agent."""
     node: str = HERE
 
 
@@ -376,14 +356,20 @@ class AgentConnected(EventBase, frozen=True, kw_only=True, tag="agent_connected"
     node: str = HERE
 
 
-class EndDecided(EventBase, frozen=True, kw_only=True, tag="end_decided"):
-    """The job ends once its ranks have."""
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The job's end, once its ranks have exited."""
 
-    TYPE = SILENT
     state: EndState
     cause: Cause | None = None
     reason: str | None = None
     requeue: bool | None = None
+
+
+class EndDecided(EventBase, frozen=True, kw_only=True, tag="end_decided"):
+    """The job ends once its ranks have."""
+
+    TYPE = SILENT
+    ending: Ending
 
 
 class StopRequested(EventBase, frozen=True, kw_only=True, tag="stop_requested"):
@@ -498,39 +484,11 @@ class GpuMemoryAwaited(EventBase, frozen=True, kw_only=True, tag="gpu_memory_awa
         return "alert" if self.is_problem else "gpu_memory"
 
 
-class ProcessesStuck(EventBase, frozen=True, kw_only=True, tag="processes_stuck"):
-    """Processes that SIGKILL does not end."""
-
-    pids: list[int]
-
-
-class SnapshotDamaged(EventBase, frozen=True, kw_only=True, tag="snapshot_damaged"):
-    """The snapshot of the job's former life could not be read."""
-
-    damage: str
-
-
-class SocketsRecreated(EventBase, frozen=True, kw_only=True, tag="sockets_recreated"):
-    """The job's sockets had been deleted."""
-
-    folder: str
-
-
-class SocketsFailed(EventBase, frozen=True, kw_only=True, tag="sockets_failed"):
-    """The job's sockets cannot be bound."""
-
-    error: str
-
-
-class InternalError(EventBase, frozen=True, kw_only=True, tag="internal_error"):
-    """A bug in ddptop was caught."""
-
-    error: str
-    place: str
-
-
 class Noticed(EventBase, frozen=True, kw_only=True, tag="noticed"):
-    """Something else that a person should know, once: of logs, the disk, the next devices."""
+    """Something else that a person should know, once: of logs, the disk, the next devices.
+
+    Also of ddptop itself: sockets, a damaged snapshot, processes that SIGKILL does not end, a bug.
+    """
 
     text: str
 
@@ -542,15 +500,12 @@ class Untyped(EventBase, frozen=True, kw_only=True, tag="untyped"):
 
 
 JobEvent: TypeAlias = (
-    QueueEntered
-    | AttemptOpened
+    AttemptOpened
     | RunningAssumed
     | TroubleFound
     | TroubleDropped
     | RanksEnding
     | RestartPrepared
-    | RestartSent
-    | AgentRequested
     | AgentConnected
     | EndDecided
     | Launched
@@ -562,7 +517,6 @@ JobEvent: TypeAlias = (
     | CheckpointRequested
     | CheckpointSaved
     | RankExited
-    | LauncherExited
     | HangSuspected
     | FailureJudged
     | HangJudged
@@ -575,7 +529,6 @@ JobEvent: TypeAlias = (
     | NodesAwaited
     | NodeLost
     | RestartRequested
-    | RestartHurried
     | StopRequested
     | JobEnded
     | JobLost
@@ -585,11 +538,6 @@ JobEvent: TypeAlias = (
     | AlertRaised
     | AlertsCleared
     | GpuMemoryAwaited
-    | ProcessesStuck
-    | SnapshotDamaged
-    | SocketsRecreated
-    | SocketsFailed
-    | InternalError
     | Noticed
     | Untyped
 )

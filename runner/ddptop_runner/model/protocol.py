@@ -21,6 +21,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import random
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -30,7 +31,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError, RefusalCode
 from ddptop_runner.base.units import name_ranks
 from ddptop_runner.model.diagnose import AttemptOutcome
-from ddptop_runner.model.events import JobEvent, SetAside, Trouble
+from ddptop_runner.model.events import GpuMemoryAwaited, JobEvent, SetAside, Trouble
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, RankStacks
 from ddptop_runner.model.spec import Device, JobSpec, Rendezvous
 from ddptop_runner.model.words import HERE
@@ -80,21 +81,23 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Its open question whether another attempt follows."""
     status: Status | None = None
     """How it exited."""
+    cause: Cause | None = None
+    """Why, if it exited before it had started a rank."""
 
 
-class AgentConnected(OfNode, frozen=True, kw_only=True, tag="agent_connected"):
-    """The agent reported, at its start or to a new supervisor."""
+class Exited(Message, frozen=True, kw_only=True, tag="exited"):
+    """The guardian collected the exit of a process."""
 
     pid: Number
+    """0 for an agent that could not be started."""
+    returncode: Status
+    at_boottime_s: float
 
 
-class RankEnded(Message, frozen=True, kw_only=True, tag="rank_exited"):
+class RankEnded(Exited, frozen=True, kw_only=True, tag="rank_exited"):
     """The agent collected the exit of a process that it had started."""
 
     attempt: Number
-    pid: Number
-    returncode: Status
-    at_boottime_s: float
 
 
 class AgentHello(Message, frozen=True, kw_only=True, tag="agent_hello"):
@@ -107,7 +110,9 @@ class AgentHello(Message, frozen=True, kw_only=True, tag="agent_hello"):
 
 
 class AgentListens(OfNode, frozen=True, kw_only=True, tag="agent_listens"):
-    """It has reported all that it knows."""
+    """The agent has reported all that it knows, at its start or to a new supervisor."""
+
+    pid: Number
 
 
 class PlainStart(Message, frozen=True, kw_only=True, tag="plain_start"):
@@ -144,9 +149,8 @@ class AgentExited(OfNode, frozen=True, kw_only=True, tag="agent_exited"):
     """The agent exited, and every exit that it could report is known."""
 
     pid: Number | None
-    status: Status | None
-    attempt: Number | None = None
-    """As in `AgentState`."""
+    agent: AgentState
+    """Since then, without a pid."""
 
 
 class AgentAsked(OfNode, frozen=True, kw_only=True, tag="agent_asked"):
@@ -179,17 +183,18 @@ class EvidenceKept(OfNode, frozen=True, kw_only=True, tag="evidence_kept"):
 class LeftoversEnded(OfNode, frozen=True, kw_only=True, tag="leftovers_ended"):
     """What ranks had started is gone, and so is their memory on the devices."""
 
-    question: Number | None
-    waited_s: float = 0.0
-    found: str | None = None
-    """What a person should know of the wait for memory."""
-    is_problem: bool = False
+    question: Number | None = None
+    with_agent: bool = False
+    memory: GpuMemoryAwaited | None = None
+    """What a person should know of the wait for memory, if anything."""
 
 
 class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     """Why an attempt failed, from its exits, logs, and evidence."""
 
     attempt: Number
+    trouble: Trouble | None = None
+    """As in `JudgeAttempt`."""
     cause: Cause | None
     """None where ddptop itself failed to find out."""
     outcome: AttemptOutcome | None
@@ -197,33 +202,11 @@ class AttemptJudged(Message, frozen=True, kw_only=True, tag="attempt_judged"):
     """Random, from 0 to 1: spreads the waits before a restart."""
 
 
-class StartJudged(OfNode, frozen=True, kw_only=True, tag="start_judged"):
-    """Why an agent exited before it had started a rank."""
-
-    attempt: Number
-    """The latest when it exited."""
-    begins: Number | None = None
-    """As in `JudgeStart`."""
-    status: Status | None
-    cause: Cause
-
-
 class TroubleFound(Message, frozen=True, kw_only=True, tag="trouble_found"):
     """Ranks that are alive hang, or their loss is not finite."""
 
     reason: Trouble
     ranks: list[Number] = []
-
-
-class TroubleJudged(Message, frozen=True, kw_only=True, tag="trouble_judged"):
-    """The evidence of it is kept, and this is the cause."""
-
-    attempt: Number
-    reason: Trouble
-    cause: Cause
-    outcome: AttemptOutcome | None
-    """None where ddptop itself failed to judge it."""
-    jitter: float = msgspec.field(default_factory=random.random)
 
 
 class RestartDue(Message, frozen=True, kw_only=True, tag="restart_due"):
@@ -241,18 +224,6 @@ class DevicesChosen(OfNode, frozen=True, kw_only=True, tag="devices_chosen"):
     refused: str | None = None
     """Why there can be no next attempt."""
     notes: list[str] = []
-
-
-class RanksEnded(Message, frozen=True, kw_only=True, tag="ranks_ended"):
-    """Every rank was ended, and the agent with them."""
-
-
-class AgentMadeRoom(OfNode, frozen=True, kw_only=True, tag="agent_made_room"):
-    """The old agent and all of its ranks are gone."""
-
-    waited_s: float = 0.0
-    found: str | None = None
-    is_problem: bool = False
 
 
 class NothingLeft(Message, frozen=True, kw_only=True, tag="nothing_left"):
@@ -321,12 +292,6 @@ class NodeRefused(OfNode, frozen=True, kw_only=True, tag="node_refused"):
     """Whether the node itself said so."""
 
 
-class VerdictsDue(Message, frozen=True, kw_only=True, tag="verdicts_due"):
-    """Evidence is kept on every node that can be reached, and no verdict is waited for longer."""
-
-    attempt: Number
-
-
 class NodesDue(Message, frozen=True, kw_only=True, tag="nodes_due"):
     """Nodes that cannot be reached were waited for long enough, or something has changed."""
 
@@ -340,8 +305,7 @@ class CheckpointWaited(Message, frozen=True, kw_only=True, tag="checkpoint_waite
 
 
 Fact: TypeAlias = (
-    AgentConnected
-    | AgentListens
+    AgentListens
     | GroupStarted
     | ProcessExited
     | OrphanExited
@@ -350,13 +314,9 @@ Fact: TypeAlias = (
     | EvidenceKept
     | LeftoversEnded
     | AttemptJudged
-    | StartJudged
     | TroubleFound
-    | TroubleJudged
     | RestartDue
     | DevicesChosen
-    | RanksEnded
-    | AgentMadeRoom
     | NothingLeft
     | StopAsked
     | RestartAsked
@@ -365,7 +325,6 @@ Fact: TypeAlias = (
     | LinkBroken
     | LinkMade
     | NodeRefused
-    | VerdictsDue
     | NodesDue
     | CheckpointWaited
 )
@@ -380,7 +339,6 @@ class AnswerAgent(OfNode, frozen=True, kw_only=True, tag="answer_agent"):
     question: Number
     restart: bool | None = None
     """Whether another attempt follows; None where that is not asked."""
-    restarts_left: Number = 0
     rendezvous: Rendezvous | None = None
     """Of the attempt that begins with this answer, on several nodes."""
 
@@ -389,7 +347,6 @@ class TellAgent(OfNode, frozen=True, kw_only=True, tag="tell_agent"):
     """Tell the agent to restart the group, or that the ranks are being ended."""
 
     order: Literal["restart_group", "stopping"]
-    restarts_left: Number | None = None
 
 
 ToAgent: TypeAlias = AnswerAgent | TellAgent
@@ -412,26 +369,20 @@ class EndLeftovers(OfNode, frozen=True, kw_only=True, tag="end_leftovers"):
     question: Number | None = None
     grace_s: float | None = None
     """Between SIGTERM and SIGKILL for the group itself; None: it has had its time."""
+    with_agent: bool = False
+    """Whether to end the agent and its store, too, as another agent replaces it."""
     await_memory: bool = False
     """Whether the next attempt needs the memory of this one on the devices."""
 
 
 class JudgeAttempt(Message, frozen=True, kw_only=True, tag="judge_attempt"):
-    """Find out why the attempt failed. Leads to `AttemptJudged`."""
+    """Find out why the attempt failed. Leads to `AttemptJudged`.
 
+    On several nodes, evidence is kept where ranks are alive, and failing nodes are waited for.
+    """
 
-class JudgeStart(OfNode, frozen=True, kw_only=True, tag="judge_start"):
-    """Find out why the agent started no rank. Leads to `StartJudged`."""
-
-    status: Status | None
-    begins: Number | None = None
-    """The next attempt, if it was to begin that; None if it was of the current one."""
-
-
-class JudgeTrouble(Message, frozen=True, kw_only=True, tag="judge_trouble"):
-    """Keep the evidence of a hang or a bad loss, and judge it. Leads to `TroubleJudged`."""
-
-    reason: Trouble
+    trouble: Trouble | None = None
+    """A hang or a bad loss, whose evidence is to be kept, as its ranks are alive."""
 
 
 class WaitForRestart(Message, frozen=True, kw_only=True, tag="wait_for_restart"):
@@ -449,21 +400,16 @@ class ChooseDevices(OfNode, frozen=True, kw_only=True, tag="choose_devices"):
     """Find out which devices are fit. Leads to `DevicesChosen`."""
 
 
-class ReplaceAgent(OfNode, frozen=True, kw_only=True, tag="replace_agent"):
-    """End the agent, its ranks, and its store. Leads to `AgentMadeRoom`."""
-
-
 class StartAgent(OfNode, frozen=True, kw_only=True, tag="start_agent"):
     """Start an agent for an attempt."""
 
     attempt: Number
-    restarts_left: Number
     rendezvous: Rendezvous | None = None
     """Of the attempt, on several nodes."""
 
 
 class EndRanks(Message, frozen=True, kw_only=True, tag="end_ranks"):
-    """End all ranks, then the agent. Leads to `RanksEnded`."""
+    """End all ranks, then the agent and whatever is left. Leads to `NothingLeft`."""
 
     grace_s: float
 
@@ -480,10 +426,6 @@ class BeginOn(OfNode, frozen=True, kw_only=True, tag="begin_on"):
 
     attempt: Number
     rendezvous: Rendezvous
-
-
-class KeepEvidenceOnNodes(Message, frozen=True, kw_only=True, tag="keep_evidence_on_nodes"):
-    """Keep evidence where ranks are alive, then wait for verdicts. Leads to `VerdictsDue`."""
 
 
 class AwaitNodes(Message, frozen=True, kw_only=True, tag="await_nodes"):
@@ -510,17 +452,13 @@ Order: TypeAlias = (
     | InterruptRanks
     | EndLeftovers
     | JudgeAttempt
-    | JudgeStart
-    | JudgeTrouble
     | WaitForRestart
     | SkipWait
     | ChooseDevices
-    | ReplaceAgent
     | StartAgent
     | EndRanks
     | Conclude
     | BeginOn
-    | KeepEvidenceOnNodes
     | AwaitNodes
     | AskCheckpoint
     | EndOn
@@ -645,7 +583,7 @@ class Preflight(Message, frozen=True, kw_only=True, tag="preflight"):
 
 
 class GetEnvironment(Message, frozen=True, kw_only=True, tag="environment"):
-    """Reply `Environment`: the launching shell's variables in the node's processes."""
+    """Reply `Found`: the launching shell's variables in the node's processes."""
 
 
 class ReadFiles(Message, frozen=True, kw_only=True, tag="read_file"):
@@ -707,11 +645,13 @@ class SaveAsked(Message, frozen=True, tag="save_asked"):
 
     def in_words(self) -> str:
         """How the script was asked: `sending SIGUSR1 to rank 0 and creating the flag file`."""
-        by_name = self.by_signal()
-        ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
-        if self.flag_stamp is not None:
-            ways.append("creating the flag file")
-        return " and ".join(ways)
+        return ways_to_ask(self.by_signal(), flag_file=self.flag_stamp is not None)
+
+
+def ways_to_ask(signals: Mapping[str, list[int]], *, flag_file: bool) -> str:
+    """How a script was asked to save: by signals to ranks, and by a file."""
+    ways = [f"sending {name} to {name_ranks(ranks)}" for name, ranks in signals.items()]
+    return " and ".join([*ways, *(["creating the flag file"] if flag_file else [])])
 
 
 class RanksJudged(Message, frozen=True, kw_only=True, tag="ranks_judged"):
@@ -730,15 +670,9 @@ class SilentHosts(Message, frozen=True, kw_only=True, tag="silent_hosts"):
 
 
 class Found(Message, frozen=True, kw_only=True, tag="found"):
-    """What `launch.preflight` found out."""
+    """What `launch.preflight` found out, or variables."""
 
     data: dict[str, Any]
-
-
-class Environment(Message, frozen=True, kw_only=True, tag="environment"):
-    """Variables."""
-
-    env: dict[str, str]
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -761,9 +695,7 @@ class Pieces(Message, frozen=True, kw_only=True, tag="pieces"):
     """Whether there is more to fetch."""
 
 
-Reply: TypeAlias = (
-    Done | Refused | Stacks | SaveAsked | RanksJudged | SilentHosts | Found | Environment | Pieces
-)
+Reply: TypeAlias = Done | Refused | Stacks | SaveAsked | RanksJudged | SilentHosts | Found | Pieces
 
 
 def refused(error: DdptopError) -> Refused:
@@ -773,15 +705,6 @@ def refused(error: DdptopError) -> Refused:
 
 
 # -- the guardian's channel ------------------------------------------------------------------------
-
-
-class Exited(Message, frozen=True, kw_only=True, tag="exited"):
-    """The guardian collected the exit of a process."""
-
-    pid: Number
-    """0 for an agent that could not be started."""
-    returncode: Status
-    at_boottime_s: float
 
 
 class GuardianHello(Message, frozen=True, kw_only=True, tag="hello"):
@@ -861,7 +784,10 @@ class NodeEvent(Message, frozen=True, kw_only=True, tag="event"):
 
 
 class NodeFact(Message, frozen=True, kw_only=True, tag="fact"):
-    """A fact for the head to decide on; a new connection repeats what it may have missed."""
+    """A fact for the head to decide on; a new connection repeats what it may have missed.
+
+    `LinkMade` with nothing there: the node has no such job, or all of it is gone without an end.
+    """
 
     fact: Fact
 
@@ -874,10 +800,6 @@ class NodeState(Message, frozen=True, kw_only=True, tag="state"):
     """`judge.hangs.verdict.RankProgress` of each rank, as plain data."""
 
 
-class NodeAbsent(Message, frozen=True, kw_only=True, tag="absent"):
-    """The node has no such job, or all processes of it are gone although it has no end."""
-
-
 class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     """To the request of that number."""
 
@@ -885,7 +807,7 @@ class Answer(Message, frozen=True, kw_only=True, tag="answer"):
     reply: Reply
 
 
-Report: TypeAlias = Hello | NodeEvent | NodeFact | NodeState | NodeAbsent | Answer
+Report: TypeAlias = Hello | NodeEvent | NodeFact | NodeState | Answer
 
 
 # -- the codec -------------------------------------------------------------------------------------

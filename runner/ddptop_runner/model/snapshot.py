@@ -5,7 +5,7 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 """
 
 import datetime as dt
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -738,3 +738,11 @@ def decode_snapshot(data: bytes) -> NodeSnapshot:
         msgspec.DecodeError: when `data` is not a node snapshot.
     """
     return bounded.decode_json(msgspec.json.Decoder(NodeSnapshot), data)
+
+
+def read_snapshot(path: Path) -> NodeSnapshot | None:
+    """The snapshot in a file; None if that is missing or damaged."""
+    try:
+        return decode_snapshot(bounded.read_bytes(path))
+    except (OSError, msgspec.MsgspecError):
+        return None

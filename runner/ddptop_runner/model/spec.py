@@ -124,8 +124,6 @@ class Rendezvous(Base, frozen=True, kw_only=True):
     nodes: int
     first_rank: int
     """Global rank of the node's local rank 0."""
-    world: int
-    """Ranks of all nodes."""
 
 
 class Membership(Base, frozen=True, kw_only=True):
@@ -133,10 +131,6 @@ class Membership(Base, frozen=True, kw_only=True):
 
     job: str
     """The job's name on the head node."""
-    node: str
-    """Its `NodeSpec.host`."""
-    index: int
-    """Its place among the job's nodes."""
     orphan_timeout_s: float
     head_seq: int = 0
     """Of the head's last event as the node's part was started."""

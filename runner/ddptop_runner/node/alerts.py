@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ddptop_runner.host import oom
-from ddptop_runner.job.event_log import AlertMemory, EventLog
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.judge.alerts import REPORTED_BY_EVENTS, Finding
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import events as ev
@@ -27,31 +27,27 @@ class JobAlerts:
         self._log = log
         self._defects = defects
         self._watch = JobWatch(oom.available_bytes)
-        self._reported: dict[str, str] = {}
+        self.reported: dict[str, str] = {}
         """Messages of recorded alerts by ID, until their end is recorded."""
         self._is_starved = False
         """Whether any rank waits for its data, at the last look."""
         self.now: list[Alert] = []
         """The current alerts, worst first."""
 
-    def remember(self) -> AlertMemory:
-        """What a restarted supervisor restores."""
-        return AlertMemory(reported=dict(self._reported))
-
-    def recall(self, alerts: list[Alert], memory: AlertMemory) -> None:
-        """Restore the shown alerts and the result of `remember`."""
+    def recall(self, alerts: list[Alert], reported: Mapping[str, str]) -> None:
+        """Restore what an earlier supervisor showed and recorded."""
         self._watch.recall(alerts)
-        self._reported, self.now = dict(memory.reported), alerts
+        self.reported, self.now = dict(reported), alerts
 
     def record_end(self) -> None:
         """Record the end of current alerts: the job ends, rather than their cause."""
-        if self._reported:
+        if self.reported:
             self._log.emit(
                 ev.AlertsCleared(
-                    attempt=self._log.state.attempt, messages=self._reported, with_job=True
+                    attempt=self._log.state.attempt, messages=self.reported, with_job=True
                 )
             )
-            self._reported = {}
+            self.reported = {}
 
     def rank_to_look_at(self) -> int | None:
         """A rank that waits for its data, whose workers are to be looked at now; once each time."""
@@ -79,13 +75,13 @@ class JobAlerts:
         if resume is not None and snapshot.resume is None:
             self._log.emit(ev.Resumed(attempt=snapshot.attempt, resume=resume))
         holding = {alert.id for alert in self.now}
-        if over := [id_ for id_ in self._reported if id_ not in holding]:
-            messages = {id_: self._reported.pop(id_) for id_ in over}
+        if over := [id_ for id_ in self.reported if id_ not in holding]:
+            messages = {id_: self.reported.pop(id_) for id_ in over}
             self._log.emit(ev.AlertsCleared(attempt=snapshot.attempt, messages=messages))
         recorded = {finding.id for finding in extra if finding.has_event} | REPORTED_BY_EVENTS
         for alert in new:
             if alert.severity != "info" and alert.id not in recorded:
-                self._reported[alert.id] = alert.message
+                self.reported[alert.id] = alert.message
                 self._log.emit(ev.AlertRaised(attempt=snapshot.attempt, alert=alert))
 
 
@@ -111,7 +107,11 @@ class LastResort:
             return
         self._reported.add(place)
         traceback.print_exception(error, file=sys.stderr)
-        self._log.emit(ev.InternalError(error=type(error).__name__, place=place))
+        text = (
+            f"internal error in ddptop: {type(error).__name__} at {place}; the job keeps running; "
+            "see supervisor.log for the traceback"
+        )
+        self._log.emit(ev.Noticed(text=text))
 
     def call(self, look: Callable[[], T], otherwise: T) -> T:
         """The result of `look`, or `otherwise` if it raises."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs, stopping
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence, failure
@@ -34,11 +33,13 @@ from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.diagnose import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.node.alerts import LastResort
 from ddptop_runner.node.engine import Decisions, evidence_kept, until
 from ddptop_runner.node.server import SendToAgent
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
+
+if TYPE_CHECKING:
+    from ddptop_runner.node.supervisor import Supervisor
 
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have ended."""
@@ -46,34 +47,6 @@ EXITS_KNOWN_S = 1.5
 """Ranks' exit statuses are known within this time if the guardian or the kernel reports them."""
 RECONNECT_S = 3.0
 """A living agent reconnects within this time."""
-
-
-class Surroundings(Protocol):
-    """What the driver needs from the supervisor."""
-
-    defects: LastResort
-    """Catches errors that should never be raised."""
-
-    def snapshot_bytes(self) -> bytes:
-        """The current node snapshot."""
-
-    def publish(self) -> None:
-        """Write the snapshot immediately, because the state has changed."""
-
-    def start_agent(self, order: pt.StartAgent) -> None:
-        """Have the guardian start a new agent."""
-
-    def device_report(self) -> DeviceReport | None:
-        """The latest report on the job's devices; None if nothing samples them."""
-
-    def request_device_report(self) -> None:
-        """Have the job's devices read at once, if anything samples them."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something concurrently with the supervisor's loop; errors go to its log."""
-
-    def report(self, fact: pt.Fact) -> None:
-        """On one of several nodes: send the head a fact, if there is a connection."""
 
 
 class JobDriver(Decisions):
@@ -93,7 +66,7 @@ class JobDriver(Decisions):
         spec: JobSpec,
         log: EventLog,
         usage: HostUsage,
-        around: Surroundings,
+        around: Supervisor,
     ) -> None:
         self._folder = folder
         self._around = around
@@ -219,27 +192,19 @@ class JobDriver(Decisions):
 
     async def _fact_of(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         if isinstance(order, pt.KeepEvidence):
-            return await self._keep_evidence_for(order, attempt)
+            await self._keep_evidence_of_failure()
+            return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
             return await self._end_leftovers(order)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)  # there is no other node
+        if isinstance(order, pt.JudgeAttempt) and order.trouble is not None:
+            return await self._judge_trouble(order.trouble, attempt)
         if isinstance(order, pt.JudgeAttempt):
             return await self._judge_attempt(attempt)
-        if isinstance(order, pt.JudgeStart):
-            cause = failure.never_started(self._folder, order.status)
-            return pt.StartJudged(
-                attempt=attempt, begins=order.begins, status=order.status, cause=cause
-            )
-        if isinstance(order, pt.JudgeTrouble):
-            return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.ChooseDevices):
             return await self._choose_devices()
-        if isinstance(order, pt.ReplaceAgent):
-            return await self._make_room()
-        if isinstance(order, pt.EndRanks):
-            return await self._end_ranks(order.grace_s)
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
+            if isinstance(order, pt.EndRanks):
+                await self._end_ranks(order.grace_s)
             return await self._conclude()
         raise AssertionError(order)  # `_carry_out` has done it
 
@@ -254,12 +219,11 @@ class JobDriver(Decisions):
         self.agent_pid, self._agent_end_seen = hello.pid, False
         if self._agent_attempt is None:
             self._agent_attempt = hello.attempt
-        self.take(pt.AgentConnected(pid=hello.pid))
         if hello.workers:
             self.take(pt.GroupStarted(attempt=hello.attempt, workers=hello.workers))
         for ended in hello.exits:
             self._process_ended(ended)
-        self.take(pt.AgentListens())
+        self.take(pt.AgentListens(pid=hello.pid))
 
     def from_agent(self, send: SendToAgent, message: pt.FromAgent) -> None:
         """Handle a later message, unless it is from a former agent."""
@@ -294,12 +258,16 @@ class JobDriver(Decisions):
     def _agent_state(self) -> pt.AgentState:
         asked, attempt = self._asked, self._agent_attempt
         is_torn_down = asked is not None and asked.kind == "torn_down" and self._link is not None
+        cause = None
+        if self.agent_pid is None:
+            cause = failure.never_started(self._folder, self._agent_status)
         return pt.AgentState(
             pid=self.agent_pid,
             listens=self._link is not None,
             attempt=self.attempt.number if attempt is None else attempt,
             question=asked.question if asked is not None and is_torn_down else None,
             status=self._agent_status,
+            cause=cause,
         )
 
     def _answer_agent(self, answer: pt.AnswerAgent) -> None:
@@ -349,8 +317,7 @@ class JobDriver(Decisions):
             self._link = self.agent_pid = None
             self._agent_end_seen, self._agent_status, self._asked = True, status, None
             self._note_dead_ranks(status)
-            attempt = self._agent_state().attempt
-            self.take(pt.AgentExited(pid=pid, status=status, attempt=attempt))
+            self.take(pt.AgentExited(pid=pid, agent=self._agent_state()))
         elif self.attempt.exited(pid, status, at_s) and self.agent_pid is None:
             self.take(pt.OrphanExited())
 
@@ -366,10 +333,6 @@ class JobDriver(Decisions):
 
     def _forget_evidence(self) -> None:
         self._has_evidence = False
-
-    async def _keep_evidence_for(self, order: pt.KeepEvidence, attempt: int) -> pt.EvidenceKept:
-        await self._keep_evidence_of_failure()
-        return evidence_kept(order, attempt)
 
     async def _keep_evidence_of_failure(self) -> None:
         """Save evidence once for all ranks that exit in the same failure; returns when on disk."""
@@ -427,9 +390,9 @@ class JobDriver(Decisions):
         plain = [msgspec.to_builtins(failure.shortened(end)) for end in ends]
         return pt.RanksJudged(ends=plain, cause=cause, outcome=outcome)
 
-    async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
+    async def _judge_trouble(self, trouble: ev.Trouble, attempt: int) -> pt.AttemptJudged | None:
         found = self.attempt.trouble.found
-        folder = await self._keep_evidence(order.reason)
+        folder = await self._keep_evidence(trouble)
         if found is None or self.attempt.number != attempt or self.job.is_decided:
             return None
         table = self.attempt.table
@@ -440,7 +403,7 @@ class JobDriver(Decisions):
         outcome, cause = self._with_achievements(
             plain_outcome(found, attempt, self._lived_s(), table.most_steps()), cause
         )
-        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
+        return pt.AttemptJudged(attempt=attempt, trouble=trouble, cause=cause, outcome=outcome)
 
     def _with_achievements(
         self, outcome: AttemptOutcome, cause: Cause
@@ -490,27 +453,19 @@ class JobDriver(Decisions):
         exits = [one.at_s for one in self.job.processes if one.exited and one.at_s is not None]
         return max(exits, default=boottime_s())
 
-    async def _make_room(self) -> pt.AgentMadeRoom:
-        """End the old agent and everything that it started; its exit is expected."""
-        self._link = self.agent_pid = self._asked = None
-        await self.processes.end_leftovers(self.attempt.number, with_agent=True)
-        waited = await self._wait_for_memory()
-        return pt.AgentMadeRoom(
-            waited_s=waited.seconds,
-            found=waited.in_words(),
-            is_problem=bool(waited.left),
-        )
-
     async def _end_leftovers(self, order: pt.EndLeftovers) -> pt.LeftoversEnded:
+        if order.with_agent:  # its exit is expected
+            self._link = self.agent_pid = self._asked = None
         if order.grace_s is not None:
             await self._end_group(order.grace_s)
-        await self.processes.end_leftovers(self.attempt.number)
+        await self.processes.end_leftovers(self.attempt.number, with_agent=order.with_agent)
         waited = await self._wait_for_memory() if order.await_memory else Waited(0.0)
+        memory, found = None, waited.in_words()
+        if found is not None:
+            left = bool(waited.left)
+            memory = ev.GpuMemoryAwaited(seconds=waited.seconds, found=found, is_problem=left)
         return pt.LeftoversEnded(
-            question=order.question,
-            waited_s=waited.seconds,
-            found=waited.in_words(),
-            is_problem=bool(waited.left),
+            question=order.question, with_agent=order.with_agent, memory=memory
         )
 
     async def _wait_for_memory(self) -> Waited:
@@ -546,7 +501,7 @@ class JobDriver(Decisions):
             if record.pid is not None
         }
 
-    async def _end_ranks(self, grace_s: float) -> pt.RanksEnded:
+    async def _end_ranks(self, grace_s: float) -> None:
         """End ranks before their children, so that a rank that saves its work still has them."""
         table = self.attempt.table
         await until(lambda: not self.awaits_agent, AGENT_EXIT_S)
@@ -567,7 +522,6 @@ class JobDriver(Decisions):
             return not self.agent_pid and all(one.pid in self._exits for one in table.alive())
 
         await until(are_known, EXITS_KNOWN_S)
-        return pt.RanksEnded()
 
     async def _conclude(self) -> pt.NothingLeft:
         """End what is left, and record what is still outstanding."""

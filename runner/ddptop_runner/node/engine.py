@@ -15,7 +15,6 @@ from ddptop_runner.job.state import JobState
 from ddptop_runner.job.trouble import TroubleWatch, plain_cause
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.alerts import LastResort
 
@@ -128,37 +127,23 @@ class Decisions:
             self.take(fact)
         except Exception as error:
             self._defects.report(error)
-            if isinstance(fact, pt.AttemptJudged | pt.TroubleJudged):  # decided only by the budget
+            if isinstance(fact, pt.AttemptJudged):  # decided only by the budget
                 self.take(replace(fact, outcome=None))
 
     def _fact_in_any_case(self, order: pt.Order, attempt: int) -> pt.Fact | None:
         """The fact that follows an order that failed because of a bug in ddptop."""
-        if isinstance(order, pt.JudgeAttempt):
-            return pt.AttemptJudged(attempt=attempt, cause=None, outcome=None)
-        if isinstance(order, pt.JudgeTrouble):  # the ranks are ended regardless
-            found = self._trouble.found
-            if found is None:
-                return None
-            return pt.TroubleJudged(
-                attempt=attempt, reason=order.reason, cause=plain_cause(found), outcome=None
+        if isinstance(order, pt.JudgeAttempt):  # the ranks are ended regardless
+            found = None if order.trouble is None else self._trouble.found
+            cause = None if found is None else plain_cause(found)
+            return pt.AttemptJudged(
+                attempt=attempt, trouble=order.trouble, cause=cause, outcome=None
             )
-        if isinstance(order, pt.EndRanks):
-            return pt.RanksEnded()
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
             return pt.NothingLeft()
         if isinstance(order, pt.KeepEvidence):
             return evidence_kept(order, attempt)
         if isinstance(order, pt.EndLeftovers):
-            return pt.LeftoversEnded(question=order.question)
-        if isinstance(order, pt.JudgeStart):
-            cause = Cause(kind="launch", summary="The agent exited before starting any rank.")
-            return pt.StartJudged(
-                attempt=attempt, begins=order.begins, status=order.status, cause=cause
-            )
-        if isinstance(order, pt.ReplaceAgent):
-            return pt.AgentMadeRoom()
-        if isinstance(order, pt.KeepEvidenceOnNodes):
-            return pt.VerdictsDue(attempt=attempt)
+            return pt.LeftoversEnded(question=order.question, with_agent=order.with_agent)
         if isinstance(order, pt.AskCheckpoint):
             return pt.CheckpointWaited(attempt=attempt)
         if isinstance(order, pt.BeginOn):

@@ -136,7 +136,7 @@ class Fetcher:
         self,
         folder: RunFolder,
         ask: Ask,
-        nodes: Callable[[], Mapping[str, float]],
+        nodes: Callable[[], Mapping[str, float | None]],
         hosts: Callable[[int], Mapping[int, str]],
     ) -> None:
         self._folder = folder
@@ -164,7 +164,7 @@ class Fetcher:
     async def take_logs(self, attempt: int, ranks: Collection[int] | None) -> None:
         """Fetch new data once of the logs of these ranks, or of all if None."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._logs(attempt, ranks or [None]), ANSWER_S)
+            await asyncio.wait_for(self._logs(attempt, ranks), ANSWER_S)
 
     async def take_ends(self, attempts: Collection[int], most_s: float = 10.0) -> None:
         """Fetch the ends of all logs of these attempts; what is not here by then never comes."""
@@ -173,7 +173,7 @@ class Fetcher:
 
     async def _to_the_end(self, attempt: int) -> None:
         for _ in range(MOST_ANSWERS):
-            if not await self._logs(attempt, {None}):
+            if not await self._logs(attempt, None):
                 return
 
     async def take_evidence(self, name: str, most_s: float = 20.0) -> None:
@@ -195,34 +195,27 @@ class Fetcher:
 
     # -- logs --------------------------------------------------------------------------------------
 
-    async def _logs(self, attempt: int, ranks: Collection[int | None]) -> bool:
-        """Fetch once from each node with one of these logs; returns whether there is more."""
+    async def _logs(self, attempt: int, ranks: Collection[int] | None) -> bool:
+        """Fetch once from each node with one of these logs; returns whether there is more.
+
+        Of each of all logs, only the end is fetched.
+        """
         where = f"logs/attempt-{attempt}"
-        by_host: dict[str, list[int]] = {}
+        by_host: dict[str, list[str]] = {}
         for rank, host in self._hosts(attempt).items():
-            by_host.setdefault(host, []).append(rank)
+            if not ranks or rank in ranks:
+                by_host.setdefault(host, []).append(log_name(rank))
         work = []
-        for host, there in by_host.items():
-            names = [log_name(rank) for rank in there]
-            mine = [log_name(rank) for rank in there if rank in ranks]
-            if None in ranks:
-                known = self._known(
-                    where,
-                    [name for name in names if self._folder.path / where / name in self._from],
-                )
-                wanted = pt.ReadFiles(
-                    where=where, names=names, known=known, tail_bytes=TAIL_OF_EACH
-                )
-                work.append(self._take(host, wanted, names))
-            if mine:
-                wanted = pt.ReadFiles(
-                    where=where,
-                    names=mine,
-                    known=self._known(where, mine),
-                    tail_bytes=TAIL_BYTES,
-                    whole=True,
-                )
-                work.append(self._take(host, wanted, mine))
+        for host, names in by_host.items():
+            fetched = [one for one in names if self._folder.path / where / one in self._from]
+            wanted = pt.ReadFiles(
+                where=where,
+                names=names,
+                known=self._known(where, names if ranks else fetched),
+                tail_bytes=TAIL_BYTES if ranks else TAIL_OF_EACH,
+                whole=bool(ranks),
+            )
+            work.append(self._take(host, wanted))
         return any(await asyncio.gather(*work))
 
     def _known(self, where: str, names: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -235,9 +228,9 @@ class Fetcher:
                 found[name] = (self._from[path], file.end)
         return found
 
-    async def _take(self, host: str, wanted: pt.ReadFiles, names: Collection[str]) -> bool:
+    async def _take(self, host: str, wanted: pt.ReadFiles) -> bool:
         answer = await self._answer(host, wanted)
-        asked = {piece.name: piece for piece in answer.pieces if piece.name in names}
+        asked = {one.name: one for one in answer.pieces if one.name in (wanted.names or ())}
         for piece in asked.values():
             with contextlib.suppress(OSError):
                 self._write(self._folder.path / wanted.where / piece.name, piece, host)
@@ -257,7 +250,7 @@ class Fetcher:
                 self._from[path] = piece.offset
             _write_at(fd, piece.data, piece.offset)
         self._from[path] = min(piece.offset, self._from.get(path, piece.offset))
-        at = piece.written_at - self._nodes().get(host, 0.0)
+        at = piece.written_at - (self._nodes().get(host) or 0.0)
         with contextlib.suppress(OverflowError):  # a node may send anything
             os.utime(path, (at, at))
 

@@ -148,7 +148,7 @@ class Guardian:
         return len(at_s) == 2 and abs(at_s["guardian"] - at_s["supervisor"]) < SHUTDOWN_S
 
     def _first_plan(self) -> dict[str, Any]:
-        return agent_plan(self._spec, self._folder, self._given.attempt, self._spec.max_restarts)
+        return agent_plan(self._spec, self._folder, self._given.attempt)
 
     def _how_to_stop(self) -> str:
         job = self._spec.job

@@ -6,9 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 
+from ddptop_runner.base import programs
+from ddptop_runner.base.clock import poll
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
@@ -159,12 +160,7 @@ def _tmux_holds(job: str) -> bool:
 
 def _taken_over(folder: RunFolder, timeout_s: float) -> bool:
     """Whether the guardian took the handover, which it does first."""
-    deadline_s = time.monotonic() + timeout_s
-    while folder.handover_file.exists():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.005)
-    return True
+    return poll(lambda: not folder.handover_file.exists(), timeout_s, 0.005)
 
 
 def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Callable[[], None]:
@@ -178,15 +174,15 @@ def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Call
 
         tmux_server.start_session(spec.job, argv, folder.path, folder.handover_file)
         return lambda: tmux_server.end_session(spec.job)
-    with folder.supervisor_log.open("ab") as log:
-        process = subprocess.Popen(
-            list(argv),
-            env={**handover.of_shell(os.environ), "DDPTOP_JOB_ID": spec.job_id},
-            cwd=folder.path,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    process = start_guardian_process(folder, spec, argv)
     process.returncode = 0  # it outlives this process, which never reaps it
     return lambda: os.kill(process.pid, signal.SIGHUP)  # unreaped, so the pid is still valid
+
+
+def start_guardian_process(
+    folder: RunFolder, spec: JobSpec, argv: Sequence[str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the guardian, maybe through `argv`, in its own session."""
+    env = {**handover.of_shell(os.environ), "DDPTOP_JOB_ID": spec.job_id}
+    command = argv or guardian_argv(folder)
+    return programs.start(command, folder.supervisor_log, env=env, cwd=folder.path)

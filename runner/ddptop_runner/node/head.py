@@ -187,16 +187,12 @@ class Head(Decisions):
         if isinstance(order, pt.KeepEvidence):
             await self.nodes.keep_evidence("failure")
             return evidence_kept(order, attempt)
-        if isinstance(order, pt.KeepEvidenceOnNodes):
+        if isinstance(order, pt.JudgeAttempt) and order.trouble is not None:
+            return await self._judge_trouble(order.trouble, attempt)
+        if isinstance(order, pt.JudgeAttempt):
             await self._keep_evidence("failure")
             await until(self.nodes.has_all_verdicts, VERDICTS_S)
-            return pt.VerdictsDue(attempt=attempt)
-        if isinstance(order, pt.JudgeAttempt):
-            async with self.nodes.keeping_evidence:
-                pass
             return await self._judge_attempt(attempt)
-        if isinstance(order, pt.JudgeTrouble):
-            return await self._judge_trouble(order, attempt)
         if isinstance(order, pt.AwaitNodes):
             await asyncio.sleep(order.seconds)
             return pt.NodesDue(attempt=attempt)
@@ -208,10 +204,9 @@ class Head(Decisions):
             async with node.is_beginning:
                 await self.nodes.end(node, order.grace_s)
             return None
-        if isinstance(order, pt.EndRanks):
-            await self.nodes.end_all(order.grace_s)
-            return pt.RanksEnded()
-        if isinstance(order, pt.Conclude):
+        if isinstance(order, pt.EndRanks | pt.Conclude):
+            if isinstance(order, pt.EndRanks):
+                await self.nodes.end_all(order.grace_s)
             return await self._conclude()
         raise AssertionError(order)  # a head gets no other orders
 
@@ -266,12 +261,12 @@ class Head(Decisions):
             limit_s = self._placement.node_timeout_s if away else None
             self._trouble.look(progress, now_s, without_nodes_s=limit_s)
 
-    async def _judge_trouble(self, order: pt.JudgeTrouble, attempt: int) -> pt.TroubleJudged | None:
+    async def _judge_trouble(self, trouble: ev.Trouble, attempt: int) -> pt.AttemptJudged | None:
         found = self._trouble.found
-        await self._keep_evidence(order.reason)
+        await self._keep_evidence(trouble)
         if found is None or self.attempt != attempt:
             return None
-        folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{order.reason}")
+        folder = str(self._folder.evidence_dir / f"attempt-{attempt}-{trouble}")
         cause = cause_of(found, folder, self._checkpoints.last, attempt)
         if isinstance(found, HangVerdict):
             away = away_for_long(self.job, boottime_s(), self._spec)
@@ -284,14 +279,14 @@ class Head(Decisions):
             plain_outcome(found, attempt, self._lived_s(), max(steps, default=None)),
             replace(cause, host=host),
         )
-        return pt.TroubleJudged(attempt=attempt, reason=order.reason, cause=cause, outcome=outcome)
+        return pt.AttemptJudged(attempt=attempt, trouble=trouble, cause=cause, outcome=outcome)
 
     # -- the next attempt, and the end -------------------------------------------------------------
 
     @property
     def _is_stopped(self) -> bool:
         """Whether a user has ended the job; in Slurm, the allocation's end is enough."""
-        return self.job.stop is not None and self._placement.by != "slurm"
+        return self.job.kill_at_s is not None and self._placement.by != "slurm"
 
     async def _conclude(self) -> pt.NothingLeft:
         async def wait_for_nodes() -> None:
@@ -388,13 +383,14 @@ class Head(Decisions):
         Nodes report only some of the checkpoints of a script that saves often as events; their
         snapshots contain the last.
         """
-        views = self.nodes.views()
-        for view in views:
-            if view.snapshot is not None:
-                self._checkpoints.learn(view.snapshot.checkpoint)
+        snapshots = self.nodes.snapshots()
+        for seen in snapshots.values():
+            self._checkpoints.learn(seen.checkpoint)
         samples = of_nodes(
             self.job,
-            views,
+            snapshots,
+            stale=self.nodes.stale(),
+            clock_offsets=self.nodes.clock_offsets(),
             started_at=self.process.clock.started_at,
             pause=self._trouble.pause,
             checkpoint=self._checkpoints.last,

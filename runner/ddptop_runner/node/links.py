@@ -15,7 +15,7 @@ from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.launch import slurm, ssh
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.spec import JobSpec, NodeSpec, Placement, Rendezvous
+from ddptop_runner.model.spec import NodeSpec, Placement
 from ddptop_runner.node.control import R, expect
 from ddptop_runner.store.log_clean import one_line
 
@@ -66,11 +66,12 @@ class NodeLink:
         node: NodeSpec,
         job_id: str,
         after_seq: int,
-        take: Callable[[NodeLink, pt.NodeEvent | pt.NodeFact | pt.NodeState | pt.NodeAbsent], None],
+        take: Callable[[NodeLink, pt.NodeEvent | pt.NodeFact | pt.NodeState], None],
         made: Callable[[NodeLink], None],
         broken: Callable[[NodeLink, str], None],
     ) -> None:
         self.node = node
+        self.job_id = job_id
         self.seq = after_seq
         """The number of the last event received."""
         self.shift_s = 0.0
@@ -79,7 +80,6 @@ class NodeLink:
         """The node's wall clock minus the head's."""
         self.is_up = False
         self._placement = placement
-        self._job_id = job_id
         self._take, self._made, self._broken = take, made, broken
         self._process: asyncio.subprocess.Process | None = None
         self._answers: dict[int, asyncio.Future[pt.Reply]] = {}
@@ -231,22 +231,9 @@ class NodeLink:
             reply = replace(reply, code=None)
         return expect(reply, kind)
 
-    async def start(
-        self, spec: JobSpec, env: dict[str, str], attempt: int, rendezvous: Rendezvous
-    ) -> None:
-        """Start the node's part and follow it.
-
-        Raises:
-            ControlError: see `ask`.
-        """
-        await self.ask(
-            pt.Start(spec=spec, env=env, attempt=attempt, rendezvous=rendezvous), pt.Done
-        )
-        self.follow()
-
     def follow(self) -> None:
         """Have the node send what it has reported since the last event received, and its state."""
-        self._send(pt.Follow(job_id=self._job_id, after_seq=self.seq))
+        self._send(pt.Follow(job_id=self.job_id, after_seq=self.seq))
 
 
 async def _last_bytes(stream: asyncio.StreamReader | None) -> str:

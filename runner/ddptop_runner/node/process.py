@@ -222,7 +222,7 @@ class JobProcess:
                 memory,
                 state=self.log.state,
                 last_seq=self.history.last_seq,
-                alerts=self.alerts.remember(),
+                alerts=self.alerts.reported,
             ).plain(),
         )
 
@@ -317,7 +317,7 @@ def recover(folder: RunFolder, hello: pt.GuardianHello) -> Recovered:
     if snapshot is None or not (adopted or restarts) or _is_of_an_earlier_life(snapshot, hello):
         event: ev.JobEvent | None = _lost(snapshot)
         if damage is not None:
-            event = ev.SnapshotDamaged(attempt=hello.attempt, damage=damage)
+            event = ev.Noticed(attempt=hello.attempt, text=damage)
         return Recovered(snapshot, has_continued=False, event=event, events=events)
     came = ev.GuardianRestarted if adopted and not restarts else ev.SupervisorRestarted
     event = came(attempt=snapshot.attempt, damage=damage)

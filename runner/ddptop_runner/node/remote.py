@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base import bounded
-from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.clock import boottime_s, poll, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.files import belongs
 from ddptop_runner.base.paths import (
@@ -42,7 +42,7 @@ from ddptop_runner.job.registry import JobView, is_locked, read_job
 from ddptop_runner.launch.gpus import usage
 from ddptop_runner.launch.gpus.choice import job_environment
 from ddptop_runner.model import protocol as pt
-from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
+from ddptop_runner.model.snapshot import NodeSnapshot, read_snapshot
 from ddptop_runner.model.spec import Rendezvous, write_spec
 from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.node import adoption, control, fetch
@@ -59,6 +59,7 @@ ABSENT_AFTER_S = 3.0
 """A restarted supervisor binds its socket sooner."""
 SUPERVISOR_S = 5.0
 """Time for a supervisor to write its first snapshot, or its last one after the end's event."""
+POLL_S = 0.02
 YIELD_S = 20.0
 """Time for a later launch that competes for the same machines to end what it started."""
 KEPT_S = 14 * 86400.0
@@ -115,7 +116,7 @@ def start(order: pt.Start) -> None:
                 write_spec(folder, spec)
                 start_guardian(folder, spec, env, wrap, attempt=order.attempt)
                 if spec.devices:  # they show as taken once its last snapshot is replaced
-                    _until(lambda: read_job(folder).is_live)
+                    poll(lambda: read_job(folder).is_live, SUPERVISOR_S, POLL_S)
                 break
         if boottime_s() > deadline_s or not usage.will_yield(holders, spec):
             raise ControlError(usage.taken_in_words(spec, holders))
@@ -134,20 +135,15 @@ def _make_folders(folder: RunFolder) -> None:
         raise ControlError(
             f"refusing to start anything from {folder.path}, which {belongs(status)}"
         )
-    if not _until(lambda: not _lives(folder) or _last_state(folder) is not None):
+    has_room = poll(
+        lambda: not _lives(folder) or _last_state(folder) is not None, SUPERVISOR_S, POLL_S
+    )
+    if not has_room:
         raise ControlError("the node's part of the job is already running")
     if local_dir_reason(folder):
         create_local_dir(folder)
     for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
         needed.mkdir(parents=True, exist_ok=True)
-
-
-def _until(condition: Callable[[], bool]) -> bool:
-    """Wait for something that a supervisor is about to write; returns whether it did."""
-    deadline_s = boottime_s() + SUPERVISOR_S
-    while not (is_so := condition()) and boottime_s() < deadline_s:
-        time.sleep(0.02)
-    return is_so
 
 
 def _prune(new: RunFolder) -> None:
@@ -349,7 +345,7 @@ class Remote:
         if isinstance(request, pt.ReadFiles):
             return fetch.read_new(self._folder, request)
         if isinstance(request, pt.GetEnvironment):
-            return pt.Environment(env=adoption.launch_variables(read_job(self._folder)))
+            return pt.Found(data=adoption.launch_variables(read_job(self._folder)))
         if isinstance(request, pt.StopAsked):
             return stop(self._folder, request)
         return control.exchange(self._folder, request, REQUEST_S)
@@ -374,7 +370,7 @@ class Remote:
             absent_since_s = absent_since_s or now_s
             if now_s - absent_since_s > ABSENT_AFTER_S and not (lives or _is_adopted(folder)):
                 if not _lives(folder):
-                    self.send(pt.NodeAbsent())
+                    self.send(pt.NodeFact(fact=pt.LinkMade(is_there=False)))
                 absent_since_s = now_s
             await asyncio.sleep(RECONNECT_S)
 
@@ -417,11 +413,8 @@ class Remote:
 
 def _last_state(folder: RunFolder) -> NodeSnapshot | None:
     """The last snapshot of a part that has ended; None without an end."""
-    try:
-        last = decode_snapshot(bounded.read_bytes(folder.node_file(procs.host_name())))
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return None if last.state in LIVE_STATES else last
+    last = read_snapshot(folder.node_file(procs.host_name()))
+    return None if last is None or last.state in LIVE_STATES else last
 
 
 def _is_adopted(folder: RunFolder) -> bool:

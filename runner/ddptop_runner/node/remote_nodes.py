@@ -18,14 +18,13 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.host import handover
 from ddptop_runner.job.decide import Decision
 from ddptop_runner.job.event_log import NodeMemory
-from ddptop_runner.job.samples import NodeView
 from ddptop_runner.job.state import away_for_long, hosts_of_ranks
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.hangs.verdict import RankProgress
 from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.snapshot import NodeSnapshot
-from ddptop_runner.model.spec import JobSpec, Membership, NodeSpec, Placement
+from ddptop_runner.model.spec import JobSpec, Membership, Placement
 from ddptop_runner.model.words import HERE, LIVE_STATES
 from ddptop_runner.node.control import R
 from ddptop_runner.node.engine import POLL_S, until
@@ -50,21 +49,20 @@ MOST_REPEATED = 4096
 ORPHANED_S = 120.0
 """A part without contact ends within this time after the orphan timeout."""
 FOR_NODES = (
-    *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks, pt.EndLeftovers, pt.JudgeStart),
-    *(pt.ChooseDevices, pt.ReplaceAgent, pt.StartAgent),
+    *(pt.AnswerAgent, pt.TellAgent, pt.InterruptRanks, pt.EndLeftovers),
+    *(pt.ChooseDevices, pt.StartAgent),
 )
 """Orders that a node carries out itself."""
 FACTS = (
-    *(pt.AgentConnected, pt.AgentListens, pt.GroupStarted, pt.ProcessExited),
-    *(pt.OrphanExited, pt.AgentExited, pt.AgentAsked, pt.LeftoversEnded, pt.StartJudged),
-    *(pt.DevicesChosen, pt.AgentMadeRoom, pt.LinkMade),
+    *(pt.AgentListens, pt.GroupStarted, pt.ProcessExited, pt.OrphanExited, pt.AgentExited),
+    *(pt.AgentAsked, pt.LeftoversEnded, pt.DevicesChosen, pt.LinkMade),
 )
 """Facts that a node may report."""
 COPIED = (
     *(ev.AttemptStarted, ev.AttemptOpened, ev.RankStarted, ev.RankExited, ev.RanksEnding),
     *(ev.TroubleFound, ev.TroubleDropped, ev.FailureJudged, ev.HangJudged, ev.EndDecided),
-    *(ev.RestartDecided, ev.RestartRequested, ev.RestartHurried, ev.RestartPrepared),
-    *(ev.RestartSent, ev.AgentRequested, ev.AgentConnected, ev.AgentLost, ev.StopRequested),
+    *(ev.RestartDecided, ev.RestartRequested, ev.RestartPrepared),
+    *(ev.AgentConnected, ev.AgentLost, ev.StopRequested),
     ev.GpuMemoryAwaited,
 )
 """Events that a node takes over, unless they are about another one."""
@@ -203,7 +201,7 @@ class RemoteNodes:
     def take_report(
         self,
         link: NodeLink,
-        report: pt.NodeEvent | pt.NodeFact | pt.NodeState | pt.NodeAbsent,
+        report: pt.NodeEvent | pt.NodeFact | pt.NodeState,
     ) -> None:
         """Take in a node's fact, event, or state, or the absence of its part."""
         node = self.by_host[link.host]
@@ -218,8 +216,6 @@ class RemoteNodes:
                 self._report(pt.NodeNoticed(node=link.host, event=event))
         elif isinstance(report, pt.NodeFact):
             self._take_fact(node, report.fact)
-        elif isinstance(report, pt.NodeAbsent):
-            self._report_absent(node)
         else:
             node.snapshot, node.seen_s = report.snapshot, node.last_report_s
             node.progress = [msgspec.convert(one, RankProgress) for one in report.progress]
@@ -235,6 +231,9 @@ class RemoteNodes:
         if not isinstance(fact, FACTS):
             return
         if isinstance(fact, pt.LinkMade):
+            if not fact.is_there:
+                self._report_absent(node)
+                return
             if node.reported is Reported.COMPLETE:
                 return  # each one costs a read of the history
         elif len(node.repeated) >= MOST_REPEATED:
@@ -284,18 +283,16 @@ class RemoteNodes:
     def _report(self, fact: pt.Fact) -> None:
         self._process.defects.call(lambda: self._take(fact), None)
 
-    def views(self) -> list[NodeView]:
-        """The current view of each node."""
-        now_s, attempt = boottime_s(), self._log.state.attempt
-        return [
-            NodeView(
-                host=host,
-                snapshot=node.snapshot_of(attempt),
-                is_live=node.is_live(now_s),
-                clock_offset_s=node.link.clock_offset_s,
-            )
-            for host, node in self.by_host.items()
-        ]
+    def snapshots(self) -> dict[str, NodeSnapshot]:
+        """Each node's last snapshot in the current attempt."""
+        attempt = self._log.state.attempt
+        found = {host: node.snapshot_of(attempt) for host, node in self.by_host.items()}
+        return {host: seen for host, seen in found.items() if seen is not None}
+
+    def stale(self) -> list[str]:
+        """The nodes about which nothing current is known."""
+        now_s = boottime_s()
+        return [host for host, node in self.by_host.items() if not node.is_live(now_s)]
 
     def progress(self, now_s: float) -> list[RankProgress] | None:
         """The progress of all ranks; None if a node's is unknown, so that nothing can be judged.
@@ -329,9 +326,9 @@ class RemoteNodes:
 
     # -- requests to nodes -----------------------------------------------------------------------
 
-    def clock_offsets(self) -> dict[str, float]:
+    def clock_offsets(self) -> dict[str, float | None]:
         """Each node's wall clock minus the head's, by host."""
-        return {host: node.link.clock_offset_s or 0.0 for host, node in self.by_host.items()}
+        return {host: node.link.clock_offset_s for host, node in self.by_host.items()}
 
     async def ask(self, host: str, request: pt.NodeRequest, kind: type[R]) -> R:
         """Send a request to a node; returns its reply.
@@ -446,16 +443,18 @@ class RemoteNodes:
         if not node.ended:
             self.send([pt.ChooseDevices(node=order.node)])
             return
-        index = [one.host for one in self._placement.nodes].index(order.node)
-        spec = self._spec_of(node.link.node, index)
-        await node.link.start(spec, self._environment(), order.attempt, order.rendezvous)
+        spec, env = self._spec_of(node.link), self._environment()
+        start = pt.Start(spec=spec, env=env, attempt=order.attempt, rendezvous=order.rendezvous)
+        await node.link.ask(start, pt.Done)
+        node.link.follow()
         node.ended, node.reported = False, Reported.NOTHING
 
-    def _spec_of(self, node: NodeSpec, index: int) -> JobSpec:
+    def _spec_of(self, link: NodeLink) -> JobSpec:
         """The spec of a node's part of the job; the head judges its ranks."""
+        node = link.node
         return replace(
             self._spec,
-            job_id=node_job_id(self._spec.job_id, index),
+            job_id=link.job_id,
             host=node.host,
             nproc=node.nproc,
             devices=node.devices,
@@ -469,8 +468,6 @@ class RemoteNodes:
             placement=None,
             membership=Membership(
                 job=self._spec.job,
-                node=node.host,
-                index=index,
                 head=self._spec.host,
                 orphan_timeout_s=self._placement.orphan_timeout_s,
                 force=self._placement.force,
@@ -487,9 +484,7 @@ class RemoteNodes:
             if node.is_known and not node.ended and host not in self._asked:
                 self._asked.add(host)
                 with contextlib.suppress(DdptopError):
-                    self._recovered |= (
-                        await node.link.ask(pt.GetEnvironment(), pt.Environment)
-                    ).env
+                    self._recovered |= (await node.link.ask(pt.GetEnvironment(), pt.Found)).data
 
     def _environment(self) -> dict[str, str]:
         """The launching shell's variables that ranks get in addition to their node's."""

@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,9 @@ from msgspec.structs import replace
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.host.procs import user_name
 from ddptop_runner.model import protocol as pt
+
+if TYPE_CHECKING:
+    from ddptop_runner.node.driver import JobDriver
 
 LINE_LIMIT_BYTES = 1024 * 1024
 FOLLOWER_BYTES = 8 << 20
@@ -27,19 +30,6 @@ LISTEN_BACKLOG = 100
 Follow: TypeAlias = Callable[[int, Callable[[bytes], None]], Callable[[], None]]
 SendToAgent: TypeAlias = Callable[[pt.ToAgent], None]
 """Sends to one connection of an agent, which it identifies."""
-
-
-class AgentSide(Protocol):
-    """Receives the agent's messages."""
-
-    def agent_connected(self, hello: pt.AgentHello, send: SendToAgent) -> None:
-        """Handle the agent's hello."""
-
-    def from_agent(self, send: SendToAgent, message: pt.FromAgent) -> None:
-        """Handle any later message."""
-
-    def agent_disconnected(self, send: SendToAgent) -> None:
-        """Handle the end of the connection."""
 
 
 class SocketFile:
@@ -97,7 +87,7 @@ class ControlServer:
         self,
         path: Path,
         command: Callable[[pt.SupervisorRequest], Awaitable[pt.Reply]],
-        agent_side: AgentSide | None = None,
+        agent_side: JobDriver | None = None,
         follow: Follow | None = None,
     ) -> None:
         self._path = path
@@ -144,11 +134,10 @@ class ControlServer:
             line = await asyncio.wait_for(reader.readline(), FIRST_LINE_S)
             message: pt.ToControlSocket = pt.decode(line, pt.ToControlSocket)
             if isinstance(message, pt.Follow):
-                if self._follow is not None:
-                    await self._serve_follower(self._follow, message, reader, writer)
+                await self._serve_follower(message, reader, writer)
             elif isinstance(message, pt.AgentHello):
-                if self._agent_side is not None and message.pid == pid:
-                    await self._serve_agent(self._agent_side, message, reader, writer)
+                if message.pid == pid:
+                    await self._serve_agent(message, reader, writer)
             else:
                 if isinstance(message, pt.StopAsked):
                     message = replace(message, by=user_name(uid))
@@ -169,13 +158,11 @@ class ControlServer:
         await writer.drain()
 
     async def _serve_follower(
-        self,
-        follow: Follow,
-        message: pt.Follow,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, message: pt.Follow, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Send events from now on, until the other end leaves or stops reading."""
+        if self._follow is None:
+            return
 
         def send(line: bytes) -> None:
             if writer.transport.get_write_buffer_size() > FOLLOWER_BYTES:
@@ -183,7 +170,7 @@ class ControlServer:
             else:
                 writer.write(line)
 
-        stop = follow(message.after_seq, send)
+        stop = self._follow(message.after_seq, send)
         try:
             with contextlib.suppress(asyncio.CancelledError):  # the supervisor exits
                 while await reader.read(LINE_LIMIT_BYTES):
@@ -192,15 +179,14 @@ class ControlServer:
             stop()
 
     async def _serve_agent(
-        self,
-        agent_side: AgentSide,
-        hello: pt.AgentHello,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, hello: pt.AgentHello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         def send(message: pt.ToAgent) -> None:
             writer.write(pt.line(message))
 
+        agent_side = self._agent_side
+        if agent_side is None:
+            return
         agent_side.agent_connected(hello, send)
         try:
             while line := await reader.readline():

@@ -58,8 +58,8 @@ ORPHAN_GRACE_S = 30.0
 ADOPT_EVERY_S = 30.0
 """Between two attempts to start a new guardian."""
 NO_HEAD = "no contact with the head of the job (--orphan-timeout)"
-REPORTED = ("launched", "training", "checkpoint", "ended")
-"""Kinds of events that a node's head takes over, besides notices."""
+REPORTED = (ev.Launched, ev.TrainingStarted, ev.CheckpointSaved, ev.JobEnded, *NOTICES)
+"""Events that a node's head takes over."""
 COLLECT_AFTER = 20_000
 """A second with hundreds of ranks creates that many objects, almost all without cycles."""
 
@@ -204,8 +204,7 @@ class Supervisor:
         self._alerts.now = [queue.alert()]
         if may_start and queue.never is not None:
             cause = Cause(kind="launch", headline=queue.never, summary=f"{queue.never}.")
-            number = self._attempt.number
-            self._driver.take(pt.StartJudged(attempt=number, status=0, cause=cause))
+            self._driver.take(pt.AgentExited(pid=None, agent=pt.AgentState(status=0, cause=cause)))
         if launched is not None:
             self._leave_queue(launched)
         self.publish()
@@ -237,7 +236,7 @@ class Supervisor:
         self._log.emit(_launched(spec, self._attempt.number))
         by_uuid = spec.queue is not None and spec.queue.by_uuid
         env = job_environment(spec.devices, by_uuid=by_uuid)
-        order = pt.StartAgent(attempt=self._attempt.number, restarts_left=spec.max_restarts)
+        order = pt.StartAgent(attempt=self._attempt.number)
         self._ask_for_agent(order, env)
 
     async def _shut_down(self) -> None:
@@ -269,7 +268,7 @@ class Supervisor:
         await self._bind_sockets()
         if was_bound and self._sockets_problem is None:
             where = self._folder.live_dir
-            self._log.emit(ev.SocketsRecreated(attempt=self._attempt.number, folder=str(where)))
+            self._notice(f"recreated the job's sockets, which had been deleted from {where}")
 
     async def _bind_sockets(self) -> None:
         """Bind unbound sockets. If that fails, it is reported once and retried by the next tick.
@@ -286,9 +285,13 @@ class Supervisor:
         except (OSError, DdptopError) as error:
             if self._sockets_problem != str(error):
                 self._sockets_problem = str(error)
-                self._log.emit(ev.SocketsFailed(attempt=self._attempt.number, error=str(error)))
+                why = f"cannot bind the job's sockets ({error})"
+                self._notice(f"{why}: only `ddptop kill` can stop the job")
         else:
             self._sockets_problem = None
+
+    def _notice(self, text: str) -> None:
+        self._log.emit(ev.Noticed(attempt=self._attempt.number, text=text))
 
     def _bind_probe_socket(self) -> None:
         self._read_probes()  # what arrived while the path existed
@@ -333,7 +336,7 @@ class Supervisor:
         if found.event is not None:
             self._log.emit(found.event)
         if hello.agent_pid is None and not found.has_continued:
-            self._log.emit(ev.QueueEntered(attempt=hello.attempt))
+            self._log.emit(ev.Queued(attempt=hello.attempt))
         if not found.has_continued and self._queue is None and hello.agent_pid is not None:
             self._log.emit(_launched(self._spec, hello.attempt))
         if (
@@ -363,8 +366,7 @@ class Supervisor:
         """Send the head what it has not seen yet, and then new events."""
 
         def send_event(row: Event) -> None:
-            kind = (row.data or {}).get("kind")
-            if kind in REPORTED or isinstance(ev.of_row(row), NOTICES):
+            if isinstance(ev.of_row(row), REPORTED):
                 send(pt.line(pt.NodeEvent(event=row)))
 
         for row in self._process.rows_after(after_seq):
@@ -392,7 +394,7 @@ class Supervisor:
             self._contact_s = now_s
         elif now_s - self._contact_s > membership.orphan_timeout_s:
             self._is_orphaned = True
-            self._log.emit(ev.Noticed(attempt=self._attempt.number, text=NO_HEAD))
+            self._notice(NO_HEAD)
             self._driver.stop(ORPHAN_GRACE_S)
 
     def report(self, fact: pt.Fact) -> None:
@@ -454,8 +456,7 @@ class Supervisor:
 
     def _ask_for_agent(self, order: pt.StartAgent, env: dict[str, str]) -> None:
         self._driver.awaits_agent = not self._process.is_unguarded
-        attempt, left = order.attempt, order.restarts_left
-        plan = agent_plan(self._next_spec, self._folder, attempt, left, order.rendezvous)
+        plan = agent_plan(self._next_spec, self._folder, order.attempt, order.rendezvous)
         self._process.send_to_guardian(pt.LaunchAgent(plan=plan, env=env))
 
     def device_report(self) -> DeviceReport | None:

@@ -260,30 +260,18 @@ class HistoryReader:
         There is a gap between any two of them.
         """
         spans: list[tuple[int, int]] = []
-        start = 0
         with self.open() as db:
             if db is None or (span := _span(db, SAMPLED)) is None:
                 return []
-            exact_s = max(1, (span[1] - span[0]) // max(1, points))
-            level = max(i for i, tier in enumerate(TIERS) if tier.width_s <= exact_s)
             db.execute("BEGIN")
-            for index, tier in reversed(list(enumerate(TIERS))):
-                held_s = HELD_S if tier is TIERS[0] else tier.width_s
-                until = span[1] + 1
-                if (
-                    index > level
-                ):  # too coarse to show gaps, so only for times before any finer tier
-                    finer = _edges(db, RANK, TIERS[index - 1])
-                    if finer is None:
-                        continue
-                    until = finer[0] - tier.width_s + 1
-                query = _BUCKETS.format(table=RANK.table(tier))
-                for (t,) in db.execute(query, {"since": start, "until": until}):
+            level, width_s = _choose(db, RANK, *span, max(2, points))
+            for part in _parts(db, RANK, span[0], span[1] + 1, width_s, tiers=TIERS[: level + 1]):
+                held_s = HELD_S if part.tier is TIERS[0] else part.tier.width_s
+                for (t,) in db.execute(_BUCKETS.format(rows=part.rows)):
                     if spans and t <= spans[-1][1]:
                         spans[-1] = (spans[-1][0], t + held_s)
                     else:
                         spans.append((t, t + held_s))
-                    start = t + tier.width_s
         return [(since, min(until, span[1] + 1)) for since, until in spans]
 
     def _series(
@@ -317,10 +305,8 @@ class HistoryReader:
             db = self._connected(held)
             try:
                 yield db
-            except sqlite3.OperationalError as error:
+            except (sqlite3.OperationalError, OSError) as error:  # or removed while being read
                 raise DdptopError(f"{self.path} cannot be read ({error})") from error
-            except OSError as error:  # removed while being read
-                raise DdptopError(f"{self.path} cannot be read ({error.strerror})") from error
             except _DAMAGE as error:
                 raise _damaged(self.path, error) from error
             finally:
@@ -581,27 +567,23 @@ def _series(
                 points[who, bucket] = _merged(known, new)
             elif len(points) > MOST_POINTS:
                 raise sqlite3.DatabaseError("it contains too many ranks")
-    rows: dict[int, list[tuple[Any, ...]]] = {}
-    nonfinite: dict[int, list[tuple[int, int | None, int | None]]] = {}
-    for (who, bucket), (bad_sum, lowest, total, weight, *others) in sorted(points.items()):
+    found: dict[Any, Series] = {}
+    for (who, bucket), (bad_sum, low_, total, weight, *others) in sorted(points.items()):
+        if not bad_sum and not weight:
+            continue
+        one, t = found.setdefault(who, Series(bucket_s=width_s)), bucket * width_s
         if bad_sum:
-            nonfinite.setdefault(who, []).append((bucket * width_s, *others[-2:]))
+            append((one.nonfinite_t, one.nonfinite_attempt, one.nonfinite_step), (t, *others[-2:]))
         if weight:
-            row = (bucket * width_s, lowest, total / weight, *others)
-            rows.setdefault(who, []).append(row)
-    found = {}
-    for who in sorted({*rows, *nonfinite}):
-        named: dict[str, Any] = {}
-        for names, of in ((_COLUMNS, rows), (_NONFINITE, nonfinite)):
-            columns = map(list, zip(*of.get(who, ()), strict=True))
-            named |= zip(names, columns, strict=False)  # missing without a row
-        found[who] = Series(bucket_s=width_s, **named)
+            columns = (one.t, one.min, one.mean, one.max, one.last, one.attempt, one.step)
+            append(columns, (t, low_, total / weight, *others))
     return found
 
 
-_COLUMNS = ("t", "min", "mean", "max", "last", "attempt", "step")
-"""Columns of a series while rows are collected."""
-_NONFINITE = ("nonfinite_t", "nonfinite_attempt", "nonfinite_step")
+def append(columns: Sequence[list[Any]], values: Sequence[Any]) -> None:
+    """Add a point to the lists of a series."""
+    for column, value in zip(columns, values, strict=True):
+        column.append(value)
 
 
 def _merged(old: list[Any], new: list[Any]) -> list[Any]:
@@ -620,10 +602,9 @@ def _merged(old: list[Any], new: list[Any]) -> list[Any]:
 
 _BUCKETS = """
     WITH RECURSIVE bucket(t) AS (
-        SELECT min(t) FROM {table} WHERE t >= :since AND t < :until
+        SELECT min(r.t) FROM {rows}
         UNION ALL
-        SELECT (SELECT min(t) FROM {table} WHERE t > bucket.t AND t < :until)
-            FROM bucket WHERE t IS NOT NULL)
+        SELECT (SELECT min(r.t) FROM {rows} AND r.t > bucket.t) FROM bucket WHERE t IS NOT NULL)
     SELECT t FROM bucket WHERE t IS NOT NULL"""
 """Each bucket once, with one key lookup each, so that one row of a thousand ranks is read."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 from tests.support.programs import captured
 
 from ddptop_runner.devices.nvml_device import METRICS
-from ddptop_runner.devices.report import decode_report, sample_once
+from ddptop_runner.devices.report import Options, decode_report, sample_once, sampler_command
 
 
 @pytest.mark.gpu
@@ -36,7 +35,7 @@ def test_one_reading_agrees_with_nvidia_smi():
 @pytest.mark.gpu
 def test_the_sampler_goes_on_for_ten_ticks():
     with subprocess.Popen(
-        [sys.executable, "-m", "ddptop_runner.devices.sampler", "--interval", "0.2"],
+        sampler_command(Options(interval_s=0.2)),
         stdout=subprocess.PIPE,
     ) as child:
         reports = [decode_report(child.stdout.readline()) for _ in range(10)]

@@ -22,11 +22,10 @@ def test_between_attempts_it_reports_the_one_whose_ranks_it_has(monkeypatch):
         local_world_size=1,
         rdzv_handler=Mock(keeper_pid=None),
         entrypoint="/bin/true",
-        max_restarts=3,
+        max_restarts=0,
         monitor_interval=0.1,
     )
     agent = SupervisedAgent(spec, Mock(), Mock(), Mock())
-    agent.continue_from(3)
     described = agent.describe()
     assert (described["attempt"], described["workers"]) == (0, [])
 
@@ -61,10 +60,9 @@ def test_only_the_store_node_waits_for_other_nodes_ranks(monkeypatch):
             local_world_size=1,
             rdzv_handler=Mock(),
             entrypoint="/bin/true",
-            max_restarts=3,
+            max_restarts=0,
         )
         agent = SupervisedAgent(spec, Mock(), Mock(), Mock())
-        agent.continue_from(3)
         agent._pcontext = SimpleNamespace(subprocess_handlers={})
         group = agent._worker_group
         group.store, group.group_rank, group.group_world_size = store, number, 2
@@ -91,9 +89,7 @@ def test_it_wakes_when_a_rank_exits_or_the_supervisor_sends_a_message():
     process = SimpleNamespace(pid=100, returncode=-9)
     for cause in (
         lambda: agent._on_exit(process, {"attempt": 0, "rank": 1}),
-        lambda: agent._on_command(
-            {"type": "tell_agent", "order": "restart_group", "restarts_left": 1}
-        ),
+        lambda: agent._on_command({"type": "tell_agent", "order": "restart_group"}),
         lambda: agent._on_command({"type": "tell_agent", "order": "stopping"}),
     ):
         happened.clear()

@@ -78,7 +78,7 @@ def test_torch_gets_no_rank_log_to_tail(tmp_path):
 
     from ddptop_runner.agent.elastic import RankFiles
 
-    plan = {"logs_dir": str(tmp_path), "save_flag": "", "probe_dir": None}
+    plan = {"logs_dir": str(tmp_path), "save_flag": "", "probe_dir": None, "max_restarts": 3}
     envs = {rank: {"TORCHELASTIC_RESTART_COUNT": "0", "RANK": str(rank)} for rank in (0, 1)}
     files = RankFiles(plan).reify(envs)
     for followed in (files.tee_stdouts, files.tee_stderrs):

@@ -64,7 +64,7 @@ def test_what_a_person_names_comes_last_and_what_is_relative_not_at_all():
         (["ddptop", "--version"], "ddptop"),
         (["ddptop", "ls", "--json"], "schema"),
         (["ddptop.serve.viewer", "--help"], "--columns"),
-        (["ddptop_runner.devices.sampler", "--what"], "usage"),
+        (["ddptop_runner.devices.sampler", "--what"], "JSON is malformed"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -121,7 +121,6 @@ async def test_a_call_that_never_returns_makes_figures_unknown_and_ends_with_the
     assert "has not responded for" in feed.note
     assert feed.latest.gpus[0].util_percent is None  # the first is as unknown as the second
     assert feed.latest.gpus[0].unknown["util_percent"] == "the driver is not responding"
-    assert feed.latest.sampler_cpu_percent is None
     pid = feed.pid
     await feed.stop()
     with pytest.raises(ProcessLookupError):

@@ -58,7 +58,7 @@ HANGS = (
 
 def test_a_job_that_finishes_while_the_restart_of_a_hang_waits_has_finished():
     state = after(*HANGS, exited(0, 0), exited(1, 0))
-    assert orders(state, pt.AgentExited(pid=7, status=0)) == [pt.Conclude()]
+    assert orders(state, pt.AgentExited(pid=7, agent=pt.AgentState(status=0))) == [pt.Conclude()]
 
 
 def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervisor_too():
@@ -66,17 +66,21 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
         exited(0, -15),
         exited(1, -15),
         ev.RestartRequested(attempt=0, used=0, limit=3),
-        ev.AgentRequested(attempt=0, next_attempt=1, restarts_left=3),
+        ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
+        ev.RestartPrepared(attempt=0, wanted=ev.WantedAgent(attempt=1)),
         ev.AgentConnected(attempt=0, pid=8),
     )
     assert state.restart is not None and state.node().wanted_agent is not None
-    fact = pt.SupervisorStarted(agent=pt.AgentState())
-    assert orders(state, fact) == [pt.JudgeStart(status=None)]
+    killed = Cause(kind="launch", summary="The agent was killed.")
+    fact = pt.SupervisorStarted(agent=pt.AgentState(cause=killed))
+    after_all = after(*events(state, fact), state=state)
+    assert orders(state, fact) == [pt.JudgeAttempt()]
+    assert after_all.attempt == 1 and after_all.node().cause == killed
 
 
 def test_ranks_that_fail_meanwhile_wait_for_the_restart_as_decided():
     state = after(*HANGS, exited(0, 1), exited(1, -15))
-    assert orders(state, pt.AgentExited(pid=7, status=1)) == []
+    assert orders(state, pt.AgentExited(pid=7, agent=pt.AgentState(status=1))) == []
     fact = pt.SupervisorStarted(agent=pt.AgentState())
     assert orders(state, fact) == [pt.WaitForRestart(at_s=18.0)]
 
@@ -110,15 +114,16 @@ def test_a_device_that_comes_back_takes_a_new_agent(comes_back):
     )
     back = [lost.device] if comes_back else []
     follows = orders(state, pt.RestartAsked(agent=AGENT, devices_back=back))
-    again = pt.TellAgent(order="restart_group", restarts_left=2)
-    assert follows == [pt.InterruptRanks(), pt.ReplaceAgent() if comes_back else again]
+    again = pt.TellAgent(order="restart_group")
+    replaced = pt.EndLeftovers(with_agent=True, await_memory=True)
+    assert follows == [pt.InterruptRanks(), replaced if comes_back else again]
 
 
 def test_ranks_that_fail_while_a_bad_loss_is_judged_end_the_job_as_asked():
     state = after(ev.TroubleFound(attempt=0, reason="nan", stops=True), exited(0, 1), exited(1, 1))
     judged = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=OUTCOME, jitter=0.0)
     ended = events(state, judged, on_nan="stop")[-1]
-    assert isinstance(ended, ev.EndDecided) and ended.requeue is False
+    assert isinstance(ended, ev.EndDecided) and ended.ending.requeue is False
     assert orders(state, judged, on_nan="stop") == [pt.Conclude()]
 
 
@@ -126,15 +131,12 @@ def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_fo
     state = after(
         ev.RestartRequested(attempt=0, used=0, limit=3),
         ev.NodesChosen(attempt=1, nodes=[HERE], at_s=2.0),
-        ev.RestartSent(attempt=0),
+        ev.RestartPrepared(attempt=0, sent=True),
         exited(0, -15),
         exited(1, -15),
     )
-    judge = pt.JudgeStart(status=-9, begins=1)
-    assert orders(state, pt.AgentExited(pid=7, status=-9, attempt=1)) == [judge]
     cause = Cause(kind="launch", signal="SIGKILL", summary="The agent was killed.")
-    judged = pt.StartJudged(attempt=0, begins=1, status=-9, cause=cause)
-    assert [type(one) for one in events(state, judged)] == [ev.AttemptOpened, ev.NodeFailed]
-    state = after(*events(state, judged), state=state)
+    killed = pt.AgentExited(pid=7, agent=pt.AgentState(status=-9, attempt=1, cause=cause))
+    assert [type(one) for one in events(state, killed)] == [ev.AttemptOpened, ev.NodeFailed]
+    state = after(*events(state, killed), state=state)
     assert state.attempt == 1 and state.node().cause == cause
-    assert orders(state, pt.VerdictsDue(attempt=1)) == [pt.JudgeAttempt()]

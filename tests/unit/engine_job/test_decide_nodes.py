@@ -93,7 +93,7 @@ class Job:
     def finish(self, number: int) -> list[pt.Order]:
         """That node's rank exits with 0, and its agent too; returns the orders that follow."""
         self.exit(number)
-        return self.take(pt.AgentExited(node=f"n{number}", pid=7, status=0, attempt=0))
+        return self.take(agent_exited(number))
 
     def run(self) -> None:
         """Each node starts its rank."""
@@ -108,6 +108,12 @@ def exited(number: int, status: int = 0, attempt: int = 0) -> pt.ProcessExited:
     return pt.ProcessExited(
         node=f"n{number}", attempt=attempt, rank=number, pid=100 + number, status=status, at_s=2.0
     )
+
+
+def agent_exited(number: int, status: int = 0, cause: Cause | None = None) -> pt.AgentExited:
+    """The exit of a node's agent."""
+    now = pt.AgentState(status=status, attempt=0, cause=cause)
+    return pt.AgentExited(node=f"n{number}", pid=7, agent=now)
 
 
 def torn_down(number: int, attempt: int = 0) -> pt.AgentAsked:
@@ -128,12 +134,10 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it():
 
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged():
     job = Job()
-    start = job.take(pt.AgentExited(node="n0", pid=7, status=-9, attempt=0))
-    assert start == [pt.JudgeStart(node="n0", status=-9, begins=0)]
     cause = Cause(kind="signal", summary="The agent was killed.")
-    judged = pt.StartJudged(node="n0", attempt=0, begins=0, status=-9, cause=cause)
-    assert job.take(judged) == [pt.KeepEvidenceOnNodes()]
-    assert pt.JudgeAttempt() in job.take(pt.VerdictsDue(attempt=0))
+    killed = agent_exited(0, -9, cause=cause)
+    assert job.take(killed) == [pt.JudgeAttempt()]
+    assert job.state.node("n0").cause == cause
 
 
 @pytest.mark.parametrize("order", [["ends", "breaks"], ["breaks", "ends"], ["breaks", "head"]])
@@ -150,7 +154,6 @@ def test_a_node_away_for_good_does_not_keep_a_job_that_has_finished(order):
     early = job.take(pt.NodesDue(attempt=0), now_s=300.0)
     assert early == [pt.AwaitNodes(seconds=10.0)]
     assert job.take(pt.NodesDue(attempt=0), now_s=310.0) == [pt.EndRanks(grace_s=10.0)]
-    job.take(pt.RanksEnded())
     job.take(pt.NothingLeft())
     assert job.state.phase == "failed" and job.state.ending.requeue
     assert job.state.cause is not None and job.state.cause.kind == "node"
@@ -195,7 +198,7 @@ VERDICT = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=None, jitter=0.0)
         [STARTED],
         [KILLED],
         [KILLED, FAILED],
-        [exited(0), pt.AgentExited(node="n0", pid=7, status=0, attempt=0)],
+        [exited(0), agent_exited(0, 0)],
         [UNREACHABLE],
     ],
     ids=["started", "exited", "judged", "ended", "broken"],
@@ -235,7 +238,6 @@ def test_a_node_reports_its_own_ranks_only():
         torn_down(1),
         UNREACHABLE,
         VERDICT,
-        pt.VerdictsDue(attempt=0),
         pt.NodeRefused(node="n1", attempt=0, error="disk full", answered=True),
     ],
     ids=lambda fact: type(fact).__name__,
@@ -294,7 +296,7 @@ def test_a_new_head_continues_what_the_last_one_had_begun(happened):
     assert (
         orders
         == {
-            "failed": [pt.KeepEvidenceOnNodes()],
+            "failed": [pt.JudgeAttempt()],
             "half started": [],
             "hung": [],
             "stopping": [pt.EndRanks(grace_s=20.0)],
@@ -351,15 +353,15 @@ class Deaf(NodeLink):
     """A link that breaks once the node has received the order to start."""
 
     def __init__(self, remotes: RemoteNodes, host: str) -> None:
-        self.node = remotes.by_host[host].link.node
+        made = remotes.by_host[host].link
+        self.node, self.job_id = made.node, made.job_id
         self.seq, self.shift_s, self.is_up = 0, 0.0, True
         self.asked: list[Any] = []
 
-    async def start(self, *_: Any) -> Any:
-        self.is_up = False
-        raise LinkError("n1 cannot be reached")
-
     async def ask(self, request: Any, *_: Any, **more: Any) -> Any:
+        if isinstance(request, pt.Start):
+            self.is_up = False
+            raise LinkError("n1 cannot be reached")
         self.asked.append(request)
         return pt.Done()
 
@@ -371,7 +373,7 @@ async def test_a_node_that_repeats_facts_without_end_fills_no_memory():
     node, reads = remotes.by_host["n1"], list[int]()
     node.link = Deaf(remotes, "n1")
     remotes._process.rows_after = lambda seq: reads.append(seq) or []
-    connected = pt.NodeFact(fact=pt.AgentConnected(pid=7))
+    connected = pt.NodeFact(fact=pt.AgentListens(pid=7))
     for _ in range(MOST_REPEATED + 9):
         remotes.take_report(node.link, connected)
     assert len(node.repeated) == MOST_REPEATED
@@ -621,7 +623,7 @@ def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_cho
     due = pt.RestartDue(attempt=0)
     job.take(due)
     agent = pt.AgentState(pid=7, listens=True, attempt=0)
-    replaced = pt.ReplaceAgent(node="n1")
+    replaced = pt.EndLeftovers(node="n1", with_agent=True, await_memory=True)
     job.take(exited(1, status=1))
     assert replaced in job.take(pt.DevicesChosen(node="n1", agent=agent))
     job.take(pt.NodeRefused(node="n0", attempt=1, error="disk full", answered=True))
@@ -629,7 +631,7 @@ def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_cho
     asks = replace(agent, question=1)
     answers = job.take(pt.DevicesChosen(node="n1", agent=asks))
     assert [one.restart for one in answers if isinstance(one, pt.AnswerAgent)] == [False]
-    assert job.take(pt.AgentExited(node="n1", pid=7, status=1, attempt=0)) == [replaced]
+    assert job.take(agent_exited(1, 1)) == [replaced]
 
 
 def test_an_order_to_restart_is_repeated_if_the_link_broke_since():
@@ -638,7 +640,7 @@ def test_an_order_to_restart_is_repeated_if_the_link_broke_since():
     job.take(pt.RestartAsked(agent=pt.AgentState()))
     job.take(pt.RestartDue(attempt=0))
     agent = pt.AgentState(pid=7, listens=True, attempt=0)
-    again = pt.TellAgent(node="n1", order="restart_group", restarts_left=3)
+    again = pt.TellAgent(node="n1", order="restart_group")
     assert again in job.take(pt.DevicesChosen(node="n1", agent=agent))
     job.take(pt.LinkBroken(node="n1", why="no route"))
     assert again in job.take(pt.LinkMade(node="n1", agent=agent))
@@ -818,10 +820,11 @@ async def test_a_node_that_has_begun_is_not_known_before_it_reports(monkeypatch)
     near = remotes.by_host["n0"]
     near.link.is_up = True
 
-    async def start(*_: Any) -> dict[str, Any]:
-        return {}
+    async def ask(*_: Any) -> pt.Done:
+        return pt.Done()
 
-    monkeypatch.setattr(NodeLink, "start", start)
+    monkeypatch.setattr(NodeLink, "ask", ask)
+    monkeypatch.setattr(NodeLink, "follow", lambda _: None)
     assert near.is_known
     assert await remotes.begin(order) is None
     assert not near.is_known
@@ -837,6 +840,6 @@ def test_a_part_of_an_earlier_attempt_that_is_gone_fails_nothing():
     remotes = remote_nodes_of(job)
     near = remotes.by_host["n0"]
     near.ended, near.link.is_up = False, True
-    remotes.take_report(near.link, pt.NodeAbsent())
+    remotes.take_report(near.link, pt.NodeFact(fact=pt.LinkMade(is_there=False)))
     assert near.ended
     assert not job.state.nodes["n0"].failed

@@ -26,9 +26,10 @@ from tests.support.resuming import (
 )
 
 from ddptop_runner.base.clock import boottime_s, utc_now
-from ddptop_runner.job.state import NodeLife, PendingRestart, WantedAgent
+from ddptop_runner.job.state import NodeLife, PendingRestart
 from ddptop_runner.judge.restarts import policy
 from ddptop_runner.judge.restarts.devices import Waited
+from ddptop_runner.model import events as ev
 from ddptop_runner.model import protocol as pt
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.spec import Device
@@ -55,7 +56,7 @@ async def test_an_agent_that_is_being_replaced_is_not_listened_to():
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as old:
         driver, around = begin()
         driver.agent_pid = old.pid
-        wanted = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
+        wanted = ev.WantedAgent(attempt=1, replaces=old.pid)
         nodes = {HERE: NodeLife(takes_part=True, wanted_agent=wanted)}
         restart = PendingRestart(at=utc_now(), next_attempt=1, nodes=[HERE])
         put_state(around, phase="restarting", nodes=nodes, restart=restart)
@@ -75,7 +76,7 @@ async def test_an_agent_that_is_being_replaced_is_not_listened_to():
         await finish(around)
         driver.process_exited(old.pid, -9, boottime_s())
         await finish(around)
-        assert around.agents == [(1, 3)]
+        assert around.agents == [1]
         job = driver.job
         assert (job.phase, job.budget.used, job.cause) == ("restarting", 0, None)
         assert told("failure") == []
@@ -136,9 +137,9 @@ async def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
         around.tasks.pop().cancel()
         await asyncio.sleep(0)
         driver.take(
-            pt.TroubleJudged(
+            pt.AttemptJudged(
                 attempt=0,
-                reason="hang",
+                trouble="hang",
                 cause=CAUSE,
                 outcome=TRAINED,
                 jitter=0.0,
@@ -153,7 +154,7 @@ async def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
     if way == "agent ends":
         driver.process_exited(AGENT, 1, boottime_s())
     await finish(around)
-    assert around.agents == [(1, 2)]
+    assert around.agents == [1]
     assert around.requests >= 2, "to choose devices, and to see their memory released"
     assert driver.job.needs_new_agent
     # late reports about the old one start nothing
@@ -167,7 +168,7 @@ async def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
     driver.devices.update(around.device_report(), driver.job.set_aside)
     driver.restart()
     await finish(around)
-    assert around.agents == [(1, 2), (2, 2)]
+    assert around.agents == [1, 2]
     assert driver.job.needs_new_agent and not driver.job.set_aside
 
 
@@ -183,7 +184,7 @@ async def test_an_agent_killed_before_it_starts_ranks_is_followed_by_others_with
         driver.agent_pid = AGENT
         driver.process_exited(AGENT, returncode, boottime_s())
         await finish(around)
-        assert around.agents[-1] == (attempt + 1, 2 - used)
+        assert around.agents[-1] == attempt + 1
         job = driver.job
         assert (job.attempt, job.phase, job.budget.used) == (attempt, "restarting", used)
         connect(driver, attempt + 1)

@@ -82,7 +82,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 ha
             '{"total_bytes": 3221225472, "by_place": {"model.py:33 in forward": 2147483648}}',
             "Its tensors held 3.0 GiB: 2.0 GiB from model.py:33 in forward.",
         ),
-        ('{"total_bytes": 1, "by_pl', "It tried to allocate 2.00 GiB on cuda:0."),
+        ('{"total_bytes": 1, "by_pl', "It tried to allocate 2.00 GiB on its device."),
     ],
 )
 def test_what_a_rank_recorded_as_its_memory_ran_out(quiet, recorded, sentence):

@@ -11,7 +11,7 @@ from tests.support.builders import make_spec
 from tests.support.head_nodes import HOSTS, NOON, merged, placement, ranks_and_devices
 
 from ddptop_runner.job import failure
-from ddptop_runner.job.samples import NodeView, of_nodes
+from ddptop_runner.job.samples import of_nodes
 from ddptop_runner.job.state import JobState, NodeLife, RankLife
 from ddptop_runner.job.transition import apply
 from ddptop_runner.job.view import view
@@ -34,19 +34,16 @@ def seen(
     ranks, gpus = ranks_and_devices()
     ranks = [replace(one, **rank) for one in ranks]
     ranks = [replace(one, state="exited") if one.rank in exited else one for one in ranks]
-    nodes = [
-        NodeView(
-            host=host,
-            snapshot=replace(
-                merged([one for one in ranks if one.host == host], gpus),
-                attempts_began=(began or {}).get(host, {}),
-            ),
-            is_live=True,
-            clock_offset_s=0.0,
+    nodes = {
+        host: replace(
+            merged([one for one in ranks if one.host == host], gpus),
+            attempts_began=(began or {}).get(host, {}),
         )
         for host in HOSTS
-    ]
-    samples = of_nodes(job, nodes, started_at=NOON, pause=None, checkpoint=None)
+    }
+    samples = of_nodes(
+        job, nodes, stale=(), clock_offsets={}, started_at=NOON, pause=None, checkpoint=None
+    )
     return view(make_spec(placement=placement()), job, samples, NOON)
 
 

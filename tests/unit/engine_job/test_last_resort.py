@@ -55,8 +55,7 @@ async def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, bu
         driver.attempt.exited(pid, 1, boottime_s())
     ask(driver, "torn_down", 7)
     await finish(around)
-    left = budget - restarted
-    assert sent == [pt.AnswerAgent(question=7, restart=restarted, restarts_left=left)]
+    assert sent == [pt.AnswerAgent(question=7, restart=restarted)]
     assert len(told("alert")) == 1
     assert driver.job.phase == ("restarting" if restarted else "failed")
     assert (driver.job.ending is None) is restarted
@@ -96,7 +95,7 @@ async def test_ranks_that_hang_or_train_on_nan_are_ended_without_a_known_cause(
     assert len([one for one in told("alert") if "internal error" in one.message]) == 1
     assert driver.job.cause is not None and driver.job.cause.summary.startswith("The ")
     if restarted:
-        assert sent == [pt.TellAgent(order="restart_group", restarts_left=1)]
+        assert sent == [pt.TellAgent(order="restart_group")]
         assert not ended.called and driver.job.phase == "restarting"
         assert driver.job.restart is not None
     else:

@@ -145,7 +145,10 @@ def test_what_cannot_be_sent_now_waits_and_what_never_can_does_not(folder: RunFo
     assert len(receiver.got) == 2
 
 
-def test_a_curve_has_the_range_of_its_values() -> None:
-    assert message.sparkline([0.0, 7.0, None, 3.5]) == "▁█ ▅"
-    assert message.sparkline([1.0, None]) == ""
-    assert message.sparkline([2.0, 2.0]) == "▄▄"
+@pytest.mark.parametrize(("losses", "has_curve"), [([2.0, None, 1.0], True), ([2.0, None], False)])
+def test_a_message_has_a_curve_of_at_least_two_losses(
+    folder: RunFolder, losses: list[float | None], has_curve: bool
+) -> None:
+    notice = Notice(kind="finding", at=dt.datetime.now(dt.timezone.utc), text="slow")
+    text = message.body(read(folder), [notice], (), losses)
+    assert ("loss of the last hours: " in text) is has_curve

@@ -71,7 +71,7 @@ def test_a_pid_of_another_namespace_is_no_process_of_this_one():
     stranger = GpuProcess(pid=1, note="pid of another pid namespace")
     held, [one] = devices_by_pid([gpu(0, stranger), gpu(1, stranger)])
     assert held == {}
-    assert (one.pid, one.devices) == (1, ("GPU-0", "GPU-1"))
+    assert (one.pid, one.gpus) == (1, ("GPU-0", "GPU-1"))
     assert one.reason == "pid of another pid namespace"
 
 

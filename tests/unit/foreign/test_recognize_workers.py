@@ -196,5 +196,5 @@ def test_another_users_processes_on_a_device_are_named_with_reason_and_remedy():
     jobs, [other] = find(processes, {54: ["GPU-a"]})
     assert jobs == []
     assert (other.pid, other.user, other.command) == (54, "user1001", "./solver")
-    assert other.devices == ("GPU-a",)
+    assert other.gpus == ("GPU-a",)
     assert other.reason == "owned by user1001; run ddptop as user1001 or root to inspect it"

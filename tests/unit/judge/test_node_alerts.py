@@ -35,7 +35,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later():
     found = [Finding("a", "warning", "disk low"), Finding("b", "info", "healthy again")]
     first, later = watcher(log), watcher(log)
     first.look(SNAPSHOT, found, 100.0)
-    later.recall(first.now, first.remember())
+    later.recall(first.now, first.reported)
     later.look(SNAPSHOT, found, 104.0)
     assert log.texts == ["disk low"]
     for number in range(4):  # a restored alert is kept for a few seconds

@@ -108,7 +108,7 @@ def test_same_batches_need_proof(ranks: int, fields: Callable[[int], dict[str, o
 
 def of_shards(*batches: int | None, **more: object) -> Figures:
     def figures(second: int, rank: int) -> dict[str, object]:
-        taken = {"data_position": [0, 10 * second], "loss_parts": 1}
+        taken = {"data_position": [0, 10 * second or 1], "loss_parts": 1}
         return {**taken, "epoch_batches": batches[rank], **more}
 
     return figures
@@ -132,6 +132,11 @@ def test_a_rank_with_fewer_batches_is_named_before_the_others_wait_for_it() -> N
         of_shards(1000, 1400, 1400, ddp_world_size=1),
         # one of them accumulates over twice as many batches
         lambda s, r: {**of_shards(1000, 2000, 2000)(s, r), "loss_parts": 1 + (r > 0)},
+        # it has left its loop
+        lambda s, r: {
+            **of_shards(1000, 1400, 1400)(s, r),
+            **({} if r else {"data_position": [1, 0]}),
+        },
         # it has come to its second pass
         lambda s, r: of_shards(None if s else 1000, 1400, 1400)(s, r),
     ],

@@ -66,7 +66,7 @@ async def command(request: pt.SupervisorRequest) -> pt.Reply:
     if isinstance(request, pt.FetchEvidence):
         return pt.SilentHosts(why={"h": request.name})
     if isinstance(request, pt.StopAsked):
-        return pt.Environment(env={"by": request.by or ""})
+        return pt.Found(data={"by": request.by or ""})
     return pt.Done()
 
 

@@ -92,9 +92,9 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
 
 def _unused(placement: Placement) -> list[Finding]:
     """Devices that the job does not use, once each rank is at work elsewhere."""
-    if not placement.complete or not all(placement.held(rank.rank) for rank in placement.ranks):
+    if not placement.complete or not placement.stepping:
         return []
-    if not (placement.stepping or placement.at_work):
+    if not all(placement.held(rank.rank) for rank in placement.ranks):
         return []
     unused = [
         device
@@ -110,8 +110,7 @@ def _unused(placement: Placement) -> list[Finding]:
         f"{name_gpus(gpus)} {is_or_are(gpus)} assigned to the job, but no rank "
         f"uses {'them' if len(gpus) > 1 else 'it'}: {_why_unused(placement)}"
     )
-    hold_s = 20.0 if placement.stepping else 60.0
-    return [Finding("unused-gpu", "warning", message, (), gpus, hold_s)]
+    return [Finding("unused-gpu", "warning", message, (), gpus, hold_s=20.0)]
 
 
 def _why_unused(placement: Placement) -> str:
@@ -185,13 +184,6 @@ class Placement:
     def stepping(self) -> bool:
         """Whether every live rank is known to have taken a step, so that startup is over."""
         return bool(self.ranks) and all((rank.step or 0) > 0 for rank in self.ranks)
-
-    @property
-    def at_work(self) -> bool:
-        """Whether a device with a rank is in use."""
-        return any(
-            device.memory and (device.gpu.util_percent or 0) >= 10 for device in self.devices
-        )
 
 
 def _device(gpu: GpuSample, job: str) -> Device:

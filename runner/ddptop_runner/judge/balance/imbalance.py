@@ -38,19 +38,13 @@ class RankDeviation(msgspec.Struct, frozen=True):
     is_slow: bool = False
     """Whether an alert says that it holds up the others."""
 
-    @property
-    def slower(self) -> float | None:
-        """How much longer it takes, if that is known."""
-        ratio = self.step_time if self.own_time is None else self.own_time
-        return ratio if ratio is not None and ratio > 0 else None
-
     def warns(self, figure: Figure) -> bool:
         """Whether that figure is drawn as a warning: the busy time of a slow rank.
 
         It is the step time if the busy time is unknown; else, all ranks take the same step time.
         """
-        reason = "step_time" if self.own_time is None else "own_time"
-        return figure == reason and self.is_slow and self.slower is not None
+        reason: Figure = "step_time" if self.own_time is None else "own_time"
+        return figure == reason and self.is_slow and (self.of(reason) or 0.0) > 0
 
     def of(self, figure: Figure) -> float | None:
         """The deviation of that figure."""
@@ -74,10 +68,6 @@ def imbalance(values: Iterable[float | None]) -> float | None:
 def median_of_others(values: Iterable[float]) -> float:
     """The median without any one value above the median: what a slow rank is compared with."""
     return median(sorted(values)[:-1])
-
-
-def _ratio(value: float, usual: float, whole: float) -> float | None:
-    return (value - usual) / abs(whole) if whole else None
 
 
 def seen(ranks: Sequence[RankSample]) -> Sequence[RankSample]:
@@ -136,8 +126,8 @@ def deviations(
             if name == "utilization" and max(value, usual) <= POINTS_APART_LEAST:
                 continue  # 2 % is twice 1 %, but insignificant
             whole = steps_s[rank] if name == "own_time" else usual
-            if (ratio := _ratio(value, usual, whole)) is not None:
-                found[rank][name] = ratio
+            if whole:
+                found[rank][name] = (value - usual) / abs(whole)
     slow = slow_ranks(alerts)
     return {rank: RankDeviation(**ratios, is_slow=rank in slow) for rank, ratios in found.items()}
 

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,8 +57,19 @@ class _FlightRecord(msgspec.Struct):
 _record_decoder = msgspec.json.Decoder(_FlightRecord)
 
 
-def main_thread(text: str, rather: str = '"MainThread"') -> list[str]:
-    """Frames of the main thread, innermost first, each as `file:line in function`.
+class Frame(NamedTuple):
+    """A frame of a stack."""
+
+    file: str
+    line: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.name}"
+
+
+def main_thread(text: str, rather: str = '"MainThread"') -> list[Frame]:
+    """Frames of the main thread, innermost first.
 
     Args:
         text: from faulthandler, which prints the main thread last, or from py-spy, which names it
@@ -70,18 +82,14 @@ def main_thread(text: str, rather: str = '"MainThread"') -> list[str]:
     if not blocks:
         return []
     named = [block for block in blocks if rather in block.partition("\n")[0]]
-    frames = []
-    for line in (named or blocks[-1:])[0].splitlines()[1:]:
-        if (frame := read_frame(line)) is not None:
-            file, number, name = frame
-            frames.append(f"{file}:{number} in {name}")
-    return frames
+    lines = (named or blocks[-1:])[0].splitlines()[1:]
+    return [frame for frame in map(read_frame, lines) if frame is not None]
 
 
-def read_frame(line: str) -> tuple[str, str, str] | None:
-    """(file, line number, function) of a line that faulthandler or py-spy wrote of a frame."""
+def read_frame(line: str) -> Frame | None:
+    """The frame that faulthandler or py-spy wrote in a line."""
     found = _FAULTHANDLER_FRAME.match(line) or _PY_SPY_FRAME.match(line)
-    return None if found is None else (found["file"], found["line"], found["name"])
+    return None if found is None else Frame(found["file"], found["line"], found["name"])
 
 
 def is_script(file: str) -> bool:
@@ -103,9 +111,9 @@ def of_crash(text: str) -> str | None:
     return _innermost(main_thread(dump, "Current thread")) if fatal else None
 
 
-def _innermost(frames: list[str]) -> str | None:
-    own = [frame for frame in frames if is_script(frame.rpartition(":")[0])]
-    return next(iter(own or frames), None)
+def _innermost(frames: list[Frame]) -> str | None:
+    own = [frame for frame in frames if is_script(frame.file)]
+    return next(map(str, own or frames), None)
 
 
 def minority(texts: Mapping[int, str]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ddptop_runner.base.units import plural
 from ddptop_runner.model.diagnose import AT_ONCE_S, AttemptOutcome
 
 HOPELESS_EXCEPTIONS = frozenset(
@@ -189,7 +190,7 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
     if history.used >= max_restarts:
         spent = "no restarts left"
         if max_restarts > 0:
-            spent += f": {_times(history.used, 'restart')} without further progress"
+            spent += f": {plural(history.used, 'restart')} without further progress"
         return Decision(restart=False, reason=spent)
     in_vain = _in_vain(history.failed)
     delay_s = _delay_s(last.outcome, in_vain, jitter)
@@ -319,7 +320,7 @@ def _why_restart(last: Recorded, in_vain: int, first: bool) -> str:
     if in_vain > 0:
         what = "without further progress" if last.outcome.steps else "without a step"
         in_a_row = " in a row" if in_vain > 1 else ""
-        return f"{_times(in_vain, 'attempt')}{in_a_row} {what}"
+        return f"{plural(in_vain, 'attempt')}{in_a_row} {what}"
     if first:
         return "first failure"
     return "unknown whether the attempt got further than the previous one"
@@ -332,11 +333,7 @@ def _where(outcome: AttemptOutcome) -> str:
         return f"a checkpoint at step {outcome.checkpoint_step}"
     if outcome.new_checkpoint:
         return f"a checkpoint in attempt {outcome.attempt}"
-    return f"{_times(outcome.steps or 0, 'step')} in attempt {outcome.attempt}"
-
-
-def _times(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{plural(outcome.steps or 0, 'step')} in attempt {outcome.attempt}"
 
 
 def _most(one: int | None, other: int | None) -> int | None:

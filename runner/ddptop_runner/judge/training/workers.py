@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import PurePath
 
-from ddptop_runner.judge.hangs.records import is_script, main_thread
+from ddptop_runner.judge.hangs.records import Frame, is_script, main_thread
 
 HEADER = "--- data loader process "
 """Starts the line before each worker's stacks; it ends with IN_DISK_SLEEP for one in that state."""
 IN_DISK_SLEEP = "in uninterruptible sleep (D) ---"
-_LOADS = "torch/utils/data/_utils/fetch.py:"
+_LOADS = "torch/utils/data/_utils/fetch.py"
 """Calls the script's dataset and collate function."""
 
 
@@ -31,19 +31,14 @@ def _place(worker: str) -> str | None:
     if worker.partition("\n")[0].endswith(IN_DISK_SLEEP):
         return "in uninterruptible sleep (D), as while waiting for a disk"
     frames = main_thread(worker)
-    calls = [place for place, frame in enumerate(frames) if _LOADS in frame]
-    loading = [_Frame(frame) for frame in frames[: calls[0]]] if calls else []
+    calls = [place for place, frame in enumerate(frames) if _LOADS in frame.file]
+    loading = frames[: calls[0]] if calls else []
     if not loading:
         return None
     script = next((frame for frame in loading if is_script(frame.file)), loading[0])
-    called = "" if script is loading[0] else f", called in {script}"
-    return f"in {loading[0]}{called}"
+    called = "" if script is loading[0] else f", called in {_brief(script)}"
+    return f"in {_brief(loading[0])}{called}"
 
 
-class _Frame:
-    def __init__(self, text: str) -> None:
-        place, _, self.name = text.partition(" in ")
-        self.file, _, self.line = place.rpartition(":")
-
-    def __str__(self) -> str:
-        return f"{self.name} ({PurePath(self.file).name}:{self.line})"
+def _brief(frame: Frame) -> str:
+    return f"{frame.name} ({PurePath(frame.file).name}:{frame.line})"

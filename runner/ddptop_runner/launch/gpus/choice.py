@@ -483,8 +483,12 @@ class Machine:
         return chosen
 
 
+def _matching(uuid: str, present: Present) -> list[GpuSample]:
+    return [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
+
+
 def _the_one(uuid: str, present: Present) -> GpuSample:
-    found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
+    found = _matching(uuid, present)
     if len(found) == 1:
         return found[0]
     if not found:
@@ -536,7 +540,7 @@ def _by_number(entry: str, machine: Present) -> GpuSample | None:
 def _by_uuid(entry: str, machine: Present) -> GpuSample | None:
     if not entry.startswith(("GPU-", "MIG-")) or len(entry) <= len("GPU-"):
         return None
-    matches = [gpu for gpu in machine if gpu.uuid and gpu.uuid.startswith(entry)]
+    matches = _matching(entry, machine)
     return matches[0] if len(matches) == 1 else None
 
 

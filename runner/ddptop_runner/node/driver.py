@@ -318,8 +318,7 @@ class JobDriver(Decisions):
             self._link = self.agent_pid = None
             self._agent_end_seen, self._agent_status, self._asked = True, status, None
             self._note_dead_ranks(status)
-            now = self._agent_state()
-            self.take(pt.AgentExited(pid=pid, status=status, attempt=now.attempt, cause=now.cause))
+            self.take(pt.AgentExited(pid=pid, agent=self._agent_state()))
         elif self.attempt.exited(pid, status, at_s) and self.agent_pid is None:
             self.take(pt.OrphanExited())
 

@@ -12,6 +12,7 @@ read only when it is asked for.
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import json
 import os
 import signal
@@ -20,11 +21,6 @@ import threading
 from typing import Any
 
 from . import identity
-
-try:
-    import fcntl
-except ImportError:
-    fcntl = None  # type: ignore[assignment]
 
 RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 """{backend: function of torch._C._distributed_c10d}; each backend numbers its own groups."""
@@ -238,9 +234,8 @@ never end up in the script's own file."""
 
 
 def stack_signal():
-    """The signal's number, the same in every process: SIGRTMIN + 9; None if it does not exist."""
-    first = getattr(signal, "SIGRTMIN", None)
-    return None if first is None else int(first) + 9
+    """The signal's number, the same in every process."""
+    return int(signal.SIGRTMIN) + 9
 
 
 def register_stacks(folder, attempt, rank):
@@ -250,7 +245,7 @@ def register_stacks(folder, attempt, rank):
         The signal's number, or None where it is in use or nothing could be registered.
     """
     number = stack_signal()
-    if number is None or signal.getsignal(number) is not signal.SIG_DFL or _is_caught(number):
+    if signal.getsignal(number) is not signal.SIG_DFL or _is_caught(number):
         return None
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -311,7 +306,7 @@ def _raise_fd(fd):
     """The same file under a high descriptor, if the limit allows one."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-    except (OSError, AttributeError):
+    except OSError:
         return fd
     os.close(fd)
     return high

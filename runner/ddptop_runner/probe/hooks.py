@@ -12,6 +12,7 @@ when the process ends.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import weakref
 from _thread import get_ident
@@ -43,10 +44,11 @@ class Hooks:
         self.torch = torch
         self.record = record
         self._training_thread = get_ident()
-        self._is_compiling = _is_compiling(torch)
+        self._is_compiling = torch.compiler.is_compiling
+        # both are constants to the compiler; this one is fast
+        self._is_traced = torch.compiler.is_dynamo_compiling
         self._dispatch_modes = losses.dispatch_modes(torch)
         self.scalers = losses.Scalers(torch, record, self._guarded)
-        self._divisions = losses.Divisions()
         self._watch = StepWatch()
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
@@ -134,7 +136,7 @@ class Hooks:
 
     def _guarded(self, function):
         """Wrap `function`: inactive while traced, raises only the script's own exceptions."""
-        is_traced = _is_traced(self.torch)
+        is_traced = self._is_traced
 
         def guarded(*args):
             if not is_traced():
@@ -160,7 +162,7 @@ class Hooks:
 
     def _backward(self, original):
         torch, record, scalers = self.torch, self.record, self.scalers
-        is_traced, tensor_type, handed_over = _is_traced(torch), torch.Tensor, scalers.handed_over
+        is_traced, tensor_type, handed_over = self._is_traced, torch.Tensor, scalers.handed_over
         function_modes, dispatch_modes = torch._C._len_torch_function_stack, self._dispatch_modes
         saw, unseen = self.saw_backward, torch._C.DisableTorchFunction
         borders = self.borders
@@ -242,7 +244,7 @@ class Hooks:
         if loss is None:
             return None
         if record.awaits_divisor:
-            record.divisor = self._divisions.of(whole, tensor is not whole)
+            record.divisor = losses.divisor_of(whole, tensor is not whole)
         return loss if divisor == 1 else loss / divisor
 
     def find_unseen_steps(self):
@@ -294,7 +296,7 @@ class Hooks:
     def arm_step(self):
         """Count and time the steps of all optimizers."""
         record = self.record
-        record.is_traced, record.look = _is_traced(self.torch), self._look
+        record.is_traced, record.look = self._is_traced, self._look
         # torch.optim deletes the attributes that its submodules leave on it
         optimizers = sys.modules["torch.optim.optimizer"]
         self.step_handles = [optimizers.register_optimizer_step_post_hook(record.after_step)]
@@ -383,16 +385,6 @@ class Hooks:
         return next_data
 
 
-def _is_compiling(torch):
-    """torch.compiler.is_compiling, which the compiler treats as a constant."""
-    return getattr(torch.compiler, "is_compiling", None) or (lambda: False)
-
-
-def _is_traced(torch):
-    """torch.compiler.is_dynamo_compiling, which the compiler treats as a constant; it is fast."""
-    return getattr(torch.compiler, "is_dynamo_compiling", None) or _is_compiling(torch)
-
-
 def _hide_from_dynamo(torch, names):
     """Keep torch.compile from tracing the probe's own frames where it falls back to Python."""
     frames = torch._C._dynamo.eval_frame
@@ -464,16 +456,6 @@ class StepWatch:
 
 def _versions(optimizer):
     """How often a few parameters of an optimizer were changed in place."""
-    total, left = 0, SAMPLE_SIZE
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if not parameter.requires_grad:
-                continue
-            try:
-                total += parameter._version
-            except RuntimeError:  # an inference tensor counts no changes
-                continue
-            left -= 1
-            if not left:
-                return total
-    return total
+    parameters = (one for group in optimizer.param_groups for one in group["params"])
+    counting = (one for one in parameters if one.requires_grad and not one.is_inference())
+    return sum(one._version for one in itertools.islice(counting, SAMPLE_SIZE))

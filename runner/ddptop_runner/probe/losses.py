@@ -148,37 +148,23 @@ DIVIDERS = {
 }
 """{function: modules} of frameworks that divide and call the backward pass."""
 
-LOOK_EVERY = 8
-"""A framework that called the backward pass is assumed to call it for this many steps."""
-
 MAX_FRAMES = 24
 """Lightning's frame is twelve above its backward pass."""
 
 
-class Divisions:
-    """Determines what the losses of one process are divided by."""
+def divisor_of(tensor, is_scaled):
+    """What a loss was divided by, BY_FRAMEWORK or a number; None if unknown.
 
-    def __init__(self):
-        self._skip = 0
-        """How many more steps are taken for a framework's without a look."""
-
-    def of(self, tensor, is_scaled):
-        """What a loss was divided by, BY_FRAMEWORK or a number; None if unknown.
-
-        Args:
-            tensor: The loss, as given to the backward pass.
-            is_scaled: Whether its last operation is that of a gradient scaler.
-        """
-        if self._skip:
-            self._skip -= 1
-            return BY_FRAMEWORK
-        if _is_inside_divider(sys._getframe(1)):
-            self._skip = LOOK_EVERY - 1
-            return BY_FRAMEWORK
-        try:
-            return _in_graph(tensor, is_scaled)
-        except (AttributeError, IndexError, RuntimeError):  # a graph other than the known one
-            return None
+    Args:
+        tensor: The loss, as given to the backward pass.
+        is_scaled: Whether its last operation is that of a gradient scaler.
+    """
+    if _is_inside_divider(sys._getframe(1)):
+        return BY_FRAMEWORK
+    try:
+        return _in_graph(tensor, is_scaled)
+    except (AttributeError, IndexError, RuntimeError):  # a graph other than the known one
+        return None
 
 
 def _is_inside_divider(frame):
@@ -220,18 +206,23 @@ class DeviceScalar:
     only after the sender took the last one, so there are no more copies than reads.
     """
 
-    def __init__(self, torch, publish):
+    def __init__(self, torch):
         self._torch = torch
-        self._publish = publish
         self._cell = None
         self._under_way = None
-        """(tensors kept alive, step) of the copy under way, None when there is none."""
+        """(tensors kept alive, publish) of the copy under way, None when there is none."""
         self._newest = None
-        """(tensors, whether a sum, step) not yet copied."""
+        """(tensors, whether a sum, publish) not yet copied."""
 
-    def offer(self, tensors, is_sum, step):
-        """A newer value exists: detached tensors of one element, to be summed or averaged."""
-        self._newest = (tensors, is_sum, step)
+    def offer(self, tensors, is_sum, publish):
+        """A newer value exists: detached tensors of one element, to be summed or averaged.
+
+        Args:
+            tensors: on the device.
+            is_sum: Whether to take their sum.
+            publish: Called with the value by the sender's thread, unless a newer one replaces it.
+        """
+        self._newest = (tensors, is_sum, publish)
         if self._under_way is None:
             self._launch()
 
@@ -243,7 +234,7 @@ class DeviceScalar:
         value = self._cell.value
         if value == NOT_ARRIVED:
             return False
-        self._publish(value, under_way[1])
+        under_way[1](value)
         self._under_way = None
         return True
 
@@ -269,7 +260,7 @@ class DeviceScalar:
         if self._cell is None:
             self._buffer = torch.zeros((), dtype=torch.float64, device="cpu", pin_memory=True)
             self._cell = ctypes.c_double.from_address(self._buffer.data_ptr())
-        tensors, is_sum, step = self._newest
+        tensors, is_sum, publish = self._newest
         self._newest = None
         with torch._C.DisableTorchFunction(), torch.no_grad():
             total = tensors[0].to(torch.float64)
@@ -279,7 +270,7 @@ class DeviceScalar:
                 total = total / len(tensors)
             self._cell.value = NOT_ARRIVED
             self._buffer.copy_(total.reshape(()), non_blocking=True)
-        self._under_way = (total, step)
+        self._under_way = (total, publish)
         return True
 
 

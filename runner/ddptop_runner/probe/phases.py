@@ -11,6 +11,7 @@ is still an evaluation. Frames of torch.compile around any compiled call have no
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -59,19 +60,7 @@ RUNS_COMPILED = (
 )
 """Parts of compilers that are on the stack while compiled code runs."""
 
-STORES = (
-    "torch/serialization.py",
-    "torch/distributed/checkpoint/",
-    "safetensors/",
-    "joblib/numpy_pickle.py",
-)
-STORES_WITHIN = {
-    "savez": "numpy/lib/",
-    "_savez": "numpy/lib/",
-    "savez_compressed": "numpy/lib/",
-    "save": "numpy/lib/",
-    "create_dataset": "h5py/",
-}
+STORES = ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/")
 
 FRAMEWORKS = (
     *("lightning/", "pytorch_lightning/", "transformers/", "accelerate/", "deepspeed/", "trl/"),
@@ -118,8 +107,6 @@ _STDLIB = tuple(
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _has_lock = getattr(sys, "_is_gil_enabled", lambda: True)
-_kinds: dict = {}
-MAX_KINDS = 4096
 
 
 def frames_of(thread):
@@ -176,26 +163,16 @@ def place(frames):
     return None
 
 
+@functools.lru_cache(maxsize=4096)
 def kind_of(file, function):
     """The meaning of one frame: a phase, "import", or None."""
-    key = (file, function)
-    try:
-        return _kinds[key]
-    except KeyError:
-        if len(_kinds) >= MAX_KINDS:
-            _kinds.clear()
-        kind = _kinds[key] = _kind_of(file, function)
-        return kind
-
-
-def _kind_of(file, function):
     inner = _within_packages(file)
     if inner is not None and not is_script(file):
         if function == "<module>":
             return "import"
         if inner.startswith(LOADERS):
             return "data"
-        if inner.startswith(COLLECTIVES) or _is_within(COLLECTIVES_WITHIN, inner, function):
+        if inner.startswith(COLLECTIVES) or inner == COLLECTIVES_WITHIN.get(function):
             return "collective"
         if inner.startswith(COMPILERS) and not inner.startswith(RUNS_COMPILED):
             return "compile"
@@ -203,7 +180,7 @@ def _kind_of(file, function):
             "benchmark" in function or "precompile" in function
         ):
             return "compile"
-        if inner.startswith(STORES) or _is_within(STORES_WITHIN, inner, function):
+        if inner.startswith(STORES):
             return "checkpoint"
         if not inner.startswith(FRAMEWORKS):
             return None
@@ -249,11 +226,9 @@ def is_library(file):
 def _within_packages(file):
     """A file's path relative to the folder of installed packages; None for any other file."""
     for folder in _PACKAGES:
-        head, found, inner = file.rpartition(folder)
-        if found:
-            return inner
-    head, found, inner = file.rpartition(_torch_folder())
-    return "torch/" + inner if found and not head else None
+        if folder in file:
+            return file.rpartition(folder)[2]
+    return None
 
 
 def _main_package():
@@ -261,17 +236,6 @@ def _main_package():
     package = getattr(sys.modules.get("__main__"), "__package__", None) or ""
     name = package.partition(".")[0]
     return name + "/" if name and name not in ("torch", "ddptop_runner") else "\0"
-
-
-def _torch_folder():
-    """Where torch is, in case it is a checkout."""
-    torch = sys.modules.get("torch")
-    file = getattr(torch, "__file__", None)
-    return os.path.dirname(file) + os.sep if file else "\0"
-
-
-def _is_within(files, inner, function):
-    return function in files and inner.startswith(files[function])
 
 
 QUIET_S = 1.0
@@ -365,7 +329,10 @@ class Phases:
 
     def _thread(self):
         """The thread that takes the steps; before the first step, the main thread."""
-        if self._record.step_thread is not None:
-            return self._record.step_thread
-        threading = sys.modules.get("threading")
-        return None if threading is None else threading.main_thread().ident
+        return self._record.step_thread or main_thread()
+
+
+def main_thread():
+    """The number of the main thread; None if that is not known."""
+    threading = sys.modules.get("threading")
+    return None if threading is None else threading.main_thread().ident

@@ -39,11 +39,15 @@ def start():
         ImportHook(
             {
                 "torch": _torch_imported,
-                "torch.distributed.fsdp.sharded_grad_scaler": _sharded_scaler_imported,
-                "deepspeed.runtime.engine": _deepspeed_imported,
-                "apex.amp": _apex_imported,
-                **dict.fromkeys(TRAINERS, _trainer_imported),
-                **dict.fromkeys(SAVERS, _saver_imported),
+                "torch.distributed.fsdp.sharded_grad_scaler": lambda module: (
+                    current_session().hooks.arm_scaler(module.ShardedGradScaler)
+                ),
+                "deepspeed.runtime.engine": lambda module: current_session().hooks.arm_deepspeed(
+                    module.DeepSpeedEngine
+                ),
+                "apex.amp": lambda module: current_session().hooks.arm_apex(module),
+                **dict.fromkeys(TRAINERS, lambda it: current_session().trainer_imported(it)),
+                **dict.fromkeys(SAVERS, lambda it: current_session().hooks.arm_saver(it)),
             }
         ),
     )
@@ -79,26 +83,6 @@ def current_session():
 
 def _torch_imported(torch):
     current_session().torch_imported(torch)
-
-
-def _sharded_scaler_imported(module):
-    current_session().hooks.arm_scaler(module.ShardedGradScaler)
-
-
-def _deepspeed_imported(module):
-    current_session().hooks.arm_deepspeed(module.DeepSpeedEngine)
-
-
-def _apex_imported(module):
-    current_session().hooks.arm_apex(module)
-
-
-def _trainer_imported(module):
-    current_session().trainer_imported(module)
-
-
-def _saver_imported(module):
-    current_session().hooks.arm_saver(module)
 
 
 def _before_fork():

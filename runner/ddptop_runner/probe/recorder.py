@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import numbers
 import os
 import sys
 import time
@@ -31,6 +32,7 @@ MAX_LOADED = 6
 """The maximum number of loaded files that are reported; checkpoints are among the largest."""
 
 MAX_NAME_LENGTH = 32
+MAX_COUNT = 2**53
 
 MAX_OPTIMIZERS = 8
 """The maximum number of optimizers that are reported separately."""
@@ -70,11 +72,6 @@ def boottime_s(monotonic_s=None):
 
 class _Optimizer:
     """What is known of one optimizer."""
-
-    __slots__ = (
-        *("alternates", "first_loss_only", "iteration", "loss", "more_steps", "name", "ref"),
-        "shares",
-    )
 
     def __init__(self, optimizer, number):
         self.ref = weakref.ref(optimizer)
@@ -144,7 +141,7 @@ class Recorder:
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
         made of or None, "sum" | "mean" of them or None with one)."""
         self.divisor = NOT_LOOKED_UP
-        """What the losses of the step at hand were divided by, as `Divisions.of` returns it."""
+        """What the losses of the step at hand were divided by; see `losses.divisor_of`."""
         self.replicas = None
         """Devices of a DataParallel; None without."""
         self.trainer = None
@@ -610,6 +607,17 @@ def is_own(error):
         frame_module = trace.tb_frame.f_globals.get("__name__") or ""
         trace = trace.tb_next
     return frame_module.split(".")[0] in (__name__.split(".")[0], "torch", "weakref")
+
+
+def whole(value):
+    """A whole number from 0 to 2**53, else None; a tensor is not read."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = int(float(value))
+    except (ArithmeticError, ValueError):  # NaN and infinity
+        return None
+    return number if 0 <= number <= MAX_COUNT and number == value else None
 
 
 def finite(value):

@@ -103,52 +103,29 @@ class Saves:
             self._record.has_loaded(*loaded)
 
 
-def torch_target(obj, f, *args, **kwargs):
-    """Where `torch.save` writes."""
-    return f
+def _argument(position, name):
+    """A function that gives one argument of a call."""
+    return lambda *args, **kwargs: args[position] if len(args) > position else kwargs.get(name)
 
 
-def safetensors_target(tensors, filename, *args, **kwargs):
-    """Where `safetensors.torch.save_file` writes."""
-    return filename
+def distributed_target(*_, checkpoint_id=None, storage_writer=None, storage_reader=None, **__):
+    """The folder that `torch.distributed.checkpoint` saves to, or loads from."""
+    storage = storage_reader if storage_writer is None else storage_writer
+    return getattr(storage, "path", None) if checkpoint_id is None else checkpoint_id
 
 
-def distributed_target(*args, checkpoint_id=None, storage_writer=None, **kwargs):
-    """Where `torch.distributed.checkpoint.save` writes: a folder."""
-    return getattr(storage_writer, "path", None) if checkpoint_id is None else checkpoint_id
-
-
-def lightning_target(checkpoint, filepath, *args, **kwargs):
-    """Where Lightning writes what it first saved to memory."""
-    return filepath
-
-
-def torch_source(f, *args, **kwargs):
-    """What `torch.load` reads."""
-    return f
-
-
-def safetensors_source(filename, *args, **kwargs):
-    """What `safetensors.torch.load_file` reads."""
-    return filename
-
-
-def distributed_source(*args, checkpoint_id=None, storage_reader=None, **kwargs):
-    """What `torch.distributed.checkpoint.load` reads: a folder."""
-    return getattr(storage_reader, "path", None) if checkpoint_id is None else checkpoint_id
-
-
+torch_target, torch_source = _argument(1, "f"), _argument(0, "f")
 LOADERS = {
-    "safetensors.torch": ("load_file", safetensors_source),
-    "torch.distributed.checkpoint.state_dict_loader": ("load", distributed_source),
+    "safetensors.torch": ("load_file", _argument(0, "filename")),
+    "torch.distributed.checkpoint.state_dict_loader": ("load", distributed_target),
 }
 """{module: (function, what it reads)}, patched once the module is imported."""
 
 SAVERS = {
-    "safetensors.torch": ("save_file", safetensors_target),
+    "safetensors.torch": ("save_file", _argument(1, "filename")),
     "torch.distributed.checkpoint.state_dict_saver": ("save", distributed_target),
-    "lightning.fabric.utilities.cloud_io": ("_atomic_save", lightning_target),
-    "lightning_fabric.utilities.cloud_io": ("_atomic_save", lightning_target),
+    "lightning.fabric.utilities.cloud_io": ("_atomic_save", _argument(1, "filepath")),
+    "lightning_fabric.utilities.cloud_io": ("_atomic_save", _argument(1, "filepath")),
 }
 """{module: (function, where it writes)}, patched once the module is imported."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import ending, evidence, identity, optimizers, time_parts, trainers
 from .evidence import Flight
-from .phases import QUIET_S, Phases
+from .phases import QUIET_S, Phases, main_thread
 from .recorder import boottime_s, finite
 
 INTERVAL_S = 0.25
@@ -32,6 +32,7 @@ LAST_DATAGRAM_LIMIT_S = 0.25
 LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
+OF_LEDGER = ("epoch_batches", "repeated_epoch", "loader_workers", "ddp_world_size")
 DETAILS = ("weight_groups", "weight_hashes", "batch_hashes")
 EXPENDABLE = (
     *("ddp", "stands_at", "resources", "collectives", "optimizers", "frameworks", "saved"),
@@ -47,17 +48,10 @@ class Sender:
         self.record = record
         self.path = os.environ.get("DDPTOP_PROBE_SOCK", "")
         self.device_scalars = []
-        self.parts = None
-        """Measures how long the process waits for other ranks; None without torch."""
-        self.borders = None
-        """Measures forward and backward passes and optimizers; None without torch."""
-        self.ledger = None
-        """What the batches are; None without torch."""
-        self.replicas: Any = None
-        """What the parameters are; None without torch."""
+        self.hooks: Any = None
+        """The patches of torch; None without torch."""
         self._memory_at_s = float("-inf")
         self._python_blocks = None
-        self._ddp_use = self._gradients = self._profiling = None
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -82,13 +76,6 @@ class Sender:
         """Whether only the last datagram is still to be sent."""
         self._found_no_room = False
         """Whether the last attempt to send found the queue full."""
-
-    def use(self, hooks):
-        """Read what the patches of torch know."""
-        self.parts, self.borders, self.ledger = hooks.parts, hooks.borders, hooks.ledger
-        self.replicas = hooks.replicas
-        self._ddp_use, self._gradients = hooks.ddp_use, hooks.gradients
-        self._profiling = hooks.profiling
 
     @property
     def is_running(self):
@@ -146,8 +133,8 @@ class Sender:
         progress = self.record.progress
         if progress is not None and time.monotonic() - progress[1] < QUIET_S:
             self._look(self._look_at_phase)
-        self._look(self._look_at_collectives)
-        self._look(self._look_at_replicas)
+        self._look(self.flight.look)
+        self._look(self._look_at_hooks)
         self._send_last_datagram()
 
     def send_failure(self):
@@ -170,12 +157,11 @@ class Sender:
         for scalar in self.device_scalars:
             scalar.harvest()
         for look in (
-            self._look_at_collectives,
+            self.flight.look,
             self._look_at_phase,
             self.flight.write_if_requested,
             self._look_at_counters,
-            self._look_at_orders,
-            self._look_at_replicas,
+            self._look_at_hooks,
         ):
             self._look(look)
         is_due = self._sent_at_s is None or time.monotonic() - self._sent_at_s >= KEEP_ALIVE_S
@@ -192,18 +178,14 @@ class Sender:
         except Exception:  # an unknown version of torch: the rest is sent anyway
             pass
 
-    def _look_at_collectives(self):
-        return self.flight.look()
-
     def _look_at_phase(self):
         return self.phases.look(time.monotonic(), self.flight.collectives)
 
-    def _look_at_orders(self):
-        if self._profiling is not None:
-            self._profiling.look()
-
-    def _look_at_replicas(self):
-        return self.replicas is not None and self.replicas.harvest()
+    def _look_at_hooks(self):
+        if self.hooks is None:
+            return False
+        self.hooks.profiling.look()
+        return self.hooks.replicas.harvest()
 
     def _look_at_end(self):
         self._raised = ending.ending_exception()
@@ -276,15 +258,16 @@ class Sender:
             "cpu_wait_total_s": cpu_wait_s,
             "resources": resources,
             "data_position": record.data_position(),
-            **self._batches(),
+            "batch_hashes": self._of("ledger", "hashes"),
+            **{name: self._of("ledger", name) for name in OF_LEDGER},
             "batches_skipped": record.batches_skipped,
-            "weight_hashes": getattr(self.replicas, "hashes", None),
-            "weight_groups": getattr(self.replicas, "groups", []) if rank == 0 else [],
+            "weight_hashes": self._of("replicas", "hashes"),
+            "weight_groups": self._of("replicas", "groups") if rank == 0 else None,
             **self._optimizer(),
             "python_blocks": self._count_blocks(),
-            "device_allocated_bytes": getattr(self.borders, "allocated_bytes", None),
-            "ddp": getattr(self._ddp_use, "latest", None),
-            "not_learning": getattr(self._gradients, "idle", None),
+            "device_allocated_bytes": self._of("borders", "allocated_bytes"),
+            "ddp": self._of("ddp_use", "latest"),
+            "not_learning": self._of("gradients", "idle"),
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
             "metrics": {name: known for name, (known, _) in metrics.items()},
@@ -340,9 +323,9 @@ class Sender:
     def _parts(self):
         """What a step is spent on; the next sample begins."""
         parts_s = [None] * 4
-        if self.borders is not None:
-            self.borders.is_due = self.record.is_look_due = True
-            parts_s = self.borders.parts_of(self._step_time_s)
+        if self.hooks is not None:
+            self.hooks.borders.is_due = self.record.is_look_due = True
+            parts_s = self.hooks.borders.parts_of(self._step_time_s)
         return dict(zip(("input_s", "forward_s", "backward_s", "optimizer_s"), parts_s))
 
     def _used(self, progress):
@@ -351,7 +334,7 @@ class Sender:
         Both are None unless the training thread is the main thread.
         """
         record = self.record
-        if progress is None or record.step_thread != _thread_of_main():
+        if progress is None or record.step_thread != main_thread():
             return None, None
         try:
             cpu_s, wait_s = (int(word) / 1e9 for word in self._thread_file("schedstat")[:2])
@@ -382,11 +365,9 @@ class Sender:
         with open("/proc/self/task/{}/{}".format(self._pid, name), "rb") as file:
             return file.read().split()
 
-    def _batches(self):
-        ledger = self.ledger
-        names = ("epoch_batches", "repeated_epoch", "loader_workers", "ddp_world_size")
-        known = {name: getattr(ledger, name, None) for name in names}
-        return {"batch_hashes": getattr(ledger, "hashes", []), **known}
+    def _of(self, part, name):
+        """What a part of the hooks knows; None without torch."""
+        return getattr(getattr(self.hooks, part, None), name, None)
 
     def _optimizer(self):
         try:
@@ -403,8 +384,9 @@ class Sender:
 
     def _wait_for_ranks_s(self, steps, progress):
         try:
-            if self.parts is not None and self.record.replicas is None:
-                return self.parts.wait_per_step_s(steps, progress, self.flight.holds_thread)
+            if self.hooks is not None and self.record.replicas is None:
+                holds_thread = self.flight.holds_thread
+                return self.hooks.parts.wait_per_step_s(steps, progress, holds_thread)
         except Exception:  # an unknown version of torch
             pass
         return None
@@ -428,11 +410,6 @@ class Sender:
             pass
         finally:
             done.release()
-
-
-def _thread_of_main():
-    threading = sys.modules.get("threading")
-    return None if threading is None else threading.main_thread().ident
 
 
 def _release(lock):

@@ -9,7 +9,7 @@ import sys
 
 from . import identity
 from .ending import let_gloo_finish
-from .recorder import Recorder
+from .recorder import Recorder, whole
 from .sender import Sender
 
 EXIT_LIMIT_S = 0.05
@@ -18,7 +18,6 @@ EXIT_LIMIT_S = 0.05
 MAX_METRICS = 32
 MAX_SCALARS = 64
 MAX_NAME_LENGTH = 64
-MAX_COUNT = 2**53
 
 
 class Session:
@@ -49,7 +48,7 @@ class Session:
         if self.hooks is not None:
             self.hooks.begin()
             self.record.data_position = self.hooks.ledger.position
-            self.sender.use(self.hooks)
+            self.sender.hooks = self.hooks
 
     def torch_imported(self, torch):
         """Patch torch; a rank reports from now on."""
@@ -61,7 +60,7 @@ class Session:
         try:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
-            self.sender.use(self.hooks)
+            self.sender.hooks = self.hooks
         except Exception:  # an unknown version of torch: the rank reports anyway
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss
@@ -182,61 +181,45 @@ class Session:
             if value is None:
                 return
             if not isinstance(value, float):
-                self._device_scalar(name).offer([value], True, step)
+                self._offer(name, [value], True, lambda known: self._publish(name, known, step))
                 return
         elif not isinstance(value, numbers.Real):
             value = value.item()
-        self._publish(name, float(value), step, "api")
+        self._publish(name, float(value), step)
 
-    def _publish(self, name, value, step, source):
+    def _publish(self, name, value, step):
         if name is None:
-            self.record.set_loss(value, step, source)
+            self.record.set_loss(value, step, "api")
         else:
             self.record.metric(name, value)
 
     def _offer_loss(self, tensors, is_sum, step, optimizer, leads):
         """Have a step's losses read: for the process, for one of several optimizers, or both."""
         parts = len(tensors)
-        made_of = (parts, None if parts == 1 else "sum" if is_sum else "mean")
-        key = "" if leads else id(optimizer)
-        if key in self._scalars or len(self._scalars) < MAX_SCALARS:
-            scalar = self._device_scalar(key, "probe")
-            scalar.offer(tensors, is_sum, (step, made_of, optimizer, leads))
+        kind = None if parts == 1 else "sum" if is_sum else "mean"
 
-    def _device_scalar(self, name, source="api"):
-        """The reader of one value: "" is the loss of the backward pass, None the reported one."""
+        def publish(loss):
+            if optimizer is not None:
+                optimizer.loss = loss
+            if leads:
+                self.record.set_loss(loss, step, "probe", parts, kind)
+
+        self._offer("" if leads else id(optimizer), tensors, is_sum, publish)
+
+    def _offer(self, name, tensors, is_sum, publish):
+        """Have a value read: "" is the loss of the backward pass, None the reported one."""
         scalar = self._scalars.get(name)
         if scalar is None:
+            if len(self._scalars) >= MAX_SCALARS:
+                return
             from .losses import DeviceScalar
 
-            def publish(value, step):
-                self._publish(name, value, step, source)
-
-            def publish_loss(value, what):
-                step, made_of, optimizer, leads = what
-                if optimizer is not None:
-                    optimizer.loss = value
-                if leads:
-                    self.record.set_loss(value, step, source, *made_of)
-
-            scalar = DeviceScalar(self._torch, publish if source == "api" else publish_loss)
-            self._scalars[name] = scalar
+            scalar = self._scalars[name] = DeviceScalar(self._torch)
             self.sender.device_scalars.append(scalar)
-        return scalar
+        scalar.offer(tensors, is_sum, publish)
 
     def trainer_imported(self, module):
         """Patch a framework's trainer, which knows how long the training will take."""
         from . import trainers
 
         trainers.arm(module, self.record)
-
-
-def whole(value):
-    """A whole number from 0 to 2**53, else None; a tensor is not read."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return None
-    try:
-        number = int(float(value))
-    except (ArithmeticError, ValueError):  # NaN and infinity
-        return None
-    return number if 0 <= number <= MAX_COUNT and number == value else None

@@ -165,8 +165,6 @@ class Borders:
 class _Module:
     """What one DDP module has measured."""
 
-    __slots__ = ("calls", "calls_then", "iteration", "used", "waits_s")
-
     def __init__(self):
         self.calls = 0
         """Forward passes that a collective follows."""
@@ -214,8 +212,6 @@ class TimeParts:
         self._record = record
         self._ddp_use = ddp_use
         self._training_thread = get_ident()
-        self._work: Any = None
-        """The class of collectives, and its `wait` before and while it is timed."""
         self.begin()
 
     def begin(self):
@@ -233,9 +229,7 @@ class TimeParts:
         """Patch torch. `patch` is called with an owner, a name, and what makes the wrapper."""
         c10d = self._torch._C._distributed_c10d
         patch(c10d.Logger, "set_runtime_stats_and_log", self._measured)
-        original = c10d.Work.wait
         patch(c10d.Work, "wait", self._timed)
-        self._work = (c10d.Work, original, vars(c10d.Work)["wait"])
         patch(self._torch.nn.parallel.DistributedDataParallel, "_sync_buffers", self._timed)
 
     def _measured(self, original):
@@ -286,13 +280,6 @@ class TimeParts:
 
         return wait
 
-    def _stop_timing(self):
-        """For a job whose collectives block no thread, timing each wait would be useless."""
-        if self._work is not None:
-            kind, original, timed = self._work
-            if vars(kind).get("wait") is timed:
-                kind.wait = original
-
     def wait_per_step_s(self, steps, progress, holds_thread):
         """Mean wait for other ranks over the `steps` since the last call; None if unknown.
 
@@ -308,9 +295,7 @@ class TimeParts:
         self._from = (waited_s or 0.0, backwards)
         self._is_wanted = True
         wait_s = None
-        if not holds_thread:
-            self._stop_timing()
-        elif waited_s is not None:
+        if holds_thread and waited_s is not None:
             wait_s = (waited_s - before[0]) / steps
         for module in list(self._modules.values()):
             calls = module.calls - module.calls_then

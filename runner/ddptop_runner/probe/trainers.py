@@ -11,13 +11,13 @@ import math
 import sys
 import weakref
 
+from .recorder import MAX_COUNT, whole
+
 FRAMEWORKS = (
     *("accelerate", "transformers", "deepspeed", "lightning", "pytorch_lightning", "horovod"),
     *("tensorflow", "keras", "tf_keras", "apex", "ultralytics", "fairseq"),
 )
 NAMES = {"pytorch_lightning": "lightning", "tf_keras": "keras"}
-
-MAX_COUNT = 2**53
 
 
 def frameworks():
@@ -75,14 +75,12 @@ def watch(record, trainer, read):
 class Progress:
     """What a trainer reports about its progress; None if unknown."""
 
-    __slots__ = ("epoch", "epochs", "global_step", "total_steps")
-
     def __init__(self, global_step=None, total_steps=None, epoch=None, epochs=None):
-        self.global_step = _count(global_step)
-        self.total_steps = _count(total_steps) or None
+        self.global_step = whole(global_step)
+        self.total_steps = whole(total_steps) or None
         self.epoch = None if epoch is None or not 0 <= epoch < MAX_COUNT else float(epoch)
         """Epochs done, with a fraction where the trainer reports it."""
-        self.epochs = _count(epochs) or None
+        self.epochs = whole(epochs) or None
         if self.epochs is not None and self.epochs >= sys.maxsize // 2:
             self.epochs = None
 
@@ -109,10 +107,3 @@ def lightning(trainer):
     return Progress(
         trainer.global_step, min(limits) if limits else None, trainer.current_epoch, epochs
     )
-
-
-def _count(value):
-    """A whole number; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
-        return None
-    return value

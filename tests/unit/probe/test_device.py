@@ -89,7 +89,10 @@ class Reader:
     def __init__(self) -> None:
         self.device = Device()
         self.read: list[tuple[float, int]] = []
-        self.scalar = DeviceScalar(self.device, lambda value, step: self.read.append((value, step)))
+        self.scalar = DeviceScalar(self.device)
+
+    def offer(self, value: float, step: int) -> None:
+        self.scalar.offer([Scalar(value)], False, lambda read: self.read.append((read, step)))
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def reader() -> Reader:
 
 
 def test_a_value_is_read_once_it_has_arrived(reader):
-    reader.scalar.offer([Scalar(0.25)], False, 7)
+    reader.offer(0.25, 7)
     assert not reader.scalar.harvest() and reader.read == []
     reader.device.arrive()
     assert reader.scalar.harvest() and reader.read == [(0.25, 7)]
@@ -107,11 +110,11 @@ def test_a_value_is_read_once_it_has_arrived(reader):
 
 def test_at_most_one_copy_is_under_way_and_the_newest_comes_next(reader):
     for step in range(1, 6):
-        reader.scalar.offer([Scalar(float(step))], False, step)
+        reader.offer(float(step), step)
     assert len(reader.device.under_way) == 1
     reader.device.arrive()
     reader.scalar.harvest()
-    reader.scalar.offer([Scalar(6.0)], False, 6)
+    reader.offer(6.0, 6)
     reader.device.arrive()
     reader.scalar.harvest()
     assert reader.read == [(1.0, 1), (6.0, 6)]
@@ -120,16 +123,16 @@ def test_at_most_one_copy_is_under_way_and_the_newest_comes_next(reader):
 @pytest.mark.parametrize("obstacle", ["capturing", "modes"])
 def test_nothing_happens_during_a_graph_capture_or_under_the_scripts_modes(reader, obstacle):
     setattr(reader.device, obstacle, 1)
-    reader.scalar.offer([Scalar(1.0)], False, 1)
+    reader.offer(1.0, 1)
     assert reader.device.under_way == [] and not reader.scalar.harvest()
     setattr(reader.device, obstacle, 0)
-    reader.scalar.offer([Scalar(2.0)], False, 2)
+    reader.offer(2.0, 2)
     assert len(reader.device.under_way) == 1
 
 
 def test_the_last_value_is_fetched_at_the_end(reader):
-    reader.scalar.offer([Scalar(1.0)], False, 1)
-    reader.scalar.offer([Scalar(2.0)], False, 2)
+    reader.offer(1.0, 1)
+    reader.offer(2.0, 2)
     memory_copy = Memory.copy_
 
     def arrives_at_once(self: Memory, scalar: Scalar, non_blocking: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner.probe.losses import BY_FRAMEWORK, LOOK_EVERY, Divisions
+from ddptop_runner.probe.losses import BY_FRAMEWORK, divisor_of
 
 pytestmark = pytest.mark.torch
 
@@ -43,21 +43,18 @@ def loss() -> Any:
     ],
 )
 def test_a_division_is_the_last_operation_of_a_graph(make: Any, divisor: int | None) -> None:
-    assert Divisions().of(make(), False) == divisor
+    assert divisor_of(make(), False) == divisor
 
 
 def test_a_scalers_own_multiplication_is_passed_over() -> None:
-    assert Divisions().of(loss() / 4 * 65536.0, True) == 4
-    assert Divisions().of(torch.ones((), requires_grad=True), True) is None
-    assert Divisions().of(loss().detach().requires_grad_() * 2.0, True) is None
+    assert divisor_of(loss() / 4 * 65536.0, True) == 4
+    assert divisor_of(torch.ones((), requires_grad=True), True) is None
+    assert divisor_of(loss().detach().requires_grad_() * 2.0, True) is None
 
 
-def test_a_framework_above_is_looked_for_now_and_then() -> None:
+def test_a_framework_above_divides() -> None:
     source = "def backward(of, loss): return of(loss, False)"
     framework: dict[str, Any] = {"__name__": "accelerate.accelerator"}
     exec(source, framework)
-    divisions = Divisions()
-    assert divisions.of(loss(), False) is None
-    assert framework["backward"](divisions.of, loss()) == BY_FRAMEWORK
-    later = [divisions.of(loss() / 3, False) for _ in range(LOOK_EVERY)]
-    assert later == [BY_FRAMEWORK] * (LOOK_EVERY - 1) + [3]
+    assert divisor_of(loss(), False) is None
+    assert framework["backward"](divisor_of, loss()) == BY_FRAMEWORK

@@ -70,7 +70,7 @@ def test_the_place_is_the_innermost_line_of_the_script() -> None:
 
 
 def test_the_package_that_runs_is_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phases, "_kinds", {})
+    monkeypatch.setattr(phases, "kind_of", phases.kind_of.__wrapped__)
     main = types.ModuleType("__main__")
     main.__package__ = "mine.cli"
     monkeypatch.setitem(sys.modules, "__main__", main)

@@ -40,7 +40,7 @@ from ddptop_runner.devices.nvml_device import (
     read_processes,
 )
 from ddptop_runner.devices.owners import ProcessOwners
-from ddptop_runner.devices.words import NOT_SUPPORTED, Why, init_failure, why_not
+from ddptop_runner.devices.words import INIT_REMEDIES, NOT_SUPPORTED, Why, why_not
 from ddptop_runner.model.snapshot import GpuSample
 
 FAST_S = 1.0
@@ -254,7 +254,8 @@ def _start() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise NoDriverError(init_failure(error.value, str(error))) from error
+        unknown = f"failed to initialize NVML ({error}); check `nvidia-smi`"
+        raise NoDriverError(INIT_REMEDIES.get(error.value, unknown)) from error
 
 
 def _text(function: Any) -> str | None:

@@ -36,11 +36,10 @@ REQUESTS_BYTES = 4096
 class NoDevices:
     """The back end of a machine without devices."""
 
-    source = None
+    source = driver = None
 
-    def __init__(self, note: str | None, driver: str | None = None) -> None:
+    def __init__(self, note: str) -> None:
         self.note = note
-        self.driver = driver
 
     def sample(self, boottime_s: float, *, at_once: bool = False) -> list[GpuSample]:
         """No devices."""
@@ -58,10 +57,9 @@ def open_backend(uuids: Collection[str] | None = None) -> NvmlBackend | NoDevice
     except (ImportError, AttributeError):  # or another package with the same import name
         return NoDevices(PYNVML_MISSING)
     try:
-        backend = NvmlBackend(uuids)
+        return NvmlBackend(uuids)
     except NoDriverError as error:
         return NoDevices(error.reason)
-    return backend if backend.source else NoDevices(backend.note, driver=backend.driver)
 
 
 def report(backend: NvmlBackend | NoDevices, *, at_once: bool = False) -> DeviceReport:

@@ -27,7 +27,7 @@ PYNVML_MISSING = (
     "pip install --force-reinstall nvidia-ml-py"
 )
 
-_INIT_REMEDIES = {
+INIT_REMEDIES = {
     4: "no permission to use the NVIDIA driver: check the permissions of /dev/nvidia*",
     9: "the NVIDIA driver is not loaded: run `nvidia-smi` as root, or load it with "
     "`modprobe nvidia`",
@@ -108,11 +108,6 @@ def trouble(index: int, status: int | None) -> str:
     """
     what = "lost: no longer responding" if status is None else _LOOK_UP_TROUBLE.get(status)
     return f"{what or f'lost: NVML error {status}'}; {_RESET.format(index=index)}"
-
-
-def init_failure(status: int, text: str) -> str:
-    """Why nvmlInit failed and what to do, from its status and NVML's own text."""
-    return _INIT_REMEDIES.get(status, f"failed to initialize NVML ({text}); check `nvidia-smi`")
 
 
 def name_of(device: Device) -> str:

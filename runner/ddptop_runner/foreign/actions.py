@@ -46,7 +46,6 @@ TERM_GRACE_S = 5.0
 """From SIGTERM to SIGKILL."""
 KILL_GRACE_S = 5.0
 """How long the kernel may take to end killed processes."""
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def _recorded(view: ForeignView) -> dict[int, ProcessId]:
     starts[job.root_pid] = job.root_start_ticks
     # a helper's start is not recorded, so one that began after the scan is another process
     seen_s = boottime_s() - max(0.0, time.time() - view.read_at.timestamp())
-    latest_ticks = (seen_s + 0.02) * _TICKS_PER_S
+    latest_ticks = (seen_s + 0.02) * procs.TICKS_PER_S
     found: dict[int, ProcessId] = {}
     for pid in job.pids:
         process = procs.identify(pid)

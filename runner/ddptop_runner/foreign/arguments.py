@@ -138,11 +138,6 @@ def python_target(argv: tuple[str, ...]) -> Target | None:
     return Target("script", argv[index], tuple(argv[index + 1 :]))
 
 
-def launcher_kind(process: ProcessFacts) -> Launcher | None:
-    """The launcher that the process is, if any."""
-    return launcher_of(process.argv)
-
-
 def launcher_of(argv: tuple[str, ...]) -> Launcher | None:
     """The launcher that a command line starts, if any."""
     if not argv:
@@ -242,7 +237,7 @@ def stem_of(process: ProcessFacts) -> str:
     """A short name for what the process runs or launches."""
     if is_kernel(process):
         return "notebook"
-    kind = launcher_kind(process)
+    kind = launcher_of(process.argv)
     if kind is not None:
         return _name(launched_script(process.argv) or kind)
     target = python_target(process.argv)

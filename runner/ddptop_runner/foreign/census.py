@@ -83,7 +83,6 @@ class HostCensus:
         self._table = ProcessTable() if table is None else table
         self._answers: dict[tuple[str, int], bool] = {}
         self._boot_unix_s = time.time() - boottime_s()
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._scanned: tuple[object, ...] = ()
         """What the last census was made from."""
         self._census = Census()
@@ -106,7 +105,6 @@ class HostCensus:
             held,
             self._own_pids(facts),
             boot_unix_s=self._boot_unix_s,
-            ticks_per_s=self._ticks_per_s,
             uid=os.geteuid(),
         )
         members = {pid for job in jobs for pid in job.pids}

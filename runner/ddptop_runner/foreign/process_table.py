@@ -276,15 +276,10 @@ class ProcessTable:
             stat.environ_at != known.environ_at or (is_renamed and not stat.environ_at)
         ):
             return self._new(pid, stat, again=known.environ_at == _UNSURE)
-        now = (stat.is_zombie, stat.ppid, stat.session)
-        if is_renamed or (facts.is_zombie, facts.ppid, facts.session) != now:
-            known.facts = msgspec.structs.replace(
-                facts,
-                comm=stat.comm,
-                is_zombie=stat.is_zombie,
-                ppid=stat.ppid,
-                session=stat.session,
-            )
+        changing = {"comm", "is_zombie", "ppid", "session"}
+        now = {name: getattr(stat, name) for name in changing}
+        if any(getattr(facts, name) != value for name, value in now.items()):
+            known.facts = msgspec.structs.replace(facts, **now)
         return known
 
     def _new(self, pid: int, stat: _Stat, *, again: bool = False) -> _Known | None:

@@ -24,7 +24,7 @@ from ddptop_runner.foreign.arguments import (
     is_tool,
     is_wrapper,
     launched_script,
-    launcher_kind,
+    launcher_of,
     stem_of,
 )
 from ddptop_runner.foreign.process_table import (
@@ -114,16 +114,13 @@ class Tree:
     def descendants(self, pid: int, stop: Collection[int] = ()) -> Iterator[ProcessFacts]:
         """All processes below `pid`, parents first, except those in `stop` and below."""
         visited = {pid}  # a pid reused during the scan could close a cycle
-        frontier = [pid]
-        while frontier:
-            below = []
-            for parent in frontier:
-                for child in self.children(parent):
-                    if child.pid not in visited and child.pid not in stop:
-                        visited.add(child.pid)
-                        below.append(child.pid)
-                        yield child
-            frontier = below
+        parents = [pid]
+        for parent in parents:  # which grows
+            for child in self.children(parent):
+                if child.pid not in visited and child.pid not in stop:
+                    visited.add(child.pid)
+                    parents.append(child.pid)
+                    yield child
 
     def pids_below(self, pid: int) -> list[int]:
         """Pids of the descendants that are not members of any job, in order of start."""
@@ -166,7 +163,7 @@ class Tree:
             return False
         if is_helper(process) or is_shell(process) or is_wrapper(process):
             return False
-        return launcher_kind(process) is None
+        return launcher_of(process.argv) is None
 
     def workers(self, parent: ProcessFacts) -> list[ProcessFacts]:
         """Children that multiprocessing started with the parent's program, oldest first.
@@ -194,7 +191,7 @@ class Tree:
         chain: list[ProcessFacts] = []
         length = 0  # without shells that lead to no launcher
         for process in self.ancestors(first_rank):
-            kind = launcher_kind(process)
+            kind = launcher_of(process.argv)
             if kind == "srun" and length:
                 break  # it started the batch script, not the ranks
             chain.append(process)
@@ -252,7 +249,7 @@ def jobs_by_environment(tree: Tree) -> list[JobDraft]:
 
 def _anchor(tree: Tree, process: ProcessFacts, claim: Claim) -> int:
     """The pid of the launcher above; without one, what else only ranks of one job share."""
-    above = (one.pid for one in tree.ancestors(process) if launcher_kind(one) is not None)
+    above = (one.pid for one in tree.ancestors(process) if launcher_of(one.argv) is not None)
     return next(above, 0 if claim.rendezvous else process.session)
 
 
@@ -302,7 +299,7 @@ def _draft(tree: Tree, claimed: Sequence[_Claimed]) -> JobDraft:
 
 def _kinds(chain: Iterable[ProcessFacts]) -> list[Launcher]:
     """The launchers in the chain; srun may have started only a batch script."""
-    kinds = map(launcher_kind, chain)
+    kinds = (launcher_of(one.argv) for one in chain)
     return [kind for kind in kinds if kind is not None and kind != "srun"]
 
 
@@ -420,7 +417,7 @@ def _single(tree: Tree, process: ProcessFacts) -> JobDraft:
     draft = JobDraft(
         launcher=kinds[-1] if kinds else "python",
         ranks=[tree.rank(process, 0, 0)],
-        launchers=[one for one in chain if is_wrapper(one) or launcher_kind(one)],
+        launchers=[one for one in chain if is_wrapper(one) or launcher_of(one.argv)],
         world_size=1,
     )
     held, libraries = len(tree.devices(process)), process.libraries or frozenset()
@@ -444,7 +441,7 @@ def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
     }
     return [
         JobDraft(
-            launcher=launcher_kind(process) or "python",
+            launcher=launcher_of(process.argv) or "python",
             ranks=[],
             launchers=[*tree.launch_chain(process), process],
             notes=[NO_RANK],
@@ -455,7 +452,7 @@ def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
 
 
 def _launches_training(process: ProcessFacts) -> bool:
-    kind = launcher_kind(process)
+    kind = launcher_of(process.argv)
     if kind in ("mpirun", "srun"):  # those launch anything
         return kind == "mpirun" and launched_script(process.argv) is not None
     return kind is not None
@@ -495,7 +492,6 @@ def find_jobs(
     own_pids: Collection[int] = (),
     *,
     boot_unix_s: float,
-    ticks_per_s: int = 100,
     uid: int = 0,
     user_of: Callable[[int], str] = procs.user_name,
 ) -> tuple[list[ForeignJob], list[Unreadable]]:
@@ -508,7 +504,6 @@ def find_jobs(
         device_pids: UUIDs of the devices that a pid holds, according to NVML.
         own_pids: processes of ddptop's own jobs, excluded with their descendants.
         boot_unix_s: Unix time of the host's boot.
-        ticks_per_s: the unit of `start_ticks`.
         uid: the viewer's; it decides which permission would help.
         user_of: returns the name of a uid.
     """
@@ -522,7 +517,7 @@ def find_jobs(
         user = user_of(owner)
         try:
             tree = Tree(everyone, theirs, device_pids, own_pids)
-            found = _jobs(tree, _drafts(tree), user, boot_unix_s, ticks_per_s)
+            found = _jobs(tree, _drafts(tree), user, boot_unix_s)
             unreadable += _find_unreadable(tree, _reason(owner, uid, user), user)
             jobs += found
         except Exception:
@@ -548,7 +543,7 @@ def _drafts(tree: Tree) -> list[JobDraft]:
 
 
 def _jobs(
-    tree: Tree, drafts: Iterable[JobDraft], user: str, boot_unix_s: float, ticks_per_s: int
+    tree: Tree, drafts: Iterable[JobDraft], user: str, boot_unix_s: float
 ) -> list[ForeignJob]:
     jobs: list[ForeignJob] = []
     roots: set[int] = set()
@@ -563,7 +558,7 @@ def _jobs(
                 one
             ):  # only once for all jobs that it starts
                 below[one.pid] = tree.pids_below(one.pid)
-        started_at = utc_from_unix(boot_unix_s + root.start_ticks / ticks_per_s)
+        started_at = utc_from_unix(boot_unix_s + root.start_ticks / procs.TICKS_PER_S)
         jobs.append(_finish(tree, draft, root, below, started_at, user))
     return jobs
 

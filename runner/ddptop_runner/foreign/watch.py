@@ -37,7 +37,7 @@ from ddptop_runner.reading.progress.from_text import (
 )
 from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.text.parser import Reading
-from ddptop_runner.store.history_reader import Series, bucket_width
+from ddptop_runner.store.history_reader import Series, append, bucket_width
 from ddptop_runner.store.history_schema import MOST_SCALARS
 
 BLOCKED_S = 5.0
@@ -121,25 +121,23 @@ class Curves:
         for at, of, value in self._points:
             if since <= at <= until:
                 buckets[of][at // width * width].append(value)
-        series = {of: _series(dict(sorted(buckets[of].items())), width) for of in buckets}
+        series = {of: _series(buckets[of], width) for of in buckets}
         ranks = sorted(of for of in series if isinstance(of, int))
         names = sorted(of for of in series if isinstance(of, str))
         return {rank: series[rank] for rank in ranks}, {name: series[name] for name in names}
 
 
 def _series(buckets: Mapping[int, Sequence[float]], width: int) -> Series:
-    finite = {t: [one for one in values if math.isfinite(one)] for t, values in buckets.items()}
-    known = {t: values for t, values in finite.items() if values}
-    return Series(
-        bucket_s=width,
-        t=list(known),
-        min=[min(values) for values in known.values()],
-        mean=[sum(values) / len(values) for values in known.values()],
-        max=[max(values) for values in known.values()],
-        last=[values[-1] for values in known.values()],
-        attempt=[None] * len(known),
-        nonfinite_t=[t for t, values in buckets.items() if len(values) > len(finite[t])],
-    )
+    found = Series(bucket_s=width)
+    columns = (found.t, found.min, found.mean, found.max, found.last, found.attempt)
+    for t, values in sorted(buckets.items()):
+        known = [one for one in values if math.isfinite(one)]
+        if known:
+            mean = sum(known) / len(known)
+            append(columns, (t, min(known), mean, max(known), known[-1], None))
+        if len(known) < len(values):
+            found.nonfinite_t.append(t)
+    return found
 
 
 KEPT_EVENTS = 300

@@ -29,17 +29,14 @@ class MemoryGroup:
     limit_bytes: int | None = None
 
 
-def groups_of(
-    pid: int | str = "self", proc: Path = PROC, cgroups: Path = CGROUPS
-) -> list[MemoryGroup]:
-    """The memory cgroup of a process and all above it, innermost first; empty if none is visible.
+def groups_of(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[MemoryGroup]:
+    """This process's memory cgroup and all above it, innermost first; empty if none is visible.
 
     Args:
-        pid: the process.
         proc: where /proc is mounted.
         cgroups: where cgroups are mounted.
     """
-    for line in _text(proc / str(pid) / "cgroup").splitlines():
+    for line in _text(proc / "self" / "cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, own = rest.partition(":")
         if "memory" in controllers.split(","):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from ddptop_runner.model.snapshot import ProcessId
 
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+"""The unit of start and CPU times in /proc."""
 _PROC = Path("/proc")
 _STAT_BYTES = 4096
 _EXITING = 0x4

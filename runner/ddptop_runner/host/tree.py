@@ -17,7 +17,6 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import ProcessId
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SEEN_LIMIT = 4096
 """Beyond this many, ended processes are discarded: a rank may start one every second."""
@@ -154,8 +153,10 @@ class UsageMeter(Generic[Key]):
                 used.append(ticks - earlier[1])
         if own is None:
             return None
-        percent = 100.0 * sum(used) / _TICKS_PER_S / elapsed_s if used and elapsed_s > 0 else None
-        cpu_s = total / _TICKS_PER_S
+        percent = (
+            100.0 * sum(used) / procs.TICKS_PER_S / elapsed_s if used and elapsed_s > 0 else None
+        )
+        cpu_s = total / procs.TICKS_PER_S
         return RankUsage(
             percent,
             rss_bytes,

@@ -6,7 +6,6 @@ The job's state alone holds which of them have exited or hang.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -427,8 +426,6 @@ PATIENCE_S = 15.0
 ASSUMED = "single"
 """`rank_source` of a command's process that counts as rank 0 because its output shows training."""
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
 
 class CommandRanks(OwnRanks):
     """A command's launcher and each rank that its probe reports."""
@@ -605,4 +602,4 @@ def table_of(
 
 def _started_s(process: ProcessId) -> float:
     """CLOCK_BOOTTIME of a process's start; 0 if unknown."""
-    return (process.start_ticks or 0) / _TICKS_PER_S
+    return (process.start_ticks or 0) / procs.TICKS_PER_S

@@ -125,15 +125,11 @@ def wait(
                 found = msgspec.structs.replace(found, path=locate(found.path, found.inode))
             return Saved(found, responded)
         if not view.is_live:
-            raise ControlError(f"{view.job} has {ended_in_words(view)} without saving a checkpoint")
+            has = "has been" if view.state in ("stopped", "lost") else "has"
+            raise ControlError(f"{view.job} {has} {view.state} without saving a checkpoint")
         if time.monotonic() >= deadline_s or is_cancelled():
             raise WaitTimeoutError(*why_none(view, asked, timeout_s))
         time.sleep(POLL_S)
-
-
-def ended_in_words(view: JobView) -> str:
-    """`been stopped`, `been lost`, `finished`, `failed`."""
-    return f"been {view.state}" if view.state in ("stopped", "lost") else view.state
 
 
 def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, str]:

@@ -107,7 +107,7 @@ def _end(view: JobView, grace_s: float, *, is_kill: bool = False) -> str | None:
     except ControlError as error:
         if view.on_other_host:
             raise
-        snapshot, owner = read_job(view.folder).snapshot, _owner(view.folder)
+        snapshot, owner = read_job(view.folder).snapshot, view.folder.path.stat().st_uid
         if snapshot is None:  # no supervisor has started
             living = guards_of(view.folder, owner)
         else:
@@ -179,10 +179,6 @@ def end_deleted(job: str, grace_s: float) -> bool:
             f"on each of them, run `ddptop kill {job}`",
         )
     return any(found)
-
-
-def _owner(folder: RunFolder) -> int:
-    return folder.path.stat().st_uid
 
 
 def _request(
@@ -539,12 +535,6 @@ def can_reach(view: JobView) -> bool:
     return view.spec.slurm_job is not None and shutil.which("srun") is not None
 
 
-def head_node(view: JobView) -> str:
-    """The Slurm name of the node with the job's head."""
-    placement = view.spec.placement
-    return view.spec.host if placement is None else placement.nodes[0].host
-
-
 def request_in_allocation(
     view: JobView, message: pt.SupervisorRequest, kind: type[control.R], timeout_s: float
 ) -> control.R:
@@ -554,7 +544,8 @@ def request_in_allocation(
         ControlError: no supervisor replies in time, or it refuses.
     """
     argv = own_command(__spec__.name, str(view.folder.path), str(timeout_s))
-    node, job = head_node(view), view.spec.slurm_job or ""
+    job, placement = view.spec.slurm_job or "", view.spec.placement
+    node = view.spec.host if placement is None else placement.nodes[0].host  # with the head
     try:
         done = programs.run(
             link_argv(job, node, argv),

@@ -47,17 +47,22 @@ FOLDER_S = 5.0
 _NOT_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "lightning_logs"})
 
 
-class FactsWanted(Base, frozen=True, kw_only=True, tag="facts"):
-    """Asks for `HostFacts`."""
+class JobWanted(Base, frozen=True, kw_only=True):
+    """What a job requires of every host."""
 
     kind: str
     """`script`, `module`, or `none`, with which no files are compared."""
     target: str
     cwd: str
     python: str
-    gpus: str | None = None
     nproc: int | None = None
     force: bool = False
+
+
+class FactsWanted(JobWanted, frozen=True, kw_only=True, tag="facts"):
+    """Asks for `HostFacts`."""
+
+    gpus: str | None = None
     in_slurm: bool = False
     """Whether this host is a node of a Slurm allocation; only the allocation's GPUs count."""
     env: dict[str, str] = {}
@@ -327,6 +332,6 @@ def _connects(target: Target, address: str) -> bool:
             found = b""
             while len(found) < len(target.nonce) and (more := connection.recv(64)):
                 found += more
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # ValueError: no address, as a host may report
         return False
     return found == target.nonce.encode()

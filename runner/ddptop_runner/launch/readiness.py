@@ -16,7 +16,7 @@ from ddptop_runner.base.interpreters import TORCH_REMEDY
 from ddptop_runner.base.units import plural
 from ddptop_runner.devices.words import names_of
 from ddptop_runner.launch.gpus.choice import ON_CPU, Refused
-from ddptop_runner.launch.preflight import HostFacts
+from ddptop_runner.launch.preflight import HostFacts, JobWanted
 from ddptop_runner.launch.request import HostRequest
 from ddptop_runner.launch.ssh import Unreachable
 from ddptop_runner.model.spec import NodeSpec
@@ -38,15 +38,9 @@ class Surveyed(msgspec.Struct, frozen=True):
     """By other host, the addresses at which this host reaches it; None if not tested."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What the job requires of every host."""
+class Wanted(JobWanted, frozen=True, kw_only=True):
+    """What the job requires of every host, and what is known here."""
 
-    target: str
-    kind: str
-    cwd: str
-    python: str
-    nproc: int | None = None
-    force: bool = False
     trains: bool = True
     """Whether a job will start; if not, files and ranks are not checked."""
     script_digest: str | None = None

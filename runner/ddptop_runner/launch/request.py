@@ -229,6 +229,7 @@ def require_valid(request: LaunchRequest) -> None:
         raise UsageError(f"--force cannot be used with {option}", "use one of them")
     needs_probe = {
         "--hang-timeout": request.hang_timeout_s is not None,
+        "--memory-snapshot": request.memory_snapshot,
         f"--on-nan {request.on_nan}": request.on_nan != "alert",
     }
     for option in (option for option, given in needs_probe.items() if given and not request.probe):

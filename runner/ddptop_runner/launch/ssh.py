@@ -8,7 +8,6 @@ host key, that is a failure with a remedy.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import socket
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.host import procs
 from ddptop_runner.model.protocol import Answer, Report, decode
 from ddptop_runner.store.log_clean import UNSAFE, is_safe, one_line
 
@@ -84,12 +84,8 @@ _ESCAPED = re.compile(r"\\[^\"\\/nt]")
 def is_here(host: str) -> bool:
     """Whether a host is this machine and this user, so that ssh is not needed."""
     user, at, name = host.rpartition("@")
-    if at:
-        try:
-            if user != pwd.getpwuid(os.geteuid()).pw_name:
-                return False
-        except KeyError:
-            return False
+    if at and user != procs.user_name(os.geteuid()):
+        return False
     own = socket.gethostname()
     return name in {"localhost", own, own.partition(".")[0]}
 

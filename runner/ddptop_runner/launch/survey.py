@@ -214,7 +214,6 @@ class Survey:
         self._slurm_job = slurm_job
         self.links: dict[str, HostLink] = {}
         self.found: dict[str, Surveyed] = {one.host: Surveyed(one) for one in hosts}
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Survey:
         return self
@@ -223,8 +222,8 @@ class Survey:
         at_once(list(self.links.values()), HostLink.close)
 
     def _note(self, host: str, **known: Any) -> None:
-        with self._lock:
-            self.found[host] = msgspec.structs.replace(self.found[host], **known)
+        # one thread at a time works on a host
+        self.found[host] = msgspec.structs.replace(self.found[host], **known)
 
     def connect(self) -> None:
         """Open a link to each host."""
@@ -235,8 +234,7 @@ class Survey:
             except HostError as error:
                 self._note(one.host, unreachable=error.why)
                 return
-            with self._lock:
-                self.links[one.host] = link
+            self.links[one.host] = link
             if link.ddptop != __version__:
                 there = f"ddptop {one_line(link.ddptop)} is installed there"
                 problem = f"{there}, but {__version__} here"
@@ -246,9 +244,7 @@ class Survey:
 
     def _drop(self, host: str, why: Unreachable) -> None:
         self._note(host, unreachable=why, facts=None)
-        with self._lock:
-            link = self.links.pop(host)
-        link.close()
+        self.links.pop(host).close()
 
     def ask_all(
         self, limit_s: float, questions: Mapping[str, preflight.Question], kind: type[T]
@@ -268,15 +264,11 @@ class Survey:
     def collect(self, wanted: Wanted, gpus: str | None, env: Mapping[str, str]) -> readiness.Judged:
         """Collect all facts, and judge them."""
         self.connect()
+        asked = {name: getattr(wanted, name) for name in preflight.JobWanted.__struct_fields__}
         questions = {
             one.host: preflight.FactsWanted(
-                kind=wanted.kind,
-                target=wanted.target,
-                cwd=wanted.cwd,
-                python=wanted.python,
+                **{**asked, "nproc": one.slots or wanted.nproc},
                 gpus=one.gpus if one.gpus is not None else gpus,
-                nproc=one.slots or wanted.nproc,
-                force=wanted.force,
                 in_slurm=self._slurm_job is not None,
                 env=dict(env),
             )

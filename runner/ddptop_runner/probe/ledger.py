@@ -180,9 +180,10 @@ def _length(sampler):
     if not {type(sampler).__module__, type(of).__module__}.issubset(OF_TORCH):
         return None
     try:
-        return len(sampler)
+        length = len(sampler)
     except Exception:  # of the script's dataset
         return None
+    return length if length < 2**53 else None  # without end; no datagram has room for more
 
 
 def _epoch_of(sampler):

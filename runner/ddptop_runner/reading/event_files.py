@@ -342,13 +342,11 @@ def read_event(data: bytes) -> Event | None:
         elif number == _EVENT_SUMMARY and wire == _BYTES:
             for inner, inner_wire, content in _fields(value):
                 if inner == _SUMMARY_VALUE and inner_wire == _BYTES and isinstance(content, bytes):
-                    scalar = _scalar(content)
-                    if scalar is not None and len(scalars) < MAX_VALUES:
-                        scalars.append(scalar)
+                    scalars += _scalar(content)[: MAX_VALUES - len(scalars)]
     return Event(written_at_s, step, scalars) if scalars else None
 
 
-def _scalar(data: bytes) -> tuple[str, float] | None:
+def _scalar(data: bytes) -> list[tuple[str, float]]:
     tag = number = None
     for field, wire, value in _fields(data):
         if isinstance(value, int):
@@ -357,7 +355,7 @@ def _scalar(data: bytes) -> tuple[str, float] | None:
             tag = value.decode("utf-8", "replace")
         elif field == _VALUE_SIMPLE and wire == _FIXED32:
             number = _FLOAT.unpack(value)[0]
-    return None if tag is None or number is None else (tag, number)
+    return [] if tag is None or number is None else [(tag, number)]
 
 
 MAX_STEP = 10**18

@@ -306,7 +306,8 @@ class HistoryReader:
             try:
                 yield db
             except (sqlite3.OperationalError, OSError) as error:  # or removed while being read
-                raise DdptopError(f"{self.path} cannot be read ({error})") from error
+                why = error.strerror if isinstance(error, OSError) else error
+                raise DdptopError(f"{self.path} cannot be read ({why})") from error
             except _DAMAGE as error:
                 raise _damaged(self.path, error) from error
             finally:
@@ -573,14 +574,15 @@ def _series(
             continue
         one, t = found.setdefault(who, Series(bucket_s=width_s)), bucket * width_s
         if bad_sum:
-            _append((one.nonfinite_t, one.nonfinite_attempt, one.nonfinite_step), (t, *others[-2:]))
+            append((one.nonfinite_t, one.nonfinite_attempt, one.nonfinite_step), (t, *others[-2:]))
         if weight:
             columns = (one.t, one.min, one.mean, one.max, one.last, one.attempt, one.step)
-            _append(columns, (t, low_, total / weight, *others))
+            append(columns, (t, low_, total / weight, *others))
     return found
 
 
-def _append(columns: Sequence[list[Any]], values: Sequence[Any]) -> None:
+def append(columns: Sequence[list[Any]], values: Sequence[Any]) -> None:
+    """Add a point to the lists of a series."""
     for column, value in zip(columns, values, strict=True):
         column.append(value)
 

@@ -105,6 +105,7 @@ class LogFile:
         self._fd = self._file.fileno()
         self._hole = self._first = 0
         self.position = 0
+        """Where reading continues."""
 
     def __enter__(self) -> LogFile:
         return self
@@ -144,10 +145,6 @@ class LogFile:
     def written_at(self) -> float:
         """Time of the last write, in Unix seconds."""
         return os.fstat(self._fd).st_mtime
-
-    def seek(self, position: int) -> None:
-        """Continue reading at that offset."""
-        self.position = position
 
     def read(self, count: int) -> bytes:
         """Up to `count` bytes, none at the end; in place of dropped ones, a line that says so."""
@@ -216,7 +213,7 @@ def last_lines(path: Path, count: int) -> list[str]:
     cleaner = LineCleaner()
     lines: list[str] = []
     with suppress(OSError), LogFile(path) as log:
-        log.seek(log.tail_offset(count, MAX_TAIL_BYTES + 4096 * count))
+        log.position = log.tail_offset(count, MAX_TAIL_BYTES + 4096 * count)
         while block := log.read(BLOCK_BYTES):
             lines += cleaner.feed(block)
     return [*lines, *cleaner.finish()][-count:] if count > 0 else []
@@ -394,7 +391,7 @@ class LogFollower:
                 log = self._logs[rank] = _OpenLog(path, attempt, rank)
                 if self._tail is not None:
                     most = None if self._whole else MAX_TAIL_BYTES + 4096 * self._tail
-                    log.seek(log.tail_offset(self._tail, most))
+                    log.position = log.tail_offset(self._tail, most)
 
     def _finish(self) -> list[LogLine]:
         """Remaining lines without a newline."""

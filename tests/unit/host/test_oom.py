@@ -124,7 +124,7 @@ def test_a_real_kill_in_a_cgroup_is_counted(small_group):
 @pytest.mark.parametrize("membership", ["", "garbage\n0::/x\n", "1:cpu:/\n", "1:memory:/../..\n"])
 def test_no_memory_cgroup(tmp_path, membership):
     assert groups_seen(tmp_path, membership) == []
-    assert oom.groups_of(pid=0, proc=tmp_path / "none") == []
+    assert oom.groups_of(proc=tmp_path / "none") == []
 
 
 def test_memory_that_is_left_is_bounded_by_the_cgroup_and_counts_its_page_cache(tmp_path):

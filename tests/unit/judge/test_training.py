@@ -108,7 +108,7 @@ def test_same_batches_need_proof(ranks: int, fields: Callable[[int], dict[str, o
 
 def of_shards(*batches: int | None, **more: object) -> Figures:
     def figures(second: int, rank: int) -> dict[str, object]:
-        taken = {"data_position": [0, 10 * second], "loss_parts": 1}
+        taken = {"data_position": [0, 10 * second or 1], "loss_parts": 1}
         return {**taken, "epoch_batches": batches[rank], **more}
 
     return figures
@@ -126,18 +126,23 @@ def test_a_rank_with_fewer_batches_is_named_before_the_others_wait_for_it() -> N
 @pytest.mark.parametrize(
     "figures",
     [
-        of_shards(1000, 1000),
-        of_shards(1000, None),
-        of_shards(1000, 1400, ddp_world_size=None),
-        of_shards(1000, 1400, ddp_world_size=1),
+        of_shards(1000, 1000, 1000),
+        of_shards(1000, 1400, None),
+        of_shards(1000, 1400, 1400, ddp_world_size=None),
+        of_shards(1000, 1400, 1400, ddp_world_size=1),
         # one of them accumulates over twice as many batches
-        lambda s, r: {**of_shards(1000, 2000)(s, r), "loss_parts": 1 + r},
+        lambda s, r: {**of_shards(1000, 2000, 2000)(s, r), "loss_parts": 1 + (r > 0)},
+        # it has left its loop
+        lambda s, r: {
+            **of_shards(1000, 1400, 1400)(s, r),
+            **({} if r else {"data_position": [1, 0]}),
+        },
         # it has come to its second pass
-        lambda s, r: {**of_shards(1000, 1400)(s, r), **({"epoch_batches": None} if s else {})},
+        lambda s, r: of_shards(None if s else 1000, 1400, 1400)(s, r),
     ],
 )
 def test_uneven_shards_need_proof(figures: Figures) -> None:
-    assert watched(figures, 10) == []
+    assert watched(figures, 10, ranks=3) == []
 
 
 def test_an_order_that_never_changes_is_named_if_set_epoch_is_missing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import UserDict
 from typing import Any
 
@@ -164,6 +165,14 @@ def test_the_length_of_a_pass_is_unknown_if_the_script_decides() -> None:
         ledger = ledger_of(torch)
         train(ledger, loader_of(torch, data))
         assert (ledger.epoch_batches, ledger.position()) == (None, [1, 0])
+
+
+def test_a_pass_without_end_has_no_length() -> None:
+    torch = pytest.importorskip("torch")
+    sampler = torch.utils.data.RandomSampler(range(8), replacement=True, num_samples=sys.maxsize)
+    ledger, batches = ledger_of(torch), iter(loader_of(torch, list(range(8)), sampler=sampler))
+    ledger.took(batches, [])
+    assert ledger.epoch_batches is None, "a datagram with more than 2**53 is refused"
 
 
 def test_uneven_passes_are_meant_within_join_and_beside_other_data() -> None:

@@ -137,7 +137,7 @@ def test_a_log_that_was_cut_short_from_outside_is_limited_as_before(log):
     rank_log = RankLog(log, LIMIT)
     assert rank_log.look(1.0)
     reader = LogFile(log)
-    reader.seek(reader.end)
+    reader.position = reader.end
     os.truncate(log, 0)
     write_lines(log, 50_000, 5)
     assert numbers(reader.read(1 << 20).decode().splitlines()) == list(range(50_000, 50_005))

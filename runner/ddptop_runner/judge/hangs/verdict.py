@@ -268,7 +268,7 @@ def _by_collective(alive: Sequence[RankProgress], ended: Sequence[RankProgress])
 
 
 def _uneven(behind: Sequence[RankProgress], ahead: Sequence[RankProgress]) -> str | None:
-    """That ranks have come to the end of their data, while others have more of the same pass."""
+    """That ranks have left their loop over the data, while others take more of the same pass."""
     ended = {tuple(rank.data_position or ()) for rank in behind}
     going_on = {tuple(rank.data_position or ()) for rank in ahead}
     if len(ended) > 1 or not going_on:
@@ -277,8 +277,8 @@ def _uneven(behind: Sequence[RankProgress], ahead: Sequence[RankProgress]) -> st
     if taken != [0] or any(one[:1] != (number - 1,) or one[1] == 0 for one in going_on):
         return None
     return (
-        f"{has_or_have(behind)} no data left in this epoch, unlike the others (use drop_last, or "
-        "DistributedDataParallel's join())"
+        f"{has_or_have(behind)} left the loop over the data of this epoch, unlike the others (if "
+        "the data has ended: use drop_last, or DistributedDataParallel's join())"
     )
 
 

@@ -69,7 +69,8 @@ def same_order(window: Window) -> list[Finding]:
 def uneven_shards(window: Window) -> list[Finding]:
     """Some ranks of a DistributedDataParallel job have fewer batches in their first pass.
 
-    For information: the loop may stop earlier on all ranks.
+    For information: the loop may stop earlier on all ranks. A rank that has left its loop leaves
+    the others to the hang detection, or has shown that they stop, too.
     """
     ranks = window.ranks
     lengths = {rank.rank: rank.epoch_batches for rank in ranks if rank.epoch_batches}
@@ -79,14 +80,16 @@ def uneven_shards(window: Window) -> list[Finding]:
         return []
     if len({rank.loss_parts for rank in ranks}) > 1:
         return []  # some accumulate over more batches than others
+    taken = [(rank.data_position or [0, 0])[1] for rank in ranks]
+    if not all(taken):
+        return []
     fewest, most = min(lengths.values()), max(lengths.values())
     short, full = (
         tuple(rank for rank, batches in lengths.items() if batches == length)
         for length in (fewest, most)
     )
-    left = fewest - max((rank.data_position or [0, 0])[1] for rank in ranks)
     step_s = known_median(rank.step_time_s for rank in ranks) or 0.0
-    left_s = max(0, left) * step_s / (ranks[0].loss_parts or 1)
+    left_s = max(0, fewest - max(taken)) * step_s / (ranks[0].loss_parts or 1)
     when = f" (in {duration_in_words(left_s)})" if left_s else ""
     message = (
         f"{name_ranks(short)} {has_or_have(short)} {fewest} batches in this epoch, "

@@ -122,11 +122,6 @@ class Loss(NamedTuple):
     """Lower is better: 0 for the step's own, 1 for a mean over the epoch, 2 for an unknown name."""
 
 
-def says_validation(text: bytes) -> bool:
-    """Whether the text contains a word for validation."""
-    return _VAL_WORD.search(text) is not None
-
-
 def _named(line: bytes, at: int, suffix: bytes, validates_from: int) -> tuple[int, bool] | None:
     """(weight, is a validation's) of the name around `loss` at `at`; None if it is not the loss.
 
@@ -476,7 +471,7 @@ def _bar(before: bytes, found: re.Match[bytes], complete: bool, rest: bytes) -> 
     reading = Reading(step=int(found[1]), total=int(found[2]), epoch=of.number, epochs=of.of)
     if of.number is None and (_OF_EPOCHS.search(described) or _EPOCH_RATE.search(rest)):
         return Bar(replace(reading, counts="epochs"), complete, False, True)
-    validation = says_validation(described) or b"map50" in described
+    validation = _VAL_WORD.search(described) is not None or b"map50" in described
     training = _BAR_RATE.search(rest) is not None and (
         not described or of.number is not None or _TRAINING_BAR.search(described) is not None
     )

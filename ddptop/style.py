@@ -6,11 +6,13 @@ A style is a name in `STYLES`, not a color; the theme maps it to one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from ddptop_runner.base.units import NOT_AVAILABLE
+
+PartT = TypeVar("PartT")
 
 Span: TypeAlias = tuple[str, str]
 """Text and the name of its style ("" is plain)."""
@@ -60,6 +62,15 @@ def cells_of(text: str) -> int:
 def width(of: Line) -> int:
     """Width in terminal cells."""
     return sum(cells_of(text) for text, _ in of)
+
+
+def part_at(parts: Iterable[tuple[PartT, Line]], x: int) -> PartT | None:
+    """Which of these consecutive parts of a row is at cell `x`, if any."""
+    for what, spans in parts:
+        x -= width(spans)
+        if x < 0:
+            return what
+    return None
 
 
 def clip(text: str, cells: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from ddptop_runner.base.errors import UsageError
 
@@ -65,6 +67,18 @@ def letters(env: Mapping[str, str], stream_encoding: str | None) -> str:
     asked = locale_encoding(env) or "utf-8"
     written = codecs.lookup(stream_encoding or "ascii").name
     return asked if asked == written else "ascii"
+
+
+async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Do work until it ends, or until ctrl+c, SIGTERM, or SIGHUP."""
+    import asyncio
+    import signal
+
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def check() -> None:

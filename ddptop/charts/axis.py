@@ -149,34 +149,6 @@ TICK_CELLS = 10
 """Cells that a tick takes, including the space next to it."""
 
 
-class AxisWords(msgspec.Struct, frozen=True):
-    """How places on the axis are labeled."""
-
-    first: str = "start"
-    last: str = "now"
-    backwards: bool = False
-    """Whether times count back from the right edge, which is the newest."""
-    zero: float = 0.0
-    """The time or step that the others count from."""
-    by_step: bool = False
-    clock: bool = True
-    """Whether places are unix seconds and thus have a time of day."""
-
-
-def axis_words(data: Frame, view: View) -> AxisWords:
-    """How the axis of `data` is labeled in this view."""
-    first, _ = data.extent
-    if data.by_step:
-        return AxisWords(by_step=True)
-    return AxisWords(
-        first="first seen" if data.watched else "start",
-        last="end" if data.ended else "now",
-        backwards=view.span is not None and view.right is None,
-        zero=first,
-        clock=first > 1e8,
-    )
-
-
 def step_label(step: float, apart: float) -> str:
     """`0`, `500`, `1,500`, `20k`, `1.5M`: a step on the axis, with ticks `apart` steps apart."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
@@ -196,56 +168,60 @@ def exact_label(seconds: float, apart: float) -> str:
     return time_label(whole)
 
 
-def ticks(area: Area, words: AxisWords) -> list[tuple[float, str]]:
-    """Places on the axis with their labels, most important first."""
+def ticks(area: Area, data: Frame, view: View) -> list[tuple[float, str]]:
+    """Places on the axis with their labels, most important first.
+
+    Times count from the start of the data, or back from the newest if the view follows it.
+    """
     most = max(1, area.cells // TICK_CELLS)
-    if words.by_step:
+    if data.by_step:
         apart = max(1.0, nice_step(area.width, most))
         start = math.ceil(area.since / apart - 1e-9)
         end = math.floor(area.until / apart + 1e-9)
         return [(i * apart, step_label(i * apart, apart)) for i in range(start, end + 1)]
     apart = float(time_step_s(area.width, most))
-    if words.backwards:
+    if view.span is not None and view.right is None:
         back = [index * apart for index in range(1, int(area.width / apart + 1e-9) + 1)]
         labels = [(area.until - offset, time_label(-offset)) for offset in back]
-        return [(area.until, words.last), *labels]
-    start = math.ceil((area.since - words.zero) / apart - 1e-6)
-    end = math.floor((area.until - words.zero) / apart + 1e-6)
+        return [(area.until, "end" if data.ended else "now"), *labels]
+    zero, first = data.extent[0], "first seen" if data.watched else "start"
+    start = math.ceil((area.since - zero) / apart - 1e-6)
+    end = math.floor((area.until - zero) / apart + 1e-6)
     return [
-        (words.zero + i * apart, exact_label(i * apart, apart) if i else words.first)
+        (zero + i * apart, exact_label(i * apart, apart) if i else first)
         for i in range(start, end + 1)
     ]
 
 
-def place_label(words: AxisWords, at: float) -> str:
+def place_label(data: Frame, at: float) -> str:
     """A place on the axis in words: the time since the start, or the step."""
-    if words.by_step:
+    if data.by_step:
         return f"step {max(0, round(at)):,}"
-    text = duration(at - words.zero)
-    return f"{text} in" if words.first == "start" else f"{text} after {words.first}"
+    text = duration(at - data.extent[0])
+    return f"{text} after first seen" if data.watched else f"{text} in"
 
 
-def clock_label(words: AxisWords, at: float) -> str:
-    """The time of day at a place on the axis; empty if the axis has none."""
-    if words.by_step or not words.clock:
+def clock_label(data: Frame, at: float) -> str:
+    """The time of day at a place on the axis; empty if places are no unix seconds."""
+    if data.by_step or data.extent[0] <= 1e8:
         return ""
     moment = dt.datetime.fromtimestamp(at, dt.timezone.utc).astimezone()
     return f"{moment:%H:%M:%S}"
 
 
-def axis_line(area: Area, words: AxisWords, cursor: float | None = None, right: int = 0) -> Line:
+def axis_line(area: Area, data: Frame, view: View, right: int = 0) -> Line:
     """The labels under a plot, each below its place; if two would touch, only the first is shown.
 
     Args:
         area: the plot.
-        words: how places are labeled.
-        cursor: a place that is always labeled, whatever it hides.
+        data: the axis.
+        view: its visible part; the cursor is always marked, whatever it hides.
         right: empty cells to the right of the plot.
     """
     text = [" "] * area.cells
-    if cursor is not None and (cell := area.cell(cursor)) is not None:
+    if view.cursor is not None and (cell := area.cell(view.cursor)) is not None:
         text[cell] = "▲"
-    for at, label in ticks(area, words):
+    for at, label in ticks(area, data, view):
         x = round((at - area.since) / area.width * (area.cells - 1))
         start = min(max(0, x - len(label) // 2), area.cells - len(label))
         around = text[max(0, start - 1) : start + len(label) + 1]
@@ -387,10 +363,6 @@ class Reading(msgspec.Struct):
                     return value
         return None
 
-    def bad(self, columns: Columns) -> bool:
-        """Whether a value under the cursor is not finite."""
-        return any(x in columns.not_finite for x in self.columns)
-
     def value(
         self,
         name: str,
@@ -402,7 +374,8 @@ class Reading(msgspec.Struct):
         """Add a curve's value; for a smoothed curve, also the raw value."""
         here, smooth = self.at(raw.mean, raw.max_gap // 2), self.at(drawn.mean, raw.max_gap // 2)
         if here is None or smooth is None:
-            missing = "NaN" if self.bad(raw) else NOT_AVAILABLE
+            is_bad = any(x in raw.not_finite for x in self.columns)
+            missing = "NaN" if is_bad else NOT_AVAILABLE
             self.parts.append(
                 line((f"{name} ", "dim"), (missing, "bad" if missing == "NaN" else "dim"))
             )
@@ -426,7 +399,7 @@ class Reading(msgspec.Struct):
         return fill([self.place, *self.parts, clock], cells, "  ")
 
 
-def reading(words: AxisWords, at: float, cell: int) -> Reading:
+def reading(data: Frame, at: float, cell: int) -> Reading:
     """An empty reading at a cell of a plot."""
     columns = range(cell * DOTS_X, (cell + 1) * DOTS_X)
-    return Reading(columns, line((place_label(words, at), "strong")), clock_label(words, at))
+    return Reading(columns, line((place_label(data, at), "strong")), clock_label(data, at))

@@ -81,9 +81,7 @@ class Canvas:
                 self.dot(x, y0 + round(up * step), layer)
 
     def owner(self, x: int, y: int) -> int:
-        """The layer of a cell, counted from the top left; -1 if it is empty or outside."""
-        if not (0 <= x < self.columns and 0 <= y < self.rows):
-            return -1
+        """The layer of a cell, counted from the top left; -1 if it is empty."""
         return self._owners[y * self.columns + x]
 
     def row(self, y: int) -> list[tuple[str, int]]:

@@ -19,7 +19,6 @@ from ddptop.charts.axis import (
     Scale,
     View,
     axis_line,
-    axis_words,
     reading,
     value_label,
     visible,
@@ -275,10 +274,10 @@ def draw_curves(
         if lines:
             lines.append(line(" " * (gutter - 1), ("├" + "─" * cells, "faint")))
         lines += [plot.row(y, gutter, behind) for y in range(plot.canvas.rows)]
-    words, found = axis_words(data, view), None
-    lines.append(axis_line(area, words, view.cursor, names))
+    lines.append(axis_line(area, data, view, names))
+    found = None
     if cursor is not None and view.cursor is not None:
-        found = reading(words, view.cursor, cursor)
+        found = reading(data, view.cursor, cursor)
         _read(found, units)
     notes = _legends(data, units, len(known) - len(units))
     return Chart(lines, notes, area, found, _scaling(data, options, units))

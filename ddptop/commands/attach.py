@@ -43,7 +43,7 @@ def run(
     terminal.check()
     gc.disable()  # until the first frame: it would take a tenth of that time in vain
     from ddptop.tui.app import DdptopApp
-    from ddptop.tui.settings import read_settings, recall, remember
+    from ddptop.tui.settings import read_settings
     from ddptop.tui.textual_gaps import TerminalDriver
 
     settings = read_settings()
@@ -57,8 +57,6 @@ def run(
         readonly=readonly,
         opening=opening,
         settings=settings,
-        memory=recall(),
-        remember=remember,
         letters=terminal.letters(os.environ, written) if poor else None,
     )
     app.driver_class = TerminalDriver

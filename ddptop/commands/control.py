@@ -113,8 +113,6 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
     Raises:
         DdptopError: there was no checkpoint; the job keeps running.
     """
-    from ddptop_runner.jobs import checkpoint as wanted
-
     try:
         saved = wanted.save(view, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
     except WaitTimeoutError as error:
@@ -193,14 +191,9 @@ def run_rm(jobs: Sequence[str], force: bool = False) -> int:
     for job in itertools.chain.from_iterable(groups.values()):
         try:
             view = resolve(job)
-        except OtherSchemaError:
-            if not force:
-                raise
-            damaged[job] = run_folder(job)
-        except DamagedFileError:
-            damaged[job] = run_folder(job)
-        except NoSuchJobError:
-            if not is_there(job):
+        except (DamagedFileError, NoSuchJobError, OtherSchemaError) as error:
+            is_other = isinstance(error, OtherSchemaError) and not force
+            if is_other or (isinstance(error, NoSuchJobError) and not is_there(job)):
                 raise
             damaged[job] = run_folder(job)
         else:

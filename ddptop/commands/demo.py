@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -154,12 +154,8 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
     Raises:
         UsageError: the fault is unknown, or the rank does not exist.
     """
-    if name == "list":
-        for key, fault in FAULTS.items():
-            put(f"{key:5}  {fault.what}: {fault.expected}")
+    if _lists("--fault", name, {key: f"{of.what}: {of.expected}" for key, of in FAULTS.items()}):
         return 0
-    if name not in FAULTS:
-        raise UsageError(f"--fault {name} is not a known fault", f"choose from {', '.join(FAULTS)}")
     fault = FAULTS[name]
     injected = ["--fault", fault.kind, "--fault-rank", str(rank)]
     request = replace(
@@ -169,6 +165,16 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
     )
     plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_fault(view, name, rank))
+
+
+def _lists(option: str, kind: str, kinds: Mapping[str, str]) -> bool:
+    """Print the kinds, if that is asked for; returns whether."""
+    if kind == "list":
+        width = max(map(len, kinds))
+        put("\n".join(f"{name:{width}}  {what}" for name, what in kinds.items()))
+    elif kind not in kinds:
+        raise UsageError(f"{option} {kind} is not a known kind", f"choose from {', '.join(kinds)}")
+    return kind == "list"
 
 
 def _plan(request: LaunchRequest, rank: int) -> LaunchPlan:
@@ -184,12 +190,8 @@ def run_sick(kind: str, rank: int, arguments: list[str], detach: bool, watch: bo
     Raises:
         UsageError: the kind is unknown, or the rank does not exist.
     """
-    if kind == "list":
-        for name, what in SICK.items():
-            put(f"{name:17}  {what}")
+    if _lists("--sick", kind, SICK):
         return 0
-    if kind not in SICK:
-        raise UsageError(f"--sick {kind} is not a known kind", f"choose from {', '.join(SICK)}")
     if kind == "leak":
         arguments = [*_leak(), *arguments]
     request = request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT)
@@ -207,19 +209,27 @@ def _leak() -> list[str]:
     return ["--leak-bytes", str(left // 6), "--seconds", "100"]
 
 
-def _report_alerts(view: JobView, kind: str) -> int:
+def _until_ended(view: JobView, pause_s: float) -> Iterator[JobView]:
+    """Read a job again and again, and once after its end; what was printed is flushed."""
+    is_live = True
+    while is_live:
+        time.sleep(pause_s)
+        view = read_job(view.folder)
+        is_live = view.is_live
+        yield view
+        sys.stdout.flush()
+
+
+def _report_alerts(job: JobView, kind: str) -> int:
     put(f"{kind}: {SICK[kind]}")
     named: set[str] = set()
     began_s = time.monotonic()
-    while view.is_live:
-        time.sleep(1.0)
-        view = read_job(view.folder)
+    for view in _until_ended(job, 1.0):
         alerts = [] if view.snapshot is None else view.snapshot.alerts
         for alert in alerts:
             if alert.id not in named:
                 put(f"after {duration(time.monotonic() - began_s)}: {alert.id}: {alert.message}")
         named.update(alert.id for alert in alerts)
-        sys.stdout.flush()
     expected = {NAMED_BY.get(kind, kind)} - {None}
     named.discard("hung")  # follows "stalled", if it is seen at all
     if view.snapshot is not None and view.snapshot.cause is not None:
@@ -247,21 +257,17 @@ def request_of(
     )
 
 
-def _report_fault(view: JobView, name: str, rank: int) -> int:
+def _report_fault(job: JobView, name: str, rank: int) -> int:
     put(f"fault {name} (rank {rank}): {FAULTS[name].what}")
     put(f"expected: {FAULTS[name].expected}")
-    reported, printed, is_live = False, 0, True
-    while is_live:
-        time.sleep(PROGRESS_EVERY_S)
-        view = read_job(view.folder)
-        is_live = view.is_live  # read the events once more after the end
+    reported, printed = False, 0
+    for view in _until_ended(job, PROGRESS_EVERY_S):
         for event in _events_after(view, printed):
             printed = event.seq
             reported |= event.type == FAULTS[name].event and event.rank == rank
             if event.type not in ROUTINE:
                 message = sanitized_line(event.message)
                 put(f"{event.ts.astimezone():%H:%M:%S}  {event.type}: {message}")
-        sys.stdout.flush()
     attempt = None if view.snapshot is None else view.snapshot.attempt
     if reported and attempt == 1 and view.state == "finished":
         put(f"{name}: OK ({FAULTS[name].expected})")

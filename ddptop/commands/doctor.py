@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ddptop.output import info, put, put_json, table
+from ddptop.output import info, put, put_folded, put_json, table
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import config_file
@@ -23,8 +22,8 @@ MARKS: dict[Status, str] = {
     "error": "!! error",
     "unknown": "?? unknown",
 }
-COLORS: dict[Status, str] = {"ok": "32", "warning": "33", "error": "31", "unknown": "35"}
-TEXT_WIDTH = 100
+INDENT = 12
+"""Spaces before the rest of a check that does not fit on its line."""
 
 
 def run_doctor(as_json: bool, python: str | None) -> int:
@@ -41,7 +40,7 @@ def run_doctor(as_json: bool, python: str | None) -> int:
     if as_json:
         put_json(Report(checks=checks))
     else:
-        put(render(checks, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        put_folded(render(checks), INDENT)
     sys.stdout.flush()
     return 1 if any(check.status == "error" for check in checks) else 0
 
@@ -58,13 +57,12 @@ def run_hosts(as_json: bool, python: str | None, hosts: str | None, hostfile: st
     if as_json:
         put_json(report)
     else:
-        colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         put(table(judged.rows[0], judged.rows[1:]))
         for one in report.hosts:
             bad = [check for check in one.checks if check.status != "ok"]
             put(f"\n{one.host}: {_summary(one.checks)}")
             if bad:
-                put(_checks_in_lines(bad, colors))
+                put_folded(_checks_in_lines(bad), INDENT)
     sys.stdout.flush()
     errors = [check for one in report.hosts for check in one.checks if check.status == "error"]
     return 1 if errors else 0
@@ -87,29 +85,18 @@ def settings_check() -> Check | None:
     )
 
 
-def render(checks: list[Check], colors: bool) -> str:
-    """Return one paragraph per check, with its remedy below, and a summary line."""
-    return f"{_checks_in_lines(checks, colors)}\n\n{_summary(checks)}"
+def render(checks: list[Check]) -> str:
+    """Return a line per check, with its remedy below, and a summary line."""
+    return f"{_checks_in_lines(checks)}\n\n{_summary(checks)}"
 
 
-def _checks_in_lines(checks: list[Check], colors: bool) -> str:
+def _checks_in_lines(checks: list[Check]) -> str:
     mark_width = max(len(MARKS[check.status]) for check in checks)
     title_width = max(len(check.title) for check in checks)
     lines = []
     for check in checks:
-        mark = f"{MARKS[check.status]:<{mark_width}}"
-        head = f"{mark}  {check.title:<{title_width}}  "
-        text = textwrap.wrap(
-            check.detail,
-            TEXT_WIDTH,
-            initial_indent=head,
-            subsequent_indent=" " * len(head),
-            break_long_words=False,
-            break_on_hyphens=False,
-        ) or [head.rstrip()]
-        if colors:
-            text[0] = text[0].replace(mark, f"\x1b[{COLORS[check.status]}m{mark}\x1b[0m", 1)
-        lines += text
+        head = f"{MARKS[check.status]:<{mark_width}}  {check.title:<{title_width}}  "
+        lines.append(f"{head}{check.detail}".rstrip())
         if check.remedy and check.status != "ok":
             lines.append(f"{' ' * len(head)}-> {check.remedy}")
     return "\n".join(lines)

@@ -113,8 +113,9 @@ def tables(gpus: Sequence[GpuSample], cells: int | None = None) -> str:
 def notes(report: DeviceReport, cells: int | None = None) -> list[str]:
     """Return what is wrong with the devices, and why values in the tables are n/a."""
     names = _names(report.gpus)
-    found = [*_troubles(report.gpus, names), *_unknowns(report.gpus, names, _columns(cells))]
-    found += _pid_notes(report.gpus)
+    remarks = [list(_remarks(gpu)) for gpu in report.gpus]
+    found = [f"GPU {name}: {'; '.join(of)}" for name, of in zip(names, remarks, strict=True) if of]
+    found += [*_unknowns(report.gpus, names, _columns(cells)), *_pid_notes(report.gpus)]
     return [*found, report.note] if report.note else found
 
 
@@ -156,14 +157,6 @@ def _names(gpus: Sequence[GpuSample]) -> list[str]:
 
 
 # --- notes --------------------------------------------------------------------------------------
-
-
-def _troubles(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
-    lines = []
-    for name, gpu in zip(names, gpus, strict=True):
-        if remarks := list(_remarks(gpu)):
-            lines.append(f"GPU {name}: {'; '.join(remarks)}")
-    return lines
 
 
 def _remarks(gpu: GpuSample) -> Iterable[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import sys
 from pathlib import Path
 
 from ddptop.export.exporter import FILE_NAME, Exporter
 from ddptop.output import info
+from ddptop.terminal import until_stopped
 from ddptop_runner.base.errors import UsageError
 
 
@@ -54,12 +53,8 @@ async def _run(listen: str | None, textfile: str | None, interval_s: float) -> N
         else:
             sys.stdout.write((await exporter.text()).decode())
 
-    task = asyncio.ensure_future(work())
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await until_stopped(work())
     finally:
         await exporter.close()
 

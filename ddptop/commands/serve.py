@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import importlib.util
-import signal
 import sys
 
 from ddptop.output import put
+from ddptop.terminal import until_stopped
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.host import procs
 
@@ -49,16 +48,8 @@ def run(host: str, port: int, actions: bool) -> int:
         put(f"{what}; ctrl+c stops the server, not the jobs")
         sys.stdout.flush()
 
-    async def until_ended() -> None:
-        task = asyncio.ensure_future(serve(host, port, token, actions=actions, ready=ready))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, task.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
     try:
-        asyncio.run(until_ended())
+        asyncio.run(until_stopped(serve(host, port, token, actions=actions, ready=ready)))
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise

@@ -5,7 +5,7 @@ A plain training script: it does not depend on ddptop and also runs unchanged un
     torchrun --nproc-per-node 2 train.py          one process per GPU, or CPU processes (gloo)
     python train.py --steps 200                   one process
 
-The text is the standard library of the running interpreter, so nothing is downloaded. If started
+The text comes from the running interpreter's library, so nothing is downloaded. If started
 again with the same --out, training resumes from the last checkpoint. The script can also inject
 faults (--fault, --fault-file) to show how a launcher handles them.
 """
@@ -66,18 +66,9 @@ def log(line: str) -> None:
 
 
 def read_corpus(limit_bytes: int = CORPUS_LIMIT_BYTES) -> Tensor:
-    """The standard library's source in a fixed order, as a tensor of bytes."""
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    files: list[Path] = []
-    for folder, inner, names in os.walk(stdlib):
-        # site-packages may be large: it is not even listed
-        inner[:] = [name for name in inner if name not in ("test", "tests", "site-packages")]
-        files += [Path(folder, name) for name in names if name.endswith(".py")]
-    text = bytearray()
-    for file in sorted(files):
-        text += file.read_bytes()
-        if len(text) >= limit_bytes:
-            break
+    """The top-level modules of the standard library in a fixed order, as a tensor of bytes."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = bytearray().join(file.read_bytes() for file in files)
     return torch.frombuffer(text[:limit_bytes], dtype=torch.uint8)
 
 
@@ -175,10 +166,7 @@ def save_checkpoint(
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as opened:
-        torch.save(state, opened)
-        opened.flush()
-        os.fsync(opened.fileno())
+    torch.save(state, temporary)
     temporary.replace(file)
 
 

@@ -93,8 +93,9 @@ def _same_as(event: Event, last: Sequence[Event] | None) -> tuple[object, ...]:
         return kind, event.attempt, event.exit_code, event.signal
     if kind in REPEATED:
         return kind, event.attempt
-    if kind == "alert" and event.data is not None:
-        return kind, event.attempt, event.data["alert"]["id"]
+    alert = (event.data or {}).get("alert")  # notices have the type of an alert, and are none
+    if kind == "alert" and alert is not None:
+        return kind, event.attempt, alert["id"]
     return kind, event.attempt, event.rank, event.message
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-from rich.cells import get_character_cell_size
+from rich.cells import chop_cells, get_character_cell_size
 
 from ddptop.job.keys import key, with_keys
 from ddptop.logs.messages import Level, LogRow
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 TAB_CELLS = 8
 MAX_MARKS_PER_CHAR = 3
 """Maximum number of combining marks per character; more would run into the lines above."""
-MAX_PART_CHARS = 4096
-"""More than the characters of any row of the screen."""
 
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 # Characters without a width, or that change the width of others or the direction of text.
@@ -79,13 +78,8 @@ def wrapped(text: str, cells: int) -> list[tuple[int, int]]:
     """Split a safe text into (start, end) parts of at most `cells`; at least one part."""
     if cells < 2:
         return [(0, len(text))]
-    parts: list[tuple[int, int]] = []
-    start = 0
-    while start < len(text) or not parts:
-        end = start + chars_within(text[start : start + MAX_PART_CHARS], cells)
-        parts.append((start, end))
-        start = end
-    return parts
+    ends = accumulate(map(len, chop_cells(text, cells)))
+    return [*pairwise([0, *ends])] or [(0, 0)]
 
 
 def marked(text: str, start: int, end: int, style: str, found: Sequence[tuple[int, int]]) -> Line:
@@ -219,23 +213,20 @@ def title_line(heading: LogHeading, cells: int) -> Line:
     return rule(title, cells, notes)
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """A clickable span in the row of choices."""
-
-    action: str
-    spans: Line
+Choice: TypeAlias = tuple[str, Line]
+"""An action, if any, and the text to click."""
 
 
 def choices(heading: LogHeading, cells: int) -> list[Choice]:
-    """The available logs, as many as fit, with the present one marked."""
+    """The row of available logs, as many as fit, with the present one marked."""
     whose, ranks = heading.whose, heading.ranks
-    found = [Choice("", line((" ranks ", "dim"))), _choice("all", "show('all')", whose is None)]
+    found = [("", line((" ranks ", "dim"))), _choice("all", "show('all')", whose is None)]
     if len(ranks) <= MOST_NAMED:
         found += [_choice(str(rank), f"show('{rank}')", whose == rank) for rank in ranks]
     else:
-        found.append(Choice("", line((f" {units.ranks(list(ranks))} ", "dim"))))
+        found.append(("", line((f" {units.ranks(list(ranks))} ", "dim"))))
     if len(heading.attempts) > 1:
-        found.append(Choice("", line(("   attempt ", "dim"))))
+        found.append(("", line(("   attempt ", "dim"))))
         found += [
             _choice(str(attempt), f"show_attempt({attempt})", heading.attempt == attempt)
             for attempt in heading.attempts[-MOST_ATTEMPTS:]
@@ -243,7 +234,7 @@ def choices(heading: LogHeading, cells: int) -> list[Choice]:
     kept: list[Choice] = []
     used = 0
     for one in found:
-        used += width(one.spans)
+        used += width(one[1])
         if used <= cells:
             kept.append(one)
     return kept
@@ -251,7 +242,7 @@ def choices(heading: LogHeading, cells: int) -> list[Choice]:
 
 def _choice(text: str, action: str, chosen: bool) -> Choice:
     mark = ("▸", "busy") if chosen else (" ", "")
-    return Choice(action, line(mark, (text, "strong" if chosen else "dim"), " "))
+    return action, line(mark, (text, "strong" if chosen else "dim"), " ")
 
 
 def empty_lines(words: str, remedy: str) -> list[Line]:

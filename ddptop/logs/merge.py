@@ -39,67 +39,30 @@ def similar(text: str) -> str:
 def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
     """Increasing pairs of indices of equal lines, like a diff.
 
-    Lines that occur once in both are anchors, between which the same is repeated.
+    Lines that occur once in both are anchors; between them, each line is paired with the next equal
+    one.
     """
     pairs: list[tuple[int, int]] = []
-    work = [(0, len(old), 0, len(new))]
-    while work:
-        a, a_end, b, b_end = work.pop()
-        while a < a_end and b < b_end and old[a] == new[b]:
-            pairs.append((a, b))
-            a, b = a + 1, b + 1
-        while a < a_end and b < b_end and old[a_end - 1] == new[b_end - 1]:
-            a_end, b_end = a_end - 1, b_end - 1
-            pairs.append((a_end, b_end))
-        if a == a_end or b == b_end:
-            continue
-        anchors = _anchors(old, new, a, a_end, b, b_end)
-        if anchors is None:
-            continue
-        if anchors:
-            pairs += anchors
-            edges = [(a - 1, b - 1), *anchors, (a_end, b_end)]
-            work += [
-                (left[0] + 1, right[0], left[1] + 1, right[1]) for left, right in pairwise(edges)
-            ]
-        else:
-            pairs += _forwards(old, new, a, a_end, b, b_end)
-    return sorted(pairs)
+    edges = [(-1, -1), *_anchors(old, new), (len(old), len(new))]
+    for (a, b), (a_end, b_end) in pairwise(edges):
+        pairs += _forwards(old, new, (a + 1, a_end), (b + 1, b_end))
+        pairs.append((a_end, b_end))
+    return pairs[:-1]
 
 
-def _anchors(
-    old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
-) -> list[tuple[int, int]] | None:
-    """Lines that occur once in both parts, as the longest sequence that increases in both.
-
-    None if the parts have no line in common.
-    """
-    new_counts = Counter(new[b:b_end])
-    where: dict[str, int] = {}
-    twice: set[str] = set()
-    for i in range(a, a_end):
-        if (key := old[i]) in new_counts:
-            if key in where:
-                twice.add(key)
-            where[key] = i
-    if not where:
-        return None
-    found = [
-        (where[key], j)
-        for j in range(b, b_end)
-        if (key := new[j]) in where and new_counts[key] == 1 and key not in twice
-    ]
+def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """Lines that occur once in both, as the longest sequence that increases in both."""
+    counts = Counter(new)
+    shared = [(key, i) for i, key in enumerate(old) if key in counts]
+    where, twice = dict(shared), Counter(key for key, _ in shared)
+    found = [(where[key], j) for j, key in enumerate(new) if counts[key] == 1 and twice[key] == 1]
     tails: list[int] = []
     ends: list[int] = []
     before: list[int] = []
     for index, (i, _) in enumerate(found):
         at = bisect_left(tails, i)
         before.append(ends[at - 1] if at else -1)
-        if at == len(tails):
-            tails.append(i)
-            ends.append(index)
-        else:
-            tails[at], ends[at] = i, index
+        tails[at : at + 1], ends[at : at + 1] = [i], [index]
     chain: list[tuple[int, int]] = []
     index = ends[-1] if ends else -1
     while index >= 0:
@@ -109,13 +72,17 @@ def _anchors(
 
 
 def _forwards(
-    old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
+    old: Sequence[str], new: Sequence[str], of_old: tuple[int, int], of_new: tuple[int, int]
 ) -> list[tuple[int, int]]:
+    """Pairs of equal lines in these parts, each with the next one."""
     places: dict[str, list[int]] = {}
-    for i in range(a, a_end):
-        places.setdefault(old[i], []).append(i)
+    wanted = set(new[slice(*of_new)])
+    for i in range(*of_old) if wanted else ():
+        if old[i] in wanted:
+            places.setdefault(old[i], []).append(i)
     pairs: list[tuple[int, int]] = []
-    for j in range(b, b_end):
+    a = of_old[0]
+    for j in range(*of_new):
         known = places.get(new[j], [])
         at = bisect_left(known, a)
         if at < len(known):

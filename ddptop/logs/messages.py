@@ -115,25 +115,17 @@ class CollectorFailed(Message):
         self.error = error
 
 
-class LogKey(msgspec.Struct, frozen=True):
-    """One rank's log, across attempts."""
-
-    job: str
-    job_id: str
-    rank: int | None
-    """None for all output of a foreign job or a command."""
-    viewer: int
-    """The `Query.viewer` that it is read for."""
-
-
 class LogRead(Message):
-    """Lines of a rank's log, clean of control sequences."""
+    """Lines of a foreign job's output, clean of control sequences."""
 
-    def __init__(self, key: LogKey, lines: list[str], restarted: bool, partial: str = "") -> None:
-        """`partial` is the unfinished line, such as a progress bar.
+    def __init__(
+        self, viewer: int, rank: int | None, lines: list[str], restarted: bool, partial: str = ""
+    ) -> None:
+        """`viewer` identifies the screen that they are for; `rank` is None for all output.
 
-        `restarted` is whether these are the first lines of a different log, which replace those
-        shown.
+        `partial` is the unfinished line, such as a progress bar. `restarted` is whether these are
+        the first lines of a different log, which replace those shown.
         """
         super().__init__()
-        self.key, self.lines, self.restarted, self.partial = key, lines, restarted, partial
+        self.viewer, self.rank = viewer, rank
+        self.lines, self.restarted, self.partial = lines, restarted, partial

@@ -139,26 +139,27 @@ class LogReader:
 
     def more(self, generation: int, step: int) -> None:
         """Read lines before (-1) or after (1) those read so far."""
-        self._ask(generation, lambda log: log.extended(self._page, step, self._view.least))
+        self._ask(
+            generation, lambda log: self._show(log.extended(self._page, step, self._view.least))
+        )
 
     def jump(self, generation: int, position: int | None) -> None:
         """Read the lines around an offset; None for the log's end."""
-        self._ask(generation, lambda log: log.around(position, self._view.least), position)
+        self._ask(
+            generation, lambda log: self._show(log.around(position, self._view.least), position)
+        )
 
     def find(
         self, generation: int, number: int, pattern: LogPattern, row: LogRow | None, step: int
     ) -> None:
         """Search from a line, excluding it; None for the nearest end."""
-
-        def find() -> None:
-            if generation == self._generation and self._log is not None:
-                self._search = self._searched(self._log, number, pattern, row, step)
-
-        self._asked.put(find)
+        self._ask(
+            generation, lambda log: self._begin(self._searched(log, number, pattern, row, step))
+        )
 
     def cancel(self) -> None:
         """Cancel the search."""
-        self._asked.put(self._cancel)
+        self._asked.put(lambda: self._begin(None))
 
     def poll(self) -> None:
         """Check for new lines."""
@@ -174,14 +175,14 @@ class LogReader:
 
         self._asked.put(feed)
 
-    def _ask(
-        self, generation: int, read: Callable[[FileLog | MemoryLog], Page], at: int | None = None
-    ) -> None:
-        def show() -> None:
-            if generation == self._generation and self._log is not None:
-                self._show(read(self._log), at)
+    def _ask(self, generation: int, act: Callable[[FileLog | MemoryLog], None]) -> None:
+        """Act on the log, unless another one was requested since."""
 
-        self._asked.put(show)
+        def ask() -> None:
+            if generation == self._generation and self._log is not None:
+                act(self._log)
+
+        self._asked.put(ask)
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -270,11 +271,9 @@ class LogReader:
 
     def _open(self, generation: int, view: LogView, position: int | None) -> None:
         before, self._view = self._view, view
+        was_missing = self._missing
         if generation != self._generation:
-            self._generation, self._search = generation, None
-            was_missing, self._missing = self._missing, ""
-        else:
-            was_missing = self._missing
+            self._generation, self._search, self._missing = generation, None, ""
         if self._folder is None:
             if before.whose != view.whose:
                 self._log = FedLog()
@@ -331,8 +330,8 @@ class LogReader:
 
     # --- search ---------------------------------------------------------------------------------
 
-    def _cancel(self) -> None:
-        self._search = None
+    def _begin(self, search: Iterator[SearchMoved] | None) -> None:
+        self._search = search
 
     def _search_on(self) -> None:
         """Search for a short while."""

@@ -89,14 +89,6 @@ class Viewer(AppService):
         finally:
             await self._close_tab()
 
-    async def send_bytes(self, data: bytes) -> bool:
-        """Forward input; returns False if the viewer has exited."""
-        return not self.stdin.is_closing() and await super().send_bytes(data)
-
-    async def send_meta(self, data: dict[str, str | int | bool | None]) -> bool:
-        """Forward a size or focus change; returns False if the viewer has exited."""
-        return not self.stdin.is_closing() and await super().send_meta(data)
-
     async def kill(self) -> None:
         """Kill the viewer if it is still running."""
         process = self._process

@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, when Textual is imported
     gc.disable()  # until the first frame: it would take a tenth of that time in vain
     from ddptop.tui.app import DdptopApp
-    from ddptop.tui.settings import read_settings, recall, remember
+    from ddptop.tui.settings import read_settings
     from ddptop.tui.textual_gaps import TabDriver
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # must not be passed on to jobs launched from here
@@ -31,8 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
         tick_s=settings.interface.refresh_s,
         readonly=not options.actions,
         settings=settings,
-        memory=recall(),
-        remember=remember,
         letters=letters,
     )
     app.driver_class = TabDriver

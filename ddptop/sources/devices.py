@@ -117,9 +117,7 @@ class DeviceSource:
             covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_metrics(gpu)
             for gpu in self._known.gpus
         )
-        if report is None:
-            return Devices(gpus=gpus)
-        return Devices(gpus, report.note, report.driver)
+        return Devices(gpus, None if report is None else report.note)
 
     def pause(self) -> Devices:
         """Stop sampling until the next `read`; returns no devices."""

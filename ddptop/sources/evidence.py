@@ -58,12 +58,8 @@ def read_evidence(view: Job, attempt: int | None = None) -> list[tuple[str, str]
     sections = [(path.name, _text(path, view.spec.cwd)) for path in _files(last)]
     sections.append((f"files in {last}", _listing(last)))
     if others:
-        sections.append(
-            (
-                "earlier evidence" if attempt is None else "other evidence",
-                "\n".join(str(path) for path in others),
-            )
-        )
+        title = "earlier evidence" if attempt is None else "other evidence"
+        sections.append((title, "\n".join(map(str, others))))
     return sections
 
 
@@ -126,19 +122,31 @@ def read_stacks(view: Job) -> list[tuple[str, str]]:
     Raises:
         DdptopError: the supervisor does not answer, or there is no evidence.
     """
-    if view.is_live or view.foreign is not None:
-        return together(
-            (owner_in_words(one.rank), _about(view, one), _stack_of(view, one))
-            for one in _live_stacks(view)
-        )
-    files = stored_files(view, None)
-    if not files:
+    folder = None if view.is_foreign else view.spec.cwd
+    found: list[tuple[str, str, str]] = []
+    if view.is_live or view.is_foreign:
+        for one in _live_stacks(view):
+            host = host_of(view.snapshot, one.rank)
+            about = f"pid {one.pid or 'n/a'}" + ("" if host is None else f"   host {host}")
+            texts = one.text or f"no stacks: {one.note or 'no reason given'}", one.loader
+            found.append((owner_in_words(one.rank), about, "\n".join(filter(None, texts))))
+        return _together(found, folder)
+    for path in stored_files(view, None):
+        try:
+            text = bounded.read_text(path)
+        except OSError as error:
+            text = f"cannot be read: {error}"
+        found.append((path.stem.removeprefix("stacks-").replace("-", " "), "", text))
+    if not found:
         raise DdptopError(
             f"{view.name} has no saved stacks", "stacks are saved when a rank fails or hangs"
         )
+    return _together(found, folder)
+
+
+def _together(stacks: Iterable[tuple[str, str, str]], folder: str | None) -> list[tuple[str, str]]:
     return together(
-        (path.stem.removeprefix("stacks-").replace("-", " "), "", _stacks_text(path, view.spec.cwd))
-        for path in files
+        (name, about, readable(sanitize(text).rstrip(), folder)) for name, about, text in stacks
     )
 
 
@@ -150,28 +158,6 @@ def _live_stacks(view: Job) -> list[RankStacks]:
     if not view.is_live:
         raise DdptopError(f"{view.name} is gone", "stacks can be read only from live processes")
     return actions.read_stacks(view.foreign.ranks)
-
-
-def _about(view: Job, one: RankStacks) -> str:
-    host = host_of(view.snapshot, one.rank)
-    return f"pid {one.pid or 'n/a'}" + ("" if host is None else f"   host {host}")
-
-
-def _stack_of(view: Job, one: RankStacks) -> str:
-    text = one.text or f"no stacks: {one.note or 'no reason given'}"
-    folder = view.spec.cwd if view.foreign is None else None
-    return _stack(f"{text}\n{one.loader}" if one.loader else text, folder)
-
-
-def _stacks_text(path: Path, folder: str) -> str:
-    try:
-        return _stack(bounded.read_text(path), folder)
-    except OSError as error:
-        return f"cannot be read: {error}"
-
-
-def _stack(text: str, folder: str | None) -> str:
-    return readable(sanitize(text).rstrip(), folder)
 
 
 _LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")

@@ -20,7 +20,7 @@ from ddptop.job.series import (
     stretch_s,
     trend,
 )
-from ddptop.logs.messages import LogKey, LogRead
+from ddptop.logs.messages import LogRead
 from ddptop.sources.history import TREND_EVERY_S, ChartQuery, Paced, points_of, redraw_pause_s
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import HostCensus
@@ -50,8 +50,8 @@ class ForeignSource:
         self._next_census_s = 0.0
         self._chart = Paced[ChartData]()
         self._trend = Paced[LossTrend | None]()
-        self._shown: tuple[LogKey, NewLines] | None = None
-        """The key of the log on screen, and its last lines."""
+        self._shown: tuple[tuple[object, ...], NewLines] | None = None
+        """Job, rank, and viewer of the log on screen, and its last lines."""
 
     def read(
         self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None
@@ -152,14 +152,14 @@ class ForeignSource:
 
     def log(self, view: Job, rank: int | None, viewer: int) -> LogRead | None:
         """New output since the last call, or None; the first call returns the last lines."""
-        key = LogKey(view.name, view.name, rank, viewer)
-        known = self._shown[1] if self._shown is not None and self._shown[0] == key else NewLines()
-        new = self._book.lines(view.name, rank, known.mark)
+        key = view.name, rank, viewer
         is_first = self._shown is None or self._shown[0] != key
+        known = NewLines() if self._shown is None or is_first else self._shown[1]
+        new = self._book.lines(view.name, rank, known.mark)
         self._shown = key, new
         if not is_first and not new.is_reset and not new.lines and new.partial == known.partial:
             return None
-        return LogRead(key, list(new.lines), is_first or new.is_reset, new.partial)
+        return LogRead(viewer, rank, list(new.lines), is_first or new.is_reset, new.partial)
 
     def forget_log(self) -> None:
         """Forget the log on screen; the next call of `log` returns the last lines again."""

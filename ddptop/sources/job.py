@@ -91,16 +91,6 @@ class JobAnswer(Answer, frozen=True, kw_only=True):
         return self.look.taken_at
 
 
-class LogsQuery(Query, frozen=True, kw_only=True):
-    """A job without its log: that has its own reader; a foreign job's output is `followed`."""
-
-    job: str
-
-    def answer(self, look: Look, sources: Sources) -> Answer:
-        """Read the job, unless it is gone."""
-        return Answer(query=self, look=look, view=look.job(self.job))
-
-
 def chart_of(
     view: Job, query: ChartQuery, now_s: float, sources: Sources
 ) -> tuple[ChartData, str | None]:

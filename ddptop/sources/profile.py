@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddptop.job.profile import (
@@ -43,17 +43,14 @@ class ProfileReport(Base, frozen=True, kw_only=True):
 
 
 def profile_job(
-    view: JobView,
-    ranks: Sequence[int] = (),
-    steps: int = profile.STEPS,
-    is_cancelled: Callable[[], bool] = lambda: False,
+    view: JobView, ranks: Sequence[int] = (), steps: int = profile.STEPS
 ) -> ProfileReport:
     """Profile ranks; the slowest and the median one if none are given.
 
     Raises:
         DdptopError: they cannot be profiled, or a trace is damaged.
     """
-    taken = profile.take(view, ranks, steps, is_cancelled)
+    taken = profile.take(view, ranks, steps)
     read = [_read(rank, path) for rank, path in taken.items()]
     own = [times for _, times in read]
     return ProfileReport(

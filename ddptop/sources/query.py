@@ -30,8 +30,6 @@ class Devices(msgspec.Struct, frozen=True):
     gpus: tuple[GpuSample, ...] = ()
     note: str | None = None
     """Why devices are missing or incomplete."""
-    driver: str | None = None
-    """Driver version, if this viewer's own sampler reported it."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -82,10 +80,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     foreign: bool = False
     """Whether foreign jobs are needed."""
     followed: Followed | None = None
+    job: str | None = None
+    """The job that the screen shows; None if it shows none."""
 
     def answer(self, look: Look, sources: Sources) -> Answer:
         """Read what the screen needs besides `look`; called in the collector's thread."""
-        return Answer(query=self, look=look)
+        return Answer(query=self, look=look, view=look.job(self.job))
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

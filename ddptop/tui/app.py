@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 from textual import events, on
@@ -27,13 +27,13 @@ from ddptop.job.series import Machine
 from ddptop.logs.messages import CollectorFailed, LogRead
 from ddptop.sources.collector import Collector
 from ddptop.sources.overview import read_machine
-from ddptop.sources.query import Answer, Answered, Devices, Query
+from ddptop.sources.query import Answer, Answered, Query
 from ddptop.tui import messages, operations
 from ddptop.tui.ascii import filters
 from ddptop.tui.bell import Bell
 from ddptop.tui.keymap import bindings, for_textual
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.settings import Memory, Settings
+from ddptop.tui.settings import Memory, Settings, recall, remember
 from ddptop.tui.textual_gaps import QuietApp, forget_drawn
 from ddptop.tui.themes import OWN, STRONG
 from ddptop_runner.base.clock import utc_now
@@ -51,14 +51,6 @@ CHECK_TERMINAL_S = 1.0
 """How often to check whether the terminal is still there, and its size."""
 LEAVE_S = 2.0
 """How long Textual may take to exit once the terminal is gone."""
-
-
-@runtime_checkable
-class ShowsDevices(Protocol):
-    """A dialog that lists devices."""
-
-    def show_devices(self, devices: Devices) -> None:
-        """Show the current devices."""
 
 
 def _commands() -> type[Provider]:
@@ -89,8 +81,6 @@ class DdptopApp(QuietApp):
         readonly: bool = False,
         opening: messages.ScreenWanted | None = None,
         settings: Settings | None = None,
-        memory: Memory | None = None,
-        remember: Callable[[Memory], None] | None = None,
         letters: str | None = None,
     ) -> None:
         """Open on `job`, on a foreign job, or on all jobs.
@@ -104,14 +94,11 @@ class DdptopApp(QuietApp):
             readonly: whether to refuse all actions that change a job.
             opening: a message that opens another screen first, such as a comparison.
             settings: the user's keys, colors, and choices.
-            memory: what earlier runs remembered.
-            remember: saves the memory; None: it is not saved.
             letters: if set, only ASCII is drawn, and letters that this encoding can write.
         """
         super().__init__()
         self._settings = settings or Settings()
-        self._memory = memory or Memory()
-        self._remember = remember
+        self._memory = recall()
         self._bell = Bell(self._settings.notify)
         self._letters = letters
         self._take_settings()
@@ -129,7 +116,7 @@ class DdptopApp(QuietApp):
     def on_mount(self) -> None:
         """Show the first screen and start polling."""
         if self._first is None:
-            self.push_screen(self._all_jobs())
+            self.push_screen(messages.OVERVIEW.make(readonly=self._readonly))
         else:
             self.open(self._first)
         loop = asyncio.get_running_loop()
@@ -195,8 +182,7 @@ class DdptopApp(QuietApp):
         self.set_class(STRONG in theme.variables, "-strong-contrast")
         if theme.name != self._settings.theme(self._memory):
             self._memory = Memory(theme=theme.name)
-            if self._remember is not None:
-                self._remember(self._memory)
+            remember(self._memory)
 
     def action_refuse_suspending(self) -> None:
         """Refuse to suspend where that would leave the terminal in raw mode."""
@@ -235,8 +221,8 @@ class DdptopApp(QuietApp):
             monitor.answer = answer
         if is_first:
             self.call_after_refresh(self._drawn)
-        if isinstance(self.screen, ShowsDevices) and answer.query.devices:
-            self.screen.show_devices(answer.look.devices)
+        if answer.query.devices and (show := getattr(self.screen, "show_devices", None)):
+            show(answer.look.devices)
 
     def _drawn(self) -> None:
         """Do what had to wait for the first frame."""
@@ -256,7 +242,7 @@ class DdptopApp(QuietApp):
         if (monitor := self.monitor) is None:
             return Query()
         query = replace(monitor.needs(), viewer=monitor.viewer)
-        return replace(query, devices=True) if isinstance(self.screen, ShowsDevices) else query
+        return replace(query, devices=query.devices or hasattr(self.screen, "show_devices"))
 
     def on_log_read(self, message: LogRead) -> None:
         """Pass log lines to the screen that shows them, even below a dialog."""
@@ -290,17 +276,12 @@ class DdptopApp(QuietApp):
                 return
         self.push_screen(screen)
 
-    def _all_jobs(self) -> MonitorScreen[Any]:
-        from ddptop.tui.screens.overview import OverviewScreen
-
-        return OverviewScreen(readonly=self._readonly)
-
     def pop_screen(self) -> AwaitComplete:
         """Go back one screen; below the one that ddptop was opened on is the job list."""
         self._forget_closed()
         if len(self.screen_stack) > 2:
             return super().pop_screen()
-        return self.switch_screen(self._all_jobs())
+        return self.switch_screen(messages.OVERVIEW.make(readonly=self._readonly))
 
     def _forget_closed(self) -> None:
         """Schedule clearing what the closed screen's widgets drew."""

@@ -51,12 +51,6 @@ def textual_key(key: str) -> str:
     return f"{modifiers}{plus}{name}"
 
 
-def binding(action: Key) -> Binding:
-    """An action's default binding."""
-    keys = ",".join(textual_key(key) for key in action.defaults.split())
-    return Binding(keys, action.action, id=action.id, show=False)
-
-
 def bindings(actions: Iterable[Key], methods: Mapping[str, str] | None = None) -> list[BindingType]:
     """Bindings of a screen or widget.
 
@@ -66,7 +60,10 @@ def bindings(actions: Iterable[Key], methods: Mapping[str, str] | None = None) -
     """
     if methods is not None:
         actions = [replace(one, do=methods[one.id]) for one in actions if one.id in methods]
-    return [binding(action) for action in actions]
+    return [
+        Binding(",".join(map(textual_key, one.defaults.split())), one.action, id=one.id, show=False)
+        for one in actions
+    ]
 
 
 def for_textual(chosen: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

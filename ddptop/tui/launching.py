@@ -188,10 +188,9 @@ def launch(form: LaunchForm, before: LaunchForm | None = None) -> str:
 def form_of(spec: JobSpec) -> LaunchForm:
     """The values a job was launched with, except its devices, which the form selects."""
     script = {"script": spec.target, "module": f"-m {spec.target}"}.get(spec.kind)
-    per_node = spec.nproc
-    if spec.placement is not None:
-        per_node = spec.placement.nodes[0].nproc
-    is_auto = spec.is_command or spec.devices or any(map(_has_devices, _nodes(spec)))
+    nodes = [] if spec.placement is None else spec.placement.nodes
+    per_node = nodes[0].nproc if nodes else spec.nproc
+    is_auto = spec.is_command or spec.devices or any(node.devices for node in nodes)
     return LaunchForm(
         script=script or shlex.join(["--", *spec.command()]),
         arguments=shlex.join(spec.args) if script else "",
@@ -202,20 +201,12 @@ def form_of(spec: JobSpec) -> LaunchForm:
     )
 
 
-def _nodes(spec: JobSpec) -> list[NodeSpec]:
-    return [] if spec.placement is None else spec.placement.nodes
-
-
-def _has_devices(node: NodeSpec) -> bool:
-    return bool(node.devices)
-
-
 def _options(spec: JobSpec) -> list[str]:
     words: list[str] = []
     if spec.placement is not None:
-        place, nodes = spec.placement, _nodes(spec)
+        place, nodes = spec.placement, spec.placement.nodes
         words += ["--hosts", ",".join(map(_host, nodes))]
-        if not any(map(_has_devices, nodes)):
+        if not any(node.devices for node in nodes):
             words += ["--gpus", "none"]
         if place.min_nodes < len(nodes):
             words += ["--nodes", f"{place.min_nodes}:{len(nodes)}"]
@@ -256,20 +247,20 @@ def complete_path(text: str) -> str | None:
     """
     if not text:
         return None
-    expanded = os.path.expanduser(text)  # noqa: PTH111 - keeps a trailing slash
-    folder, start = os.path.split(expanded)
+    folder, start = os.path.split(os.path.expanduser(text))  # noqa: PTH111 - keeps a final slash
     try:
         with os.scandir(folder or ".") as entries:
-            names = sorted(
-                entry.name + "/" if entry.is_dir() else entry.name
+            names = sorted(  # a script is more likely than a folder
+                (entry.is_dir(), entry.name)
                 for entry in entries
                 if entry.name.startswith(start)
-                and (start.startswith(".") or not entry.name.startswith("."))
+                and (start or not entry.name.startswith("."))
                 and (entry.is_dir() or entry.name.endswith(".py"))
             )
     except OSError:
         return None
-    # a script is more likely than a folder
-    names.sort(key=lambda name: name.endswith("/"))
-    found = text[: len(text) - len(start)] + names[0] if names else text
+    if not names:
+        return None
+    is_folder, name = names[0]
+    found = text[: len(text) - len(start)] + name + "/" * is_folder
     return found if found != text else None

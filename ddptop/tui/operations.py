@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ddptop_runner.job.registry import JobView
 
 GRACE_S = 30.0
-UNSTARTED = "Removes the job from the queue; no ranks have started."
-"""The effect of ending a queued job."""
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -114,46 +112,35 @@ def _asked_to_end(view: Job) -> str:
     )
 
 
-def stop(view: Job) -> Operation:
-    """Stop a job."""
+def _end(view: Job, *, kills: bool) -> Operation:
+    """Stop or kill a job, or all jobs of a sweep."""
     from ddptop_runner.jobs import commands
 
+    verb, grace_s = ("Kill", 0.0) if kills else ("Stop", GRACE_S)
     if view.members:
-        signals = f"SIGTERM, then SIGKILL after {GRACE_S:.0f} s"
-        return _end_group(view, "Stop", signals, GRACE_S)
+        signals = "SIGKILL" if kills else f"SIGTERM, then SIGKILL after {GRACE_S:.0f} s"
+        return _end_group(view, verb, signals, grace_s)
     if view.foreign is not None:
-        return _signalled(view, view.foreign, "stop")
+        return _signalled(view, view.foreign, "kill" if kills else "stop")
     own = _own(view)
-    return Operation(
-        f"Stop {view.name}?",
-        UNSTARTED
-        if own.state == "queued"
-        else f"Sends {_asked_to_end(view)}; after {GRACE_S:.0f} s, sends SIGKILL to any that "
-        "remain. The job will not restart. Logs and history are kept.",
-        "Stop",
-        f"stopping {view.name}",
-        lambda: commands.stop(own, grace_s=GRACE_S),
-    )
+    if own.state == "queued":
+        effect = "Removes the job from the queue; no ranks have started."
+    elif kills:
+        effect = (
+            f"Sends SIGKILL to {_everything(view)} now. Work since the last checkpoint is lost."
+        )
+    else:
+        effect = (
+            f"Sends {_asked_to_end(view)}; after {GRACE_S:.0f} s, sends SIGKILL to any that "
+            "remain. The job will not restart. Logs and history are kept."
+        )
+    act = commands.kill if kills else functools.partial(commands.stop, grace_s=GRACE_S)
+    done = f"{'killing' if kills else 'stopping'} {view.name}"
+    return Operation(f"{verb} {view.name}?", effect, verb, done, functools.partial(act, own))
 
 
-def kill(view: Job) -> Operation:
-    """Kill a job."""
-    from ddptop_runner.jobs import commands
-
-    if view.members:
-        return _end_group(view, "Kill", "SIGKILL", 0.0)
-    if view.foreign is not None:
-        return _signalled(view, view.foreign, "kill")
-    own = _own(view)
-    return Operation(
-        f"Kill {view.name}?",
-        UNSTARTED
-        if own.state == "queued"
-        else f"Sends SIGKILL to {_everything(view)} now. Work since the last checkpoint is lost.",
-        "Kill",
-        f"killing {view.name}",
-        lambda: commands.kill(own),
-    )
+stop = functools.partial(_end, kills=False)
+kill = functools.partial(_end, kills=True)
 
 
 def _of_each(
@@ -426,10 +413,9 @@ def _read_into(
         try:
             sections = read()
         except DdptopError as error:
-            app.call_from_thread(screen.fail, error.message, error.hint)
+            sections = [(error.message, error.hint or "")]
         except OSError as error:
-            app.call_from_thread(screen.fail, f"cannot be read: {error}", None)
-        else:
-            app.call_from_thread(screen.show, sections)
+            sections = [(f"cannot be read: {error}", "")]
+        app.call_from_thread(screen.show, sections)
 
     app.run_worker(fill, thread=True, group="stacks")

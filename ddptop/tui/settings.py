@@ -11,7 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -25,6 +25,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import config_file, state_home
 
+TableT = TypeVar("TableT")
 SCHEMA = 1
 FILE_BYTES = 1 << 16
 TABLES = ("interface", "keys", "notify", "hooks", "report")
@@ -90,16 +91,15 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
         for table in data
         if table not in TABLES and near(table, TABLES)
     ]
-    interface = Interface()
-    try:
-        interface = msgspec.convert(data.get("interface", {}), Interface)
-    except msgspec.ValidationError as error:
-        problems.append(f"{file}, [interface]: {error}; the defaults are used")
-    notify = NotifyTable()
-    try:
-        notify = msgspec.convert(data.get("notify", {}), NotifyTable)
-    except msgspec.ValidationError as error:
-        problems.append(f"{file}, [notify]: {error}; the defaults are used")
+
+    def table(name: str, of: type[TableT]) -> TableT:
+        try:
+            return msgspec.convert(data.get(name, {}), of)
+        except msgspec.ValidationError as error:
+            problems.append(f"{file}, [{name}]: {error}; the defaults are used")
+            return of()
+
+    interface, notify = table("interface", Interface), table("notify", NotifyTable)
     keys = _keys(data.get("keys", {}), file, problems)
     if interface.theme is not None and interface.theme not in THEMES:
         meant = near(interface.theme, THEMES)

@@ -7,6 +7,8 @@ job states are distinct for deuteranopes and protanopes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.theme import Theme
 
 STRONG = "strong-contrast"
@@ -40,12 +42,9 @@ LIGHT = Theme(
     warning="#815400",
     error="#b3261e",
 )
-COLOR_BLIND = Theme(
+COLOR_BLIND = replace(
+    DARK,
     name="ddptop-colourblind",
-    dark=True,
-    background="#11151a",
-    surface="#161b21",
-    panel="#222a33",
     foreground="#dfe5ec",
     primary="#56b4e9",
     secondary="#9aa9bb",

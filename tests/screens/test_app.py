@@ -112,14 +112,14 @@ class TestLaunch:
             await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
             choice = app.screen.query_one(GpuChoice)
             await look(pilot, 2)
-            assert choice.chosen == (4, 5, 6, 7)
+            assert choice.selected == (4, 5, 6, 7)
             choice.focus()
             await pilot.press("G", "space", "k", "space")
-            assert choice.chosen == (4, 5)
+            assert choice.selected == (4, 5)
             command = app.screen.query_one("#command", Static)
             assert str(command.content) == "$ ddptop launch --gpus 4-5 SCRIPT"
             await look(pilot, 2)
-            assert choice.chosen == (4, 5), "a new look must not undo the choice"
+            assert choice.selected == (4, 5), "a new look must not undo the choice"
 
 
 class TestDevices:

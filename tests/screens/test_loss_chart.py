@@ -47,18 +47,17 @@ def losses(steps: bool = True) -> ChartData:
 class Both(MonitorScreen):
     """Losses above a value."""
 
+    KEYS = "a job"
     BINDINGS = bindings((*CHART, BACK))
 
     def __init__(self) -> None:
         super().__init__()
         self.loss, self.figures = LossChart(), FigureChart("memory", id="figures")
+        self.charts = (self.loss, self.figures)
         self.asked = 0
 
     def compose(self) -> ComposeResult:
         yield from (self.loss, self.figures)
-
-    def charts(self) -> tuple[ChartWidget, ...]:
-        return (self.loss, self.figures)
 
     def needs(self) -> JobQuery:
         return JobQuery(job="a", chart=self.chart_query(200))

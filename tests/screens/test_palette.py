@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ddptop.job.keys import SCREENS
@@ -120,8 +121,8 @@ class TestKeyBar:
 
         async with Bars().run_test(size=(cells, 24)) as pilot:
             bar = pilot.app.query_one(KeyBar)
-            for live in (None, True, False):
-                bar.show(live)
+            for live in (True, False):
+                bar.show(SimpleNamespace(is_live=live, is_foreign=False))  # type: ignore[arg-type]
                 (row,) = bar.build(cells, 1)
                 assert re.search(r"  q (Back|Quit)  \? Help $", plain(row)), plain(row)
                 assert width(row) == cells

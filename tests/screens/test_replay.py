@@ -221,7 +221,7 @@ async def test_ranks_and_pages_work_as_on_the_job_screen(frozen: Path, make_app:
             assert screen.page == page
         await pilot.press("escape")
         assert screen.page == "main" and screen.timeline.has_focus
-        screen.ranks.focus_ranks()
+        screen.ranks.shown.focus()
         await pilot.press("enter")
         assert screen.page == "log" and app.screen is screen, "a rank's screen tells of now"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ddptop.charts.plots import STYLES
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.settings import Interface, Memory, Settings, parse
+from ddptop.tui.settings import Interface, Memory, Settings, parse, recall
 from ddptop.tui.themes import COLOR_BLIND, COLOR_BLIND_LIGHT, CONTRAST, DARK, OWN
 from ddptop.tui.widgets.bars import KeyBar
 from tests.support import color_vision, fake_gpus, fake_home
@@ -69,23 +69,19 @@ def test_the_simulation_sees_what_is_known() -> None:
 
 
 async def test_a_chosen_theme_is_there_at_the_next_start(frozen: Path, make_app: MakeApp) -> None:
-    kept: list[Memory] = []
-    async with running(make_app(settings=Settings(), remember=kept.append), (80, 24)) as (
-        app,
-        pilot,
-    ):
+    async with running(make_app(settings=Settings()), (80, 24)) as (app, pilot):
         app.theme = "nord"
         await pilot.pause()
-    assert kept[-1] == Memory(theme="nord")
-    assert Settings().theme(kept[-1]) == "nord"
+    assert recall() == Memory(theme="nord")
+    async with running(make_app(settings=Settings()), (80, 24)) as (app, _):
+        assert app.theme == "nord"
 
 
 async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_app: MakeApp) -> None:
-    kept: list[Memory] = []
     given = {"interface": {"theme": "nord"}}
-    async with running(make_app(settings=parse(given, "config.toml"), remember=kept.append)):
+    async with running(make_app(settings=parse(given, "config.toml"))):
         pass
-    assert kept == []
+    assert recall() == Memory()
 
 
 async def test_labels_are_brighter_where_contrast_is_wanted(

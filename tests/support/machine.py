@@ -154,7 +154,9 @@ class Host:
         assert self.agent is not None
         agent, self.agent = self.agent, None
         self.agent_exit = pt.AgentExited(
-            node=self.host, pid=agent.pid, status=status, attempt=agent.attempt, cause=CAUSE
+            node=self.host,
+            pid=agent.pid,
+            agent=pt.AgentState(status=status, attempt=agent.attempt, cause=CAUSE),
         )
 
     def ends_all(self) -> None:
@@ -335,19 +337,22 @@ class Simulation:
         elif isinstance(event, ev.FailureJudged | ev.HangJudged):
             assert state.cause == event.cause
 
+    def memory(self) -> Memory:
+        return Memory(state=self.state, last_seq=self.rows.last_seq)
+
     def snapshot_is_published(self) -> None:
-        self.stale = self.log.memory()
+        self.stale = self.memory()
 
     def _restarts(self) -> None:
         """The next supervisor; a full disk has lost the end of the log."""
-        before, memory = self.state, self.log.memory()
+        before, memory = self.state, self.memory()
         if not self.rows.pending and self.random.random() < 0.5:
             memory = self.stale  # the last one died before it could publish
         self._restore(self._snapshot(memory))
         assert self.state == before, "the next supervisor knows another state"
         if self.lost_log:
             self.rows.folded = self.state
-        self.stale = self.log.memory()
+        self.stale = self.memory()
         self._record(ev.SupervisorRestarted(attempt=self.state.attempt))
 
     def _restore(self, snapshot: NodeSnapshot | None = None) -> None:
@@ -556,7 +561,7 @@ class Machine(Simulation, Host):
             unseen = self.agent_exit
             if unseen is None:
                 return pt.AgentState(cause=CAUSE)
-            return pt.AgentState(pid=unseen.pid, attempt=unseen.attempt)
+            return msgspec.structs.replace(unseen.agent, pid=unseen.pid, status=None)
         asked = agent.question
         is_open = asked is not None and asked.kind == "torn_down" and agent.answer is None
         question = asked.question if asked is not None and is_open and agent.listens else None
@@ -714,7 +719,7 @@ class Machine(Simulation, Host):
             self._record(ev.JobLost(attempt=self.state.attempt, rebooted=True))
         self.has_stopped = False
         self._launch(attempt)
-        self.stale = self.log.memory()
+        self.stale = self.memory()
 
     def order_is_done(self) -> None:
         """One of the orders, in any order."""

@@ -71,9 +71,7 @@ class Node(Host):
         agent = self.agent
         if agent is None:
             seen = self.agent_exit or self.last_exit
-            if seen is None:
-                return pt.AgentState()
-            return pt.AgentState(attempt=seen.attempt, status=seen.status, cause=seen.cause)
+            return pt.AgentState() if seen is None else seen.agent
         question = agent.question if agent.answer is None else None
         is_torn = question is not None and question.kind == "torn_down"
         return pt.AgentState(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 from textual import on
 from textual.dom import NoScreen
 from textual.reactive import var
-from textual.widget import Widget
 
 from ddptop.charts.axis import View
 from ddptop.job.help import findings
+from ddptop.job.keys import SCREENS
 from ddptop.job.ranks import device_uuid
 from ddptop.job.record import Job
+from ddptop.job.status import alerts_of
 from ddptop.logs.messages import LogRead
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.query import Answer, Look, Query
@@ -23,9 +24,10 @@ from ddptop.style import Line, line
 from ddptop.tui import operations
 from ddptop.tui.messages import QueryChanged, ScreenWanted
 from ddptop.tui.textual_gaps import HeldScreen
-from ddptop.tui.widgets.bars import Pages
+from ddptop.tui.widgets.bars import FilterBar, KeyBar, Pages, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import LinesView
+from ddptop_runner.model.snapshot import Alert
 
 if TYPE_CHECKING:
     from ddptop.tui.app import DdptopApp
@@ -53,9 +55,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
     answer: var[AnswerT | None] = var(None, init=False, always_update=True)
     """The latest answer to this screen's query."""
 
-    def __init__(self, *, readonly: bool = False) -> None:
-        """`readonly` hides every key that changes a job."""
+    def __init__(self, title: str = "", *, readonly: bool = False) -> None:
+        """Begin with a title; `readonly` hides every key that changes a job."""
         super().__init__()
+        self._title = TitleBar(title, readonly=readonly)
+        self._keys = KeyBar(SCREENS[self.KEYS], readonly=readonly)
+        self.charts: Sequence[ChartWidget] = ()
+        """The charts that keys.CHART apply to, most important first."""
         self.viewer = next(_viewers)
         """Identifies answers to this screen."""
         self.readonly = readonly
@@ -77,7 +83,12 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         self.set_timer(HELD_S, self.release)
 
     def on_log_read(self, message: LogRead) -> None:
-        """Handle log lines; most screens show none."""
+        """Show a foreign job's output, unless the screen shows that of another rank by now."""
+        from ddptop.tui.widgets.logs import LogPager
+
+        followed = self.needs().followed
+        if followed is not None and (message.viewer, message.rank) == (self.viewer, followed.rank):
+            self.query_one(LogPager).feed(message)
 
     def place(self, look: Look) -> Line:
         """The host and time shown in the title."""
@@ -103,10 +114,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """
         job = self.target()
         if job is not None and job.is_foreign:
-            text = f"{job.name} has no {what}: ddptop did not start it"
-            self.notify(text, severity="warning", markup=False)
+            self.warn(f"{job.name} has no {what}: ddptop did not start it")
             return None
         return job
+
+    def warn(self, text: str) -> None:
+        """Notify the user that a key does nothing here, and why."""
+        self.notify(text, severity="warning", markup=False)
 
     def open(self, screen: str, *subject: object, **options: object) -> None:
         """Open a screen; see `ScreenWanted`."""
@@ -146,6 +160,13 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         if (job := self.target()) is not None:
             operations.show_evidence(self.ddptop, job, None)
 
+    def action_replay(self) -> None:
+        """Open a replay, at the chart's cursor if there is one."""
+        if (job := self.own_target("history")) is not None:
+            views = [chart.view for chart in self.charts]
+            at = next((view.cursor for view in views if view.axis == "time"), None)
+            self.open("replay", job.name, at)
+
     def action_findings(self) -> None:
         """Show all findings in full."""
         if (job := self.target()) is not None and self.answer is not None:
@@ -160,15 +181,11 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     # --- charts ----------------------------------------------------------------------------------
 
-    def charts(self) -> Sequence[ChartWidget]:
-        """The charts that keys.CHART apply to, most important first."""
-        return ()
-
     @on(ChartWidget.Viewed)
     def _chart_viewed(self, message: ChartWidget.Viewed) -> None:
         """Give all charts of the screen the same time range and cursor."""
         message.stop()
-        for chart in self.charts():
+        for chart in self.charts:
             if chart is not message.chart:
                 chart.follow(message.chart.view)
         if message.moved:
@@ -176,21 +193,24 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
 
     def chart_query(self, columns: int, rank: int | None = None) -> ChartQuery:
         """The query for its charts; the whole run if there are none."""
-        view = next((chart.view for chart in self.charts()), View())
+        view = next((chart.view for chart in self.charts), View())
         return ChartQuery(columns, view.axis, view.span, view.right, rank)
 
     def action_chart(self, method: str, *amount: int) -> None:
         """Apply a chart key to the focused chart, or else to the first visible one."""
-        charts = self.charts()
-        focused = next((chart for chart in charts if chart.has_focus), None)
-        chart = focused or next((chart for chart in charts if chart.size.height), None)
+        focused = next((chart for chart in self.charts if chart.has_focus), None)
+        chart = focused or next((chart for chart in self.charts if chart.size.height), None)
         if chart is not None:
             getattr(chart, method)(*amount)
 
     def drop_cursor(self) -> bool:
         """Remove the charts' cursor; returns whether there was one."""
-        there = [chart.drop_cursor() for chart in self.charts()]
+        there = [chart.drop_cursor() for chart in self.charts]
         return any(there)
+
+    def drop_filter(self) -> bool:
+        """Clear the filter; returns whether there was one."""
+        return any(bar.drop() for bar in self.query(FilterBar))
 
     def needs(self) -> Query:
         """The screen's query."""
@@ -209,8 +229,8 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """Handle a character that is not a key of the screen and not meant for a text field."""
 
     def action_back(self) -> None:
-        """Remove the chart's cursor, or go back to the previous screen."""
-        if not self.drop_cursor():
+        """Clear the filter, or remove the chart's cursor, or go back to the previous screen."""
+        if not (self.drop_filter() or self.drop_cursor()):
             self.dismiss()
 
     def action_jobs(self) -> None:
@@ -249,17 +269,20 @@ class JobBound(MonitorScreen[AnswerT]):
     The stylesheet shows the widgets of the class `-page-NAME`; page `main` shows all that fit.
     """
 
+    PAGES: ClassVar[Mapping[str, str]] = {}
+    """The widget to focus on each page other than the main one."""
+
     page: var[str] = var("main", init=False)
     """The page shown."""
 
-    def __init__(self, pages: Pages | None = None, *, readonly: bool = False) -> None:
-        """`pages` is the row with the page names; None: there is only one page."""
-        super().__init__(readonly=readonly)
+    def __init__(self, job: str, pages: Pages | None = None, *, readonly: bool = False) -> None:
+        """`pages` is the row with the page names, by default those of a job."""
+        super().__init__(job, readonly=readonly)
+        self.job = job
+        """The job's name."""
         self._pages = Pages() if pages is None else pages
         self.add_class("-page-main", update=False)
 
-    job: str
-    """The job's name."""
     foreign: bool
     """Whether ddptop did not launch it."""
 
@@ -276,8 +299,15 @@ class JobBound(MonitorScreen[AnswerT]):
     def target(self) -> Job | None:
         """The job; notifies the user if it is gone."""
         if self.answer is not None and self.view is None:
-            self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
+            self.warn(f"{self.job} no longer exists")
         return self.view
+
+    def alerts(self, job: Job, trouble: str | None) -> list[Alert]:
+        """The job's alerts, and one for what could not be read."""
+        if trouble is None:
+            return alerts_of(job)
+        unread = Alert(id="files", severity="warning", message=trouble, since=job.read_at)
+        return [*alerts_of(job), unread]
 
     def action_logs(self) -> None:
         """Show the selected rank's output."""
@@ -293,23 +323,12 @@ class JobBound(MonitorScreen[AnswerT]):
         if self.own_target("story") is not None:
             self.open("story", self.job)
 
-    def action_replay(self) -> None:
-        """Open a replay, at the chart's cursor if there is one."""
-        if self.own_target("history") is not None:
-            views = [chart.view for chart in self.charts()]
-            at = next((view.cursor for view in views if view.axis == "time"), None)
-            self.open("replay", self.job, at)
-
     def action_compare(self) -> None:
         """Compare its loss with another job's."""
         if self.own_target("history") is not None:
             self.open("compare", (self.job,))
 
     # --- pages -----------------------------------------------------------------------------------
-
-    def page_widget(self, page: str) -> Widget | None:
-        """The widget to focus on a page; None: the same as on the main page."""
-        return None
 
     def focus_main(self) -> None:
         """Focus the widget that has the keys on the main page."""
@@ -323,22 +342,18 @@ class JobBound(MonitorScreen[AnswerT]):
             self.set_class(name == page, f"-page-{name}")
         self._pages.show(page)
         self.show_page()
-        if (target := self.page_widget(page)) is not None:
-            target.focus()
+        if page in self.PAGES:
+            self.query_one(self.PAGES[page]).focus()
         else:
             self.focus_main()
-
-    @on(Pages.Picked)
-    def _page_picked(self, message: Pages.Picked) -> None:
-        self.page = message.page
 
     def action_page(self, page: str) -> None:
         """Show only one page, or all panels again."""
         self.page = "main" if self.page == page else page
 
     def action_back(self) -> None:
-        """Remove the chart's cursor, then show all pages, then go back to the previous screen."""
-        if self.drop_cursor():
+        """Clear the filter or the chart's cursor, then show all pages, then go back."""
+        if self.drop_filter() or self.drop_cursor():
             return
         if self.page != "main":
             self.page = "main"

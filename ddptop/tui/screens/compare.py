@@ -26,8 +26,8 @@ from ddptop.style import Column
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
-from ddptop.tui.widgets.charts import ChartWidget, FigureChart
+from ddptop.tui.widgets.bars import FilterBar, KeyBar
+from ddptop.tui.widgets.charts import FigureChart
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural
 
@@ -104,18 +104,17 @@ NOBODY = "no other jobs to compare with;\nlaunch this one again with different a
 """Shown when there is no other job to compare with."""
 
 
-class CompareTable(Table):
+class CompareTable(Table[Row]):
     """One row per property, one column per job."""
 
     def __init__(self) -> None:
         super().__init__("differences", (LABEL,), empty="", id="differences")
         self._comparison: Comparison | None = None
-        self._shown: list[Row] = []
 
     def show(self, comparison: Comparison | None, now: dt.datetime) -> None:
         """Show a comparison."""
         self._comparison = comparison
-        self._shown = [] if comparison is None else rows(comparison, now)
+        self.items = [] if comparison is None else rows(comparison, now)
         runs = () if comparison is None else comparison.runs
         self._columns = (
             LABEL,
@@ -135,19 +134,16 @@ class CompareTable(Table):
                         **{str(place): value for place, value in enumerate(row.values)},
                     },
                 )
-                for row in self._shown
+                for row in self.items
             ]
         )
 
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the row under the cursor, with its values in full."""
-        row = next((one for one in self._shown if one.key == self.cursor_key), None)
-        if row is None or self._comparison is None:
-            return []
-        return explained(row, self._comparison.runs)
+    def explain_item(self, item: Row) -> list[tuple[str, str]]:
+        """Help on a row, with its values in full."""
+        return [] if self._comparison is None else explained(item, self._comparison.runs)
 
 
-class CompanionTable(Table):
+class CompanionTable(Table[Job]):
     """The jobs that the first one can be compared with."""
 
     def __init__(self) -> None:
@@ -200,13 +196,13 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self.given = jobs[:MOST_COMPARED]
         """Names of the requested jobs."""
         self._kept: list[str] = []
-        self._title = TitleBar(readonly=readonly)
         self._companions = CompanionTable()
         self._chart = CompareChart()
+        self.charts = (self._chart,)
         self._table = CompareTable()
         self._filter = FilterBar("words, state:running, loss<2, !word")
         shown = [one for one in SCREENS[self.KEYS] if self.chooses or one.id not in OF_THE_LIST]
-        self._keys = KeyBar(shown)
+        self._keys = KeyBar(shown, readonly=readonly)
 
     @property
     def chooses(self) -> bool:
@@ -239,10 +235,6 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         self._companions.display = self.chooses
         (self._companions if self.chooses else self._table).focus()
 
-    def charts(self) -> Sequence[ChartWidget]:
-        """The one chart."""
-        return (self._chart,)
-
     def needs(self) -> CompareQuery:
         """The losses of the jobs on the chart."""
         return CompareQuery(jobs=self.jobs)
@@ -257,7 +249,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         title, right = "  ".join(names), self.place(look)
         if sweep := sweep_of(filter(None, map(look.job, self.jobs))):
             title = f"sweep {sweep}"  # its jobs have their names below
-        self._keys.show(None, readonly=self.readonly)
+        self._keys.show(None)
         gone = [job for job in self.given if look.job(job) is None]
         if gone:
             self._title.show(
@@ -282,8 +274,7 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         mine = next((view for view in look.own if view.name == first), None)
         letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
         self._companions.show(mine, left, letters, all_=len(everyone))
-        status = filtered.trouble or plural(len(left), "job")
-        self._filter.show_status(status, trouble=filtered.trouble is not None)
+        self._filter.show_matches(filtered, plural(len(left), "job"))
 
     def _fit(self) -> None:
         """Give the table the rows it needs, up to a share of the screen."""
@@ -317,15 +308,14 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
         """Keep the job under the cursor on the chart, or remove it."""
         job = self._companions.cursor_key
         if not self.chooses or job is None:
-            self.notify(
+            self.warn(
                 "the jobs in this chart are fixed; to pick others, press "
-                f"{key('view.compare')} in the list of all jobs",
-                severity="warning",
+                f"{key('view.compare')} in the list of all jobs"
             )
         elif job in self._kept:
             self._kept.remove(job)
         elif len(self.given) + len(self._kept) >= MOST_COMPARED:
-            self.notify(f"the chart can show at most {MOST_COMPARED} jobs", severity="warning")
+            self.warn(f"the chart can show at most {MOST_COMPARED} jobs")
         else:
             self._kept.append(job)
             self._companions.action_move(1)
@@ -340,9 +330,3 @@ class CompareScreen(MonitorScreen[CompareAnswer]):
     def _filtered(self) -> None:
         if self.answer is not None:
             self._show_companions(self.answer.look)
-
-    def action_back(self) -> None:
-        """Remove the cursor or the filter, then go back to the previous screen."""
-        if self.drop_cursor() or self._filter.drop():
-            return
-        self.dismiss()

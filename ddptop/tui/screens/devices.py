@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from textual import on
@@ -19,12 +18,10 @@ from ddptop.sources.devices import DevicesAnswer, DevicesQuery
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.bars import KeyBar, TitleBar
-from ddptop.tui.widgets.charts import ChartWidget, FigureChart
+from ddptop.tui.widgets.charts import FigureChart
 from ddptop.tui.widgets.devices import DevicesTable, ProcessTable, name_of, no_device_lines
 from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import HEAD_LINES, Table
-from ddptop_runner.model.snapshot import GpuSample
 
 FIRST_SPAN_S = 900.0
 """Initial range of the chart."""
@@ -54,12 +51,11 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         """`uuid` is the device to select first; None selects the first one."""
         super().__init__(readonly=readonly)
         self._first = uuid
-        self._title = TitleBar(readonly=readonly)
         self._chart = FigureChart(id="figures")
+        self.charts = (self._chart,)
         self._chart.view = View(span=FIRST_SPAN_S)
         self._details = Panel(id="device")
         self._below = Horizontal(id="below")
-        self._keys = KeyBar(SCREENS[self.KEYS])
         self.devices = DevicesTable(id="gpus")
         """The table."""
         self.processes = ProcessTable()
@@ -81,10 +77,6 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         """Focus the device table."""
         self.devices.focus()
 
-    def charts(self) -> Sequence[ChartWidget]:
-        """The chart of the selected device."""
-        return [self._chart]
-
     def needs(self) -> DevicesQuery:
         """All devices, and the selected one's history."""
         return DevicesQuery(device=self._chosen_uuid())
@@ -97,7 +89,7 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
         """Update the screen."""
         look, devices = answer.look, answer.look.devices
         self._title.show("devices", self.place(look))
-        self._keys.show(None, readonly=self.readonly)
+        self._keys.show(None)
         self.set_class(not devices.gpus, "-none")
         reason = devices.note
         if not devices.gpus and reason is None:
@@ -118,15 +110,12 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
             return
         self.processes.show(gpu, answer.look)
         self._details.paint(partial(detail_lines, gpu))
-        self._show_figures(answer, gpu)
-        self._fit(len(gpu.processes or []))
-
-    def _show_figures(self, answer: DevicesAnswer, gpu: GpuSample) -> None:
         name = name_of(gpu, answer.look.machine.host)
         data = Curves(empty="reading history...")
         if answer.history.device == gpu.uuid:
             data = figures_of(gpu, answer.history)
         self._chart.show(data, f"{name}, {window_label(self._chart.view.span)}")
+        self._fit(len(gpu.processes or []))
 
     def _fit(self, processes: int) -> None:
         """Give the table its rows and the chart at least a third; the rest shares what is left."""
@@ -147,21 +136,16 @@ class DevicesScreen(MonitorScreen[DevicesAnswer]):
     @on(Table.Chosen)
     def action_open(self) -> None:
         """Explain a device's figures, or open the job of a process."""
+        if (answer := self.answer) is None:
+            return
         if self.processes.has_focus:
-            self._open_job()
+            if (view := answer.look.job(self.processes.job)) is None:
+                self.warn("this process does not belong to a known job")
+            else:
+                self.open("job", view.name, foreign=view.is_foreign)
+        elif (gpu := self.devices.chosen) is None:
+            self.warn("no device selected")
         else:
-            self._explain_device()
-
-    def _explain_device(self) -> None:
-        if self.answer is None or (gpu := self.devices.chosen) is None:
-            self.notify("no device selected", severity="warning")
-            return
-        hint = "what each metric means; esc closes"
-        self.show_sections(name_of(gpu, self.answer.look.machine.host), hint, explain_device(gpu))
-
-    def _open_job(self) -> None:
-        view = None if self.answer is None else self.answer.look.job(self.processes.job)
-        if view is None:
-            self.notify("this process does not belong to a known job", severity="warning")
-            return
-        self.open("job", view.name, foreign=view.is_foreign)
+            hint = "what each metric means; esc closes"
+            name = name_of(gpu, answer.look.machine.host)
+            self.show_sections(name, hint, explain_device(gpu))

@@ -16,31 +16,23 @@ from ddptop.tui.keymap import bindings
 class PagerScreen(ModalScreen[None]):
     """A dialog whose VerticalScroll scrolls by the usual movement keys."""
 
-    BINDINGS = [
-        *bindings(
-            MOVING,
-            {
-                "move.up": "scroll(-3)",
-                "move.down": "scroll(3)",
-                "move.half_up": "half(-1)",
-                "move.half_down": "half(1)",
-                "move.page_up": "half(-2)",
-                "move.page_down": "half(2)",
-                "move.first": "scroll(-1000000)",
-                "move.last": "scroll(1000000)",
-            },
-        ),
-        *bindings([EXIT]),
-    ]
+    BINDINGS = bindings((*MOVING, EXIT))
 
-    def action_scroll(self, lines: int) -> None:
+    def action_move(self, lines: int) -> None:
         """Scroll by some lines."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=3 * lines, animate=False)
 
     def action_half(self, pages: int) -> None:
         """Scroll by half of what is visible."""
         scroll = self.query_one(VerticalScroll)
         scroll.scroll_relative(y=pages * max(1, scroll.size.height // 2), animate=False)
+
+    def action_page(self, pages: int) -> None:
+        """Scroll by what is visible."""
+        self.action_half(2 * pages)
+
+    def action_choose(self) -> None:
+        """Do nothing: there is nothing to choose."""
 
 
 SCROLLING = "; {move.down} and {move.up} scroll"
@@ -98,10 +90,6 @@ class SectionsScreen(PagerScreen):
         """Show the sections, if they are known."""
         if self._sections is not None:
             self._fill(self._sections)
-
-    def fail(self, message: str, hint: str | None) -> None:
-        """Show why there are no sections."""
-        self.show([(message, hint or "")])
 
     def show(self, sections: list[tuple[str, str]]) -> None:
         """Set the sections; may be called before the screen is drawn or after it is closed."""

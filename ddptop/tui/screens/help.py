@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -25,14 +24,6 @@ IN_DIALOG = "this dialog"
 KEY_CELLS, NAME_CELLS, WORD_CELLS = 10, 16, 15
 ROOMY_CELLS = 60
 """From this width on, action names have their own column."""
-
-
-@runtime_checkable
-class Explained(Protocol):
-    """A screen or dialog with help on its content."""
-
-    def explain(self) -> list[tuple[str, str]]:
-        """(heading, text) pairs."""
 
 
 def help_lines(
@@ -152,7 +143,7 @@ class HelpScreen(PagerScreen):
     @classmethod
     def of(cls, screen: Screen[object]) -> HelpScreen:
         """The help for the current state of a screen or dialog."""
-        explained = screen.explain() if isinstance(screen, Explained) else []
+        explained = screen.explain() if hasattr(screen, "explain") else []
         if isinstance(screen, MonitorScreen):
             return cls(explained, screen.KEYS)
         return cls(explained, what=IN_DIALOG)

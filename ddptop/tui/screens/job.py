@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widget import Widget
 
 from ddptop.draw.panels import about, cause_lines, setback_lines
 from ddptop.job.figures.ranks import RANK_WORDS, imbalance_note, ranks_that_match
@@ -18,23 +17,18 @@ from ddptop.job.help import SET_BACK, guilty
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.series import whose_loss
 from ddptop.job.status import SETBACK_S, alerts_of
-from ddptop.logs.messages import LogRead
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
-from ddptop.sources.query import Followed, Look
+from ddptop.sources.query import Followed
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
-from ddptop.tui.widgets.bars import FilterBar, KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.charts import ChartWidget, LossChart
+from ddptop.tui.widgets.bars import FilterBar
+from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.devices import DevicesTable
 from ddptop.tui.widgets.job import AlertsPanel, CausePanel, EventsTable, JobHeader
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.logs import LogPane
 from ddptop.tui.widgets.ranks import RankPanel
-from ddptop_runner.model.snapshot import Alert
-
-NOBODY = -2
-"""No rank has been selected yet."""
 
 TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
 """Maximum share of the height for ranks and devices, by shape."""
@@ -55,31 +49,26 @@ class JobScreen(JobBound[JobAnswer]):
     DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
 
     KEYS = "a job"
+    PAGES = {"events": "#events", "log": "LogPager", "devices": "#devices"}
     BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, job: str, *, foreign: bool = False, readonly: bool = False) -> None:
         """Show `job`; `foreign` means that ddptop did not launch it."""
-        super().__init__(Pages(), readonly=readonly)
-        self.job = job
+        super().__init__(job, readonly=readonly)
         self.foreign = foreign
         self._job_id: str | None = None
         self._own_choice: int | None = None
-        """The rank that was selected automatically."""
-        self._is_chosen = False
-        """Whether the user selected another rank."""
-        self._last_rank: int | None = NOBODY
-        """The last selected rank."""
-        self._title = TitleBar(job, readonly=readonly)
+        """The rank that was selected automatically; if another one is, the user selected it."""
         self._cause = CausePanel()
         self._header = JobHeader()
         self._alerts = AlertsPanel()
         self._setback = CausePanel()
         self._devices = DevicesTable(cursor_needs_focus=True)
         self._chart = LossChart()
+        self.charts = (self._chart,)
         self._events = EventsTable()
         self._filter = FilterBar(RANK_EXAMPLES)
         self._wanted = Filter()
-        self._keys = KeyBar(SCREENS[self.KEYS])
         self.ranks = RankPanel()
         """The ranks."""
         self.log_view = LogPane()
@@ -126,10 +115,6 @@ class JobScreen(JobBound[JobAnswer]):
             followed=Followed(self.job, rank) if self.foreign else None,
         )
 
-    def charts(self) -> tuple[ChartWidget, ...]:
-        """The losses."""
-        return (self._chart,)
-
     def show(self, answer: JobAnswer) -> None:
         """Update every panel."""
         detail, now = answer.detail, answer.now
@@ -137,54 +122,38 @@ class JobScreen(JobBound[JobAnswer]):
         self._header.display = detail is not None  # the values below are the last known
         if detail is None:
             self._title.show(f"{self.job} no longer exists", right)
-            self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
+            self._keys.show(None, foreign=self.foreign)
             return
         view = detail.view
-        if not view.is_foreign and view.spec.job_id != self._job_id:
-            self._reset(view.spec.job_id)
+        if view.job_id != self._job_id:  # an earlier job had this name
+            self._job_id, self._own_choice = view.job_id, None
         self._title.show(self.job, right, about(view) if view.is_foreign else "")
         self._header.show(view, now, detail.recent.trend)
-        alerts = alerts_of(view)
-        if detail.trouble:
-            alerts.append(Alert(id="files", severity="warning", message=detail.trouble, since=now))
+        alerts = self.alerts(view, detail.trouble)
         height = self.size.height
         self._alerts.show(alerts, now, 5 if height >= 32 else 4 if height >= 24 else 2)
         self._show_cause(detail)
         self._pages.show(self.page)
-        self._keys.show(view.is_live, foreign=self.foreign, readonly=self.readonly)
-        self._show_devices(detail, answer.look)
+        self._keys.show(view)
+        note, reason = imbalance_note(view.snapshot), view.snapshot.device_note
+        self._devices.show(view.snapshot.gpus, answer.look, reason=reason, note=note)
         self._show_ranks(detail, now)
         self._select_guilty(detail)
         self._show_chart(detail)
         self._events.show(detail.events)
         self._show_log(detail)
 
-    def _reset(self, job_id: str) -> None:
-        """Forget what the user selected in an earlier job with this name."""
-        self._job_id, self._last_rank, self._is_chosen = job_id, NOBODY, False
-
     def _select_guilty(self, detail: JobDetail) -> None:
         """Select the rank that failed or that an alert names, unless the user selected one."""
-        if self._last_rank == NOBODY:
-            self._last_rank = self._own_choice = self.ranks.rank
+        known, selected = {rank.rank for rank in detail.ranks}, self.ranks.rank
+        if self._own_choice not in known:
+            self._own_choice = selected
         found = guilty(detail.view)
         named = [a.ranks[0] for a in alerts_of(detail.view) if a.ranks and a.severity != "info"]
         wanted = next(iter(named), None) if found is None else found.rank
-        if wanted is None or self._is_chosen or wanted == self._own_choice:
-            return
-        if any(rank.rank == wanted for rank in detail.ranks):
+        if wanted in known and wanted != selected == self._own_choice:
             self._own_choice = wanted
-            self.call_after_refresh(self.ranks.move_to, wanted)
-
-    def _note_choice(self, detail: JobDetail) -> None:
-        """Record whether the user moved the selection; it also moves if ranks disappear."""
-        rank, before = self.ranks.rank, self._last_rank
-        self._last_rank = rank
-        state = detail.view.snapshot
-        if any(one.rank == before for one in state.ranks):
-            self._is_chosen = rank != self._own_choice
-        else:
-            self._own_choice, self._is_chosen = rank, False
+            self.call_after_refresh(lambda: self.ranks.shown.move_to(str(wanted)))
 
     def _show_log(self, detail: JobDetail) -> None:
         """Show the log of the selected rank."""
@@ -214,10 +183,6 @@ class JobScreen(JobBound[JobAnswer]):
             said = view.state, state.cause, detail.cause_tail
             now = what_now(detail)
             self._cause.fit(lambda cells: cause_lines(*said, cells, rows, now))
-
-    def _show_devices(self, detail: JobDetail, look: Look) -> None:
-        state = detail.view.snapshot
-        self._devices.show(state.gpus, look, reason=state.device_note, note=imbalance_note(state))
 
     def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
         """Give ranks and devices the rows they need, up to a share of the screen."""
@@ -257,12 +222,8 @@ class JobScreen(JobBound[JobAnswer]):
 
     def _show_matches(self, detail: JobDetail) -> None:
         """Show how many ranks match the filter, or what is wrong with it."""
-        if self._wanted.trouble is not None:
-            self._filter.show_status(self._wanted.trouble, trouble=True)
-            return
-        state = detail.view.snapshot
-        known = len(state.ranks)
-        self._filter.show_status(f"{len(detail.ranks)} of {known}" if self._wanted else "")
+        count = f"{len(detail.ranks)} of {len(detail.view.snapshot.ranks)}" if self._wanted else ""
+        self._filter.show_matches(self._wanted, count)
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -282,15 +243,9 @@ class JobScreen(JobBound[JobAnswer]):
         if self.page == "main":  # the ranks had the focus, perhaps in another shape
             self.focus_main()
 
-    def action_back(self) -> None:
-        """Clear the filter first, then act as on any page."""
-        if not self._filter.drop():
-            super().action_back()
-
     @on(RankPanel.Moved)
     def _rank_chosen(self) -> None:
         if (detail := self.detail) is not None:
-            self._note_choice(detail)
             self._show_chart(detail)
             self._show_log(detail)
         self.post_message(QueryChanged())
@@ -303,23 +258,13 @@ class JobScreen(JobBound[JobAnswer]):
         else:
             self.open("rank", self.job, self.ranks.rank, foreign=self.foreign)
 
-    def on_log_read(self, message: LogRead) -> None:
-        """Show lines of a foreign job, unless another rank has been selected since."""
-        if message.key.viewer == self.viewer and message.key.rank == self.ranks.rank:
-            self.log_view.lines.feed(message)
-
     def show_page(self) -> None:
         """Fit the ranks to the page."""
         self._show_ranks_again()
 
-    def page_widget(self, page: str) -> Widget | None:
-        """The table or lines of the page."""
-        found = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
-        return found.get(page)
-
     def focus_main(self) -> None:
         """Focus the widget that has the keys on the main page."""
-        self.ranks.focus_ranks()
+        self.ranks.shown.focus()
 
     def action_leave(self) -> None:
         """Go back, or quit if ddptop was opened on this job."""
@@ -332,7 +277,7 @@ class JobScreen(JobBound[JobAnswer]):
 
     def action_rank(self, step: int) -> None:
         """Select the next or previous rank, whatever has the focus."""
-        self.ranks.step(step)
+        self.ranks.shown.step(step)
 
     def action_shape(self) -> None:
         """Switch between cards, table, and map."""

@@ -63,7 +63,7 @@ def _use(gpu: GpuSample) -> DeviceUse:
     return use_of(Device(index=gpu.index, uuid=gpu.uuid), gpu)
 
 
-class GpuChoice(Table):
+class GpuChoice(Table[GpuSample]):
     """A list of devices; space or a click selects or deselects one."""
 
     BINDINGS = [Binding("space", "choose", "Choose", show=False, id="gpus.choose")]
@@ -73,20 +73,19 @@ class GpuChoice(Table):
 
     def __init__(self) -> None:
         super().__init__("GPUs", COLUMNS, id="gpus")
-        self._gpus: Sequence[GpuSample] = ()
         self._chosen: set[int] = set()
 
     @property
-    def chosen(self) -> tuple[int, ...]:
+    def selected(self) -> tuple[int, ...]:
         """Indices of the selected devices on this machine."""
         return tuple(sorted(self._chosen))
 
     def offer(self, gpus: Sequence[GpuSample], chosen: Collection[int] | None = None) -> None:
         """List devices and select those with the given indices, or the free ones."""
-        self._gpus = [gpu for gpu in gpus if not is_instance(gpu)]
+        self.items = [gpu for gpu in gpus if not is_instance(gpu)]
         self._chosen = {
             gpu.index
-            for gpu in self._gpus
+            for gpu in self.items
             if (is_free(gpu) if chosen is None else gpu.index in chosen)
         }
         self._show()
@@ -95,15 +94,15 @@ class GpuChoice(Table):
     def toggle(self, message: Table.Chosen) -> None:
         """Select or deselect the device."""
         message.stop()
-        if any(in_mig_mode(gpu) for gpu in self._gpus if gpu.index == int(message.key)):
+        if any(in_mig_mode(gpu) for gpu in self.items if gpu.index == int(message.key)):
             return
         self._chosen ^= {int(message.key)}
         self._show()
         self.post_message(self.Changed())
 
     def _show(self) -> None:
-        note = f"{ranks(list(self.chosen))} selected" if self._chosen else "none selected"
-        rows = [(str(gpu.index), self._row(gpu)) for gpu in self._gpus]
+        note = f"{ranks(list(self.selected))} selected" if self._chosen else "none selected"
+        rows = [(str(gpu.index), self._row(gpu)) for gpu in self.items]
         self.set_rows(rows, line((f"{note}; space toggles", "dim")))
 
     def _row(self, gpu: GpuSample) -> Row:
@@ -280,7 +279,7 @@ class LaunchScreen(ModalScreen[str | None]):
         return LaunchForm(
             script=value["script"],
             arguments=value["arguments"],
-            gpus=self.query_one(GpuChoice).chosen if self._gpus else None,
+            gpus=self.query_one(GpuChoice).selected if self._gpus else None,
             is_cpu_machine=self._is_cpu_machine,
             nproc=value["nproc"],
             name=value["name"],

@@ -12,55 +12,47 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.ranks import launcher_name
 from ddptop.job.record import Job
 from ddptop.logs.drawing import LEVEL_WORDS, LogHeading, choices, line_help, title_line
-from ddptop.logs.messages import Level, LogRead, LogRow, Places
+from ddptop.logs.messages import Level, LogRow, Places
 from ddptop.logs.reader import MAX_COUNTED, LogReader, LogView, SearchMoved
 from ddptop.logs.search import LogPattern, pattern_of
-from ddptop.sources.job import LogsQuery
-from ddptop.sources.query import Answer, Followed
-from ddptop.style import Line, Span, line, width
+from ddptop.sources.query import Answer, Followed, Query
+from ddptop.style import Span, line, part_at
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.bars import FilterBar
+from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.logs import LogPager
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 
 DIGITS = tuple("0123456789")
 
-LEVELS: tuple[Level, ...] = ("", "warn", "error")
+LEVELS: tuple[Level, ...] = tuple(LEVEL_WORDS)
 
 
-class LogHead(LinesView):
+class LogHead(Panel):
     """The title, and the ranks and attempts to choose from; a click chooses."""
 
     DEFAULT_CSS = "LogHead { height: 2; }"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._heading = LogHeading()
+    _heading = LogHeading()
 
     def show(self, heading: LogHeading) -> None:
         """Show facts about the log."""
-        if heading != self._heading:
-            self._heading = heading
-            self.redraw()
-
-    def build(self, cells: int, height: int) -> list[Line]:
-        """Both rows."""
-        row = tuple(span for one in choices(self._heading, cells) for span in one.spans)
-        return [title_line(self._heading, cells), row]
+        self._heading = heading
+        self.paint(
+            lambda cells, _: [
+                title_line(heading, cells),
+                tuple(span for _, spans in choices(heading, cells) for span in spans),
+            ]
+        )
 
     async def on_click(self, event: events.Click) -> None:
         """Choose what is under the mouse."""
-        x = 0
-        for one in choices(self._heading, self.size.width):
-            x += width(one.spans)
-            if event.x < x:
-                if event.y == 1 and one.action:
-                    await self.app.run_action(one.action, default_namespace=self.screen)
-                return
+        action = part_at(choices(self._heading, self.size.width), event.x)
+        if event.y == 1 and action:
+            await self.app.run_action(action, default_namespace=self.screen)
 
 
 class LogsScreen(MonitorScreen[Answer]):
@@ -82,7 +74,7 @@ class LogsScreen(MonitorScreen[Answer]):
 
         It starts with `attempt`, by default the latest.
         """
-        super().__init__(readonly=readonly)
+        super().__init__(job, readonly=readonly)
         self.job, self.foreign = job, foreign
         self.pager = LogPager(id="lines")
         """The lines."""
@@ -97,9 +89,7 @@ class LogsScreen(MonitorScreen[Answer]):
         """Whether the match is found, and the others are being counted."""
         self._step = 1
         self._job_view: Job | None = None
-        self._title = TitleBar(job, readonly=readonly)
         self._head = LogHead()
-        self._keys = KeyBar(SCREENS[self.KEYS])
 
     @property
     def view(self) -> LogView:
@@ -130,33 +120,22 @@ class LogsScreen(MonitorScreen[Answer]):
 
     # --- data ------------------------------------------------------------------------------------
 
-    def needs(self) -> LogsQuery:
+    def needs(self) -> Query:
         """Only the job; the screen reads its log itself, unless the job is foreign."""
         rank = None if self.view.whose == LAUNCHER else self.view.whose
         followed = Followed(self.job, rank) if self.foreign else None
-        return LogsQuery(job=self.job, foreign=self.foreign, followed=followed)
+        return Query(job=self.job, foreign=self.foreign, followed=followed)
 
     def show(self, answer: Answer) -> None:
         """Update the title."""
         self._job_view = found = answer.view
         self._title.show(f"logs for {self.job}", self.place(answer.look))
-        self._keys.show(
-            None if found is None else found.is_live, foreign=self.foreign, readonly=self.readonly
-        )
+        self._keys.show(found, foreign=self.foreign)
         pager = self.pager
-        pager.is_live = found is None or found.is_live
-        pager.output = (found.output or "n/a") if found is not None and found.is_foreign else None
-        if pager.reader is not None:
-            pager.reader.is_live = found is not None and found.is_live
+        pager.describe(found)
         if self.foreign and not pager.rows:
             pager.explain_empty()
         self._show_head()
-
-    def on_log_read(self, message: LogRead) -> None:
-        """Show lines of a foreign job."""
-        rank = None if self.view.whose == LAUNCHER else self.view.whose
-        if message.key.viewer == self.viewer and message.key.rank == rank:
-            self.pager.feed(message)
 
     @on(LogPager.AttemptStarted)
     def _attempt_started(self, message: LogPager.AttemptStarted) -> None:
@@ -253,8 +232,7 @@ class LogsScreen(MonitorScreen[Answer]):
         if self.view.whose is not None:
             self.action_show("all")
         elif not ranks:
-            text = "this is the full log; its ranks have no logs of their own"
-            self.notify(text, severity="warning", markup=False)
+            self.warn("this is the full log; its ranks have no logs of their own")
         else:
             chosen = self._last_rank if self._last_rank in ranks else ranks[0]
             self.action_show(str(chosen))
@@ -262,17 +240,14 @@ class LogsScreen(MonitorScreen[Answer]):
     def action_rank(self, step: int) -> None:
         """Show the next or previous rank; from all ranks, the first or last one."""
         ranks = self._ranks()
-        choices = list(ranks)
         if not ranks:
-            text = "there is only one log, which all ranks share"
-            self.notify(text, severity="warning", markup=False)
+            self.warn("there is only one log, which all ranks share")
         elif self.view.whose is None:
-            self.action_show(str(choices[0 if step > 0 else -1]))
+            self.action_show(str(ranks[0 if step > 0 else -1]))
         else:
-            at = choices.index(self.view.whose) if self.view.whose in choices else 0
-            index = at + step
-            if 0 <= index < len(choices):
-                self.action_show(str(choices[index]))
+            index = step + (ranks.index(self.view.whose) if self.view.whose in ranks else 0)
+            if 0 <= index < len(ranks):
+                self.action_show(str(ranks[index]))
 
     def action_show_attempt(self, attempt: int) -> None:
         """Show an attempt's log; with the latest one, continue with those that follow."""
@@ -287,8 +262,7 @@ class LogsScreen(MonitorScreen[Answer]):
         if 0 <= at < len(known):
             self.action_show_attempt(known[at])
         else:
-            text = f"no {'later' if step > 0 else 'earlier'} attempt"
-            self.notify(text, severity="warning", markup=False)
+            self.warn(f"no {'later' if step > 0 else 'earlier'} attempt")
 
     def action_level(self) -> None:
         """Switch between all lines, warnings and errors, and errors only."""
@@ -298,12 +272,9 @@ class LogsScreen(MonitorScreen[Answer]):
     def action_alike(self) -> None:
         """Collapse identical merged lines only, or similar ones too."""
         if not self._is_merged:
-            self.notify(
-                f"only the merged log can be collapsed; press {key('log.merge')} to merge",
-                severity="warning",
-            )
-            return
-        self._open(replace(self.view, alike=not self.view.alike))
+            self.warn(f"only the merged log can be collapsed; press {key('log.merge')} to merge")
+        else:
+            self._open(replace(self.view, alike=not self.view.alike))
 
     def action_follow(self) -> None:
         """Follow the end, or stop following."""

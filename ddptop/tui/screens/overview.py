@@ -23,7 +23,7 @@ from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
+from ddptop.tui.widgets.bars import FilterBar
 from ddptop.tui.widgets.charts import LossChart
 from ddptop.tui.widgets.devices import DevicesTable
 from ddptop.tui.widgets.jobs import JobsTable, WaitingJobs, sentence_lines
@@ -58,9 +58,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     def __init__(self, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
-        self._title = TitleBar(readonly=readonly)
         self._devices = DevicesTable(cursor_needs_focus=True)
-        self._keys = KeyBar(SCREENS[self.KEYS])
         self._sentence = Panel(id="sentence")
         self._waiting = WaitingJobs(my_name())
         self._chart = LossChart(glance=True)
@@ -147,13 +145,9 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     @on(FilterBar.Closed)
     def _show_matches(self) -> None:
-        trouble = self.jobs.filter.trouble
-        if trouble is not None:
-            self._filter.show_status(trouble, trouble=True)
-        elif self.jobs.filter:
-            self._filter.show_status(f"{self.jobs.shown} of {self.jobs.known}")
-        else:
-            self._filter.show_status("")
+        jobs = self.jobs
+        count = f"{jobs.shown} of {jobs.known}" if jobs.filter else ""
+        self._filter.show_matches(jobs.filter, count)
 
     def action_sort(self) -> None:
         """Sort by the next criterion."""
@@ -183,11 +177,6 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
             self._mark_opened(view)
             self.open("story", view.name)
 
-    def action_replay(self) -> None:
-        """Replay the job under the cursor."""
-        if (view := self.own_target("history")) is not None:
-            self.open("replay", view.name)
-
     def action_compare(self) -> None:
         """Compare the marked jobs; with fewer than two marks, also the one under the cursor."""
         if len(self.jobs.marked) > 1:
@@ -213,11 +202,9 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         """The job under the cursor; notifies the user if there is none."""
         view = self._chosen()
         if view is None:
-            hint = f"no job selected; press {key('job.launch')} to launch one"
-            self.notify(hint, severity="warning")
+            self.warn(f"no job selected; press {key('job.launch')} to launch one")
         elif view.members:
-            hint = f"{view.name} is a sweep; press {key('job.open')} to show its jobs"
-            self.notify(hint, severity="warning", markup=False)
+            self.warn(f"{view.name} is a sweep; press {key('job.open')} to show its jobs")
             return None
         return view
 
@@ -253,15 +240,7 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
 
     def _show_chosen(self) -> None:
         self._sentence.paint(partial(sentence_lines, self.jobs.chosen, readonly=self.readonly))
-        self._show_keys()
-
-    def _show_keys(self) -> None:
-        view = self._chosen()
-        self._keys.show(
-            None if view is None else view.is_live,
-            foreign=view is not None and view.is_foreign,
-            readonly=self.readonly,
-        )
+        self._keys.show(self._chosen())
 
     @on(Table.Chosen, "#jobs")
     def action_open(self) -> None:

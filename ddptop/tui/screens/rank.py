@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widget import Widget
 
 from ddptop.charts.curves import Curves
 from ddptop.charts.plots import figures_of
@@ -15,22 +14,20 @@ from ddptop.job.keys import SCREENS, key
 from ddptop.job.ranks import device_of, device_uuid, find_rank, sentence, step_parts
 from ddptop.job.record import Job
 from ddptop.job.series import whose_loss
-from ddptop.job.status import alerts_of
-from ddptop.logs.messages import LogRead
 from ddptop.sources.job import RankAnswer, RankQuery
 from ddptop.sources.query import Followed
 from ddptop.style import Span
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
-from ddptop.tui.widgets.bars import KeyBar, Pages, TitleBar
-from ddptop.tui.widgets.charts import ChartWidget, FigureChart, LossChart
+from ddptop.tui.widgets.bars import Pages
+from ddptop.tui.widgets.charts import FigureChart, LossChart
 from ddptop.tui.widgets.job import AlertsPanel, RankHead
 from ddptop.tui.widgets.logs import LogPane
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 
-PAGES = (
+TITLES = (
     ("main", "loss"),
     ("split", "step time"),
     ("load", "load"),
@@ -64,21 +61,21 @@ class RankScreen(JobBound[RankAnswer]):
     """
 
     KEYS = "a rank"
+    PAGES = {"split": "#split", "load": "#load", "log": "LogPager"}
     BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(
         self, job: str, rank: int, *, foreign: bool = False, readonly: bool = False
     ) -> None:
         """Show `rank` of `job`; `foreign` means that ddptop did not launch it."""
-        super().__init__(Pages(PAGES), readonly=readonly)
-        self.job, self.rank, self.foreign = job, rank, foreign
-        self._title = TitleBar(readonly=readonly)
+        super().__init__(job, Pages(TITLES), readonly=readonly)
+        self.rank, self.foreign = rank, foreign
         self._head = RankHead()
         self._alerts = AlertsPanel()
         self._chart = LossChart()
         self._split = FigureChart("step time", id="split")
         self._load = FigureChart("load and memory", id="load")
-        self._keys = KeyBar(SCREENS[self.KEYS])
+        self.charts = (self._chart, self._split, self._load)
         self.log_view = LogPane()
         """The log of the rank."""
 
@@ -111,10 +108,6 @@ class RankScreen(JobBound[RankAnswer]):
         """The rank shown."""
         return (self.rank,)
 
-    def charts(self) -> tuple[ChartWidget, ...]:
-        """All charts, the loss first."""
-        return (self._chart, self._split, self._load)
-
     def needs(self) -> RankQuery:
         """The job with its losses, the rank's history, and its log."""
         query = RankQuery(
@@ -136,7 +129,7 @@ class RankScreen(JobBound[RankAnswer]):
             self._head.show((f"{self.job} no longer exists", "dim"), [], [])
             return
         state = view.snapshot
-        self._keys.show(view.is_live, foreign=self.foreign, readonly=self.readonly)
+        self._keys.show(view)
         self._pages.show(self.page)
         rank = find_rank(state, self.rank)
         alerts = self._alerts_of(view, answer.trouble)
@@ -156,17 +149,13 @@ class RankScreen(JobBound[RankAnswer]):
     def _alerts_of(self, view: Job, trouble: str | None) -> list[Alert]:
         """Alerts for the rank and its device, and one for what could not be read."""
         gpu = device_of(view.snapshot, self.rank)
-        alerts = [
+        return [
             alert
-            for alert in alerts_of(view)
-            if self.rank in alert.ranks
+            for alert in self.alerts(view, trouble)
+            if alert.id == "files"
+            or self.rank in alert.ranks
             or (gpu is not None and gpu.index in alert.gpus and alert.host in (None, gpu.host))
         ]
-        if trouble:
-            alerts.append(
-                Alert(id="files", severity="warning", message=trouble, since=view.read_at)
-            )
-        return alerts
 
     def _missing(self, state: NodeSnapshot | None) -> Span:
         ranks = [] if state is None else state.ranks
@@ -193,15 +182,6 @@ class RankScreen(JobBound[RankAnswer]):
                 self._load.show(Curves(empty=_UNSEEN))
 
     # --- actions ---------------------------------------------------------------------------------
-
-    def on_log_read(self, message: LogRead) -> None:
-        """Show lines of a foreign job."""
-        if message.key.viewer == self.viewer and message.key.rank == self.rank:
-            self.log_view.lines.feed(message)
-
-    def page_widget(self, page: str) -> Widget | None:
-        """The chart or log lines of the page."""
-        return {"split": self._split, "load": self._load, "log": self.log_view.lines}.get(page)
 
     def focus_main(self) -> None:
         """Focus the loss chart."""

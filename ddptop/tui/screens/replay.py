@@ -31,7 +31,6 @@ from ddptop.style import Line, line
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.widgets.bars import KeyBar, TitleBar
 from ddptop.tui.widgets.charts import ChartWidget
 from ddptop.tui.widgets.lines import DraggedView
 from ddptop.tui.widgets.ranks import RankPanel
@@ -57,26 +56,17 @@ class TimeLine(DraggedView, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="timeline")
         self._course: Course | None = None
-        self._position: Position | None = None
-        self._words = "reading history..."
+        self.show_text("reading history...")
 
     def show(self, course: Course, position: Position) -> None:
         """Show a history and the position in it."""
-        if (course, position) != (self._course, self._position):
-            self._course, self._position = course, position
-            self.redraw()
+        self._course = course
+        self.paint(lambda cells, rows: timeline_lines(course, position, cells, rows))
 
     def show_text(self, words: str) -> None:
         """Show why there is nothing to show."""
-        self._course = self._position = None
-        self._words = words
-        self.redraw()
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the text, the bar, and the clock."""
-        if self._course is None or self._position is None:
-            return [line((f" {self._words}", "warn"))]
-        return timeline_lines(self._course, self._position, width, height)
+        self._course = None
+        self.paint(lambda _cells, _rows: [line((f" {words}", "warn"))])
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the letters."""
@@ -115,8 +105,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self.speed = SPEEDS[1]
         """Seconds of history per second of playback."""
         self.timeline = TimeLine()
-        self._title = TitleBar(f"REPLAY: {job}", readonly=readonly)
-        self._keys = KeyBar(SCREENS[self.KEYS])
+        self._title.show(f"REPLAY: {job}", ())
         self._timer: Timer | None = None
         self._frame_at_s = 0.0
 
@@ -174,7 +163,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             self.at = replay.at
         super().show(answer)
         self._title.show(f"REPLAY: {self.job}", self.place(answer.look))
-        self._keys.show(None, readonly=self.readonly)
+        self._keys.show(None)
         self._show_position()
         view, step = self._chart.view, run_step.of_snapshot(replay.detail.view.snapshot)
         at = replay.at if view.axis == "time" else None if step is None else float(step.step)
@@ -305,8 +294,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             return
         found = neighbor(course.marks, self.at, direction)
         if found is None:
-            side = "later" if direction > 0 else "earlier"
-            self.notify(f"no {side} event", severity="warning")
+            self.warn(f"no {'later' if direction > 0 else 'earlier'} event")
         else:
             self.go(found.at)
             self.app.clear_notifications()  # notifications of earlier marks cover the charts

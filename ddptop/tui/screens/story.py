@@ -24,11 +24,10 @@ from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.base import JobBound
-from ddptop.tui.widgets.bars import FilterBar, KeyBar, TitleBar
+from ddptop.tui.widgets.bars import FilterBar
 from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.base.units import plural
-from ddptop_runner.model.snapshot import Event
 from ddptop_runner.model.words import JobState
 
 ATTEMPT_COLUMNS = (
@@ -43,35 +42,28 @@ ATTEMPT_COLUMNS = (
 )
 
 
-class AttemptsTable(Table):
+class AttemptsTable(Table[Attempt]):
     """One row per attempt; the cursor starts on the most interesting one."""
 
     def __init__(self) -> None:
         super().__init__("attempts", ATTEMPT_COLUMNS, id="attempts")
-        self._attempts: Sequence[Attempt] = ()
         self._placed = False
-
-    @property
-    def chosen(self) -> Attempt | None:
-        """The attempt under the cursor."""
-        return next((one for one in self._attempts if str(one.number) == self.cursor_key), None)
 
     def show(self, attempts: Sequence[Attempt], state: JobState, now: dt.datetime) -> None:
         """Show the attempts, latest first."""
-        was_last = bool(self._attempts) and self.cursor_key == str(self._attempts[0].number)
-        is_new = bool(attempts) and len(attempts) != len(self._attempts)
-        self._attempts = attempts
+        was_last = bool(self.items) and self.cursor_key == str(self.items[0].number)
+        is_new = bool(attempts) and len(attempts) != len(self.items)
+        self.items = attempts
         self.empty = "no attempts yet"
         self.set_rows([(str(one.number), attempt_row(one, state, now)) for one in attempts])
         if attempts and (not self._placed or (is_new and was_last)):
             self._placed = True
             self.move_to(str(_most_relevant(attempts).number))
 
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the attempt under the cursor and on the columns."""
-        if (one := self.chosen) is None:
-            return []
-        return [(f"attempt {one.number}", texts().about["endings"][one.ending]), *about("attempt")]
+    def explain_item(self, item: Attempt) -> list[tuple[str, str]]:
+        """Help on an attempt and on the columns."""
+        ending = texts().about["endings"][item.ending]
+        return [(f"attempt {item.number}", ending), *about("attempt")]
 
 
 def _most_relevant(attempts: Sequence[Attempt]) -> Attempt:
@@ -107,43 +99,36 @@ EVENT_COLUMNS = (
 )
 
 
-class FoldedEventsTable(Table):
+class FoldedEventsTable(Table[FoldedEvents]):
     """A row per event, or per group of similar events; times count from the attempt's start."""
 
     def __init__(self) -> None:
         super().__init__("events", EVENT_COLUMNS, id="folded")
-        self._of: tuple[int, Sequence[Event]] = (-1, ())
-        self._folded: list[FoldedEvents] = []
         self._filter = Filter()
         self.attempt: Attempt | None = None
         """The attempt whose events are shown."""
 
-    @property
-    def chosen(self) -> FoldedEvents | None:
-        """The row under the cursor."""
-        return next((one for one in self._folded if one.key == self.cursor_key), None)
-
     def show(self, attempt: Attempt | None, filtered: Filter) -> int:
         """Show an attempt's events; returns how many rows match the filter."""
-        shown = (-1, ()) if attempt is None else (attempt.number, attempt.events)
-        if shown[0] != self._of[0] or filtered != self._filter or len(shown[1]) != len(self._of[1]):
-            another = shown[0] != self._of[0]
-            self._of, self._filter, self.attempt = shown, filtered, attempt
-            lines = fold(shown[1])
-            self._folded = [one for one in lines if filtered.matches(facts_of(one))]
+        before, self.attempt = self.attempt, attempt
+        events = () if attempt is None else attempt.events
+        numbers = [None if one is None else one.number for one in (before, attempt)]
+        is_longer = before is not None and len(events) != len(before.events)
+        if numbers[0] != numbers[1] or is_longer or filtered != self._filter:
+            self._filter = filtered
+            lines = fold(events)
+            self.items = [one for one in lines if filtered.matches(facts_of(one))]
             self.title = "events" if attempt is None else f"events in attempt {attempt.number}"
             self.empty = "no events match" if filtered and lines else "no events yet"
             start = None if attempt is None else attempt.started_at
-            if another:
+            if numbers[0] != numbers[1]:
                 self.cursor_key = None
-            self.set_rows([(one.key, folded_row(one, start)) for one in self._folded])
-        return len(self._folded)
+            self.set_rows([(one.key, folded_row(one, start)) for one in self.items])
+        return len(self.items)
 
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the event under the cursor."""
-        if (one := self.chosen) is None:
-            return []
-        return [(event_words(one.type), explain_event(one.type)), *about("event")]
+    def explain_item(self, item: FoldedEvents) -> list[tuple[str, str]]:
+        """Help on an event."""
+        return [(event_words(item.type), explain_event(item.type)), *about("event")]
 
 
 def facts_of(folded: FoldedEvents) -> Facts:
@@ -183,15 +168,11 @@ class StoryScreen(JobBound[StoryAnswer]):
     BINDINGS = bindings(SCREENS[KEYS])
 
     def __init__(self, job: str, *, readonly: bool = False) -> None:
-        super().__init__(readonly=readonly)
-        self.job = job
-        """The job's name."""
-        self._title = TitleBar(job, readonly=readonly)
+        super().__init__(job, readonly=readonly)
         self._attempts = AttemptsTable()
         self._why = Panel(id="why")
         self._folded = FoldedEventsTable()
         self._filter = FilterBar("words, event:alert, rank:3, !word")
-        self._keys = KeyBar(SCREENS[self.KEYS])
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -219,12 +200,12 @@ class StoryScreen(JobBound[StoryAnswer]):
         right, view, story = self.place(answer.look), answer.view, answer.story
         if view is None or story is None:
             self._title.show(f"{self.job} no longer exists", right)
-            self._keys.show(None, readonly=self.readonly)
+            self._keys.show(None)
             return
         summary = f"story: {headline(story.attempts, view.state, loss_remark(view))}"
         self._title.show(self.job, right, story.trouble or summary)
         self._attempts.show(story.attempts, view.state, answer.look.taken_at)
-        self._keys.show(view.is_live, readonly=self.readonly)
+        self._keys.show(view)
         self._show_chosen()
 
     def _show_chosen(self) -> None:
@@ -238,9 +219,7 @@ class StoryScreen(JobBound[StoryAnswer]):
         self._why.paint(why_panel(chosen, answer.view, story.tail, now, is_last=is_last))
         filtered = parse(self._filter.text, VOCABULARY)
         left = self._folded.show(chosen, filtered)
-        self._filter.show_status(
-            filtered.trouble or plural(left, "event"), trouble=filtered.trouble is not None
-        )
+        self._filter.show_matches(filtered, plural(left, "event"))
         self._fit()
 
     def _fit(self) -> None:
@@ -306,7 +285,7 @@ class StoryScreen(JobBound[StoryAnswer]):
 
     def _moment(self) -> float | None:
         """The time of the item under the cursor, in unix seconds."""
-        chosen: Attempt | None = self._attempts.chosen
+        chosen = self._attempts.chosen
         if self._folded.has_focus and (folded := self._folded.chosen) is not None:
             return folded.at.timestamp()
         if chosen is None:
@@ -321,8 +300,3 @@ class StoryScreen(JobBound[StoryAnswer]):
     @on(FilterBar.Changed)
     def _filtered(self) -> None:
         self._show_chosen()
-
-    def action_back(self) -> None:
-        """Clear the filter, then go back to the previous screen."""
-        if not self._filter.drop():
-            super().action_back()

@@ -16,8 +16,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from ddptop.draw.panels import title_line
+from ddptop.job.filter import Filter
 from ddptop.job.keys import HELP, LEAVE, QUIT, Key, key
-from ddptop.style import Line, Span, line, spread, width
+from ddptop.job.record import Job
+from ddptop.style import Line, Span, line, part_at, spread, width
 from ddptop.tui.widgets.lines import LinesView, Panel
 
 
@@ -55,22 +57,11 @@ class Pages(LinesView):
     Pages { height: 1; }
     """
 
-    class Picked(Message):
-        """A page was clicked."""
-
-        def __init__(self, page: str) -> None:
-            super().__init__()
-            self.page = page
-
     def __init__(self, pages: Sequence[tuple[str, str]] = PAGES) -> None:
         super().__init__(id="pages")
-        self._names = pages
+        self.names = dict(pages)
+        """The title of each page."""
         self._page = "main"
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all pages."""
-        return [name for name, _ in self._names]
 
     def show(self, page: str) -> None:
         """Mark a page as current."""
@@ -79,7 +70,7 @@ class Pages(LinesView):
 
     def _labels(self) -> list[tuple[str, Line]]:
         labels: list[tuple[str, Line]] = []
-        for name, text in self._names:
+        for name, text in self.names.items():
             current = name == self._page
             head: Line = (("▸" if current else " ", "busy"), (f"{key(f'page.{name}')} ", "busy"))
             labels.append((name, (*head, (text, "strong" if current else "dim"), ("  ", ""))))
@@ -89,14 +80,10 @@ class Pages(LinesView):
         """Build the row."""
         return [tuple(span for _, label in self._labels() for span in label)]
 
-    def on_click(self, event: events.Click) -> None:
-        """Open the page under the mouse."""
-        x = 0
-        for name, label in self._labels():
-            x += width(label)
-            if event.x < x:
-                self.post_message(self.Picked(name))
-                return
+    async def on_click(self, event: events.Click) -> None:
+        """Act as the key of the page under the mouse."""
+        if (page := part_at(self._labels(), event.x)) is not None:
+            await self.app.run_action(f"page('{page}')", default_namespace=self.screen)
 
 
 ALWAYS = (LEAVE, QUIT, HELP)
@@ -115,29 +102,20 @@ class KeyBar(LinesView):
     KeyBar { height: 1; dock: bottom; background: $panel; }
     """
 
-    def __init__(self, actions: Sequence[Key]) -> None:
+    def __init__(self, actions: Sequence[Key], *, readonly: bool = False) -> None:
+        """`readonly` hides actions that change a job."""
         super().__init__()
         self._last = [one for one in ALWAYS if one in actions]
         self._actions = [one for one in actions if one.bar and one not in ALWAYS]
         self._live: bool | None = None
-        self._foreign = self._readonly = False
+        self._foreign, self._readonly = False, readonly
 
-    def show(
-        self,
-        live: bool | None,
-        *,
-        foreign: bool = False,
-        readonly: bool = False,
-    ) -> None:
-        """Show the keys for a live job, an ended one, or (None) no job.
-
-        Args:
-            live: whether the job is live; None without a job.
-            foreign: whether ddptop did not launch it.
-            readonly: whether to hide actions that change a job.
-        """
-        if (live, foreign, readonly) != (self._live, self._foreign, self._readonly):
-            self._live, self._foreign, self._readonly = live, foreign, readonly
+    def show(self, job: Job | None, *, foreign: bool = False) -> None:
+        """Show the keys for a job, or (None) without one; `foreign`: ddptop did not launch it."""
+        live = None if job is None else job.is_live
+        foreign = foreign or (job is not None and job.is_foreign)
+        if (live, foreign) != (self._live, self._foreign):
+            self._live, self._foreign = live, foreign
             self.redraw()
 
     def offers(self, action: Key) -> bool:
@@ -171,17 +149,7 @@ class KeyBar(LinesView):
     def action_at(self, x: int) -> Key | None:
         """The action whose key is at cell `x`."""
         first, last = self._labels(self.size.width)
-        end = 1
-        for action, label in first:
-            end += width(label)
-            if x < end:
-                return action
-        start = self.size.width + 1
-        for action, label in reversed(last):
-            start -= width(label)
-            if x >= start:
-                return action
-        return None
+        return part_at(first, x - 1) or part_at(reversed(last), self.size.width - x)
 
     async def on_click(self, event: events.Click) -> None:
         """Run the action that was clicked."""
@@ -232,24 +200,23 @@ class FilterBar(Horizontal):
         Binding("down", "keep", "Keep", show=False, id="filter.keep"),
     ]
 
-    class Changed(Message):
+    class Typed(Message):
+        """The present text."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Changed(Typed):
         """The text changed."""
 
-        def __init__(self, bar: FilterBar, text: str) -> None:
-            super().__init__()
-            self.bar, self.text = bar, text
+    class Closed(Typed):
+        """The bar gave the focus back; the text is what was kept, "" after esc."""
 
-    class Closed(Message):
-        """The bar gave the focus back; `text` is what was kept, "" after esc."""
-
-        def __init__(self, bar: FilterBar, text: str) -> None:
-            super().__init__()
-            self.bar, self.text = bar, text
-
-    def __init__(self, example: str = "", *, sign: str = "/", id: str | None = None) -> None:
-        """`example` is the placeholder; `sign` is shown before the text."""
-        super().__init__(id=id)
-        self._sign = Static(f" {sign} ", classes="sign", markup=False)
+    def __init__(self, example: str) -> None:
+        """`example` is the placeholder."""
+        super().__init__()
+        self._sign = Static(" / ", classes="sign", markup=False)
         self._example = example
         self._status = Static(classes="status", markup=False)
         self._focused_before: Widget | None = None
@@ -291,6 +258,10 @@ class FilterBar(Horizontal):
             self._status.set_class(trouble, "-trouble")
             self._status.update(f"  {mark}{text}{keys} " if text else "")
 
+    def show_matches(self, filtered: Filter, count: str) -> None:
+        """Show what is wrong with the typed filter, or `count`, how much matches it."""
+        self.show_status(filtered.trouble or count, trouble=filtered.trouble is not None)
+
     def action_keep(self) -> None:
         """Keep the text and give the focus back; hides if there is no text."""
         self.display = bool(self._typed.value)
@@ -305,7 +276,7 @@ class FilterBar(Horizontal):
             self._typed.value = ""
         self.display = False
         self._status.update("")
-        self.post_message(self.Changed(self, ""))
+        self.post_message(self.Changed(""))
         if had_keys:
             self._give_back()
         return True
@@ -317,12 +288,12 @@ class FilterBar(Horizontal):
     def _give_back(self) -> None:
         if self._focused_before is not None and self._focused_before.is_attached:
             self.screen.set_focus(self._focused_before)
-        self.post_message(self.Closed(self, self.text))
+        self.post_message(self.Closed(self.text))
 
     @on(Input.Changed)
     def _typing(self, event: Input.Changed) -> None:
         event.stop()
-        self.post_message(self.Changed(self, event.value))
+        self.post_message(self.Changed(event.value))
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:

@@ -26,7 +26,6 @@ from ddptop.charts.curves import (
     next_weight,
     units_of,
 )
-from ddptop.charts.frame import Chart
 from ddptop.charts.plots import THROUGHPUT, curves_of, names_of, no_steps
 from ddptop.job.compare import LOSS
 from ddptop.job.help import texts
@@ -41,27 +40,6 @@ AXIS = ("┊", "gaps", "read values", "zoom")
 def entries(*names: str) -> list[tuple[str, str]]:
     """Headings and texts on parts of a chart."""
     return [(name, with_keys(texts().charts[name])) for name in names]
-
-
-def explain_loss(name: str, options: ChartOptions, *, by_step: bool) -> list[tuple[str, str]]:
-    """Explain the loss chart."""
-    lines = options.mode if name in (LOSS, THROUGHPUT) else "metric"
-    extra = {
-        "smoothing": bool(options.smoothing),
-        "log scale": options.logarithmic,
-        "peak": name == LOSS and not options.logarithmic,
-        "by step": by_step,
-    }
-    return [
-        (name, with_keys(texts().loss_lines[lines])),
-        *entries("metrics", "✕", *(name for name, is_on in extra.items() if is_on), *AXIS),
-    ]
-
-
-def explain_figures(data: Curves) -> list[tuple[str, str]]:
-    """Explain a chart of several figures."""
-    names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
-    return [("metrics", names), *entries("units", *AXIS)]
 
 
 PAN_CELLS = 10
@@ -82,11 +60,6 @@ class ChartWidget(DraggedView, can_focus=True):
             """`moved` is whether the range changed, not only the cursor."""
             super().__init__()
             self.chart, self.moved = chart, moved
-
-        @property
-        def control(self) -> ChartWidget:
-            """The chart, for @on selectors."""
-            return self.chart
 
     def __init__(self, data: Any, title: str = "", *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -254,19 +227,23 @@ class ChartWidget(DraggedView, can_focus=True):
             event.stop()
             self.zoom(direction, self.area.at(cell))
 
-    def on_focus(self) -> None:
-        """Mark the title as focused."""
-        self.redraw()
+    def curves(self) -> Curves:
+        """What it shows."""
+        curves: Curves = self._data
+        return curves
 
-    def on_blur(self) -> None:
-        """Unmark the title."""
-        self.redraw()
+    def heading(self, curves: Curves, *, is_read: bool) -> str:
+        """Its title; with a cursor, without the visible range."""
+        return self._title
 
-    def titled(self, chart: Chart, title: str, width: int) -> list[Line]:
-        """Put the title above the chart: with values at the cursor, or how it is drawn."""
-        self.area = chart.area
-        if chart.reading is None:
-            title += f", {chart.scaling}" if chart.scaling else ""
+    def build(self, width: int, height: int) -> list[Line]:
+        """Build the title with values at the cursor, or how it is drawn; plots; and the axis."""
+        curves = self.curves()
+        chart = draw_curves(curves, self.options, width - 1, height - 1)
+        self.area, is_read = chart.area, chart.reading is not None
+        title = self.heading(curves, is_read=is_read)
+        if chart.scaling and not is_read:
+            title += f", {chart.scaling}"
         room = width - len(title) - 10
         note = chart.fitting(room) if chart.reading is None else chart.reading.line(room)
         return [rule(title, width, note, "strong" if self.has_focus else "title"), *chart.lines]
@@ -313,22 +290,32 @@ class LossChart(ChartWidget):
         mode = MODES[(MODES.index(self.options.mode) + 1) % len(MODES)]
         self.set_options(mode=mode)
 
-    def _curves(self) -> Curves:
+    def curves(self) -> Curves:
+        """The losses, or the metric shown."""
         return curves_of(self._data, self.options, self.shown)
 
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build title, plot, and axes."""
-        curves = self._curves()
-        chart = draw_curves(curves, self.options, width - 1, height - 1)
+    def heading(self, curves: Curves, *, is_read: bool) -> str:
+        """The metric, the job, and the visible range."""
         name = "throughput, steps/s" if self.shown == THROUGHPUT else self.shown
         title = f"{name} for {self._title}" if self._title else name
-        if chart.reading is None:
-            title += f", {self._range(curves)}" + ", by step" * curves.by_step
-        return self.titled(chart, title, width)
+        if is_read:
+            return title
+        return f"{title}, {self._range(curves)}" + ", by step" * curves.by_step
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the curves and marks."""
-        return explain_loss(self.shown, self.options, by_step=self._curves().by_step)
+        options, name = self.options, self.shown
+        lines = options.mode if name in (LOSS, THROUGHPUT) else "metric"
+        extra = {
+            "smoothing": bool(options.smoothing),
+            "log scale": options.logarithmic,
+            "peak": name == LOSS and not options.logarithmic,
+            "by step": self.curves().by_step,
+        }
+        return [
+            (name, with_keys(texts().loss_lines[lines])),
+            *entries("metrics", "✕", *(one for one, is_on in extra.items() if is_on), *AXIS),
+        ]
 
     def _range(self, curves: Curves) -> str:
         """The visible range, for the title."""
@@ -358,9 +345,5 @@ class FigureChart(ChartWidget):
 
     def explain(self) -> list[tuple[str, str]]:
         """Help on the curves and marks."""
-        return explain_figures(self._data)
-
-    def build(self, width: int, height: int) -> list[Line]:
-        """Build the title, a plot for each unit, and the axis."""
-        chart = draw_curves(self._data, self.options, width - 1, height - 1)
-        return self.titled(chart, self._title, width)
+        names = ", ".join(dict.fromkeys(curve.name for curve in self._data.curves))
+        return [("metrics", names or "no data yet"), *entries("units", *AXIS)]

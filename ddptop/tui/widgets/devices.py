@@ -37,13 +37,12 @@ TO_DO = (
 )
 
 
-class DevicesTable(Table):
+class DevicesTable(Table[GpuSample]):
     """One row per device, with its utilization so far; without devices, the machine's load."""
 
     def __init__(self, *, id: str = "devices", cursor_needs_focus: bool = False) -> None:
         super().__init__("devices", (), id=id)
         self.cursor_needs_focus = cursor_needs_focus
-        self._gpus: Sequence[GpuSample] = ()
         self._look: Look | None = None
         self._history = NOTHING
         self._reason: str | None = None
@@ -67,7 +66,7 @@ class DevicesTable(Table):
             reason: why devices or figures are missing.
             note: what to show beside the title.
         """
-        self._gpus, self._look, self._history, self._reason = gpus, look, history, reason
+        self.items, self._look, self._history, self._reason = gpus, look, history, reason
         self._hosts = hosts_of_devices(gpus)
         name = common_name(gpus)
         whole = sum(gpu.parent_uuid is None for gpu in gpus)
@@ -81,12 +80,12 @@ class DevicesTable(Table):
 
     def _fit_columns(self) -> None:
         self._columns = device_columns(
-            self.size.width, self._gpus, self._hosts, has_history=bool(self._history.recent)
+            self.size.width, self.items, self._hosts, has_history=bool(self._history.recent)
         )
 
     def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
         """Draw one device; called only for visible ones, as there may be thousands."""
-        gpu = self._gpus[self.keys.index(key)]
+        gpu = self.items[self.keys.index(key)]
         if gpu.lost:
             name = f" {label(gpu, self._hosts):>3}  "
             return fit(line((name, "strong"), *holder_text(gpu)), width)
@@ -102,15 +101,15 @@ class DevicesTable(Table):
 
     def foot(self, width: int) -> Line:
         """Why figures are missing."""
-        return line((f" i {self._reason}", "dim")) if self._reason and self._gpus else ()
+        return line((f" i {self._reason}", "dim")) if self._reason and self.items else ()
 
     def rows_wanted(self) -> int:
         """Rows needed to show everything."""
-        return super().rows_wanted() if self._gpus else len(self._machine_lines(self.size.width))
+        return super().rows_wanted() if self.items else len(self._machine_lines(self.size.width))
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the rows, or what is known without devices."""
-        return super().build(width, height) if self._gpus else self._machine_lines(width)
+        return super().build(width, height) if self.items else self._machine_lines(width)
 
     def _machine_lines(self, width: int) -> list[Line]:
         if self._look is None:
@@ -122,14 +121,9 @@ class DevicesTable(Table):
             *(line((f" {text}", "dim")) for text in reason),
         ]
 
-    @property
-    def chosen(self) -> GpuSample | None:
-        """The device under the cursor."""
-        return self._gpus[self.place] if self._gpus else None
-
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on each figure of the device under the cursor, and what is wrong with it."""
-        return [] if self.chosen is None else explain_device(self.chosen)
+    def explain_item(self, item: GpuSample) -> list[tuple[str, str]]:
+        """Help on each figure of a device, and what is wrong with it."""
+        return explain_device(item)
 
 
 def key_of(gpu: GpuSample) -> str:
@@ -147,40 +141,33 @@ def owners_of(gpu: GpuSample, look: Look) -> Owners:
     return look.owners if gpu.host in (None, look.machine.host) else NOBODY
 
 
-class ProcessTable(Table):
+class ProcessTable(Table[GpuProcess]):
     """The processes on one device."""
 
     cursor_needs_focus = True
 
     def __init__(self) -> None:
         super().__init__("processes", PROCESS_COLUMNS, id="processes")
-        self._processes: Sequence[GpuProcess] = ()
         self._owners: Owners = {}
 
     def show(self, gpu: GpuSample, look: Look) -> None:
         """Show the selected device."""
-        self._processes = heaviest_first(gpu.processes or [])
+        self.items = heaviest_first(gpu.processes or [])
         self._owners = owners_of(gpu, look)
         self.empty = NOT_REPORTED if gpu.processes is None else FREE
         self.title = f"processes on {name_of(gpu, look.machine.host)}"
-        self.set_rows([(str(one.pid), process_row(one, self._owners)) for one in self._processes])
-
-    @property
-    def _chosen(self) -> GpuProcess | None:
-        return self._processes[self.place] if self._processes else None
+        self.set_rows([(str(one.pid), process_row(one, self._owners)) for one in self.items])
 
     @property
     def job(self) -> str | None:
         """The job of the process under the cursor."""
-        process = self._chosen
+        process = self.chosen
         return None if process is None else self._owners.get(process.pid, (process.job, None))[0]
 
-    def explain(self) -> list[tuple[str, str]]:
+    def explain_item(self, item: GpuProcess) -> list[tuple[str, str]]:
         """Help on the columns."""
-        if (process := self._chosen) is None:
-            return []
-        command = process.command or process.note or "command: n/a"
-        return [(f"process {process.pid}", command), *about("processes")]
+        command = item.command or item.note or "command: n/a"
+        return [(f"process {item.pid}", command), *about("processes")]
 
 
 def no_device_lines(cells: int) -> list[Line]:

@@ -66,19 +66,18 @@ COLUMNS = (
 )
 
 
-class EventsTable(Table):
+class EventsTable(Table[Event]):
     """One row per event."""
 
     def __init__(self) -> None:
         super().__init__("events", COLUMNS, empty="no events yet", id="events")
-        self._shown: Sequence[Event] = ()
         self._follows_first = True
 
     def show(self, events: Sequence[Event]) -> None:
         """Show the events, latest first."""
-        if events == self._shown:
+        if events == self.items:
             return
-        self._shown = events
+        self.items = events
         of_each = [FoldedEvents((event,)) for event in events]
         self.set_rows([(one.key, folded_row(one)) for one in of_each])
 

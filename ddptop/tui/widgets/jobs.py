@@ -60,7 +60,7 @@ NO_MATCH = """no jobs match
 press {view.back} to show all jobs"""
 
 
-class JobsTable(Table):
+class JobsTable(Table[Attention]):
     """One row per job, the most urgent first."""
 
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
@@ -74,7 +74,6 @@ class JobsTable(Table):
         self._none = EMPTY.format(how=how)
         self._me = me
         self._views: Sequence[Job] = ()
-        self._ranked: list[Attention] = []
         self._now = dt.datetime.min
         self._look: Look | None = None
         self._trends: Mapping[str, LossTrend] = {}
@@ -101,7 +100,7 @@ class JobsTable(Table):
     def refill(self) -> None:
         """Filter and sort the rows."""
         everything = self._everything()
-        self._ranked = [one for one in everything if self._matches(one)]
+        self.items = [one for one in everything if self._matches(one)]
         self.sorted_by = COLUMN_OF_ORDER[self.order]
         names = [
             f"{'◆ ' * (one.job.name in self.marked)}{self._label(one.job)}" for one in everything
@@ -129,7 +128,7 @@ class JobsTable(Table):
                     )
                 ),
             )
-            for one in self._ranked
+            for one in self.items
         ]
         self._columns = without_empty(self._columns, [row for _, row in rows])
         note = self._count()
@@ -173,7 +172,7 @@ class JobsTable(Table):
     @property
     def shown(self) -> int:
         """How many jobs match the filter."""
-        return len(self._ranked)
+        return len(self.items)
 
     @property
     def known(self) -> int:
@@ -195,15 +194,9 @@ class JobsTable(Table):
         self.order = order
         self.refill()
 
-    @property
-    def chosen(self) -> Attention | None:
-        """The job under the cursor, with its attention sentence."""
-        return next((one for one in self._ranked if one.job.name == self.cursor_key), None)
-
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the row under the cursor."""
-        one = self.chosen
-        return [] if one is None else explain_job(one, self._trends.get(one.job.name), self._now)
+    def explain_item(self, item: Attention) -> list[tuple[str, str]]:
+        """Help on a row."""
+        return explain_job(item, self._trends.get(item.job.name), self._now)
 
     def foot(self, width: int) -> Line:
         """The count of processes that may be training but cannot be inspected."""

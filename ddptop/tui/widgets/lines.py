@@ -87,6 +87,14 @@ class LinesView(Widget):
         self._strips.clear()
         self.redraw()
 
+    def on_focus(self) -> None:
+        """Show that the keys are here."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """Show that the keys are elsewhere."""
+        self.redraw()
+
     def notify_style_update(self) -> None:
         """Clear the cache: the colors changed."""
         super().notify_style_update()
@@ -165,7 +173,7 @@ class Panel(LinesView):
         return self._painter(width, height)
 
 
-class DraggedView(LinesView):
+class DraggedView(Panel):
     """A view that follows the pointer while a button is pressed."""
 
     is_dragged = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -99,15 +100,17 @@ class LogPager(LinesView, can_focus=True):
         self.is_live = True
         self.output: str | None = None
         """For a foreign job: where its output goes."""
-        self._top = 0
-        self._skip = 0
-        """Rows of the first line that are above the view."""
+        self._top = (0, 0)
+        """The first row of the view: index and part of its line."""
         self._cursor = 0
         self._label_cells = 0
         self._is_asked = False
         """Whether more lines are being read."""
         self._places: list[tuple[int, int]] = []
-        """For each row of the view: index and part of its line."""
+        """The rows of the view."""
+        self._all: list[tuple[int, int]] = []
+        """The rows of all lines."""
+        self._all_of: tuple[list[LogRow], object] = ([], None)
         self._shapes = lru_cache(maxsize=4096)(shape_of)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -116,6 +119,13 @@ class LogPager(LinesView, can_focus=True):
         """Set the reader of a job's logs; `open` selects a log."""
         self.reader = reader
         reader.start()
+
+    def describe(self, job: Job | None) -> None:
+        """Take over what is known of the job: whether it is live, and where its output goes."""
+        self.is_live = job is None or job.is_live
+        self.output = None if job is None or not job.is_foreign else job.output or "n/a"
+        if self.reader is not None:
+            self.reader.is_live = job is not None and job.is_live
 
     def close(self) -> None:
         """Close the job's logs."""
@@ -149,11 +159,12 @@ class LogPager(LinesView, can_focus=True):
             return
         if self.shown != self.generation:
             self.shown, self._label_cells = self.generation, 0
-        top = self.rows[self._top] if self._top < len(self.rows) else None
+        index, part = self._top
+        top = self.rows[index] if index < len(self.rows) else None
         cursor = self.current
         self._set_page(message.page)
         if not self.following:
-            self._top = self._index_of(top, self._top)
+            self._top = self._index_of(top, index), part
             self._cursor = self._index_of(cursor, self._cursor)
         if message.at is not None:
             self._places = []
@@ -260,11 +271,12 @@ class LogPager(LinesView, can_focus=True):
         self._cursor = max(0, next(exact, next(later, len(self.rows) - 1)))
         self.following = False
         if self._cursor not in {index for index, _ in self._places}:
-            self._top, self._skip = self._up_from(self._cursor, 0, max(1, self.size.height) // 2)
+            first = bisect_left(self._rows(), (self._cursor, 0))
+            self._top = self._row(first - max(1, self.size.height) // 2)
 
     def set_wrap(self, wrap: bool) -> None:
         """Wrap long lines, or clip them."""
-        self.wrap, self.shift, self._skip = wrap, 0, 0
+        self.wrap, self.shift = wrap, 0
         self.refresh_lines()
 
     def refresh_lines(self) -> None:
@@ -279,25 +291,23 @@ class LogPager(LinesView, can_focus=True):
         cells = text_cells(self.size.width - 1, self._label_cells)
         return self._shapes(self.rows[index], cells, wrap=self.wrap)
 
-    def _up_from(self, index: int, part: int, count: int) -> tuple[int, int]:
-        """The place `count` rows above another, or the first one."""
-        while count > 0:
-            if part >= count:
-                return index, part - count
-            count -= part + 1
-            index -= 1
-            if index < 0:
-                return 0, 0
-            part = len(self._shape(index).parts) - 1 if self.wrap else 0
-        return index, part
+    def _rows(self) -> list[tuple[int, int]]:
+        """The rows of all lines: index and part of each one's line."""
+        layout = self.wrap and (self.size.width, self._label_cells)
+        if self._all_of[0] is not self.rows or self._all_of[1] != layout:
+            self._all_of = self.rows, layout
+            self._all = [
+                (index, part)
+                for index in range(len(self.rows))
+                for part in range(len(self._shape(index).parts) if self.wrap else 1)
+            ]
+        return self._all
 
-    def _last_top(self) -> tuple[int, int]:
-        """The first row of the view if it shows the end."""
-        last = len(self.rows) - 1
-        if last < 0:
-            return 0, 0
-        part = len(self._shape(last).parts) - 1
-        return self._up_from(last, part, max(1, self.size.height) - 1)
+    def _row(self, place: int) -> tuple[int, int]:
+        """A row by its place among all, or the first or last one at the top of the view."""
+        rows = self._rows()
+        lowest = max(0, len(rows) - max(1, self.size.height))
+        return rows[max(0, min(place, lowest))] if rows else (0, 0)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the visible lines and the scroll bar."""
@@ -305,20 +315,17 @@ class LogPager(LinesView, can_focus=True):
         if not rows:
             self._places = []
             return [fit(one, width) for one in [(), *self.empty][:height]]
-        near = rows[max(0, self._top - height) : self._top + 2 * height]
+        near = rows[max(0, self._top[0] - height) : self._top[0] + 2 * height]
         self._label_cells = max(self._label_cells, label_width(near))
-        lowest = self._last_top()
-        if self.following or (self._top, self._skip) > lowest:
-            self._top, self._skip = lowest
-        self._skip = min(self._skip, len(self._shape(self._top).parts) - 1)
+        shown = self._rows()
+        self._top = self._row(len(shown) if self.following else bisect_left(shown, self._top))
+        top = bisect_left(shown, self._top)
+        self._places = places = shown[top : top + height]
         lines: list[Line] = []
-        places: list[tuple[int, int]] = []
-        index, part = self._top, self._skip
-        while len(lines) < height and index < len(rows):
-            shape = self._shape(index)
+        for index, part in places:
             drawn = row_line(
                 rows[index],
-                shape,
+                self._shape(index),
                 part,
                 width - 1,
                 self._label_cells,
@@ -327,11 +334,6 @@ class LogPager(LinesView, can_focus=True):
                 is_open=index >= len(self.page.rows),
             )
             lines.append(fit(drawn, width - 1))
-            places.append((index, part))
-            part += 1
-            if part >= len(shape.parts):
-                index, part = index + 1, 0
-        self._places = places
         lines += [line(" " * (width - 1))] * (height - len(lines))
         start, end = thumb(height, *self._shares(places[0][0], places[-1][0]))
         bar = [("┃", "dim") if start <= y < end else ("│", "faint") for y in range(height)]
@@ -382,23 +384,15 @@ class LogPager(LinesView, can_focus=True):
 
     def scroll_lines(self, count: int) -> None:
         """Scroll by rows; the cursor stays in the view."""
-        rows = self.rows
-        if not rows:
+        if not self.rows:
             return
-        if count < 0:
-            if self.following:
-                self._cursor = len(rows) - 1
-            self.following = False
-            self._top, self._skip = self._up_from(self._top, self._skip, -count)
-        else:
-            lowest = self._last_top()
-            while count > 0 and (self._top, self._skip) < lowest:
-                self._skip += 1
-                if self._skip >= len(self._shape(self._top).parts):
-                    self._top, self._skip = self._top + 1, 0
-                count -= 1
-            if (self._top, self._skip) >= lowest:
-                self._reach_end()
+        if self.following:
+            self._cursor = len(self.rows) - 1
+        self.following = self.following and count > 0
+        place = bisect_left(self._rows(), self._top) + count
+        self._top = self._row(place)
+        if count > 0 and self._top == self._row(len(self._all)):
+            self._reach_end()
         self.redraw()
         if self._places:
             self._cursor = max(self._places[0][0], min(self._places[-1][0], self._cursor))
@@ -419,14 +413,10 @@ class LogPager(LinesView, can_focus=True):
         if self.following:
             self._cursor, self.following = len(rows) - 1, False
         self._cursor = max(0, min(len(rows) - 1, self._cursor + lines))
-        if self._cursor < self._top or (self._cursor == self._top and self._skip):
-            self._top, self._skip = self._cursor, 0
-        elif self._cursor >= self._top + max(1, self.size.height):
-            self._top, self._skip = self._cursor - self.size.height + 1, 0
-        self.redraw()
-        while self._places and self._places[-1][0] < self._cursor:  # wrapped lines need more rows
-            self._top, self._skip = self._top + 1, 0
-            self.redraw()
+        shown = self._rows()
+        first, end = (bisect_left(shown, (self._cursor + by, 0)) for by in (0, 1))
+        top = bisect_left(shown, self._top)
+        self._top = self._row(min(first, max(top, end - max(1, self.size.height))))
         if lines > 0 and self._cursor == len(rows) - 1:
             self._reach_end()
         self.refresh_lines()
@@ -442,7 +432,7 @@ class LogPager(LinesView, can_focus=True):
     def go_first(self) -> None:
         """Go to the log's first line."""
         self.following = False
-        self._top = self._skip = self._cursor = 0
+        self._top, self._cursor = (0, 0), 0
         if self.page.before_bytes > 0:
             self._jump(self.page.first)
         self.refresh_lines()
@@ -502,7 +492,8 @@ class LogPager(LinesView, can_focus=True):
             elif page.end:
                 self._jump(page.first + int(share * (page.end - page.first)))
             else:
-                self._top = self._cursor = int(share * len(self.rows))
+                self._cursor = int(share * len(self.rows))
+                self._top = self._cursor, 0
                 self.refresh_lines()
         elif event.y < len(self._places):
             self.following = False
@@ -554,8 +545,7 @@ class LogPane(Vertical):
         """
         self._view, self._rank, self._guilty = view, rank, guilty
         pager, foreign = self.lines, view.is_foreign
-        pager.is_live = view.is_live
-        pager.output = view.output or "n/a" if view.is_foreign else None
+        pager.describe(view)
         if guilty is not None and guilty.rank == rank:
             attempt = guilty.attempt if attempt is None else attempt
         is_launcher = rank is None and launcher_name(view) is not None
@@ -586,7 +576,7 @@ class LogPane(Vertical):
         whose, attempt, until = self._asked
         wanted = LogView(whose, attempt, until=until)
         assert pager.reader is not None
-        pager.reader.is_live = view.is_live
+        pager.describe(view)
         if wanted == self._wanted:
             pager.reader.poll()
         else:

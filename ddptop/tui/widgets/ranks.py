@@ -69,7 +69,7 @@ def foot_of(detail: JobDetail, rank: RankSample | None, cells: int) -> Line:
     return about(rank) or (((" ", ""),) if any(map(about, detail.ranks[:FEW])) else ())
 
 
-class RankShape(CursorList):
+class RankShape(CursorList[RankSample]):
     """What cards, table, and map have in common: the job, and the rank under the cursor."""
 
     detail: JobDetail | None = None
@@ -85,25 +85,19 @@ class RankShape(CursorList):
         """The number of the selected rank; None if there is none."""
         return None if self.cursor_key is None else int(self.cursor_key)
 
-    @property
-    def sample(self) -> RankSample | None:
-        """The selected rank."""
-        return next((one for one in self.ranks if one.rank == self.rank), None)
-
     def apart(self, rank: RankSample) -> RankDeviation:
         """The rank's distance from the others."""
         return NOTHING if self.detail is None else self.detail.deviations.get(rank.rank, NOTHING)
 
     def take(self, detail: JobDetail, now: dt.datetime) -> None:
         """Take over the job and its ranks."""
-        self.detail, self.now = detail, now
+        self.detail, self.now, self.items = detail, now, detail.ranks
         self.set_keys([str(rank.rank) for rank in detail.ranks])
 
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the selected rank."""
-        if self.detail is None or (rank := self.sample) is None:
-            return []
-        return explain_rank(rank, self.apart(rank), self.now, self.detail.view.is_live)
+    def explain_item(self, item: RankSample) -> list[tuple[str, str]]:
+        """Help on a rank."""
+        is_live = self.detail is not None and self.detail.view.is_live
+        return explain_rank(item, self.apart(item), self.now, is_live)
 
 
 class RankGrid(RankShape):
@@ -133,7 +127,7 @@ class RankCards(RankGrid):
         self.redraw()
 
     def _foot(self, width: int) -> Line:
-        return () if self.detail is None else foot_of(self.detail, self.sample, width)
+        return () if self.detail is None else foot_of(self.detail, self.chosen, width)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build the cards."""
@@ -183,7 +177,7 @@ def has_foot(detail: JobDetail) -> bool:
     return any(foot_of(detail, rank, FEW) for rank in detail.ranks[:1])
 
 
-class RankTable(RankShape, Table):
+class RankTable(RankShape, Table[RankSample]):
     """One row per rank."""
 
     def __init__(self) -> None:
@@ -198,7 +192,7 @@ class RankTable(RankShape, Table):
 
     def foot(self, width: int) -> Line:
         """What the columns do not show of the selected rank, or what the job waits for."""
-        return () if self.detail is None else foot_of(self.detail, self.sample, width)
+        return () if self.detail is None else foot_of(self.detail, self.chosen, width)
 
     def show(self, detail: JobDetail, now: dt.datetime) -> None:
         """Show the job's ranks."""
@@ -209,6 +203,7 @@ class RankTable(RankShape, Table):
         if self._worst_first:
             ranks = worst_first(ranks, detail.deviations, live)
             note = line((f"worst first; {key('ranks.sort')}: sort by rank", "dim"))
+        self.items = ranks
         hosts = short_names(hosts_of(snapshot)) if has_several(snapshot) else {}
         self._columns = columns_of(ranks, detail.view.is_foreign, hosts)
         rows: list[tuple[str, Row]] = []
@@ -331,7 +326,7 @@ class HeatMap(RankGrid):
         return lines
 
     def _foot(self, cells: int) -> Line:
-        if self.detail is None or (rank := self.sample) is None:
+        if self.detail is None or (rank := self.chosen) is None:
             return () if self.detail is None else foot_of(self.detail, None, cells)
         device, live = self._gpus.get(rank.rank), self.detail.view.is_live
         return rank_line(rank, self.apart(rank), device, self.now, live, cells)
@@ -369,13 +364,9 @@ class RankPanel(Vertical):
     """
 
     class Moved(Message):
-        """Another rank was selected; None: there is none."""
+        """Another rank was selected."""
 
-        def __init__(self, rank: int | None) -> None:
-            super().__init__()
-            self.rank = rank
-
-    class Chosen(Moved):
+    class Chosen(Message):
         """Open the selected rank."""
 
     def __init__(self) -> None:
@@ -445,7 +436,7 @@ class RankPanel(Vertical):
         self.shown.cursor_key = before.cursor_key
         self._show_shape()
         if before.has_focus:
-            self.focus_ranks()
+            self.shown.focus()
 
     def _show_shape(self) -> None:
         for name, widget in self._shapes.items():
@@ -465,27 +456,11 @@ class RankPanel(Vertical):
         self._wanted = shapes[(shapes.index(self.shape) + 1) % len(shapes)]
         return self._wanted
 
-    def focus_ranks(self) -> None:
-        """Focus the current shape."""
-        self.shown.focus()
-
-    def move_to(self, rank: int) -> None:
-        """Select a rank, if it exists."""
-        self.shown.move_to(str(rank))
-
-    def step(self, ranks: int) -> None:
-        """Select the next or previous rank."""
-        self.shown.step(ranks)
-
     @on(CursorList.Moved)
     def _moved(self, message: CursorList.Moved) -> None:
         message.stop()
         if isinstance(message, CursorList.Chosen):
-            self.post_message(self.Chosen(self.rank))
+            self.post_message(self.Chosen())
         elif self.rank != self._rank:
             self._rank = self.rank
-            self.post_message(self.Moved(self._rank))
-
-    def explain(self) -> list[tuple[str, str]]:
-        """Help on the item under the cursor."""
-        return self.shown.explain()
+            self.post_message(self.Moved())

@@ -6,6 +6,7 @@ The column widths of a table do not depend on its content.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 from textual import events
 from textual.message import Message
@@ -15,11 +16,13 @@ from ddptop.style import Column, Line, Row, Span, fit_columns, line, row_line, r
 from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 
+ItemT = TypeVar("ItemT")
+
 HEAD_LINES = 2
 """The rule with the title, and the column names."""
 
 
-class CursorList(LinesView, can_focus=True):
+class CursorList(LinesView, Generic[ItemT], can_focus=True):
     """Items with keys, `per_row` in a row. The cursor stays on its item if others come and go."""
 
     BINDINGS = bindings(MOVING)
@@ -32,12 +35,12 @@ class CursorList(LinesView, can_focus=True):
     class Moved(Message):
         """The cursor moved to another item."""
 
-        def __init__(self, list: CursorList, key: str) -> None:
+        def __init__(self, list: CursorList[Any], key: str) -> None:
             super().__init__()
             self.list, self.key = list, key
 
         @property
-        def control(self) -> CursorList:
+        def control(self) -> CursorList[Any]:
             """The list, for @on selectors."""
             return self.list
 
@@ -47,6 +50,8 @@ class CursorList(LinesView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.keys: Sequence[str] = ()
+        self.items: Sequence[ItemT] = ()
+        """The items; a subclass sets them with their keys."""
         self.cursor_key: str | None = None
         self.per_row = 1
         self._follows_first = False
@@ -65,6 +70,19 @@ class CursorList(LinesView, can_focus=True):
             return
         if self.cursor_key != (key := keys[min(place, len(keys) - 1)]):
             self._set_cursor(key)
+
+    @property
+    def chosen(self) -> ItemT | None:
+        """The item under the cursor."""
+        return self.items[self.place] if self.cursor_key in self.keys else None
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Help on the item under the cursor."""
+        return [] if self.chosen is None else self.explain_item(self.chosen)
+
+    def explain_item(self, item: ItemT) -> list[tuple[str, str]]:
+        """Help on an item."""
+        return []
 
     @property
     def place(self) -> int:
@@ -141,16 +159,8 @@ class CursorList(LinesView, can_focus=True):
         event.stop()
         self.action_move(-self.wheel_rows)
 
-    def on_focus(self) -> None:
-        """Show the cursor."""
-        self.redraw()
 
-    def on_blur(self) -> None:
-        """Dim or hide the cursor."""
-        self.redraw()
-
-
-class Table(CursorList):
+class Table(CursorList[ItemT]):
     """Rows with a cursor. It scrolls by itself; the title shows which rows are visible."""
 
     wheel_rows = 3

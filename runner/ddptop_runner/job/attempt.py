@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError, DamagedFileError
+from ddptop_runner.base.files import stamp
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.host.exits import ProcessWatch
@@ -398,17 +399,11 @@ def saved_by_script(spec: JobSpec) -> list[SavedAt]:
     except OSError:
         return []
     found = []
-    for folder in sorted(folders, key=_written_s, reverse=True)[:SEARCHED]:
+    folders.sort(key=lambda folder: stamp(folder.nodes_dir) or 0, reverse=True)
+    for folder in folders[:SEARCHED]:
         with contextlib.suppress(DamagedFileError, OSError, ValueError):
             other = read_spec(folder)
             if (other.target, other.cwd) == (spec.target, spec.cwd):
                 snapshot = read_snapshot(folder.node_file(other.host))
                 found += read_memory(snapshot).saves.saved_at
     return found
-
-
-def _written_s(folder: RunFolder) -> float:
-    try:
-        return folder.nodes_dir.lstat().st_mtime
-    except OSError:
-        return 0.0

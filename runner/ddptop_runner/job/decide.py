@@ -235,9 +235,9 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, given: Given) -> Decisi
     wanted, processes = life.wanted_agent, state.processes_on(fact.node)
     if wanted is not None and fact.pid is not None and fact.pid == wanted.replaces:
         return []
-    begins = fact.attempt if wanted is None else wanted.attempt
+    begins = fact.agent.attempt if wanted is None else wanted.attempt
     if _is_beginning(state, node, begins):
-        return _start_failed(state, fact, given, begins=True)
+        return _start_failed(state, node, fact.agent, given, begins=True)
     is_prepared = pending is not None and life.begun == pending.next_attempt
     if state.ending is None and wanted is None and is_prepared:
         prepared = ev.RestartPrepared(attempt=state.attempt, node=node)
@@ -247,7 +247,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, given: Given) -> Decisi
             return []  # they may be saving; their end is already under way
         lost = ev.AgentLost(
             attempt=state.attempt,
-            status=fact.status,
+            status=fact.agent.status,
             ranks=sum(one.pid is not None and not one.exited for one in processes),
             is_command=state.launcher is not None,
             node=node,
@@ -259,7 +259,7 @@ def _agent_exited(state: JobState, fact: pt.AgentExited, given: Given) -> Decisi
         return _after_the_ranks(state, node, given.spec)
     if life.failed or not life.takes_part:
         return _node_failed(state, node, given.spec)
-    return _start_failed(state, fact, given)
+    return _start_failed(state, node, fact.agent, given)
 
 
 def _agent_asked(state: JobState, fact: pt.AgentAsked, given: Given) -> Decision:
@@ -385,11 +385,11 @@ def _attempt_judged(state: JobState, fact: pt.AttemptJudged, given: Given) -> De
 
 
 def _start_failed(
-    state: JobState, agent: pt.AgentExited, given: Given, *, begins: bool = False
+    state: JobState, node: str, agent: pt.AgentState, given: Given, *, begins: bool = False
 ) -> Decision:
     """An agent exited before it had started a rank, of the next attempt if that begins."""
-    node, cause = agent.node, agent.cause
-    cause = cause or Cause(kind="launch", summary="The agent exited before starting any rank.")
+    unknown = Cause(kind="launch", summary="The agent exited before starting any rank.")
+    cause = agent.cause or unknown
     was_killed = agent.status is None or agent.status < 0
     # on several nodes, an agent also exits by itself if others do not come to meet it
     if not (was_killed or _is_several(given.spec)):
@@ -404,12 +404,6 @@ def _start_failed(
     since_s = given.now_s if state.attempt_started_s is None else state.attempt_started_s
     outcome = _killed_at_start(state, cause, given.now_s - since_s) if was_killed else None
     return _node_failed(state, node, given.spec, cause, outcome)
-
-
-def _as_exited(node: str, agent: pt.AgentState) -> pt.AgentExited:
-    return pt.AgentExited(
-        node=node, pid=None, status=agent.status, attempt=agent.attempt, cause=agent.cause
-    )
 
 
 def _killed_at_start(state: JobState, cause: Cause, lived_s: float) -> AttemptOutcome:
@@ -527,7 +521,7 @@ def _devices_chosen(state: JobState, fact: pt.DevicesChosen, given: Given) -> De
     if agent.attempt == pending.next_attempt and agent.pid is not None:
         return []  # it has begun, and may wait for the others
     if agent.attempt == pending.next_attempt and agent.status is not None:
-        return _start_failed(state, _as_exited(node, agent), given, begins=True)
+        return _start_failed(state, node, agent, given, begins=True)
     wanted = life.wanted_agent
     if wanted is not None and wanted.attempt == pending.next_attempt:
         is_unmet = not wanted.connected and agent.pid in (None, wanted.replaces)
@@ -827,7 +821,8 @@ def _link_made(state: JobState, fact: pt.LinkMade, given: Given) -> Decision:
     if fact.is_there:
         resumed: Decision = []
         if fact.agent.pid is None:
-            resumed = _agent_exited(state, _as_exited(node, fact.agent), given)
+            exited = pt.AgentExited(node=node, pid=None, agent=fact.agent)
+            resumed = _agent_exited(state, exited, given)
         return [*events, *resumed, *_take_back(state, given, but=node)]
     if life.failed or life.ended is not None:
         return events
@@ -1007,7 +1002,7 @@ def _supervisor_started(state: JobState, fact: pt.SupervisorStarted, given: Give
     if wanted is not None and not wanted.connected and fact.agent.pid in (None, wanted.replaces):
         return [_replace_agent(HERE)]
     if fact.agent.pid is None and not fact.agent_end_seen:
-        exited = pt.AgentExited(pid=None, status=None, cause=fact.agent.cause)
+        exited = pt.AgentExited(pid=None, agent=fact.agent)
         return [*resumed, *_agent_exited(state, exited, given)]
     return resumed
 

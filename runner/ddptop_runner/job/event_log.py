@@ -61,10 +61,6 @@ class EventLog:
         self.state = state
         self._history.continue_after(last_seq)
 
-    def memory(self) -> Memory:
-        """The part of the memory that is known here."""
-        return Memory(state=self.state, last_seq=self._history.last_seq)
-
     def emit(self, event: ev.JobEvent) -> None:
         """Record and show an event, unless it repeats one that can only happen once."""
         key = _key(event)

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop_runner.base import programs
+from ddptop_runner.base.files import stamp
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.ranks import RankRecord
@@ -87,7 +88,7 @@ async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[Ran
     while asyncio.get_running_loop().time() < deadline_s:
         awaited = (one for one in asked_of if _may_answer(one))
         paths = (written_by(folder, attempt, one.rank, "flight.json") for one in awaited)
-        if all(_changed_ns(path) >= since_ns for path in paths):
+        if all((stamp(path) or 0) >= since_ns for path in paths):
             return
         await asyncio.sleep(0.02)
 
@@ -95,13 +96,6 @@ async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[Ran
 def _may_answer(record: RankRecord) -> bool:
     """Whether a rank lives on; one that lost its connection to a dead rank may end meanwhile."""
     return record.alive and not record.leaving
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _size(path: Path) -> int:

@@ -313,11 +313,9 @@ def _read_once(folder: RunFolder) -> JobView:
 
 def _was_deleted(folder: RunFolder) -> bool:
     """Whether a missing snapshot was written once: the history is too old for a new job."""
-    try:
-        age_s = time.time() - folder.history_db.lstat().st_mtime
-        return age_s > START_ALLOWANCE_S and not any(folder.nodes_dir.glob("*.json"))
-    except OSError:
-        return False
+    at = stamp(folder.history_db)
+    is_old = at is not None and time.time() - at / 1e9 > START_ALLOWANCE_S
+    return is_old and not any(folder.nodes_dir.glob("*.json"))
 
 
 def _rebuilt(folder: RunFolder, spec: JobSpec, damage: str) -> NodeSnapshot:
@@ -375,14 +373,8 @@ def was_written_lately(folder: RunFolder) -> bool:
     files = [folder.spec_file, folder.supervisor_log]
     for pattern in ("nodes/*", "logs/attempt-*/*"):
         files += folder.path.glob(pattern)
-    return any(map(_is_fresh, files))
-
-
-def _is_fresh(path: Path) -> bool:
-    try:
-        return abs(time.time() - path.lstat().st_mtime) < QUIET_S
-    except OSError:
-        return False
+    written = (at for file in files if (at := stamp(file)) is not None)
+    return any(abs(time.time() - at / 1e9) < QUIET_S for at in written)
 
 
 def elapsed_s(view: Lived, now: dt.datetime) -> float:

@@ -13,10 +13,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddptop_runner.base import files
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.exit_status import signal_name
-from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job.ranks import RankRecord
@@ -65,7 +65,7 @@ def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
 def _make_flag(flag: Path, at: dt.datetime) -> int:
     """Create the flag file; returns its change time, read before scripts can see or delete it."""
     staged = flag.with_name(f".{flag.name}.staged")
-    write_atomic(staged, f"{at.isoformat()}\n".encode())
+    files.write_atomic(staged, f"{at.isoformat()}\n".encode())
     before_ns = int((at.timestamp() - FLAG_LIES_BACK_S) * 1e9)
     os.utime(staged, ns=(before_ns, before_ns))
     stamp = staged.stat().st_mtime_ns
@@ -91,12 +91,7 @@ def _signal_for(pid: int, handled: Sequence[int]) -> tuple[int | None, str]:
 
 def is_taken(flag_file: str, stamp: int | None) -> bool:
     """Whether a script has seen the flag file: deleted it, or called `checkpoint_requested`."""
-    if stamp is None:
-        return False
-    try:
-        return Path(flag_file).stat().st_mtime_ns != stamp
-    except OSError:
-        return True
+    return stamp is not None and files.stamp(Path(flag_file)) != stamp
 
 
 def is_done(asked: SaveAsked, last: Checkpoint) -> bool:

@@ -332,6 +332,6 @@ def _connects(target: Target, address: str) -> bool:
             found = b""
             while len(found) < len(target.nonce) and (more := connection.recv(64)):
                 found += more
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # ValueError: no address, as a host may report
         return False
     return found == target.nonce.encode()

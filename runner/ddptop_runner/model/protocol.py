@@ -149,10 +149,8 @@ class AgentExited(OfNode, frozen=True, kw_only=True, tag="agent_exited"):
     """The agent exited, and every exit that it could report is known."""
 
     pid: Number | None
-    status: Status | None
-    attempt: Number | None = None
-    """As in `AgentState`, like the next."""
-    cause: Cause | None = None
+    agent: AgentState
+    """Since then, without a pid."""
 
 
 class AgentAsked(OfNode, frozen=True, kw_only=True, tag="agent_asked"):

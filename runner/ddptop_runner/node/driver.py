@@ -260,7 +260,8 @@ class JobDriver(Decisions):
         is_torn_down = asked is not None and asked.kind == "torn_down" and self._link is not None
         cause = None
         if self.agent_pid is None:
-            cause = failure.never_started(self._folder, self._agent_status)
+            status = self._agent_status
+            cause = self._defects.call(lambda: failure.never_started(self._folder, status), None)
         return pt.AgentState(
             pid=self.agent_pid,
             listens=self._link is not None,
@@ -317,8 +318,7 @@ class JobDriver(Decisions):
             self._link = self.agent_pid = None
             self._agent_end_seen, self._agent_status, self._asked = True, status, None
             self._note_dead_ranks(status)
-            now = self._agent_state()
-            self.take(pt.AgentExited(pid=pid, status=status, attempt=now.attempt, cause=now.cause))
+            self.take(pt.AgentExited(pid=pid, agent=self._agent_state()))
         elif self.attempt.exited(pid, status, at_s) and self.agent_pid is None:
             self.take(pt.OrphanExited())
 

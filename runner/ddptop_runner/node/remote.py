@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base import bounded
-from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.clock import boottime_s, poll, utc_now
 from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.files import belongs
 from ddptop_runner.base.paths import (
@@ -59,6 +59,7 @@ ABSENT_AFTER_S = 3.0
 """A restarted supervisor binds its socket sooner."""
 SUPERVISOR_S = 5.0
 """Time for a supervisor to write its first snapshot, or its last one after the end's event."""
+POLL_S = 0.02
 YIELD_S = 20.0
 """Time for a later launch that competes for the same machines to end what it started."""
 KEPT_S = 14 * 86400.0
@@ -115,7 +116,7 @@ def start(order: pt.Start) -> None:
                 write_spec(folder, spec)
                 start_guardian(folder, spec, env, wrap, attempt=order.attempt)
                 if spec.devices:  # they show as taken once its last snapshot is replaced
-                    _until(lambda: read_job(folder).is_live)
+                    poll(lambda: read_job(folder).is_live, SUPERVISOR_S, POLL_S)
                 break
         if boottime_s() > deadline_s or not usage.will_yield(holders, spec):
             raise ControlError(usage.taken_in_words(spec, holders))
@@ -134,20 +135,15 @@ def _make_folders(folder: RunFolder) -> None:
         raise ControlError(
             f"refusing to start anything from {folder.path}, which {belongs(status)}"
         )
-    if not _until(lambda: not _lives(folder) or _last_state(folder) is not None):
+    has_room = poll(
+        lambda: not _lives(folder) or _last_state(folder) is not None, SUPERVISOR_S, POLL_S
+    )
+    if not has_room:
         raise ControlError("the node's part of the job is already running")
     if local_dir_reason(folder):
         create_local_dir(folder)
     for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
         needed.mkdir(parents=True, exist_ok=True)
-
-
-def _until(condition: Callable[[], bool]) -> bool:
-    """Wait for something that a supervisor is about to write; returns whether it did."""
-    deadline_s = boottime_s() + SUPERVISOR_S
-    while not (is_so := condition()) and boottime_s() < deadline_s:
-        time.sleep(0.02)
-    return is_so
 
 
 def _prune(new: RunFolder) -> None:

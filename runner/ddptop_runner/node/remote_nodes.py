@@ -483,8 +483,9 @@ class RemoteNodes:
                 return
             if node.is_known and not node.ended and host not in self._asked:
                 self._asked.add(host)
-                with contextlib.suppress(DdptopError):
-                    self._recovered |= (await node.link.ask(pt.GetEnvironment(), pt.Found)).data
+                with contextlib.suppress(DdptopError, msgspec.ValidationError):
+                    found = await node.link.ask(pt.GetEnvironment(), pt.Found)
+                    self._recovered |= msgspec.convert(found.data, dict[str, str])
 
     def _environment(self) -> dict[str, str]:
         """The launching shell's variables that ranks get in addition to their node's."""

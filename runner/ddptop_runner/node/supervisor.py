@@ -204,7 +204,7 @@ class Supervisor:
         self._alerts.now = [queue.alert()]
         if may_start and queue.never is not None:
             cause = Cause(kind="launch", headline=queue.never, summary=f"{queue.never}.")
-            self._driver.take(pt.AgentExited(pid=None, status=0, cause=cause))
+            self._driver.take(pt.AgentExited(pid=None, agent=pt.AgentState(status=0, cause=cause)))
         if launched is not None:
             self._leave_queue(launched)
         self.publish()

@@ -306,7 +306,8 @@ class HistoryReader:
             try:
                 yield db
             except (sqlite3.OperationalError, OSError) as error:  # or removed while being read
-                raise DdptopError(f"{self.path} cannot be read ({error})") from error
+                why = error.strerror if isinstance(error, OSError) else error
+                raise DdptopError(f"{self.path} cannot be read ({why})") from error
             except _DAMAGE as error:
                 raise _damaged(self.path, error) from error
             finally:

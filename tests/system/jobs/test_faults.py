@@ -154,7 +154,7 @@ def test_demo_prints_the_outcome_of_a_fault(ddptop_cli):
 
 def test_unknown_fault_gets_one_line(ddptop_cli, ddptop_home):
     for arguments, words in (
-        (["--fault", "nosuch"], "--fault nosuch is not a known fault; choose from kill, hang, "),
+        (["--fault", "nosuch"], "--fault nosuch is not a known kind; choose from kill, hang, "),
         (["--fault", "kill", "--sick", "list"], "--fault, --sick, and --array exclude each other"),
         (["--fault", "kill", "--rank", "7"], "--rank 7 is out of range; ranks are 0 to 1"),
         (["--sick", "stalls", "--rank", "7"], "--rank 7 is out of range; ranks are 0 to 1"),

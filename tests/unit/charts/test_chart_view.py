@@ -8,7 +8,6 @@ import pytest
 from ddptop.charts.axis import (
     TIME_SPANS,
     Area,
-    AxisWords,
     View,
     axis_line,
     cursor_moved,
@@ -20,6 +19,7 @@ from ddptop.charts.axis import (
     zoomed,
 )
 from ddptop.charts.curves import WEIGHTS, next_weight, smoothed
+from ddptop.job.series import Frame
 from ddptop.style import plain
 
 HOUR = Area(left=8, cells=100, since=0.0, until=3600.0, first=0.0, last=3600.0)
@@ -115,20 +115,22 @@ class TestAxis:
     def test_labels_never_touch(self, cells: int, span: float, kind: str) -> None:
         first = 50_000.0 if kind == "panned" else 0.0
         area = Area(8, cells, first, first + span, 0.0, first + span)
-        words = AxisWords(backwards=kind == "window", by_step=kind == "step", clock=False)
-        text = plain(axis_line(area, words))[8:]
+        axis = Frame(by_step=kind == "step"), View(span=1.0 if kind == "window" else None)
+        text = plain(axis_line(area, *axis))[8:]
         assert len(text) == cells
-        labels = [label for _, label in ticks(area, words)]
+        labels = [label for _, label in ticks(area, *axis)]
         assert all(word in labels or word in ("first", "seen") for word in text.split()), text
 
     def test_labels_stand_where_they_belong(self) -> None:
-        text = plain(axis_line(HOUR, AxisWords()))[8:]
+        text = plain(axis_line(HOUR, Frame(), View()))[8:]
         assert text.split() == ["start", "10m", "20m", "30m", "40m", "50m", "1h"]
         assert abs(text.index("30m") + 1 - 50) <= 1
 
     def test_ticks_are_one_two_or_five(self) -> None:
         for span in (7, 33, 480, 1900, 75_000, 3e6):
-            places = [at for at, _ in ticks(Area(8, 90, 0, span, 0, span), AxisWords(by_step=True))]
+            places = [
+                at for at, _ in ticks(Area(8, 90, 0, span, 0, span), Frame(by_step=True), View())
+            ]
             apart = {round(b - a, 6) for a, b in itertools.pairwise(places)}
             assert len(apart) == 1
             assert f"{apart.pop():.0e}"[0] in "125"
@@ -148,7 +150,7 @@ class TestAxis:
         assert step_label(1_500_000, 500_000) == "1.5M"
 
     def test_the_cursor_is_marked_and_no_label_covers_it(self) -> None:
-        text = plain(axis_line(HOUR, AxisWords(), cursor=1800.0))[8:]
+        text = plain(axis_line(HOUR, Frame(), View(cursor=1800.0)))[8:]
         assert text[50] == "▲"
         assert "30m" not in text
 

@@ -58,7 +58,7 @@ HANGS = (
 
 def test_a_job_that_finishes_while_the_restart_of_a_hang_waits_has_finished():
     state = after(*HANGS, exited(0, 0), exited(1, 0))
-    assert orders(state, pt.AgentExited(pid=7, status=0)) == [pt.Conclude()]
+    assert orders(state, pt.AgentExited(pid=7, agent=pt.AgentState(status=0))) == [pt.Conclude()]
 
 
 def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervisor_too():
@@ -80,7 +80,7 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
 
 def test_ranks_that_fail_meanwhile_wait_for_the_restart_as_decided():
     state = after(*HANGS, exited(0, 1), exited(1, -15))
-    assert orders(state, pt.AgentExited(pid=7, status=1)) == []
+    assert orders(state, pt.AgentExited(pid=7, agent=pt.AgentState(status=1))) == []
     fact = pt.SupervisorStarted(agent=pt.AgentState())
     assert orders(state, fact) == [pt.WaitForRestart(at_s=18.0)]
 
@@ -136,7 +136,7 @@ def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_fo
         exited(1, -15),
     )
     cause = Cause(kind="launch", signal="SIGKILL", summary="The agent was killed.")
-    killed = pt.AgentExited(pid=7, status=-9, attempt=1, cause=cause)
+    killed = pt.AgentExited(pid=7, agent=pt.AgentState(status=-9, attempt=1, cause=cause))
     assert [type(one) for one in events(state, killed)] == [ev.AttemptOpened, ev.NodeFailed]
     state = after(*events(state, killed), state=state)
     assert state.attempt == 1 and state.node().cause == cause

@@ -93,7 +93,7 @@ class Job:
     def finish(self, number: int) -> list[pt.Order]:
         """That node's rank exits with 0, and its agent too; returns the orders that follow."""
         self.exit(number)
-        return self.take(pt.AgentExited(node=f"n{number}", pid=7, status=0, attempt=0))
+        return self.take(agent_exited(number))
 
     def run(self) -> None:
         """Each node starts its rank."""
@@ -108,6 +108,12 @@ def exited(number: int, status: int = 0, attempt: int = 0) -> pt.ProcessExited:
     return pt.ProcessExited(
         node=f"n{number}", attempt=attempt, rank=number, pid=100 + number, status=status, at_s=2.0
     )
+
+
+def agent_exited(number: int, status: int = 0, cause: Cause | None = None) -> pt.AgentExited:
+    """The exit of a node's agent."""
+    now = pt.AgentState(status=status, attempt=0, cause=cause)
+    return pt.AgentExited(node=f"n{number}", pid=7, agent=now)
 
 
 def torn_down(number: int, attempt: int = 0) -> pt.AgentAsked:
@@ -129,7 +135,7 @@ def test_a_head_that_died_before_the_end_was_recorded_records_it():
 def test_a_node_that_fails_without_a_rank_has_all_nodes_judged():
     job = Job()
     cause = Cause(kind="signal", summary="The agent was killed.")
-    killed = pt.AgentExited(node="n0", pid=7, status=-9, attempt=0, cause=cause)
+    killed = agent_exited(0, -9, cause=cause)
     assert job.take(killed) == [pt.JudgeAttempt()]
     assert job.state.node("n0").cause == cause
 
@@ -192,7 +198,7 @@ VERDICT = pt.AttemptJudged(attempt=0, cause=CAUSE, outcome=None, jitter=0.0)
         [STARTED],
         [KILLED],
         [KILLED, FAILED],
-        [exited(0), pt.AgentExited(node="n0", pid=7, status=0, attempt=0)],
+        [exited(0), agent_exited(0, 0)],
         [UNREACHABLE],
     ],
     ids=["started", "exited", "judged", "ended", "broken"],
@@ -358,6 +364,23 @@ class Deaf(NodeLink):
             raise LinkError("n1 cannot be reached")
         self.asked.append(request)
         return pt.Done()
+
+
+@pytest.mark.parametrize(("mode", "recovered"), [("fast", "fast"), (1, None)])
+async def test_only_text_is_recovered_as_a_variable(mode, recovered, monkeypatch):
+    monkeypatch.delenv("MODE", raising=False)
+
+    async def ask(*_: Any) -> pt.Found:
+        return pt.Found(data={"MODE": mode})
+
+    job = Job()
+    job.spec = replace(job.spec, env_names=["MODE"])
+    remotes = remote_nodes_of(job)
+    node = remotes.by_host["n0"]
+    node.ended, node.link.is_up = False, True
+    monkeypatch.setattr(node.link, "ask", ask)
+    await remotes.recover_environment()
+    assert remotes._environment().get("MODE") == recovered
 
 
 async def test_a_node_that_repeats_facts_without_end_fills_no_memory():
@@ -625,7 +648,7 @@ def test_an_agent_that_other_nodes_were_to_replace_is_replaced_for_the_nodes_cho
     asks = replace(agent, question=1)
     answers = job.take(pt.DevicesChosen(node="n1", agent=asks))
     assert [one.restart for one in answers if isinstance(one, pt.AnswerAgent)] == [False]
-    assert job.take(pt.AgentExited(node="n1", pid=7, status=1, attempt=0)) == [replaced]
+    assert job.take(agent_exited(1, 1)) == [replaced]
 
 
 def test_an_order_to_restart_is_repeated_if_the_link_broke_since():

@@ -8,6 +8,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from tests.support.emitted import EmittedLog
 from tests.support.resuming import (
+    AGENT,
     PIDS,
     ask,
     begin,
@@ -59,6 +60,18 @@ async def test_a_failure_that_cannot_be_judged_is_still_answered(monkeypatch, bu
     assert len(told("alert")) == 1
     assert driver.job.phase == ("restarting" if restarted else "failed")
     assert (driver.job.ending is None) is restarted
+
+
+async def test_a_start_that_cannot_be_judged_ends_all_the_same(monkeypatch):
+    monkeypatch.setattr(failure, "never_started", broken)
+    driver, around = begin(max_restarts=0)
+    driver.processes = Mock(end_leftovers=AsyncMock(), everything_started=Mock(return_value=[]))
+    driver.agent_pid = AGENT
+    driver.process_exited(AGENT, 1, boottime_s())
+    await finish(around)
+    assert len(told("alert")) == 1
+    assert driver.job.phase == "failed"
+    assert driver.job.cause is not None and driver.job.cause.kind == "launch"
 
 
 HANG = HangVerdict((1,), "no step for 60 s")

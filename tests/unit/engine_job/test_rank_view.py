@@ -24,9 +24,10 @@ def test_probe_values_persist_unless_listed_as_exceptions() -> None:
 
 
 def test_an_epoch_is_no_longer_repeated_once_the_probe_says_so() -> None:
-    before = ProbeMessage(v=1, pid=1, seq=1, t=0.0, repeated_epoch=3, loader_workers=2)
+    known = {"repeated_epoch": 3, "epoch_batches": 9, "loader_workers": 2}
+    before = ProbeMessage(v=1, pid=1, seq=1, t=0.0, **known)
     after = rank_view.merged(before, ProbeMessage(v=1, pid=1, seq=2, t=1.0))
-    assert (after.repeated_epoch, after.loader_workers) == (None, 2)
+    assert [getattr(after, name) for name in known] == [None, None, 2]
 
 
 def test_what_was_printed_is_not_restored_as_what_a_probe_said() -> None:

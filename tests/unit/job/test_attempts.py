@@ -10,7 +10,7 @@ from ddptop.job.attempts import attempts_of, by_attempt
 from tests.support.rows import row
 
 from ddptop_runner.job.event_log import as_row
-from ddptop_runner.model.events import AlertsCleared
+from ddptop_runner.model.events import AlertsCleared, Noticed
 from ddptop_runner.model.snapshot import Event
 
 START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
@@ -153,6 +153,13 @@ def test_repeated_events_are_one_line() -> None:
     # failures differ by their numbers, and attempts by everything
     assert len(fold([event(0, "failure", "at step 1"), event(1, "failure", "at step 2")])) == 2
     assert len(fold([event(0, "alert", attempt=0), event(1, "alert", attempt=1)])) == 2
+
+
+def test_notices_are_folded_by_their_words() -> None:
+    rows = [
+        as_row(Noticed(attempt=0, text=text)) for text in ("a log was cut", "no room", "no room")
+    ]
+    assert [len(one.events) for one in fold(rows)] == [1, 2]
 
 
 def test_checkpoints_that_follow_each_other_are_one_line() -> None:

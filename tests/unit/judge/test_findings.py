@@ -191,6 +191,7 @@ def test_every_finding_is_explained():
             "slower-than-before",
             "same-batches",
             "same-order",
+            "uneven-shards",
             "data-replayed",
             "starved",
         ),

@@ -126,21 +126,24 @@ def test_a_rank_with_fewer_batches_is_named_before_the_others_wait_for_it() -> N
 @pytest.mark.parametrize(
     "figures",
     [
-        of_shards(1000, 1000),
-        of_shards(1000, None),
-        of_shards(1000, 1400, ddp_world_size=None),
-        of_shards(1000, 1400, ddp_world_size=1),
+        of_shards(1000, 1000, 1000),
+        of_shards(1000, 1400, None),
+        of_shards(1000, 1400, 1400, ddp_world_size=None),
+        of_shards(1000, 1400, 1400, ddp_world_size=1),
         # one of them accumulates over twice as many batches
-        lambda s, r: {**of_shards(1000, 2000)(s, r), "loss_parts": 1 + r},
-        of_shards(1000, 1400, step=None),  # it evaluates first
+        lambda s, r: {**of_shards(1000, 2000, 2000)(s, r), "loss_parts": 1 + (r > 0)},
+        of_shards(1000, 1400, 1400, step=None),  # it evaluates first
         # it has left its loop
-        lambda s, r: {**of_shards(1000, 1400)(s, r), **({"data_position": [1, 0]} if r else {})},
+        lambda s, r: {
+            **of_shards(1000, 1400, 1400)(s, r),
+            **({} if r else {"data_position": [1, 0]}),
+        },
         # it has come to its second pass
-        lambda s, r: {**of_shards(1000, 1400)(s, r), **({"epoch_batches": None} if s else {})},
+        lambda s, r: of_shards(None if s else 1000, 1400, 1400)(s, r),
     ],
 )
 def test_uneven_shards_need_proof(figures: Figures) -> None:
-    assert watched(figures, 10) == []
+    assert watched(figures, 10, ranks=3) == []
 
 
 def test_an_order_that_never_changes_is_named_if_set_epoch_is_missing() -> None:

@@ -254,3 +254,9 @@ def test_an_ssh_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setenv("DDPTOP_SSH", "/none/such/ssh")
     judged, _ = collect("a")
     assert "a: /none/such/ssh cannot be run (No such file or directory)" in str(judged.refusals[0])
+
+
+@pytest.mark.parametrize("address", ["x" * 70, "no\0address"])
+def test_an_address_that_is_none_is_not_reached(address):
+    target = preflight.Target(host="a", addresses=[address], port=1, nonce="n")
+    assert preflight.reach([target]) == {"a": []}

@@ -14,7 +14,7 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "replicas.py")
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["plain", "accumulate", "zero", "diverge", "local", "off"])
+@pytest.mark.parametrize("kind", ["plain", "accumulate", "zero", "diverge", "local", "off", "join"])
 def test_two_ranks_hash_what_must_be_equal(rank: Rank, kind: str) -> None:
     pytest.importorskip("torch")
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
@@ -26,7 +26,9 @@ def test_two_ranks_hash_what_must_be_equal(rank: Rank, kind: str) -> None:
     assert status == 0, err
     last = {one.rank: one for one in rank.receiver.messages if one.final and one.steps}
     found = [last[number].weight_hashes for number in (0, 1)]
-    if kind in ("local", "off"):
+    batches = [None, None] if kind == "join" else [100, 101]
+    assert [last[number].epoch_batches for number in (0, 1)] == batches
+    if kind in ("local", "off", "join"):
         assert found == [None, None]
         return
     first, second = found

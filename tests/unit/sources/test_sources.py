@@ -18,7 +18,7 @@ from ddptop.sources import devices as sources
 from ddptop.sources.collector import Collector
 from ddptop.sources.devices import DeviceSource, covered_devices
 from ddptop.sources.history import ChartQuery, JobHistory
-from ddptop.sources.job import JobQuery, LogsQuery
+from ddptop.sources.job import JobQuery
 from ddptop.sources.past import StoryQuery
 from ddptop.sources.query import Answer, Answered, Query
 from tests.support import fake_gpus, fake_home
@@ -302,7 +302,7 @@ class TestCollector:
                 HistoryReader, name, lambda *a, n=name, of=real: read.append(n) or of(*a)
             )
         collector = Collector(lambda _: None, lambda: NOW, lambda: MACHINE)
-        collector.answer(LogsQuery(job="vit-base"))
+        collector.answer(Query(job="vit-base"))
         assert read == []
         collector.answer(StoryQuery(job="vit-base"))
         assert "scalar_series" not in read, "only charts show it"
@@ -324,6 +324,6 @@ class TestCollector:
         collector = Collector(lambda _: None, lambda: NOW, lambda: MACHINE)
         one, two = (Answered(collector.answer(Query())) for _ in range(2))
         assert one.can_replace(two)
-        read = LogRead(None, [], False)
-        assert not read.can_replace(LogRead(None, [], False))
+        read = LogRead(1, None, [], False)
+        assert not read.can_replace(LogRead(1, None, [], False))
         assert not one.can_replace(read)

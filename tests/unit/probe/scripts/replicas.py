@@ -27,7 +27,11 @@ if kind == "zero":
     optimizer = ZeroRedundancyOptimizer(parallel.parameters(), torch.optim.Adam, lr=0.01)
 else:
     optimizer = torch.optim.Adam(parallel.parameters(), lr=0.01)
+batches = iter(torch.utils.data.DataLoader(range(100 + rank)))
+joined = parallel.join() if kind == "join" else contextlib.nullcontext()
 for step in range(17):
+    with joined:
+        next(batches)
     for part in range(2):
         apart = kind == "local" or (kind == "accumulate" and part == 0)
         with parallel.no_sync() if apart else contextlib.nullcontext():

@@ -233,9 +233,8 @@ HIGH_FD = 900
 never end up in the script's own file."""
 
 
-def stack_signal():
-    """The signal's number, the same in every process."""
-    return int(signal.SIGRTMIN) + 9
+STACK_SIGNAL = int(signal.SIGRTMIN) + 9
+"""Its number is the same in every process."""
 
 
 def register_stacks(folder, attempt, rank):
@@ -244,7 +243,7 @@ def register_stacks(folder, attempt, rank):
     Returns:
         The signal's number, or None where it is in use or nothing could be registered.
     """
-    number = stack_signal()
+    number = STACK_SIGNAL
     if signal.getsignal(number) is not signal.SIG_DFL or _is_caught(number):
         return None
     try:

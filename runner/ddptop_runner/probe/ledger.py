@@ -16,6 +16,8 @@ import zlib
 from collections import UserDict
 from typing import Any
 
+from .recorder import nobody
+
 FIRST_POSITIONS = 4
 CHUNKS, CHUNK_BYTES = 8, 64
 MAX_TENSORS = 2
@@ -34,7 +36,7 @@ class Ledger:
     def __init__(self, torch, record):
         self._torch = torch
         self._record = record
-        self.is_joined = _nothing
+        self.is_joined = nobody
         """Tells whether ranks may take different numbers of steps."""
         self.begin()
 
@@ -54,11 +56,11 @@ class Ledger:
         """Batches of the first pass with training; None in later ones, since nothing has come of
         uneven passes then, and within `model.join()`, which is made for them."""
         self._passes = 0
-        self._iterator = _nothing
+        self._iterator = nobody
         """Gives the iterator of the current pass."""
         self._pending = None
         """(entry of the last batch that was hashed, backward passes before it)."""
-        self._data = _nothing
+        self._data = nobody
         """Gives the first training data that was seen; all other data is ignored."""
 
     def position(self):
@@ -78,7 +80,7 @@ class Ledger:
         position = iterator._num_yielded
         self._confirm(position)
         dataset = iterator._dataset
-        if self._data is _nothing:
+        if self._data is nobody:
             self._data = _reference(dataset)
         if self._data() is not dataset:
             self.epoch_batches = None  # the pass may be as long as the other data
@@ -109,7 +111,7 @@ class Ledger:
         """Note that a pass over the data has ended."""
         if self._iterator() is iterator:
             self._confirm(iterator._num_yielded)
-            self._iterator = _nothing
+            self._iterator = nobody
 
     def _confirm(self, position):
         """Keep the last hash if each batch since then was followed by a backward pass.
@@ -191,10 +193,6 @@ def _epoch_of(sampler):
         return None
     epoch = values.get("epoch")
     return epoch if type(epoch) is int and 0 <= epoch < 2**53 else None
-
-
-def _nothing():
-    return None
 
 
 def _reference(value):

@@ -207,7 +207,7 @@ def test_who_waits_for_a_cpu_is_told_from_who_computes(cpu_wait_s, cpus, what, w
 
 
 @pytest.mark.parametrize(("cpus", "threads_s", "is_why"), [(1, 0.09, True), (1, 0.01, False),
-    (8, 0.09, False)])  # fmt: skip
+    (7, 0.09, False), (8, 0.09, False)])  # fmt: skip
 def test_threads_that_share_fewer_cpus_take_turns(cpus, threads_s, is_why):
     """While one computes, the training thread sleeps until it has finished its part."""
     four = [
@@ -219,7 +219,7 @@ def test_threads_that_share_fewer_cpus_take_turns(cpus, threads_s, is_why):
         )
         for n in range(4)
     ]  # fmt: skip
-    assert ("it may run on 1 of the CPUs, the others on 8" in words(*four)) is is_why
+    assert ("of the CPUs, the others on 8" in words(*four)) is is_why
 
 
 def test_on_cpus_with_too_much_work_the_rank_with_more_of_it_waits_for_that():

@@ -132,6 +132,7 @@ def test_a_rank_with_fewer_batches_is_named_before_the_others_wait_for_it() -> N
         of_shards(1000, 1400, 1400, ddp_world_size=1),
         # one of them accumulates over twice as many batches
         lambda s, r: {**of_shards(1000, 2000, 2000)(s, r), "loss_parts": 1 + (r > 0)},
+        of_shards(1000, 1400, 1400, step=None),  # it evaluates first
         # it has left its loop
         lambda s, r: {
             **of_shards(1000, 1400, 1400)(s, r),

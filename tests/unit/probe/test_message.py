@@ -300,7 +300,7 @@ def test_horovods_own_rank_is_known_without_variables(env):
 
 def test_the_stack_signal_is_withdrawn_when_the_script_takes_it(env):
     speaker = sender.Sender(Recorder())
-    number = evidence.stack_signal()
+    number = evidence.STACK_SIGNAL
     speaker._signal = number
     assert speaker.message()["stack_signal"] == number
     before = signal.signal(number, lambda *_: None)

@@ -75,7 +75,7 @@ def test_the_probes_thread_takes_no_signals(stub_torch, wait_until):
     (thread,) = [task for task in tasks if task.name != str(process.pid)]
     status = dict(line.split(":\t") for line in (thread / "status").read_text().splitlines())
     blocked = int(status["SigBlk"], 16)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, evidence.stack_signal()):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, evidence.STACK_SIGNAL):
         assert blocked >> (number - 1) & 1
     process.communicate("\n")
 
@@ -110,7 +110,7 @@ def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(stub_torch, wait_
     assert process.stdout is not None and process.stdout.readline() == "here\n"
     wait_until(lambda: stub_torch.receiver.messages, what="a first datagram")
     number = stub_torch.receiver.messages[0].stack_signal
-    assert number == evidence.stack_signal() == signal.SIGRTMIN + 9
+    assert number == evidence.STACK_SIGNAL == signal.SIGRTMIN + 9
     file = stub_torch.folder / "stacks" / "attempt-2-rank-3.txt"
     assert file.read_text() == "" and file.stat().st_mode & 0o777 == 0o600
     for times in (1, 2):
@@ -121,7 +121,7 @@ def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(stub_torch, wait_
 
 
 def test_a_late_request_for_stacks_kills_no_rank_that_is_exiting(stub_torch):
-    number = evidence.stack_signal()
+    number = evidence.STACK_SIGNAL
     script = (  # as its last act, the process raises the signal that its exit status names
         "import ctypes, sys, torch\nlibc = ctypes.CDLL(None)\n"
         f"libc.on_exit(libc['raise'], None)\nsys.exit({number})"

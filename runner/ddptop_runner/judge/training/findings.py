@@ -81,8 +81,8 @@ def uneven_shards(window: Window) -> list[Finding]:
     if len({rank.loss_parts for rank in ranks}) > 1:
         return []  # some accumulate over more batches than others
     taken = [(rank.data_position or [0, 0])[1] for rank in ranks]
-    if not all(taken):
-        return []
+    if not all(taken) or not all(rank.step for rank in ranks):
+        return []  # before the first step, it may be an evaluation
     fewest, most = min(lengths.values()), max(lengths.values())
     short, full = (
         tuple(rank for rank, batches in lengths.items() if batches == length)

@@ -272,14 +272,21 @@ class Slowest:
         if self._over("read_bytes") >= LEAST_READ_BYTES:
             read, usual = self._show("read_bytes")
             return f"it reads {size(read)} from disk in each step, the others {size(usual)}"
-        if self._explains((self._compare("other_threads_s") or (0.0, 0.0))[0]) and (
-            limited := self._limited("cpus")  # its threads take turns
-        ):
+        if self._takes_turns() and (limited := self._limited("cpus")):
             return limited
         if self._explains(self._over("other_threads_s")):
             self._show("other_threads_s")
             return "other threads of its process run meanwhile, and may hold Python's lock (GIL)"
         return "it does not compute meanwhile, but sleeps, or waits for a lock or for files"
+
+    def _takes_turns(self) -> bool:
+        """Whether its threads have so much work that one waits while others use its CPUs."""
+        cpus, cpu_s, threads_s = (
+            typical(self._own, figure) for figure in ("cpus", "cpu_s", "other_threads_s")
+        )
+        if cpus is None or cpu_s is None or threads_s is None:
+            return False
+        return self._explains(threads_s) and cpu_s + threads_s >= cpus * self._step_s / 2
 
     def _compare(self, figure: str) -> tuple[float, float] | None:
         """(its figure, the median of the others'); None if either is unknown."""

@@ -240,8 +240,9 @@ def test_a_file_in_anothers_name_is_examined_once(folder, monkeypatch):
         return folder.stat()
 
     theirs = SimpleNamespace(name=f"{UID + 1}-00000001.json", inode=lambda: 7, stat=stat)
-    monkeypatch.setattr(os, "scandir", lambda _: contextlib.nullcontext([theirs]))
-    assert [shared.others(NOW) for _ in range(3)] == [[], [], []]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", lambda _: contextlib.nullcontext([theirs]))
+        assert [shared.others(NOW) for _ in range(3)] == [[], [], []]
     assert stats == [False]
 
 

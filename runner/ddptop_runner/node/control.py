@@ -6,6 +6,7 @@ The socket is in a folder with mode 0700, and the supervisor also checks the pee
 from __future__ import annotations
 
 import socket
+import time
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from ddptop_runner.store.log_clean import one_line
 
 REPLY_LIMIT_BYTES = 16 << 20
 """Enough for the stacks of a thousand ranks; anything longer is not from our supervisor."""
+CHUNK_BYTES = 1 << 20
 
 R = TypeVar("R", bound=pt.Message)
 
@@ -58,14 +60,14 @@ def exchange(folder: RunFolder, message: pt.SupervisorRequest, timeout_s: float)
     Raises:
         ControlError: no supervisor replies in time.
     """
+    deadline_s = time.monotonic() + timeout_s
     code: RefusalCode
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
             connection.connect(str(folder.control_socket))
             connection.sendall(pt.line(message))
-            with connection.makefile("rb") as reader:
-                line = reader.readline(REPLY_LIMIT_BYTES)
+            line = _read_line(connection, deadline_s)
         reply: pt.Reply = pt.decode(line, pt.Reply)
         return reply
     except TimeoutError:
@@ -82,3 +84,22 @@ def exchange(folder: RunFolder, message: pt.SupervisorRequest, timeout_s: float)
     raise ControlError(
         f"the supervisor for {folder.job} {problem}", f"see {folder.supervisor_log}", code
     )
+
+
+def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
+    """Read to the end of the line or connection, up to the length limit.
+
+    Raises:
+        TimeoutError: the line is not complete in time.
+    """
+    line = bytearray()
+    while len(line) < REPLY_LIMIT_BYTES:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
+        data = connection.recv(CHUNK_BYTES)
+        line += data
+        if not data or b"\n" in data:
+            break
+    return bytes(line)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from ddptop.job import record
-from ddptop.job.ranks import sentence
+from ddptop.job.ranks import sentence, step_parts
 from ddptop.job.series import LossTrend, Points, trend
 from msgspec.structs import replace
 from tests.support import fake_foreign
@@ -120,3 +120,11 @@ class TestTrend:
     def test_a_loss_around_zero_has_no_percent(self) -> None:
         about = trend(self.values(*([0.0] * 8), *(-0.1 * n for n in range(1, 9))))
         assert about == LossTrend("falling", 150.0, None)
+
+
+def test_the_parts_of_a_step_do_not_overlap() -> None:
+    parts = {"input_s": 0.012, "forward_s": 0.045, "backward_s": 0.081}
+    shown = "step time: input 12 ms, forward 33 ms, backward 81 ms"
+    assert step_parts(replace(rank(0), **parts)) == shown
+    assert step_parts(replace(rank(0), forward_s=0.045)) == "step time: forward 45 ms"
+    assert step_parts(None) == "step time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
@@ -9,6 +10,7 @@ import random
 import subprocess
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -228,6 +230,20 @@ def test_many_files_of_others_hide_nobody(folder):
         (folder / f"junk{number}").touch()
     put(folder, GOOD)
     assert Counter(one.job for q in shared.others(NOW) for one in q.waits) == {"good": 1}
+
+
+def test_a_file_in_anothers_name_is_examined_once(folder, monkeypatch):
+    stats = []
+
+    def stat(*, follow_symlinks: bool) -> os.stat_result:
+        stats.append(follow_symlinks)
+        return folder.stat()
+
+    theirs = SimpleNamespace(name=f"{UID + 1}-00000001.json", inode=lambda: 7, stat=stat)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", lambda _: contextlib.nullcontext([theirs]))
+        assert [shared.others(NOW) for _ in range(3)] == [[], [], []]
+    assert stats == [False]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o1777])

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -100,6 +101,20 @@ def test_a_socket_that_a_dead_supervisor_left(folder):
         dead.bind(str(folder.control_socket))
     with pytest.raises(ControlError, match="Connection refused"):
         request(folder, pt.Ping(), pt.Done)
+
+
+def test_an_answer_that_comes_byte_by_byte_has_one_deadline(folder, supervisor):
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                connection.sendall(b" ")
+                time.sleep(0.05)
+
+    supervisor(drip)
+    began_s = time.monotonic()
+    with pytest.raises(ControlError, match="did not respond within"):
+        request(folder, pt.GetStacks(), pt.Stacks, 0.3)
+    assert time.monotonic() - began_s < 3.0
 
 
 NO_ANSWER = {"nested": b"[" * 100_000 + b"\n", "endless": b"x" * (18 << 20), "no text": b"\xff\n"}

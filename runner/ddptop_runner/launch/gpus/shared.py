@@ -76,6 +76,8 @@ class UserQueue(Base, frozen=True, kw_only=True):
     """The owner of the file, whatever that says."""
 
 
+_not_theirs: set[tuple[str, int]] = set()
+"""(name, inode) of files in the name of another user than their owner: there may be many."""
 _decoder = msgspec.json.Decoder(UserQueue)
 
 
@@ -150,25 +152,30 @@ def others(now: dt.datetime) -> list[UserQueue]:
         if not isinstance(folder, Path):
             return []
         found: dict[int, list[bytes]] = {}
-        own = _own_name()
+        own, known_before = _own_name(), _not_theirs.copy()
+        _not_theirs.clear()
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 named = _FILE.fullmatch(entry.name)
                 if named is None or entry.name == own:
                     continue
                 uid = int(named[1])
-                theirs = found.setdefault(uid, [])
-                if len(theirs) < MOST_FILES and _is_of(entry, uid):
+                theirs, known = found.setdefault(uid, []), (entry.name, entry.inode())
+                if known in known_before:
+                    _not_theirs.add(known)
+                if len(theirs) >= MOST_FILES or known in known_before:
+                    continue
+                try:
+                    owner = entry.stat(follow_symlinks=False).st_uid
+                except OSError:  # replaced or deleted since
+                    continue
+                if owner == uid:
                     left_bytes = FILE_BYTES - sum(map(len, theirs))
                     theirs.append(_read(folder / entry.name, uid, left_bytes))
+                else:
+                    _not_theirs.add(known)
     queues = (_decoded(data, uid, now) for uid, theirs in found.items() for data in theirs)
     return [queue for queue in queues if queue is not None]
-
-
-def _is_of(entry: os.DirEntry[str], uid: int) -> bool:
-    with contextlib.suppress(OSError):  # replaced or deleted since
-        return entry.stat(follow_symlinks=False).st_uid == uid
-    return False
 
 
 def _read(file: Path, uid: int, limit_bytes: int) -> bytes:

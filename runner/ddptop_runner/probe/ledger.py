@@ -87,12 +87,13 @@ class Ledger:
             return
         if position == 0:
             self._passes += 1
+            is_alone = self._iterator() is None  # else, two loaders may take turns
             self._iterator = weakref.ref(iterator)
             self.loader_workers = iterator._num_workers
             sampler: Any = getattr(iterator._index_sampler, "sampler", None)
             before, self._sampler_epoch = self._sampler_epoch, _epoch_of(sampler)
             self.repeated_epoch = before if before == self._sampler_epoch else None
-            is_first = not self._record.backwards and not self.is_joined()
+            is_first = is_alone and not self._record.backwards and not self.is_joined()
             self.epoch_batches = _length(iterator._index_sampler) if is_first else None
         self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
 

@@ -182,6 +182,10 @@ def test_uneven_passes_are_meant_within_join_and_beside_other_data() -> None:
     joined.is_joined = lambda: True
     train(joined, loader)
     assert joined.epoch_batches is None
+    turns, batches = ledger_of(torch), [iter(loader), iter(loader)]
+    for one in batches:
+        turns.took(one, [])
+    assert turns.epoch_batches is None
     zipped, shorter = ledger_of(torch), iter(loader_of(torch, [torch.ones(3)] * 8))
     zipped.took(iter(loader), [])
     zipped.took(shorter, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from ddptop_runner.base.exit_status import status_in_words
@@ -74,11 +76,14 @@ class RankExit(msgspec.Struct, frozen=True):
         return status_in_words(self.returncode)
 
 
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Held(msgspec.Struct, frozen=True):
     """The device memory of a rank's tensors when it ran out."""
 
-    total_bytes: int
-    by_place: dict[str, int]
+    total_bytes: Bytes
+    by_place: dict[Annotated[str, msgspec.Meta(max_length=200)], Bytes]
     """Of the lines that allocated most of it, most first; "" is none of the script's."""
 
 

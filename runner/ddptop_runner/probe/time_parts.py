@@ -249,8 +249,9 @@ class TimeParts:
                     figures = logger._get_ddp_logging_data().ints_map
                     if module.measured(figures):
                         self._ddp_use.measured(figures, module.wait_s, module.calls)
-            except Exception:  # an unknown version of torch
-                pass
+            except Exception as error:
+                if not is_own(error):
+                    raise
 
         return set_runtime_stats_and_log
 

@@ -82,6 +82,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 ha
             '{"total_bytes": 3221225472, "by_place": {"model.py:33 in forward": 2147483648}}',
             "Its tensors held 3.0 GiB: 2.0 GiB from model.py:33 in forward.",
         ),
+        ('{"total_bytes": -1, "by_place": {}}', "It tried to allocate 2.00 GiB on its device."),
         ('{"total_bytes": 1, "by_pl', "It tried to allocate 2.00 GiB on its device."),
     ],
 )

@@ -95,6 +95,17 @@ def test_a_step_is_split_as_far_as_its_parts_are_known(step_s, data_s, sync_s, e
     assert split(step_s, data_s, sync_s) == expected
 
 
+def test_an_exception_from_a_signal_handler_reaches_the_script(parts, monkeypatch):
+    def handler() -> None:
+        raise TimeoutError("the script's own")
+
+    monkeypatch.setattr(parts._borders, "mark_input", handler)
+    with pytest.raises(TimeoutError):
+        Logger().set_runtime_stats_and_log()
+    monkeypatch.setattr(parts._borders, "mark_input", None)
+    Logger().set_runtime_stats_and_log()
+
+
 def test_the_wait_is_what_computing_did_not_hide_in_the_usual_of_the_last_three(parts):
     logger = Logger()
     for number, wait_s in enumerate((9.0, 0.25, 0.5, 7.0), 1):

@@ -253,6 +253,8 @@ def _raised(
 
 def _held_in_words(held: Held) -> str:
     """The lines whose tensors hold most of a device's memory."""
+    if not held.total_bytes:
+        return "The rank held no tensors there."
     lines = [
         f"{size(many)} from {place or 'torch itself (such as gradients)'}"
         for place, many in list(held.by_place.items())[:3]

@@ -261,7 +261,7 @@ class HistoryReader:
         """
         spans: list[tuple[int, int]] = []
         with self.open() as db:
-            if db is None or (span := _span(db, SAMPLED)) is None:
+            if db is None or (span := _kind_span(db, RANK)) is None:
                 return []
             db.execute("BEGIN")
             level, width_s = _choose(db, RANK, *span, max(2, points))

@@ -217,6 +217,18 @@ def test_older_moments_are_known_less_exactly(folder):
     assert reader.recorded(1000) == [(START, START + 300)], "the finest tier begins later"
 
 
+def test_ranks_that_start_long_after_the_job_are_recorded_all_the_same(folder):
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    for second in range(0, 3000, 10):
+        ranks = [rank(0, step=second)] if second >= 1300 else []
+        writer.add(START + second, 0, ranks, [GpuSample(index=0, uuid="GPU-0")])
+    writer.close(final=True)
+    with contextlib.closing(sqlite3.connect(folder.history_db)) as db, db:
+        for kind in ("rank", "gpu"):
+            db.execute(f"DELETE FROM {kind}_1s WHERE t < ?", (START + 2500,))
+    assert reader_of(folder).recorded(100)[0][0] == START + 1300
+
+
 def test_a_moment_joins_what_never_changes(folder):
     write(folder, range(1, 60), STORY)
     last = make_snapshot(

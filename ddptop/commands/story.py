@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, origin, sentence
-from ddptop.job.attempts import Attempt, Ending
+from ddptop.job.attempts import Attempt, Ending, in_order
 from ddptop.job.ranks import host_of
 from ddptop.job.record import Job, own_job
 from ddptop.job.status import loss_remark
@@ -105,7 +105,7 @@ def run_events(folder: RunFolder, json_output: bool, *, follow: bool = False) ->
             for event in events:
                 put_json(event)
         else:
-            for line in story(events, last):
+            for line in story(in_order(events), last):
                 put_folded(line, CONTINUED)
         if not is_live:
             return 0

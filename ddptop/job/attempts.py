@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -44,6 +44,23 @@ class Attempt(msgspec.Struct, frozen=True):
             return None
         until = now if self.ending == "lives" else self.ended_at
         return None if until is None else max(0.0, (until - self.started_at).total_seconds())
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Events in the order in which they happened.
+
+    A checkpoint is recorded once it is known to be complete, but happened when it was written.
+    """
+    found: list[Event] = []
+    for event in events:
+        place = len(found)
+        saved = ev.of_row(event) if event.type == ev.CheckpointSaved.TYPE else None
+        if isinstance(saved, ev.CheckpointSaved):
+            event = msgspec.structs.replace(event, ts=min(event.ts, saved.checkpoint.at))
+            while place and event.ts < found[place - 1].ts:
+                place -= 1
+        found.insert(place, event)
+    return found
 
 
 def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:

@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 
 from ddptop.charts.curves import Curve, Curves
 from ddptop.charts.plots import device_curves
+from ddptop.job.attempts import in_order
 from ddptop.job.figures.devices import HISTORY
 from ddptop.job.ranks import device_of
 from ddptop.job.record import Job
@@ -123,7 +124,7 @@ def _detail(view: Job, query: ChartQuery, now_s: float, sources: Sources) -> Job
         if snapshot.cause is not None:
             tail = history.last_output(view, snapshot.attempt or 0, snapshot.cause.rank)
         try:
-            events = tuple(reversed(history.events(EVENTS_SHOWN)))
+            events = tuple(reversed(in_order(history.events(EVENTS_SHOWN))))
             recent = _recent(view, history, now_s)
         except DdptopError as error:
             trouble = str(error)

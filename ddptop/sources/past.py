@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ddptop.job.attempts import FAILURES, Attempt, Course, attempts_of, marks_of, opening
+from ddptop.job.attempts import FAILURES, Attempt, Course, attempts_of, in_order, marks_of, opening
 from ddptop.job.record import Job, past_job
 from ddptop.job.series import ChartData, Tail
 from ddptop.sources.history import Histories, JobHistory
@@ -98,7 +98,7 @@ def _attempts(view: Job, history: JobHistory, events: Sequence[Event]) -> tuple[
             steps[judged.attempt or 0] = outcome.steps
     if not printed and snapshot.attempt is not None and snapshot.step is not None:
         steps[snapshot.attempt] = snapshot.step
-    return attempts_of(events, view.state, view.ended_at, steps)
+    return attempts_of(in_order(events), view.state, view.ended_at, steps)
 
 
 # --- as it was ------------------------------------------------------------------------------------

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 
+import msgspec
 import pytest
 from ddptop.draw.events import fold, folded_row, folded_sections, offset
-from ddptop.job.attempts import attempts_of, by_attempt
+from ddptop.job.attempts import attempts_of, by_attempt, in_order
 from tests.support.rows import row
 
 from ddptop_runner.job.event_log import as_row
-from ddptop_runner.model.events import AlertsCleared, Noticed
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.events import AlertsCleared, CheckpointSaved, Noticed
+from ddptop_runner.model.snapshot import Checkpoint, Event
 
 START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
 
@@ -41,6 +42,19 @@ def test_an_event_without_an_attempt_belongs_to_the_one_before() -> None:
     assert [len(mine) for mine in by_attempt([*FIRST, *SECOND]).values()] == [6, 1]
     assert list(by_attempt([event(0, "queued"), *FIRST])) == [0]
     assert list(by_attempt([event(0, "queued")])) == [0]
+
+
+def test_a_checkpoint_is_where_it_was_written_not_where_it_was_recorded() -> None:
+    saved = Checkpoint(
+        path="/ck/a.pt", at=START + dt.timedelta(seconds=50), attempt=0, rank=0, step=9
+    )
+    late = as_row(CheckpointSaved(attempt=0, checkpoint=saved))
+    late = msgspec.structs.replace(late, ts=START + dt.timedelta(seconds=60.5))
+    told = in_order([*FIRST[:3], late, *FIRST[3:]])
+    assert [one.type for one in told[:4]] == [
+        *("launched", "attempt_started", "checkpoint", "rank_exited")
+    ]
+    assert told[2].ts == saved.at and told[2].message == "rank 0 saved a.pt at step 9 of attempt 0"
 
 
 def test_what_failed_what_was_done_and_what_lives() -> None:

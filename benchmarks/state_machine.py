@@ -35,7 +35,7 @@ Drive = Callable[[int], Any]
 OF_NODES = (
     *("_nodes_chosen", "_node_failed", "_node_ended", "_node_unreachable"),
     *("_node_reachable", "_node_lost", "_node_noticed", "_link_broken", "_link_made"),
-    *("_node_refused", "_verdicts_due", "_nodes_due", "_checkpoint_waited"),
+    *("_node_refused", "_nodes_due", "_checkpoint_waited"),
 )
 """Transitions and decisions that only a job on several nodes has."""
 

@@ -77,7 +77,7 @@ SICK = {
     "diverged-weights": "one rank changes its weights, so it trains another model",
     "resume-state": "a restart without the states of the optimizer and of the scheduler",
     "data-replayed": "a restart that begins in the middle of an epoch with its first batches",
-    "uneven-shards": "one rank has fewer batches per epoch than the others: the job would hang",
+    "uneven-shards": "one rank has fewer batches per epoch than the others: the job hangs",
     "unused-parameters": "find_unused_parameters=True, but all parameters are used",
     "mismatch": "one rank enters a barrier, the others take the next step: the job hangs",
 }
@@ -195,7 +195,7 @@ def run_sick(kind: str, rank: int, arguments: list[str], detach: bool, watch: bo
     if kind == "leak":
         arguments = [*_leak(), *arguments]
     request = request_of([kind, "--sick-rank", str(rank), *arguments], SICK_SCRIPT)
-    if kind == "mismatch":
+    if kind in ("mismatch", "uneven-shards"):
         request = replace(request, hang_timeout_s=15.0, hang_auto=False, max_restarts=0)
     plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_alerts(view, kind))

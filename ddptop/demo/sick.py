@@ -171,8 +171,6 @@ def train(
                 leak.grow()
             if kind == "mismatch" and is_sick and step == 100:
                 dist.barrier()  # the others never enter it
-            if kind == "uneven-shards" and step == SHORT_SHARD:
-                return  # else the others would wait for this rank's next batch
             if kind == "stalls" and is_sick and step % 40 == 0:
                 time.sleep(1.5)
             if kind == "diverged-weights" and is_sick and step == 100:
@@ -185,6 +183,8 @@ def train(
             if saves is not None and is_sick and not is_resumed and step == 3 * len(loader) - 4:
                 raise RuntimeError("this rank fails once")
         epoch += 1
+        if kind == "uneven-shards":
+            dist.barrier()  # the others still wait for this rank's next batch
 
 
 def main() -> None:

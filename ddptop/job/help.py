@@ -290,11 +290,12 @@ def _ended(view: Job) -> tuple[str, list[tuple[str, str]]]:
     if view.state == "failed" and cause is not None:
         rank = "" if cause.rank is None else f"   rank {cause.rank}"
         return "why it failed; esc closes", [(f"{state}{rank}", f"{cause.summary}\n\n{more}")]
-    return "findings are available only while a job is running; esc closes", [(state, more)]
+    return "the job has ended; esc closes", [(state, more)]
 
 
 _MORE = (
-    "Press esc, then {view.story} for each attempt and why it ended, or {view.logs} for the logs."
+    "Press esc, then {view.story} for each attempt, why it ended, and which alerts were active "
+    "until then, or {view.logs} for the logs."
 )
 
 

@@ -29,12 +29,12 @@ def test_failed_job_shows_its_cause_instead_of_no_findings() -> None:
     assert hint == "why it failed; esc closes"
     assert heading == "✗ failed   rank 1"
     assert text.startswith("Rank 1 was the first to fail: exit status 1.")
-    assert "e for each attempt and why it ended" in text
+    assert "e for each attempt, why it ended" in text
 
 
 def test_stopped_job_shows_where_to_look() -> None:
     hint, [(heading, text)] = findings(job("stopped"), NOW)
-    assert hint == "findings are available only while a job is running; esc closes"
+    assert hint == "the job has ended; esc closes"
     assert heading == "■ stopped"
     assert "e for each attempt" in text and "evidence" not in text
 

@@ -404,8 +404,8 @@ def test_memory_that_grows_steadily_is_named_with_the_time_left() -> None:
     ("children", "blocks", "words"),
     [
         (0.9, 0, " in loader workers;"),
-        (0.0, 300_000, " in small Python objects;"),
-        (0.3, 10, ", not in small Python objects;"),
+        (0.0, 300_000, " in Python objects;"),
+        (0.3, 10, ", not in Python objects;"),
         (0.5, 100_000, " per minute;"),  # a mixture
     ],
 )

@@ -75,7 +75,7 @@ def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[st
     if not found_bytes:
         yield (
             f"find_unused_parameters=True is not needed: all parameters were used in each of "
-            f"{uses[0].iteration} iterations, and each one searched for unused ones"
+            f"{uses[0].iteration} iterations, and DDP searched for unused ones each time"
         )
     else:
         yield (

@@ -112,8 +112,8 @@ def _kind(first: Memory, last: Memory) -> tuple[str, str]:
     blocks = last.python_blocks - first.python_blocks if first.python_blocks else 0
     if blocks * BLOCK_BYTES >= MOST * (total - in_children):
         return (
-            " in small Python objects",
+            " in Python objects",
             f"{blocks:,} more blocks of them are held: does a list or dictionary keep growing?",
         )
     is_other = first.python_blocks and blocks * BLOCK_BYTES < total / 10
-    return ", not in small Python objects" if is_other else "", TENSORS
+    return ", not in Python objects" if is_other else "", TENSORS

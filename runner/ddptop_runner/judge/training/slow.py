@@ -359,7 +359,7 @@ def stalls(window: Window) -> list[Finding]:
             why, evidence[figure] = f"; {what}", round(time_s / len(places), 2)
             break
     message = (
-        f"rank {worst} stops for {units.duration_in_words(evidence['stall_s'])} about every "
+        f"rank {worst} pauses for {units.duration_in_words(evidence['stall_s'])} about every "
         f"{units.duration_in_words(evidence['every_s'])}, and the others wait for it: it costs "
         f"{evidence['share_percent']:.0f}% of the run{why}"
     )

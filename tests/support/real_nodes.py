@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,7 +25,8 @@ from ddptop_runner.model.snapshot import Event, NodeSnapshot
 from ddptop_runner.model.spec import JobSpec, Membership, Rendezvous
 from ddptop_runner.node.remote import member_folder, node_job_id
 
-JOB_ID = "toy@0123456789abcdef"
+JOB_ID = f"toy@{secrets.token_hex(8)}"
+"""Processes are recognized by it, so other runs of these tests must not have the same."""
 
 
 def free_port() -> int:
@@ -162,7 +164,8 @@ class Node:
         events = [one for one in sent if isinstance(one, ev.EventBase)]
         orders = [one for one in sent if isinstance(one, pt.Message)]
         carried = self.ask(pt.Carry(events=events, orders=orders, seq=self._told))
-        assert carried == pt.Done(), carried
+        log = self.folder.path / "supervisor.log"
+        assert carried == pt.Done(), (carried, log.read_text() if log.exists() else None)
 
     def begins(self, attempt: int, nodes: int = 1) -> pt.GroupStarted:
         """Have the node know that its ranks have started; returns what it has reported of them."""

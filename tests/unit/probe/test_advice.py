@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from typing import Any
@@ -55,6 +56,7 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
 
     torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
     del model
+    gc.collect()
     other = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
     for _ in range(12):
         other(torch.ones(1, 1)).backward()

@@ -501,6 +501,10 @@ def test_a_loss_far_above_the_first_ones_that_rises_is_named() -> None:
     assert ids(alerts) == ["exploding-loss"]
     assert alerts[0].evidence["first_loss"] == 2.0
     assert watched(lambda s, r: losses(2.0 + s), 60) == []
+    one_is_flat = watched(lambda s, r: losses(2.0 if s < 10 else 999.0 if r else 2.0 * 1.2**s), 60)
+    assert one_is_flat[0].ranks == [0, 1], "as high, though it does not rise at the moment"
+    one_is_fine = watched(lambda s, r: losses(2.0 if s < 10 or r else 2.0 * 1.2**s), 60)
+    assert one_is_fine[0].ranks == [0]
     gan = watched(lambda s, r: losses(2.0 * 1.2**s, losses={"Adam 1": 1.0, "Adam 2": 2.0}), 60)
     assert gan == []
     jump = watched(lambda s, r: losses(50.0 if 20 <= s < 24 else 2.0 - s / 100), 60)

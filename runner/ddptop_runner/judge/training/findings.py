@@ -211,26 +211,28 @@ EXPLODED, EXPLOSION_SAMPLES = 100.0, 15
 
 
 def exploding_loss(window: Window) -> list[Finding]:
-    """A loss that is far above that of the first steps, and rises."""
-    bad = []
+    """A loss that is far above that of the first steps, and rises on a rank."""
+    high, rises = [], False
     for rank in window.ranks:
         first = window.first_losses.get(rank.rank, [])
         if rank.loss is None or not first or rank.loss <= EXPLODED * max(first):
             continue
-        known = [one.loss for one in window.samples[rank.rank] if one.loss_range is not None]
-        recent = [loss for loss in known[-EXPLOSION_SAMPLES:] if loss is not None]
         if window.is_late or rank.losses:  # of optimizers that take turns, as of a GAN
             continue
-        if len(first) < FIRST_LOSSES or len(recent) < EXPLOSION_SAMPLES or max(first) <= 0:
+        known = [one.loss for one in window.samples[rank.rank] if one.loss_range is not None]
+        recent = [loss for loss in known[-EXPLOSION_SAMPLES:] if loss is not None]
+        if len(first) < FIRST_LOSSES or not recent or max(first) <= 0:
             continue
-        third = len(recent) // 3
-        parts = [median(recent[i * third : (i + 1) * third]) for i in range(3)]
-        if parts[0] < parts[1] < parts[2] and parts[2] > EXPLODED * max(first):
-            bad.append((rank.rank, parts[2], median(first)))
-    if not bad:
+        third = EXPLOSION_SAMPLES // 3
+        parts = [median(recent[i : i + third]) for i in range(0, len(recent), third)]
+        if parts[-1] > EXPLODED * max(first):
+            high.append((rank.rank, parts[-1], median(first)))
+            is_known = len(recent) == EXPLOSION_SAMPLES
+            rises = rises or (is_known and parts[0] < parts[1] < parts[2])
+    if not rises:
         return []
-    numbers = tuple(rank for rank, _, _ in bad)
-    _, now, first_loss = max(bad, key=lambda one: one[1])
+    numbers = tuple(rank for rank, _, _ in high)
+    _, now, first_loss = max(high, key=lambda one: one[1])
     message = (
         f"the loss on {name_ranks(numbers)} has risen from {first_loss:.4g} to {now:.4g}: the "
         "training diverges; lower the learning rate, or clip the gradients"

@@ -48,7 +48,6 @@ def run_doctor(as_json: bool, python: str | None) -> int:
 def run_hosts(as_json: bool, python: str | None, hosts: str | None, hostfile: str | None) -> int:
     """Print the table and the checks of other machines; return 1 if any is an error."""
     from ddptop.commands.launch import hosts_of
-    from ddptop_runner.base import interpreters
     from ddptop_runner.launch.doctor import examine_hosts
 
     asked = hosts_of(hosts, hostfile)

@@ -10,6 +10,7 @@ import msgspec
 from ddptop.job.status import event_style, event_words
 from ddptop.style import Span
 from ddptop_runner.base import units
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Event
 
 REPEATED = ("hang_suspected", "checkpoint_asked")
@@ -93,9 +94,9 @@ def _same_as(event: Event, last: Sequence[Event] | None) -> tuple[object, ...]:
         return kind, event.attempt, event.exit_code, event.signal
     if kind in REPEATED:
         return kind, event.attempt
-    alert = (event.data or {}).get("alert")  # notices have the type of an alert, and are none
-    if kind == "alert" and alert is not None:
-        return kind, event.attempt, alert["id"]
+    raised = ev.of_row(event) if kind == "alert" else None
+    if isinstance(raised, ev.AlertRaised):
+        return kind, event.attempt, raised.alert.id
     return kind, event.attempt, event.rank, event.message
 
 

@@ -214,8 +214,9 @@ def origin(spec: JobSpec) -> list[tuple[str, str]]:
 def notes(
     attempt: Attempt, state: JobState, *, is_last: bool, job: str | None = None
 ) -> list[tuple[str, str, str]]:
-    """What ddptop did about its end, and what to do, as (label, text, style); see `what_now`."""
-    found = [("then", text, "") for text in attempt.aftermath[:3]]
+    """Its aftermath, and what to do, as (label, text, style); see `what_now`."""
+    after = "also" if attempt.ending in ("finished", "stopped") else "then"
+    found = [(after, text, "") for text in attempt.aftermath[:3]]
     if now := what_now(attempt, state, is_last=is_last, job=job):
         found.append(("next step" if is_last else "remedy", now, "strong"))
     return found
@@ -277,7 +278,7 @@ def _labeled(
     lines: list[Line] = []
 
     for label, text, style in notes(attempt, state, is_last=is_last):
-        most = 1 if label == "then" and not roomy else 2
+        most = 1 if label in ("then", "also") and not roomy else 2
         for place, part in enumerate(wrap(text, room - LABEL_CELLS, most)):
             head = label if place == 0 else ""
             lines.append(line((f"{head:<{LABEL_CELLS}}", "dim"), (part, style)))

@@ -67,7 +67,7 @@ class Around:
         driver = self.driver
         if driver is None:
             return
-        ranks = [record.sample(boottime_s(), probe=True) for record in driver.attempt.table]
+        ranks = [record.sample(probe=True) for record in driver.attempt.table]
         self.published = make_snapshot(
             make_spec(),
             state=driver.job.phase,

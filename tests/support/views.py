@@ -76,11 +76,11 @@ class OneNode(machine.Machine):
     def _samples(self, table: OwnRanks, state: JobState) -> Samples:
         launcher = None
         if table.launcher is not None:
-            state_ = table.launcher.sample(0.0, probe=False).state
+            state_ = table.launcher.sample(probe=False).state
             launcher = LauncherSample(name="python", state=state_)
         return Samples(
             started_at=self.spec.created_at,
-            ranks=[one.sample(0.0, probe=False) for one in table if not state.in_queue],
+            ranks=[one.sample(probe=False) for one in table if not state.in_queue],
             launcher=launcher,
         )
 

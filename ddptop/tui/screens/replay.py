@@ -32,12 +32,12 @@ from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.charts import ChartWidget
-from ddptop.tui.widgets.lines import DraggedView
+from ddptop.tui.widgets.lines import DraggedView, Panel
 from ddptop.tui.widgets.ranks import RankPanel
 from ddptop_runner.model import run_step
 
 
-class TimeLine(DraggedView, can_focus=True):
+class TimeLine(DraggedView, Panel, can_focus=True):
     """A bar of the whole history; a click or drag goes to a time."""
 
     DEFAULT_CSS = """

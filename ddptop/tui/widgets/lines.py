@@ -173,7 +173,7 @@ class Panel(LinesView):
         return self._painter(width, height)
 
 
-class DraggedView(Panel):
+class DraggedView(LinesView):
     """A view that follows the pointer while a button is pressed."""
 
     is_dragged = False

@@ -76,11 +76,6 @@ class RankShape(CursorList[RankSample]):
     now = dt.datetime.min
 
     @property
-    def ranks(self) -> Sequence[RankSample]:
-        """The ranks shown."""
-        return [] if self.detail is None else self.detail.ranks
-
-    @property
     def rank(self) -> int | None:
         """The number of the selected rank; None if there is none."""
         return None if self.cursor_key is None else int(self.cursor_key)
@@ -138,7 +133,7 @@ class RankCards(RankGrid):
             return [line((text, "dim"))]
         self.per_row = found.columns
         lines: list[Line] = []
-        for first in range(0, len(self.ranks), found.columns):
+        for first in range(0, len(self.items), found.columns):
             cards = [
                 card_lines(
                     rank,
@@ -148,7 +143,7 @@ class RankCards(RankGrid):
                     found.height,
                     rank.rank == self.rank,
                 )
-                for rank in self.ranks[first : first + found.columns]
+                for rank in self.items[first : first + found.columns]
             ]
             for parts in zip(*cards, strict=True):
                 spans = [part for one in parts for part in (*one, (" " * GAP, ""))]
@@ -247,7 +242,7 @@ class HeatMap(RankGrid):
         self.take(detail, now)
         snapshot = detail.view.snapshot
         self._gpus = own_devices(snapshot.ranks, snapshot.gpus)
-        self._known = known_figures(self.ranks, detail.deviations)
+        self._known = known_figures(self.items, detail.deviations)
         if not self._has_chosen or self.figure not in self._known:
             usual = (one for one in ("busy", "time") if one in self._known)
             self.figure = next(usual, STATE)
@@ -255,7 +250,7 @@ class HeatMap(RankGrid):
 
     def _paint(self) -> None:
         deviations = {} if self.detail is None else self.detail.deviations
-        self._cells = map_cells(self.figure, self.ranks, deviations)
+        self._cells = map_cells(self.figure, self.items, deviations)
         self.redraw()
 
     def next_figure(self) -> None:
@@ -267,14 +262,14 @@ class HeatMap(RankGrid):
 
     def rows_wanted(self, cells: int, most: int) -> int:
         """Rows that show every rank, up to `most`."""
-        rows = self._layout_grid(cells, most).rows(len(self.ranks))
+        rows = self._layout_grid(cells, most).rows(len(self.items))
         return min(most, AROUND_ROWS + rows)
 
     def _layout_grid(self, cells: int, rows: int) -> HeatGrid:
-        largest = max((rank.rank for rank in self.ranks), default=0)
+        largest = max((rank.rank for rank in self.items), default=0)
         across = cells - WORST_CELLS - 2 if cells >= WORST_FROM else cells
         room = max(1, rows - AROUND_ROWS)
-        return heat_grid(len(self.ranks), across - 1, room, largest)
+        return heat_grid(len(self.items), across - 1, room, largest)
 
     @property
     def rows_shown(self) -> int:
@@ -283,7 +278,7 @@ class HeatMap(RankGrid):
 
     def build(self, width: int, height: int) -> list[Line]:
         """Build title, rows around the cursor, legend, and the selected rank's figures."""
-        number = len(self.ranks)
+        number = len(self.items)
         if self.detail is None or not number:
             return [rule("ranks", width), line((f"  {NO_RANK}", "dim"))]
         self._grid = grid = self._layout_grid(width, height)
@@ -295,7 +290,7 @@ class HeatMap(RankGrid):
         shown = range(self._top, min(total, self._top + room))
         rows = f"{self._top + 1}-{self._top + len(shown)} of {total}" if len(shown) < total else ""
         lines = [ruler(grid, place, width)]
-        lines += [map_row(one, grid, self.ranks, self._cells, place) for one in shown]
+        lines += [map_row(one, grid, self.items, self._cells, place) for one in shown]
         if width >= WORST_FROM:
             at = min(grid.label + grid.per_row * grid.cell + 6, width - WORST_CELLS)
             worst = self._worst(len(lines))
@@ -306,7 +301,7 @@ class HeatMap(RankGrid):
             rule(title, width, map_hint(rows)),
             *lines,
             *[()] * (room + 1 - len(lines)),
-            legend(self.figure, self.ranks, width),
+            legend(self.figure, self.items, width),
             self._foot(width),
         ]
 
@@ -314,12 +309,12 @@ class HeatMap(RankGrid):
         """The worst ranks, one per row, under a heading."""
         if rows < 2 or self.detail is None:
             return []
-        found = worst_ranks(self.figure, self.ranks, self.detail.deviations, rows - 1)
+        found = worst_ranks(self.figure, self.items, self.detail.deviations, rows - 1)
         lines = [line((" largest deviations", "title"))]
         if not found:
             calm = "all ranks healthy" if self.figure == STATE else "none: all ranks are similar"
             return [*lines, line((f"  {calm}", "dim"))]
-        hosts = {rank.rank: rank.host for rank in self.ranks}
+        hosts = {rank.rank: rank.host for rank in self.items}
         for rank, (text, style) in found:
             head = f"  rank {rank:>5}  "
             lines.append(line(head, (f"{text:<10}", style), (f" {hosts[rank]}", "dim")))

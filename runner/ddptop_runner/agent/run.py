@@ -89,13 +89,6 @@ class AgentBase:
         plan: the agent's plan.
     """
 
-    def _describe(self):
-        """The attempt, and its workers."""
-        raise NotImplementedError
-
-    def _on_command(self, message):
-        raise NotImplementedError
-
     def __init__(self, plan):
         self._plan = plan
         self._exits = []
@@ -104,6 +97,13 @@ class AgentBase:
         self._exit_watch = ExitWatch(self._on_exit)
         self._link = SupervisorLink(plan["control_socket"], self._hello, self._on_command)
         self._link.start()
+
+    def _describe(self):
+        """The attempt, and its workers."""
+        raise NotImplementedError
+
+    def _on_command(self, message):
+        raise NotImplementedError
 
     def _hello(self):
         state = self._describe()

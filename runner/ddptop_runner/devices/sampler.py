@@ -2,7 +2,7 @@
 
     ddptop_runner.devices.sampler '{"interval_s": 1.0}'
 
-Its argument are the `Options`.
+Its argument is `Options` as JSON.
 
 It is a separate process because a driver can block or crash exactly when a device fails. It exits
 when standard output is closed or its parent is gone. If there is nothing to sample, it exits with

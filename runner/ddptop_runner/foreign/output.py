@@ -53,7 +53,6 @@ class Pane:
     """`%5`; constant for the pane's life."""
     name: str
     """`work:1.0`, the name that a user would type."""
-    tty: str
 
 
 def is_own_server(socket: str) -> bool:
@@ -78,7 +77,7 @@ def list_panes(socket: str) -> dict[str, Pane]:
     for line in _ask(socket, "list-panes", "-a", "-F", _FORMAT) or ():
         parts = line.split("\t")
         if len(parts) == 3:
-            panes[parts[0]] = Pane(socket, parts[1], parts[2], parts[0])
+            panes[parts[0]] = Pane(socket, parts[1], parts[2])
     return panes
 
 

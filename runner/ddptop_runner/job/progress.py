@@ -130,13 +130,13 @@ class JobProgress:
             for rank, known in self._text.ranks.items():
                 record, step = table.get(rank), run_steps.get(rank)
                 if record is not None and step is not None:
-                    known.compare(step, _slack(record, now_s))
+                    known.compare(step, _slack(record))
                 texts[rank] = known.progress(now), known.every
         return of_table(table, texts, now_s, run_steps)
 
     def steps(self, table: OwnRanks, attempt: int | None) -> dict[int, RankSteps]:
         """Each rank's steps according to its output and probe."""
-        now_s, found = boottime_s(), {}
+        found = {}
         for record in table:
             known = None
             if attempt == self._attempt:
@@ -147,7 +147,7 @@ class JobProgress:
                 total=record.reported.total_steps,
                 printed=None if known is None else known.printed,
                 resumed_at=None if known is None else known.resumed_at,
-                slack=_slack(record, now_s),
+                slack=_slack(record),
             )
         return found
 
@@ -185,9 +185,9 @@ def of_table(
     return combine.of_job([*progress, *(text for text, _ in others.values())])
 
 
-def _slack(record: RankRecord, now_s: float) -> int:
+def _slack(record: RankRecord) -> int:
     """How far a rank's counters may be apart, which are read at different times."""
-    return math.ceil(LOOKS_APART_S * (record.steps_per_s(now_s) or 0.0)) + 1
+    return math.ceil(LOOKS_APART_S * (record.steps_per_s or 0.0)) + 1
 
 
 def _pids(record: RankRecord) -> tuple[int, ...]:

@@ -111,7 +111,8 @@ class RankRecord:
         entered = [counts[0] for counts in self.reported.collectives.values()]
         return sum(entered) if entered else None
 
-    def steps_per_s(self, now_s: float) -> float | None:
+    @property
+    def steps_per_s(self) -> float | None:
         """The rate over about ten seconds; 0 for a quiet rank; None with fewer than two marks."""
         if len(self._rate_marks) < 2:
             return None
@@ -224,7 +225,7 @@ class RankRecord:
             return "quiet"
         return "running"
 
-    def sample(self, now_s: float, probe: bool) -> RankSample:
+    def sample(self, probe: bool) -> RankSample:
         """The figures in the contract's form; devices are added later, and the end by the view."""
         last_progress_at: dt.datetime | None = None
         progress_s = max(self.last_step_boottime_s or 0.0, self.collective_boottime_s or 0.0)
@@ -241,7 +242,7 @@ class RankRecord:
             state=self.state(probe),
             step=self.steps,
             step_source=None if self.steps is None else "probe",
-            steps_per_s=self.steps_per_s(now_s) if self.alive else None,
+            steps_per_s=self.steps_per_s if self.alive else None,
             cpu_percent=None if usage is None else usage.cpu_percent,
             rss_bytes=None if usage is None else usage.rss_bytes,
             children_rss_bytes=None if usage is None else usage.children_rss_bytes,
@@ -385,7 +386,7 @@ class OwnRanks:
         most, own = self.most_steps(), record.steps
         if own is None or most is None:
             return own
-        unreported = REPORTED_EVERY_S * (record.steps_per_s(0.0) or 0.0) + 1
+        unreported = REPORTED_EVERY_S * (record.steps_per_s or 0.0) + 1
         return most if most - own <= unreported else own
 
     def most_steps(self) -> int | None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, log_name
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job.attempt import Attempt
@@ -52,10 +51,10 @@ def of_attempt(
         agent: the attempt's agent.
         device_note: why devices are missing.
     """
-    now_s, job, spec, number = boottime_s(), attempt.job, attempt.spec, attempt.number
+    job, spec, number = attempt.job, attempt.spec, attempt.number
     table = attempt.table
     started = not job.in_queue
-    ranks = [record.sample(now_s, spec.probe) for record in table if started]
+    ranks = [record.sample(spec.probe) for record in table if started]
     ranks = progress.fill(ranks, number, table)
     reported = progress.steps(table, number) if started else {}
     ranks = with_output(ranks, reported, attempt, folder)
@@ -73,7 +72,7 @@ def of_attempt(
         started_at=started_at,
         ranks=ranks,
         gpus=gpus,
-        launcher=_launcher(attempt, now_s),
+        launcher=_launcher(attempt),
         world_size=table.world_size,
         counts=list(counted.values()),
         attempts_began=attempt.run_steps.attempts_began,
@@ -90,12 +89,12 @@ def of_attempt(
     )
 
 
-def _launcher(attempt: Attempt, now_s: float) -> LauncherSample | None:
+def _launcher(attempt: Attempt) -> LauncherSample | None:
     """The sample of a command's process; None if the job is not a command."""
     record = attempt.table.launcher
     if record is None:
         return None
-    sample = record.sample(now_s, probe=False)
+    sample = record.sample(probe=False)
     return LauncherSample(
         name=attempt.spec.launcher or "python",
         pid=sample.pid,

@@ -157,9 +157,9 @@ class JobState(Base, frozen=True, kw_only=True):
     cause: Cause | None = None
     """Why the attempt or the job failed; None while it runs."""
     previous_cause: Cause | None = None
+    """Why the previous attempt failed; None if it did not."""
     resume: Resume | None = None
     """What came back when the attempt resumed."""
-    """Why the previous attempt failed; None if it did not."""
     suspected: HangSuspected | None = None
     suspected_at: dt.datetime | None = None
     trouble: Trouble | None = None

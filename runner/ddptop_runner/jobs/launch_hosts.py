@@ -46,7 +46,7 @@ def prepare(
     name_of_job(request)  # refuse a bad name before querying hosts
     fewest = fewest_nodes(request.nodes, len(request.hosts))
     python = _python(request, env)
-    wanted = _wanted(request, cwd, python, {**env, **overrides})
+    wanted = _wanted(request, cwd, python)
     with Survey(request.hosts, request.slurm_job) as survey:
         judged = survey.collect(wanted, request.gpus, overrides)
         show(judged)
@@ -83,7 +83,7 @@ def _python(request: LaunchRequest, env: Mapping[str, str]) -> str:
     return interpreters.choose(asked, env)
 
 
-def _wanted(request: LaunchRequest, cwd: Path, python: str, env: Mapping[str, str]) -> Wanted:
+def _wanted(request: LaunchRequest, cwd: Path, python: str) -> Wanted:
     script = script_of(request.kind, request.target, cwd)
     return Wanted(
         target=request.target,

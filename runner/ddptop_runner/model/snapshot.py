@@ -543,7 +543,7 @@ class Event(Base, frozen=True, kw_only=True):
     evidence: str | None = None
     """Path of the saved evidence, if any."""
     data: dict[str, Any] | None = None
-    """What happened as values, with their `kind`; null for notices."""
+    """What happened as values, with their `kind`; null in a job that ddptop did not launch."""
 
 
 class Progress(Base, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import zlib
 from collections import UserDict
 from typing import Any
 
-from .recorder import nobody
+from .recorder import nothing
 
 FIRST_POSITIONS = 4
 CHUNKS, CHUNK_BYTES = 8, 64
@@ -36,7 +36,7 @@ class Ledger:
     def __init__(self, torch, record):
         self._torch = torch
         self._record = record
-        self.is_joined = nobody
+        self.is_joined = nothing
         """Tells whether ranks may take different numbers of steps."""
         self.begin()
 
@@ -56,11 +56,11 @@ class Ledger:
         """Batches of the first pass with training; None in later ones, since nothing has come of
         uneven passes then, and within `model.join()`, which is made for them."""
         self._passes = 0
-        self._iterator = nobody
+        self._iterator = nothing
         """Gives the iterator of the current pass."""
         self._pending = None
         """(entry of the last batch that was hashed, backward passes before it)."""
-        self._data = nobody
+        self._data = nothing
         """Gives the first training data that was seen; all other data is ignored."""
 
     def position(self):
@@ -80,7 +80,7 @@ class Ledger:
         position = iterator._num_yielded
         self._confirm(position)
         dataset = iterator._dataset
-        if self._data is nobody:
+        if self._data is nothing:
             self._data = _reference(dataset)
         if self._data() is not dataset:
             self.epoch_batches = None  # the pass may be as long as the other data
@@ -112,7 +112,7 @@ class Ledger:
         """Note that a pass over the data has ended."""
         if self._iterator() is iterator:
             self._confirm(iterator._num_yielded)
-            self._iterator = nobody
+            self._iterator = nothing
 
     def _confirm(self, position):
         """Keep the last hash if each batch since then was followed by a backward pass.

@@ -150,7 +150,7 @@ def recognize(frames):
 def place(frames):
     """`file:line in function` of the innermost frame of the user's code; None if there is none.
 
-    If all code is installed, the innermost frame that is not torch's.
+    If all code is installed, the innermost frame that is neither torch's nor ddptop's.
     """
     # code without a file is the script's if everything else is called from it, as with -c
     typed = frames[-1][0] if frames and frames[-1][0].startswith("<") else None
@@ -218,9 +218,9 @@ def is_script(file):
 
 
 def is_library(file):
-    """Whether a file belongs to an installed package other than torch."""
+    """Whether a file belongs to an installed package other than torch and ddptop."""
     inner = _within_packages(file)
-    return inner is not None and not inner.startswith(("torch/", "triton/"))
+    return inner is not None and not inner.startswith(("torch/", "triton/", "ddptop_runner/"))
 
 
 def _within_packages(file):

@@ -53,8 +53,8 @@ PLAIN = ("probe", 1, None)
 """
 
 
-def nobody():
-    """No optimizer, no data."""
+def nothing():
+    """No optimizer, no data, no answer."""
 
 
 def boottime_s(monotonic_s=None):
@@ -108,8 +108,8 @@ class Recorder:
     """
 
     def __init__(self, on_first_news=None):
-        self.on_look = nobody
-        self.is_traced = nobody
+        self.on_look = nothing
+        self.is_traced = nothing
         """Whether a compiler traces what calls the hooks."""
         self.look: Any = None
         """Called with the optimizer after a step while `is_look_due`."""
@@ -155,7 +155,7 @@ class Recorder:
         """(smallest, largest) since the sender took it; finite losses only."""
         self.data_wait_s = None
         """Time spent waiting for data loaders, None where no loader was seen."""
-        self.data_position = nobody
+        self.data_position = nothing
         """Called without arguments, gives where the process is in its data; see ledger.py."""
         self.until_backward_s = 0.0
         """From the end of each step to the next backward pass, in all, without timed waits."""
@@ -200,7 +200,7 @@ class Recorder:
         self._leader: Any = None
         self._last: Any = None
         """The optimizer that stepped last."""
-        self._alone: Any = nobody
+        self._alone: Any = nothing
         """During a run of plain steps gives the optimizer that takes them."""
         self._together = set()
         """Those that stepped after the same backward passes."""
@@ -311,9 +311,9 @@ class Recorder:
 
     def end_run(self):
         """The following steps are not plain: count them individually."""
-        if self._alone is not nobody:
+        if self._alone is not nothing:
             self._last.iteration = self._iterations
-            self._alone = nobody
+            self._alone = nothing
         if type(self.plain_loss) is float:
             self.passes += 1
             self.pending_losses.append(self.plain_loss)

@@ -157,6 +157,13 @@ def test_attempts_that_did_not_fail_read_well(ending: str, events: list[str], to
     assert told in text(replace(LIVES, ending=ending, events=happened), state)
 
 
+def test_what_was_wrong_until_the_end_did_not_follow_it() -> None:
+    alert = "still active when the job ended: slow data"
+    finished = replace(LIVES, ending="finished", aftermath=(alert,))
+    assert f"also      {alert}" in text(finished, "finished")
+    assert "then      restarting all ranks" in text(FAILED)
+
+
 def test_with_little_room_what_the_exception_said_comes_first() -> None:
     summary = (
         "Rank 2 (pid 4022) was the first to fail: exit status 1, at step 457. ValueError: no x."

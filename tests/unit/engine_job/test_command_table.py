@@ -130,7 +130,7 @@ def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
     after.started(LAUNCHER, 0, OWN)
     for record in table:
         assert record.pid is not None
-        after.restore(record.sample(2.0, probe=True), record.pid)
+        after.restore(record.sample(probe=True), record.pid)
     after.recall(table.remember())
     assert after.world_size == 2
     assert receive(after, third, None, steps=1, last_step_t=3.0) == 2

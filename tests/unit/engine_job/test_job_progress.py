@@ -42,7 +42,7 @@ def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def samples(progress: JobProgress, table: OwnRanks, attempt: int = 0) -> list[RankSample]:
-    samples = [record.sample(boottime_s(), probe=False) for record in table]
+    samples = [record.sample(probe=False) for record in table]
     return progress.fill(samples, attempt, table)
 
 
@@ -142,7 +142,7 @@ def test_the_loss_of_a_rank_that_ended_early_is_read_without_waiting_for_its_pro
         RunFolder(tmp_path / "run").log_file(0, rank).write_text("step 30/100 loss 9.5\n")
     progress.look(table, 0, boottime_s())
     put_exit(table[1], RankExit(1, os.getppid(), 0, boottime_s()))
-    told = [record.sample(boottime_s(), probe=True) for record in table]
+    told = [record.sample(probe=True) for record in table]
     assert [one.loss for one in progress.fill(told, 0, table)] == [None, 9.5]
 
 

@@ -68,7 +68,7 @@ def test_counters_move_and_what_a_message_leaves_out_stays(table):
     first = {"loss": 2.5, "loss_state": "ok", "loss_step": 3, "loss_source": "probe"}
     table.receive(stepped(3, 110.0, **first, step_time_s=0.1, metrics={"lr": 0.1}), 0)
     table.receive(stepped(4, 111.0, data_wait_s=0.02, metrics={"acc": None}), 0)
-    sample = table[0].sample(111.5, probe=True)
+    sample = table[0].sample(probe=True)
     assert (sample.step, sample.loss, sample.loss_step) == (4, 2.5, 3)
     assert (sample.step_time_s, sample.data_wait_s) == (0.1, 0.02)
     assert sample.metrics == {"lr": 0.1, "acc": None}
@@ -88,23 +88,23 @@ def test_smallest_and_largest_loss_are_those_since_the_last_snapshot(table):
     for low, high in ((2.0, 3.0), (1.5, 2.5), (None, None)):
         fields = {"loss": 2.2, "loss_state": "ok", "loss_min": low, "loss_max": high}
         table.receive(message(**fields), 0)
-    sample = table[0].sample(101.0, probe=True)
+    sample = table[0].sample(probe=True)
     assert (sample.loss_min, sample.loss_max) == (1.5, 3.0)
     table.forget_loss_range()
-    sample = table[0].sample(101.0, probe=True)
+    sample = table[0].sample(probe=True)
     assert (sample.loss_min, sample.loss_max, sample.loss) == (None, None, 2.2)
 
 
 def test_speed_is_that_of_the_last_seconds(table):
     record = table[0]
-    assert record.steps_per_s(100.0) is None
+    assert record.steps_per_s is None
     table.receive(stepped(1, 100.0), 0)
-    assert record.steps_per_s(100.0) is None
+    assert record.steps_per_s is None
     table.receive(stepped(11, 101.0), 0)
-    assert record.steps_per_s(101.0) == pytest.approx(10.0)
+    assert record.steps_per_s == pytest.approx(10.0)
     for second in range(2, 40):  # slower from now on
         table.receive(stepped(11 + second, 100.0 + second), 0)
-    assert record.steps_per_s(139.0) == pytest.approx(1.0)
+    assert record.steps_per_s == pytest.approx(1.0)
 
 
 def test_the_last_steps_of_a_killed_rank_are_known_from_the_others(table):
@@ -139,11 +139,11 @@ def eta_s(table, now_s):
 def test_a_quiet_rank_has_no_speed_and_no_end_in_sight(table):
     for step in (1, 101):
         table.receive(stepped(step, 100.0 + step / 100, step_time_s=0.01, total_steps=1000), 0)
-    assert table[0].steps_per_s(102.0) == pytest.approx(100.0)
+    assert table[0].steps_per_s == pytest.approx(100.0)
     assert eta_s(table, 102.0) == pytest.approx(8.0, abs=0.02)  # its last step was at 101
     table[0].quiet = True
     assert table[0].state(probe=True) == "quiet"
-    assert table[0].sample(120.0, probe=True).steps_per_s == 0.0
+    assert table[0].sample(probe=True).steps_per_s == 0.0
     assert eta_s(table, 120.0) is None
 
 
@@ -197,7 +197,7 @@ def test_state(table, case):
     for name, value in fields.items():
         setattr(table[0], name, value)
     assert table[0].state(probe) == state
-    assert table[0].sample(200.0, probe).state == state
+    assert table[0].sample(probe).state == state
 
 
 def test_progress_is_unknown_without_a_probe_and_zero_before_the_first_step(table):
@@ -213,7 +213,7 @@ def test_progress_is_unknown_without_a_probe_and_zero_before_the_first_step(tabl
 
 def test_the_last_progress_is_told_in_wall_clock_time(table):
     table.receive(stepped(1, clock.boottime_s() - 5.0), 0)
-    at = table[0].sample(clock.boottime_s(), probe=True).last_progress_at
+    at = table[0].sample(probe=True).last_progress_at
     assert at is not None
     age_s = (clock.utc_now() - at).total_seconds()
     assert 4.5 < age_s < 8.0
@@ -224,10 +224,10 @@ def test_restored_rank_continues_from_its_last_snapshot(table):
     now_s = clock.boottime_s()
     fields = {"loss": 2.5, "loss_state": "ok", "loss_step": 7, "loss_source": "api"}
     table.receive(stepped(8, now_s - 3.0, **fields, metrics={"lr": 0.1}, step_time_s=0.2), 0)
-    written = table[0].sample(now_s, probe=True)
+    written = table[0].sample(probe=True)
     later = OwnRanks(2, now_s - 0.5)
     later.restore(written, PID)
-    again = later[0].sample(now_s, probe=True)
+    again = later[0].sample(probe=True)
     for field in ("pid", "step", "loss", "loss_state", "loss_step", "loss_source", "metrics"):
         assert getattr(again, field) == getattr(written, field), field
     assert again.has_probe is True
@@ -243,7 +243,7 @@ def test_rank_ends_after_its_probes_last_message(table):
     assert table[0].progress(now_s).phase == "evaluation"
     last = stepped(7, now_s - 9.0, t=now_s - 4.0, seq=2, final=True, phase="steps", phase_t=90.0)
     table[0].receive(last)
-    seen, sample = table[0].progress(now_s), table[0].sample(now_s, probe=True)
+    seen, sample = table[0].progress(now_s), table[0].sample(probe=True)
     assert (seen.phase, seen.phase_s) == ("end", pytest.approx(4.0))
     assert sample.phase == "end" and sample.phase_since is not None
     # a child's last message is not the rank's

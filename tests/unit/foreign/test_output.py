@@ -94,7 +94,7 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all(monkeypatch):
             tty = os.ttyname(slave)
             words = f"terminal {tty} outside tmux: not readable"
             assert find(process.pid).words == words
-            pane = Pane("/tmp/socket", "%3", "work:1.0", tty)
+            pane = Pane("/tmp/socket", "%3", "work:1.0")
             monkeypatch.setattr(output, "panes_of", lambda _: {tty: pane})
             shown = find(process.pid)
             assert shown.words == "tmux pane work:1.0 (captured)"

@@ -11,8 +11,8 @@ from ddptop.job.attempts import attempts_of, by_attempt, in_order
 from tests.support.rows import row
 
 from ddptop_runner.job.event_log import as_row
-from ddptop_runner.model.events import AlertsCleared, CheckpointSaved, Noticed
-from ddptop_runner.model.snapshot import Checkpoint, Event
+from ddptop_runner.model.events import AlertRaised, AlertsCleared, CheckpointSaved, Noticed, to_data
+from ddptop_runner.model.snapshot import Alert, Checkpoint, Event
 
 START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
 
@@ -151,7 +151,9 @@ def test_ranks_that_end_alike_are_one_line_and_the_first_one_another() -> None:
 
 
 def raised(seconds: float, id_: str, message: str) -> Event:
-    return event(seconds, "alert", message, attempt=0, data={"alert": {"id": id_}})
+    alert = Alert(id=id_, severity="warning", message=message, since=START)
+    data = to_data(AlertRaised(attempt=0, alert=alert))
+    return event(seconds, "alert", message, attempt=0, data=data)
 
 
 def test_repeated_events_are_one_line() -> None:

@@ -37,10 +37,22 @@ Thread 4720 (idle): "Thread-1"
     run (other.py:1)
 """
 
+INSTALLED = """\
+Current thread 0x00007f0b1e36e740 (most recent call first):
+  File "/v/lib/python3.11/site-packages/ddptop_runner/probe/time_parts.py", line 275 in wait
+  File "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 5 in barrier
+  File "/v/lib/python3.11/site-packages/ddptop/demo/sick.py", line 187 in train
+  File "/v/lib/python3.11/site-packages/ddptop_runner/agent/zygote.py", line 564 in run_script
+"""
+
 PLACES = {
     "the script's innermost frame": (WAITING, "/home/me/train.py:41 in step"),
     "its own at the top": (SLEEPING, "/home/me/data.py:7 in fetch"),
     "py-spy has the main thread first": (PY_SPY, "threading.py:327 in wait"),
+    "an installed script": (
+        INSTALLED,
+        "/v/lib/python3.11/site-packages/ddptop/demo/sick.py:187 in train",
+    ),
     "none": ("no stacks: the rank is paused\n", None),
     "empty": ("", None),
     "a header alone": ("Current thread 0x0 (most recent call first):\n  <no Python frame>\n", None),

@@ -67,6 +67,13 @@ def waiting(
     return watch, story
 
 
+def theirs(job: str, count: int, devices: list[Device] = DEVICES) -> Entry:
+    """What waits in another user's queue, since before any job here."""
+    uuids = [device.uuid for device in devices]
+    living = [procs.identify(os.getpid())]
+    return Entry(job=job, job_id=job, devices=uuids, count=count, since=NOW, processes=living)
+
+
 def taken(name: str, home: Path) -> list[int] | None:
     devices = read_spec(RunFolder(home / "runs" / name)).devices
     return None if devices is None else [device.index for device in devices]
@@ -241,11 +248,8 @@ def test_jobs_without_a_place_put_off_no_check(ddptop_home):
 
 
 def test_another_users_job_that_wants_a_lost_device_holds_no_place(ddptop_home, monkeypatch):
-    feed = Feed()
-    entry = {"since": NOW, "processes": [procs.identify(os.getpid())]}
-    devices = [device.uuid for device in DEVICES]
-    theirs = Entry(job="theirs", job_id="1", devices=devices, count=3, **entry)
-    monkeypatch.setattr(shared, "others", lambda now: [UserQueue(uid=4321, waits=[theirs])])
+    feed, queue = Feed(), UserQueue(uid=4321, waits=[theirs("theirs", 3)])
+    monkeypatch.setattr(shared, "others", lambda now: [queue])
     watch, _ = waiting("job", feed, minute=1, count=1)
     feed.report()
     assert watch.look() is None
@@ -256,14 +260,8 @@ def test_another_users_job_that_wants_a_lost_device_holds_no_place(ddptop_home, 
 def test_another_users_job_that_does_not_take_its_turn_is_passed_over(ddptop_home, monkeypatch):
     feed, now_s = Feed(), [100.0]
     monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])
-    entry = {"since": NOW, "processes": [procs.identify(os.getpid())]}
-    devices = [device.uuid for device in DEVICES]
-    waits = [
-        Entry(job=f"theirs-{count}", job_id=f"{count}", devices=devices, count=count, **entry)
-        for count in (2, 1)
-    ]
-    theirs = UserQueue(uid=4321, waits=waits)
-    monkeypatch.setattr(shared, "others", lambda now: [theirs])
+    queue = UserQueue(uid=4321, waits=[theirs(f"theirs-{count}", count) for count in (2, 1)])
+    monkeypatch.setattr(shared, "others", lambda now: [queue])
     watch, _ = waiting("job", feed, minute=1, count=1)
     for busy in ((0, 1), (), (0, 1), ()):  # their first job cannot start all of the time
         feed.report(*busy)
@@ -280,11 +278,8 @@ def test_another_users_job_that_does_not_take_its_turn_is_passed_over(ddptop_hom
 def test_the_order_of_a_users_state_folders_changes_nothing(ddptop_home, monkeypatch):
     feed, now_s = Feed(), [100.0]
     monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])
-    theirs = Entry(
-        job="theirs", job_id="1", devices=[DEVICES[0].uuid], count=1, since=NOW,
-        processes=[procs.identify(os.getpid())],
-    )  # fmt: skip
-    folders = [UserQueue(uid=4321, waits=[theirs]), UserQueue(uid=4321, turn_at=utc_from_unix(0))]
+    waits = [theirs("theirs", 1, DEVICES[:1])]
+    folders = [UserQueue(uid=4321, waits=waits), UserQueue(uid=4321, turn_at=utc_from_unix(0))]
     monkeypatch.setattr(shared, "others", lambda now: folders)
     watch, _ = waiting("job", feed, minute=1, count=1)
     for _ in range(2):
@@ -299,13 +294,8 @@ def test_the_order_of_a_users_state_folders_changes_nothing(ddptop_home, monkeyp
 def test_each_user_who_takes_no_turn_is_passed_over_after_the_one_before(ddptop_home, monkeypatch):
     feed, now_s = Feed(), [100.0]
     monkeypatch.setattr(device_queue, "boottime_s", lambda: now_s[0])
-    entry = {"since": NOW, "processes": [procs.identify(os.getpid())]}
-    devices = [device.uuid for device in DEVICES]
-    theirs = [
-        UserQueue(uid=uid, waits=[Entry(job="a", job_id="a", devices=devices, count=1, **entry)])
-        for uid in (4321, 4322)
-    ]
-    monkeypatch.setattr(shared, "others", lambda now: theirs)
+    queues = [UserQueue(uid=uid, waits=[theirs("a", 1)]) for uid in (4321, 4322)]
+    monkeypatch.setattr(shared, "others", lambda now: queues)
     watch, _ = waiting("job", feed, minute=1, count=1)
     starts = []
     for _ in range(3):

@@ -65,6 +65,10 @@ def test_the_place_is_the_innermost_line_of_the_script() -> None:
     for own in (phases.__file__, STDLIB + "threading.py", "<frozen importlib._bootstrap>"):
         assert place((own, "wait", 3), outer) == "train.py:90 in main"
     assert place(("/tmp/torchinductor_me/ab/cab.py", "call", 5), outer) == "train.py:90 in main"
+    installed = (SITE + "mine/train.py", "main", 90)
+    assert place(
+        (SITE + "ddptop_runner/probe/hooks.py", "backward", 2), torch_frame, installed
+    ) == ("train.py:90 in main")
     assert place((STDLIB + "threading.py", "wait", 3)) is None
     assert place() is None
 

@@ -27,6 +27,7 @@ _PY_SPY_FRAME = re.compile(r"^ +(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$
 _NOT_THE_SCRIPT = re.compile(
     r"(^|/)(site-packages|dist-packages|lib/python\d|ddptop_runner)(/|\.|$)|^<frozen "
 )
+_INSTALLED_SCRIPT = re.compile(r"/(?:site|dist)-packages/(?!(?:torch|triton|ddptop_runner)/)")
 _STACKS = re.compile(r"^stacks-rank-(\d+)\.txt$")
 _RECORD = re.compile(r"^flight-rank-(\d+)\.json$")
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -98,7 +99,10 @@ def is_script(file: str) -> bool:
 
 
 def place(text: str) -> str | None:
-    """The innermost frame of the script's own code, or else the innermost frame."""
+    """The innermost frame of the script's own code.
+
+    If all code is installed, the innermost frame that is neither torch's nor ddptop's.
+    """
     return _innermost(main_thread(text))
 
 
@@ -113,7 +117,8 @@ def of_crash(text: str) -> str | None:
 
 def _innermost(frames: list[Frame]) -> str | None:
     own = [frame for frame in frames if is_script(frame.file)]
-    return next(map(str, own or frames), None)
+    installed = [frame for frame in frames if _INSTALLED_SCRIPT.search(frame.file)]
+    return next(map(str, own or installed or frames), None)
 
 
 def minority(texts: Mapping[int, str]) -> tuple[int, ...]:

@@ -55,6 +55,8 @@ def test_a_checkpoint_is_where_it_was_written_not_where_it_was_recorded() -> Non
         *("launched", "attempt_started", "checkpoint", "rank_exited")
     ]
     assert told[2].ts == saved.at and told[2].message == "rank 0 saved a.pt at step 9 of attempt 0"
+    early = msgspec.structs.replace(late, ts=START + dt.timedelta(seconds=49))
+    assert in_order([early]) == [early], "the clock of the file's host is ahead"
 
 
 def test_what_failed_what_was_done_and_what_lives() -> None:

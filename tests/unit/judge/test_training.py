@@ -121,6 +121,8 @@ def test_a_rank_with_fewer_batches_is_named_before_the_others_wait_for_it() -> N
     assert "ranks 0, 2 have 1400" in alert.message
     assert "after 1000 (in 91 s)" in alert.message
     assert alert.evidence == {"fewest_batches": 1000, "most_batches": 1400, "left_s": 91.0}
+    [alert] = watched(of_shards(1400, 1000, 1400, loss_parts=2), 10, ranks=3)
+    assert alert.evidence["left_s"] == 45.5, "a step takes two batches"
 
 
 @pytest.mark.parametrize(
@@ -509,3 +511,9 @@ def test_a_loss_far_above_the_first_ones_that_rises_is_named() -> None:
     assert gan == []
     jump = watched(lambda s, r: losses(50.0 if 20 <= s < 24 else 2.0 - s / 100), 60)
     assert jump == [], "a spike"
+    falls = watched(lambda s, r: losses(2.0 if s < 10 else 2000.0 - s), 60)
+    assert falls == [], "it recovers"
+    late = JobWatch()
+    late.recall([])
+    resumed = watched(lambda s, r: losses(2.0 if s < 10 else 2.0 * 1.2**s), 60, watch=late)
+    assert resumed == [], "the first losses were not seen"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -149,13 +151,35 @@ def test_no_line_is_lost_when_the_next_attempt_begins(folder):
 def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, monkeypatch):
     monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
     write(folder, 0, 0, "a\n")
-    batches = LogFollower(folder).batches(0)
+    slept: list[float] = []
+    monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=slept.append))
+    batches = LogFollower(folder, tail=1).batches(0.5)
     next(batches)
     write(folder, 0, 0, "0123456\n" * 20)
-    write(folder, 1, 0, "next\n")
+    write(folder, 1, 0, "next\n" * 2)
     lines = [line for _ in range(20) for line in next(batches)]
-    assert texts(lines) == ["[rank 0] 0123456"] * 20 + [separator(1), "[rank 0] next"]
+    assert texts(lines) == ["[rank 0] 0123456"] * 20 + [separator(1), *["[rank 0] next"] * 2]
+    assert len(slept) < 10, "not while there is more to read"
     batches.close()
+
+
+def test_an_attempt_without_output_does_not_end_it_when_the_job_is_over(folder):
+    write(folder, 0, 0, "a\n")
+    batches = LogFollower(folder, is_over=lambda: True).batches(0)
+    next(batches)
+    write(folder, 1, 0, "")
+    write(folder, 2, 0, "c\n")
+    assert texts([line for batch in batches for line in batch])[-1] == "[rank 0] c"
+
+
+def test_following_one_attempt_ends_with_it(folder):
+    write(folder, 0, 0, "a\n")
+    batches = LogFollower(folder, attempt=0).batches(0)
+    next(batches)
+    write(folder, 0, 0, "b\n")
+    write(folder, 1, 0, "c\n")
+    rest = list(itertools.islice(batches, 5))
+    assert [texts(batch) for batch in rest] == [["[rank 0] b"], [], []]
 
 
 def test_following_ends_when_the_job_is_over_and_everything_was_read(folder):

@@ -49,7 +49,7 @@ class Wanted(JobWanted, frozen=True, kw_only=True):
     """Digests of the Python files in the working folder here; None if there are too many."""
 
 
-class HostFinding(NamedTuple):
+class Remark(NamedTuple):
     """Why the job cannot start, and what to do about it; or what to know before it starts."""
 
     hosts: tuple[str, ...]
@@ -67,8 +67,8 @@ class Judged(msgspec.Struct, frozen=True):
 
     rows: list[list[str]]
     """A table with a heading row."""
-    refusals: list[HostFinding]
-    notes: list[HostFinding]
+    refusals: list[Remark]
+    notes: list[Remark]
     """Without a remedy."""
     nodes: list[NodeSpec]
     """Empty if the job is refused."""
@@ -116,31 +116,31 @@ def ranks_of(request: HostRequest, facts: HostFacts, wanted: Wanted) -> int | No
     return request.slots or wanted.nproc or facts.ranks
 
 
-def _merged(refusals: Sequence[HostFinding]) -> list[HostFinding]:
+def _merged(refusals: Sequence[Remark]) -> list[Remark]:
     """Merge the refusals of hosts with the same problem."""
     found: dict[tuple[str, str], list[str]] = {}
     for refusal in refusals:
         found.setdefault((refusal.problem, refusal.remedy), []).extend(refusal.hosts)
     return [
-        HostFinding(tuple(hosts), problem, remedy.replace("{hosts}", shlex.join(hosts)))
+        Remark(tuple(hosts), problem, remedy.replace("{hosts}", shlex.join(hosts)))
         for (problem, remedy), hosts in found.items()
     ]
 
 
-def _unreachable(hosts: Sequence[Surveyed]) -> list[HostFinding]:
+def _unreachable(hosts: Sequence[Surveyed]) -> list[Remark]:
     found = []
     for one in hosts:
         if (why := one.unreachable) is not None:
             is_set_up = why.kind not in ("ddptop", "version")
             remedy = why.remedy if is_set_up else "run ddptop setup-host {hosts}"
-            found.append(HostFinding((one.request.host,), why.problem, remedy))
+            found.append(Remark((one.request.host,), why.problem, remedy))
     return found
 
 
 _There = Sequence[tuple[Surveyed, HostFacts]]
 
 
-def _programs(there: _There) -> list[HostFinding]:
+def _programs(there: _There) -> list[Remark]:
     found = []
     torch = Counter(facts.torch for _, facts in there if facts.torch is not None)
     usual = torch.most_common(1)[0][0] if torch else None
@@ -149,7 +149,7 @@ def _programs(there: _There) -> list[HostFinding]:
         host = (one.request.host,)
         if facts.python_problem is not None:
             found.append(
-                HostFinding(
+                Remark(
                     host,
                     facts.python_problem,
                     f"create the same environment there, or pass --python PATH (now {facts.python})"
@@ -161,7 +161,7 @@ def _programs(there: _There) -> list[HostFinding]:
             plain = usual.partition("+")[0]
             install = f"{facts.python} -m pip install torch=={plain}"
             found.append(
-                HostFinding(
+                Remark(
                     host,
                     f"torch {facts.torch} is installed there, but {usual} on {_some(most)}",
                     f"run `ssh {shlex.quote(host[0])} {install}`",
@@ -180,7 +180,7 @@ def _copy(wanted: Wanted, host: str) -> str:
     return f"rsync -a {source} {shlex.quote(host)}:{source}"
 
 
-def _files(there: _There, wanted: Wanted) -> list[HostFinding]:
+def _files(there: _There, wanted: Wanted) -> list[Remark]:
     """Compare script and working folder with those here or, if not here, with the first host's."""
     found = []
     script, files, where = wanted.script_digest, wanted.files, "here"
@@ -192,11 +192,9 @@ def _files(there: _There, wanted: Wanted) -> list[HostFinding]:
         copy = f"copy it: {_copy(wanted, host)}"
         if not facts.has_cwd:
             problem = f"the working directory {wanted.cwd} does not exist there"
-            found.append(HostFinding((host,), problem, f"{copy}, or pass --cwd DIR"))
+            found.append(Remark((host,), problem, f"{copy}, or pass --cwd DIR"))
         elif facts.script_digest is None and wanted.kind == "script":
-            found.append(
-                HostFinding((host,), f"no script {wanted.target} in {wanted.cwd} there", copy)
-            )
+            found.append(Remark((host,), f"no script {wanted.target} in {wanted.cwd} there", copy))
         elif not wanted.force:
             names = [wanted.target] if facts.script_digest != script else []
             if files is not None and facts.files is not None:
@@ -204,7 +202,7 @@ def _files(there: _There, wanted: Wanted) -> list[HostFinding]:
             if names:
                 problem = f"{_some(names)} in {wanted.cwd} {'is' if len(names) == 1 else 'are'}"
                 problem += f" not the same as {where}"
-                found.append(HostFinding((host,), problem, f"{copy}, or pass --force"))
+                found.append(Remark((host,), problem, f"{copy}, or pass --force"))
     return found
 
 
@@ -221,32 +219,32 @@ _REMEDIES: dict[Refused, str] = {
 }
 
 
-def _devices(there: _There, wanted: Wanted) -> list[HostFinding]:
+def _devices(there: _There, wanted: Wanted) -> list[Remark]:
     found = []
     for one, facts in there:
         host = (one.request.host,)
         if facts.gpus_refused is not None:
             remedy = _REMEDIES[facts.gpus_refused]
-            found.append(HostFinding(host, facts.gpus_problem or "no GPUs", remedy))
+            found.append(Remark(host, facts.gpus_problem or "no GPUs", remedy))
         elif ranks_of(one.request, facts, wanted) is None:
             problem = "no GPUs there, so the number of ranks is unknown"
-            found.append(HostFinding(host, problem, "pass --nproc N, the ranks of each host"))
+            found.append(Remark(host, problem, "pass --nproc N, the ranks of each host"))
         elif wanted.nproc is None and one.request.slots is None:
             continue
         elif facts.devices and (ranks_of(one.request, facts, wanted) or 0) > len(facts.devices):
             ranks = plural(ranks_of(one.request, facts, wanted) or 0, "rank")
             gpus = plural(len(facts.devices), "GPU")
             problem = f"{ranks} do not fit on {gpus} (NCCL does not support two on one device)"
-            found.append(HostFinding(host, problem, "use fewer ranks there"))
+            found.append(Remark(host, problem, "use fewer ranks there"))
     without = tuple(one.request.host for one, facts in there if not facts.devices)
     is_known = all(facts.gpus_refused is None for _, facts in there)
     if is_known and 0 < len(without) < len(there):
         problem = "it has no GPUs, but the other hosts do"
-        found.append(HostFinding(without, problem, "leave it out of --hosts"))
+        found.append(Remark(without, problem, "leave it out of --hosts"))
     return found
 
 
-def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[HostFinding]]:
+def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[Remark]]:
     """Choose an address per host that all hosts that tested it can reach; refuse the others."""
     chosen: dict[str, str] = {}
     found = []
@@ -271,7 +269,7 @@ def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[HostFind
         without = [name for name, reached in asked.items() if likely not in reached]
         tried = [one for one in one.facts.addresses if not one.startswith("127.")] or [likely]
         found.append(
-            HostFinding(
+            Remark(
                 (host,),
                 f"{_some(without)} cannot connect to it at {_some(tried)}, TCP port {port}",
                 "check the network and the firewall between them",
@@ -280,7 +278,7 @@ def _addresses(hosts: Sequence[Surveyed]) -> tuple[dict[str, str], list[HostFind
     return chosen, found
 
 
-def _notes(there: _There, wanted: Wanted) -> list[HostFinding]:
+def _notes(there: _There, wanted: Wanted) -> list[Remark]:
     notes = []
     for one, _ in there:
         offset_s = one.clock_offset_s or 0.0
@@ -288,13 +286,12 @@ def _notes(there: _There, wanted: Wanted) -> list[HostFinding]:
             direction = "ahead" if offset_s > 0 else "behind"
             text = f"its clock is {abs(offset_s):.1f} s {direction}"
             text += "; synchronize it (timedatectl set-ntp true)"
-            notes.append(HostFinding((one.request.host,), text))
+            notes.append(Remark((one.request.host,), text))
     for one, facts in there:
         if facts.gpus_note:
-            notes.append(HostFinding((one.request.host,), facts.gpus_note))
+            notes.append(Remark((one.request.host,), facts.gpus_note))
     notes += [
-        HostFinding((), note)
-        for note in sorted({n for _, facts in there for n in facts.python_notes})
+        Remark((), note) for note in sorted({n for _, facts in there for n in facts.python_notes})
     ]
     on_cpu = [
         one.request.host
@@ -302,7 +299,7 @@ def _notes(there: _There, wanted: Wanted) -> list[HostFinding]:
         if not (facts.devices or one.request.slots or wanted.nproc) and facts.ranks
     ]
     if on_cpu and wanted.trains:
-        notes.append(HostFinding(tuple(on_cpu), ON_CPU))
+        notes.append(Remark(tuple(on_cpu), ON_CPU))
     return notes
 
 

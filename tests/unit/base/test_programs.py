@@ -41,7 +41,7 @@ def test_a_program_out_of_time_ends_with_all_it_started() -> None:
     assert time.monotonic() - began_s < 20
 
 
-def test_a_program_that_is_started_survives_its_terminal_and_appends_to_its_log(
+def test_a_started_program_survives_its_terminal_and_appends_to_its_log(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"

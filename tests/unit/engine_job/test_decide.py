@@ -154,3 +154,17 @@ def test_an_agent_that_asks_after_the_end_is_answered_so_that_it_exits(fact):
     state = after(ev.JobEnded(attempt=0, state="stopped"))
     [answer] = orders(state, fact)
     assert isinstance(answer, pt.AnswerAgent) and answer.question == 3 and not answer.restart
+
+
+def test_a_rank_that_had_failed_before_the_others_were_ended_was_not_ended_by_ddptop():
+    state = after(ev.RanksEnding(attempt=0, at_s=2.0, failed=[0]))
+    exits = [
+        pt.ProcessExited(attempt=0, rank=rank, pid=10 + rank, status=-9, at_s=5.0)
+        for rank in (0, 1)
+    ]
+    assert [events(state, one)[0].by_us for one in exits] == [False, True]
+
+
+def test_a_user_who_does_not_wait_for_a_restart_gets_its_cost_back():
+    [hurried] = events(after(*HANGS), pt.RestartAsked(agent=AGENT))
+    assert isinstance(hurried, ev.RestartRequested) and hurried.used == 0

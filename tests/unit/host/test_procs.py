@@ -98,9 +98,12 @@ def test_signals_reach_all_that_are_still_the_same(start):
     first, second = start(WAIT), start(WAIT)
     both = [procs.identify(first.pid), procs.identify(second.pid)]
     reused = msgspec.structs.replace(both[1], start_ticks=1)
+    open_files = len(os.listdir("/proc/self/fd"))
+    assert procs.signal_all(both, signal.SIGKILL, os.geteuid() + 1) == 0, "of another user"
     assert procs.signal_all([both[0], reused], signal.SIGKILL) == 1
     assert first.wait(10) == -signal.SIGKILL
     assert second.poll() is None
+    assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 NEXT_PID = Path("/proc/sys/kernel/ns_last_pid")

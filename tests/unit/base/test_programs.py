@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +39,14 @@ def test_a_program_out_of_time_ends_with_all_it_started() -> None:
         programs.run(["sh", "-c", "echo begun; sleep 60 & wait"], 0.5)
     assert late.value.stdout == "begun\n"
     assert time.monotonic() - began_s < 20
+
+
+def test_a_program_that_is_started_survives_its_terminal_and_appends_to_its_log(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    process = programs.start(["sh", "-c", "echo after >&2"], log)
+    assert os.getsid(process.pid) == process.pid
+    assert process.wait(20) == 0
+    assert log.read_text() == "before\nafter\n"

@@ -140,3 +140,17 @@ def test_an_agent_that_is_killed_once_it_has_begun_the_next_attempt_is_judged_fo
     assert [type(one) for one in events(state, killed)] == [ev.AttemptOpened, ev.NodeFailed]
     state = after(*events(state, killed), state=state)
     assert state.attempt == 1 and state.node().cause == cause
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        pt.AgentAsked(question=3, kind="ended"),
+        pt.AgentAsked(question=3, kind="torn_down"),
+        pt.EvidenceKept(attempt=0, question=3),
+    ],
+)
+def test_an_agent_that_asks_after_the_end_is_answered_so_that_it_exits(fact):
+    state = after(ev.JobEnded(attempt=0, state="stopped"))
+    [answer] = orders(state, fact)
+    assert isinstance(answer, pt.AnswerAgent) and answer.question == 3 and not answer.restart

@@ -218,6 +218,14 @@ def test_what_a_node_does_that_takes_no_part_changes_nothing():
         assert decide(job.state, late, 41.0, job.spec) == []
 
 
+def test_a_node_s_notice_is_recorded_with_its_name():
+    job = Job()
+    job.run()
+    for event in (ev.Noticed(attempt=7, text="disk full"), ev.GuardianRestarted(attempt=None)):
+        [noticed] = decide(job.state, pt.NodeNoticed(node="n1", event=event), 9.0, job.spec)
+        assert isinstance(noticed, ev.Noticed) and noticed.text.startswith("n1: ")
+
+
 def test_a_node_reports_its_own_ranks_only():
     job = Job()
     job.start(0)

@@ -244,6 +244,11 @@ def test_a_file_in_anothers_name_is_examined_once(folder, monkeypatch):
         patched.setattr(os, "scandir", lambda _: contextlib.nullcontext([theirs]))
         assert [shared.others(NOW) for _ in range(3)] == [[], [], []]
     assert stats == [False]
+    assert shared.others(NOW) == []  # it is gone, and another file may have its place
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", lambda _: contextlib.nullcontext([theirs]))
+        shared.others(NOW)
+    assert stats == [False, False]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o1777])

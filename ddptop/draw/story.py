@@ -46,8 +46,7 @@ _REMEDIES = {
     "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
     "nan": "lower the learning rate or clip gradients, and resume from a checkpoint saved "
     "before the first bad loss; to resume automatically, use launch --on-nan restart",
-    "hang": "stacks and flight records ({how}) show where each rank was and which one never "
-    "arrived",
+    "hang": "stacks and flight records ({how}) show where each rank was and what it called",
     "gpu": "exclude the device (launch --gpus), or let jobs continue without it "
     "(--allow-shrink); to see its status, run ddptop gpus",
     "early_exit": "give every rank the same number of batches: DistributedSampler(drop_last=True), "
@@ -254,7 +253,7 @@ def why_lines(
         line((f"{label:<{LABEL_CELLS}}", "dim"), clip(" ".join(text.split()), room - LABEL_CELLS))
         for label, text in launched
     ]
-    most = min(6, max(1, rows - 1 - len(below)))
+    most = min(max(6, rows // 3), max(1, rows - 1 - len(below)))
     happened = sentence(attempt)
     if len(wrap(happened, room, most + 1)) > most and attempt.cause and attempt.cause.exception:
         happened = attempt.cause.headline or happened

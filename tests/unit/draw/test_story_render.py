@@ -175,3 +175,10 @@ def test_with_little_room_what_the_exception_said_comes_first() -> None:
     told = text(long, rows=4)
     assert "▌ rank 2: ValueError: no x" in told
     assert "the first to fail" not in told
+
+
+def test_a_long_cause_is_whole_where_there_is_room() -> None:
+    summary = "The job hung: " + "word " * 120 + "barrier."
+    long = replace(FAILED, cause=msgspec.structs.replace(cause("hang"), summary=summary))
+    assert "barrier." in text(long, rows=40)
+    assert "…" in text(long)

@@ -345,7 +345,7 @@ async def test_a_busy_device_is_offered_with_its_holder_and_not_chosen() -> None
 @pytest.mark.parametrize(
     "argv",
     [
-        "--nproc 2 --max-restarts 0 train.py --title 'a b'",
+        "--nproc 2 --max-restarts 0 --no-replica-check --memory-snapshot train.py --title 'a b'",
         "--nproc 2 --on-nan stop --hang-timeout 60 -m train",
         "--nproc 3 --hang-timeout off --no-zygote --log-limit 65536 --cwd / /bin/true",
         "--nproc 1 --no-probe --allow-shrink train.py",
@@ -363,6 +363,8 @@ def test_an_ended_job_fills_the_form_in(
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
     spec = plan(shlex.split(argv))
+    assert spec.memory_snapshot is ("--memory-snapshot" in argv)
+    assert spec.replica_check is ("--no-replica-check" not in argv)
     form = replace(launching.form_of(spec), gpus=())
     assert launching.problem(form) is None
     assert plan(launching.launch_argv(form)[1:]) == spec

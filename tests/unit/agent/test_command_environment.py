@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ddptop_runner.agent.command import command_environment
+from ddptop_runner.host import handover
 
 PLAN: dict[str, Any] = {
     "job_id": "train@1",
@@ -39,6 +40,8 @@ def test_no_variables_of_a_torch_elastic_rank():
         "PYTHONPATH",
         "PYTHONUNBUFFERED",
     }
+    own = {name for name in names if name.startswith("DDPTOP_")}
+    assert own <= handover.OF_A_RANK, "a job launched from within has its own"
 
 
 def test_without_a_probe_pythonpath_is_unchanged():

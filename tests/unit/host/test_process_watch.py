@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from tests.support.programs import piped
 
@@ -91,6 +92,21 @@ def test_without_pidfds_it_is_seen_all_the_same(parent, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     process = grandchild_of(parent)
     assert end_of(process, lambda: os.kill(process.pid, signal.SIGKILL)) is None
+    parent.stdin.write("\n")
+
+
+def test_one_whose_pid_a_later_process_has_is_gone(parent):
+    gone = msgspec.structs.replace(grandchild_of(parent), start_ticks=1)
+
+    async def body() -> int | None:
+        told: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        watch = ProcessWatch(lambda _, returncode: told.set_result(returncode))
+        watch.watch(gone)
+        returncode = await asyncio.wait_for(told, 10)
+        watch.close()
+        return returncode
+
+    assert asyncio.run(body()) is None
     parent.stdin.write("\n")
 
 

@@ -9,7 +9,7 @@ import msgspec
 from ddptop.charts.axis import time_step_s
 from ddptop.job.attempts import MARKS, Course, Mark, neighbor
 from ddptop.job.help import about
-from ddptop.style import Line, Span, fill, fit, line, rule, spread, width
+from ddptop.style import Line, Span, fill, fit, line, merged, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 
 SPEEDS = (1, 10, 60, 600)
@@ -90,11 +90,8 @@ def bar_line(course: Course, position: Position, cells: int) -> Line:
             text, style = "·", "faint"
         if x == here:
             text, style = ("┃" if mark is None else text), "picked"
-        if spans[-1][1] == style:
-            spans[-1] = (spans[-1][0] + text, style)
-        else:
-            spans.append((text, style))
-    return fit(tuple(spans), cells)
+        spans.append((text, style))
+    return fit(merged(spans), cells)
 
 
 def _drawn(course: Course, inside: int) -> dict[int, Mark]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.header import facts_of, loss_fields, progress_fields, status_fields
+from ddptop.draw.panels import rank_facts
 from ddptop.job.figures.ranks import rank_table
 from ddptop.job.progress import progress_of, source_words
 from ddptop.job.ranks import (
@@ -11,15 +12,11 @@ from ddptop.job.ranks import (
     has_several,
     launcher_in_words,
     node_in_words,
-    parts_in_words,
-    replicas_in_words,
-    source_in_words,
 )
 from ddptop.job.record import Job, own_job
+from ddptop.job.series import Tail
 from ddptop.output import count, put_folded, put_json, table
 from ddptop.style import Line, plain
-from ddptop_runner.base import units
-from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.units import duration, local_time, name_ranks, percent, plural, size
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.resume_text import resumed
@@ -135,15 +132,8 @@ def _details(job: Job) -> list[str]:
     """Facts about ranks that are not in the table; ranks with the same facts share a line."""
     found: dict[str, list[int]] = {}
     for rank in job.snapshot.ranks:
-        losses = ", ".join(f"{name} {units.loss(loss)}" for name, loss in rank.losses.items())
-        parts = [
-            f"losses {losses}" if len(rank.losses) > 1 else "",
-            f"loss is the {of}" if (of := parts_in_words(rank)) else "",
-            replicas_in_words(rank, job.snapshot.launcher),
-            f"imports {', '.join(rank.frameworks)}" if rank.frameworks else "",
-            source_in_words(rank),
-        ]
-        if details := "; ".join(filter(None, parts)):
+        parts = rank_facts(rank, job.snapshot.launcher)
+        if details := "; ".join(map(plain, parts)):
             found.setdefault(details, []).append(rank.rank)
     lines = [f"  {name_ranks(ranks)}: {details}" for details, ranks in found.items()]
     more = len(lines) - DETAILS
@@ -175,7 +165,7 @@ def _failing_lines(job: Job) -> list[str]:
     if cause is None or snapshot.attempt is None or (cause.rank is None and not snapshot.launcher):
         return []
     owner, lines = last_words(job.folder, snapshot.attempt, cause.rank, FAILED_LINES)
-    if not lines:
-        return []
-    who = "the command" if owner == LAUNCHER else f"rank {owner}"
-    return ["", f"last lines from {who}:", *(f"  {line}" for line in lines)]
+    from ddptop.draw.story import last_output  # for failed jobs only
+
+    title, texts = last_output(Tail(snapshot.attempt, owner, tuple(lines)), FAILED_LINES)
+    return ["", f"{title}:", *(f"  {text}" for text in texts)] if texts else []

@@ -131,6 +131,11 @@ def join(parts: Iterable[Line], separator: str = "   ") -> Line:
     return tuple(spans)
 
 
+def listed(parts: Iterable[Line]) -> str:
+    """The text of non-empty lines, in one sentence."""
+    return ", ".join(plain(part) for part in parts if part)
+
+
 def merged(spans: Iterable[Span]) -> Line:
     """The spans, neighbors of the same style joined, without empty ones."""
     runs = groupby((span for span in spans if span[0]), key=itemgetter(1))

@@ -16,7 +16,7 @@ from ddptop.job.ranks import (
 from ddptop.job.record import Job, own_job
 from ddptop.job.series import Tail
 from ddptop.output import count, put_folded, put_json, table
-from ddptop.style import Line, plain
+from ddptop.style import listed, plain
 from ddptop_runner.base.units import duration, local_time, name_ranks, percent, plural, size
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.resume_text import resumed
@@ -47,7 +47,7 @@ def describe(job: Job) -> str:
     snapshot, now, progress = job.snapshot, job.read_at, progress_of(job)
     state, *more = status_fields(job, now)
     facts = [*more, *facts_of(job, now), ((f"started {local_time(snapshot.started_at)}", ""),)]
-    lines = [f"{job.name}: {_listed([((plain(state).partition(' ')[2], ''),), *facts])}"]
+    lines = [f"{job.name}: {listed([((plain(state).partition(' ')[2], ''),), *facts])}"]
     lines.append(f"  {job.command}")
     if job.state == "lost" and job.is_abandoned:
         lines.append(
@@ -65,8 +65,8 @@ def describe(job: Job) -> str:
     if snapshot.resume is not None:
         lines.append(f"  {resumed(snapshot.resume)}")
     source = "" if progress is None else f", {source_words(progress)}"
-    lines.append(f"  progress: {_listed(progress_fields(job, progress, now))}{source}")
-    lines.append(f"  {_listed(loss_fields(job, None))}")
+    lines.append(f"  progress: {listed(progress_fields(job, progress, now))}{source}")
+    lines.append(f"  {listed(loss_fields(job, None))}")
     if snapshot.launcher is not None:
         lines.append(f"  launcher: {launcher_in_words(job)}, {_launcher(snapshot.launcher)}")
         if not snapshot.ranks and job.is_live:
@@ -93,10 +93,6 @@ def describe(job: Job) -> str:
     lines += _details(job)
     lines += _failing_lines(job)
     return "\n".join(lines)
-
-
-def _listed(fields: list[Line]) -> str:
-    return ", ".join(plain(field) for field in fields if field)
 
 
 def _hosts(job: Job) -> list[str]:

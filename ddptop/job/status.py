@@ -346,8 +346,11 @@ def is_stopping(job: Job) -> bool:
 
 
 def alarms(alerts: Iterable[Alert]) -> list[Alert]:
-    """Errors and warnings, worst first."""
-    return [one for one in worst_first(alerts) if one.severity in ("error", "warning")]
+    """Errors and warnings, worst first; a slow rank is the least of the warnings."""
+    return sorted(
+        (one for one in alerts if one.severity in ("error", "warning")),
+        key=lambda one: (one.severity != "error", one.id == "straggler", one.since),
+    )
 
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
@@ -365,10 +368,8 @@ def alerts_of(job: Job) -> list[Alert]:
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
-    """Errors, warnings, then notes, from the oldest; a slow rank is the least of the warnings."""
-    return sorted(
-        alerts, key=lambda one: (_ORDER.get(one.severity, 1), one.id == "straggler", one.since)
-    )
+    """Errors, then warnings, then notes, each from the oldest."""
+    return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))
 
 
 def _need_of_ended(job: Job, now: dt.datetime, seen: Seen) -> Need:

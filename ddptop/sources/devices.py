@@ -33,7 +33,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.history_schema import device_number
+from ddptop_runner.store.history_schema import GPU, device_number
 
 FRESH_S = 3.5
 """Up to this age, a snapshot's device figures count as current."""
@@ -363,7 +363,7 @@ class DeviceHistorySource:
         since = now_s - BUCKETS * BUCKET_S
         for name, attribute in HISTORY.items():
             try:
-                series = reader.gpu_series(attribute, since, now_s, BUCKETS, list(numbers))
+                series = reader.series(GPU, attribute, since, now_s, BUCKETS, list(numbers))
             except DdptopError:
                 return
             for number, one in series.items():

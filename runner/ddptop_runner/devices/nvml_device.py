@@ -279,7 +279,7 @@ def ask(gpu: Gpu, queries: Iterable[Query]) -> Any:
     """
     why: Why | None = None
     for query in queries:
-        function = query[0] if callable(query[0]) else getattr(pynvml, query[0], None)
+        function: Any = query[0] if callable(query[0]) else getattr(pynvml, query[0], None)
         known = words.OLDER_PYNVML if function is None else gpu.unsupported.get(query)
         if known is None:
             try:
@@ -400,7 +400,7 @@ def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) ->
     gpu.put(["processes"], [processes])
 
 
-def _shares(gpu: Gpu, owners: ProcessOwners) -> dict[int, float] | Why:
+def _shares(gpu: Gpu, owners: ProcessOwners) -> Any:
     """SM utilization by PID, for the processes with a recent sample."""
     if gpu.parent_uuid is not None:
         return words.MIG_INSTANCE

@@ -470,7 +470,7 @@ class ForeignBook:
     def chart(
         self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
     ) -> tuple[dict[int, Series], dict[str, Series]]:
-        """(losses by rank, other values by name), each like `HistoryReader.rank_series`.
+        """(losses by rank, other values by name), each like `HistoryReader.series`.
 
         By time, includes only values written while the job was watched and the last loss before;
         the times of older lines are unknown.

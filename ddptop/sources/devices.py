@@ -25,8 +25,7 @@ from ddptop_runner.devices import codes
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.report import (
     DeviceReport,
-    driver_library_exists,
-    no_library_report,
+    library_problem,
     without_metrics,
 )
 from ddptop_runner.host import procs
@@ -97,8 +96,8 @@ class DeviceSource:
         return replace(found, gpus=(*found.gpus, *far), note=note)
 
     def _read_own(self, views: Iterable[Job]) -> Devices:
-        if self._known is None and not driver_library_exists():
-            return Devices(note=no_library_report().note)
+        if self._known is None and (problem := library_problem()) is not None:
+            return Devices(note=problem)
         covered = covered_devices(views)
         known = () if self._known is None else self._known.gpus
         is_covered = bool(known) and all(gpu.uuid in covered for gpu in known)

@@ -17,6 +17,7 @@ from ddptop_runner.devices import feed as device_feed
 from ddptop_runner.devices import report as device_once
 from ddptop_runner.devices.feed import DeviceFeed, next_delay_s
 from ddptop_runner.devices.report import sample_once
+from ddptop_runner.devices.words import LIBRARY_MISSING
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
@@ -32,8 +33,8 @@ def stub(make_stub, monkeypatch):
     driver = make_stub(2)
     for name, value in driver.env({}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(device_feed, "driver_library_exists", lambda: True)
-    monkeypatch.setattr("ddptop_runner.devices.report.driver_library_exists", lambda: True)
+    monkeypatch.setattr(device_feed, "library_problem", lambda: None)
+    monkeypatch.setattr("ddptop_runner.devices.report.library_problem", lambda: None)
     return driver
 
 
@@ -182,7 +183,7 @@ async def test_where_no_process_can_be_started_it_says_so_and_tries_again(stub, 
 
 
 async def test_without_the_library_no_process_is_started(monkeypatch):
-    monkeypatch.setattr(device_feed, "driver_library_exists", lambda: False)
+    monkeypatch.setattr(device_feed, "library_problem", lambda: LIBRARY_MISSING)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", None)
     feed = DeviceFeed()
     await feed.start()

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.host import procs
+from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.fields import Reading, ReadingKind
 
@@ -70,6 +71,8 @@ class EventFiles:
     """
 
     def __init__(self, folder: str, since_s: float) -> None:
+        self.ranks: dict[int, TextProgress] = {}
+        """Each rank's progress, as far as its files show any."""
         self._folder = folder
         self._since_s = since_s
         self._tails: dict[str, _Tail] = {}
@@ -81,6 +84,22 @@ class EventFiles:
         """Find and read in a thread, with pauses."""
         self._thread = threading.Thread(target=self._run, args=(read_every_s,), daemon=True)
         self._thread.start()
+
+    def look(
+        self, pids: Mapping[int, Collection[int]], others: Collection[int], now: dt.datetime
+    ) -> None:
+        """Take what was read since the last call.
+
+        Args:
+            pids: by rank, those of its process and the processes it started.
+            others: pids of the job that belong to no rank.
+            now: the wall clock.
+        """
+        for known in self.ranks.values():
+            known.begin_look()
+        for file, reading in self.taken():
+            if (rank := rank_of(file, pids, others)) is not None:
+                self.ranks.setdefault(rank, TextProgress()).add(reading, written_at(reading, now))
 
     def taken(self) -> list[tuple[EventFile, Reading]]:
         """What was read since the last call, with the file that each reading is from."""

@@ -514,16 +514,11 @@ def _parts(
     return parts
 
 
-def _columns(kind: Kind, metric: str) -> tuple[str, ...]:
-    """The columns of SPREAD."""
-    return tuple(kind.metric(metric).column(aggregate) for aggregate in SPREAD)
-
-
 def _series(
     db: sqlite3.Connection, kind: Kind, metric: str, parts: Sequence[_Part], width_s: int
 ) -> dict[Any, Series]:
     """By subject, its series."""
-    low, mean, high, last = _columns(kind, metric)
+    low, mean, high, last = (kind.metric(metric).column(aggregate) for aggregate in SPREAD)
     step = "NULL" if kind is GPU else "l.step"
     bad = "sum(r.loss_nonfinite)" if metric == "loss" else "0"
     points: dict[tuple[int, int], list[Any]] = {}

@@ -40,6 +40,11 @@ class Metric(NamedTuple):
     """The value of the field in the result, or a tuple with one for each; each may be a `Why`."""
 
 
+def _metric(field: str, values: Callable[[Any], Any], *queries: Query) -> Metric:
+    """A query for one field, with functions that replace it in other drivers."""
+    return Metric((field,), queries, values)
+
+
 def _number(value: int) -> Any:
     return words.NOT_SUPPORTED if value == _NO_NUMBER else int(value)
 
@@ -81,83 +86,59 @@ FAST = (
         lambda rates: (_percent(rates.gpu), _percent(rates.memory)),
     ),
     _MEMORY,
-    Metric(("power_w",), (("nvmlDeviceGetPowerUsage",),), _thousandth),
+    _metric("power_w", _thousandth, ("nvmlDeviceGetPowerUsage",)),
 )
 MIG = (_MEMORY,)
 MIG_METRICS = ("uuid", "name", *_MEMORY.fields, "processes")
 
 SLOW = (
-    Metric(
-        ("temperature_c",),
-        (
-            ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
-            ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
-        ),
+    _metric(
+        "temperature_c",
         _number,
+        ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+        ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
     ),
-    Metric(
-        ("sm_clock_mhz",),
-        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),),
-        _number,
-    ),
-    Metric(
-        ("mem_clock_mhz",),
-        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),),
-        _number,
-    ),
-    Metric(
-        ("throttle_reasons",),
-        (
-            ("nvmlDeviceGetCurrentClocksEventReasons",),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-        ),
+    _metric("sm_clock_mhz", _number, ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
+    _metric("mem_clock_mhz", _number, ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
+    _metric(
+        "throttle_reasons",
         codes.throttle_names,
+        ("nvmlDeviceGetCurrentClocksEventReasons",),
+        ("nvmlDeviceGetCurrentClocksThrottleReasons",),
     ),
-    Metric(
-        ("pstate",),
-        (("nvmlDeviceGetPerformanceState",),),
+    _metric(
+        "pstate",
         lambda state: state if state in _PSTATES else words.OUT_OF_RANGE,
+        ("nvmlDeviceGetPerformanceState",),
     ),
-    Metric(("fan_percent",), (("nvmlDeviceGetFanSpeed",),), _number),
+    _metric("fan_percent", _number, ("nvmlDeviceGetFanSpeed",)),
 )
+_ECC = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
 RARE = (
-    Metric(
-        ("power_limit_w",),
-        (("nvmlDeviceGetEnforcedPowerLimit",), ("nvmlDeviceGetPowerManagementLimit",)),
+    _metric(
+        "power_limit_w",
         _thousandth,
+        ("nvmlDeviceGetEnforcedPowerLimit",),
+        ("nvmlDeviceGetPowerManagementLimit",),
     ),
-    Metric(
-        ("ecc_uncorrected",),
-        (
-            (
-                "nvmlDeviceGetTotalEccErrors",
-                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                pynvml.NVML_VOLATILE_ECC,
-            ),
-        ),
-        int,
-    ),
+    _metric("ecc_uncorrected", int, ("nvmlDeviceGetTotalEccErrors", *_ECC)),
     Metric(
         ("remapped_rows", "remap_pending", "remap_failed"),
         (("nvmlDeviceGetRemappedRows",),),
         _remapped,
     ),
-    Metric(("energy_j",), (("nvmlDeviceGetTotalEnergyConsumption",),), _thousandth),
+    _metric("energy_j", _thousandth, ("nvmlDeviceGetTotalEnergyConsumption",)),
 )
-FIXED_OF_ALL = (Metric(("name",), (("nvmlDeviceGetName",),), str),)
+FIXED_OF_ALL = (_metric("name", str, ("nvmlDeviceGetName",)),)
 FIXED = (
     *FIXED_OF_ALL,
-    Metric(("pci_bus_id",), (("nvmlDeviceGetPciInfo",),), _bus_id),
-    Metric(
-        ("temperature_slowdown_c",),
-        (("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),),
+    _metric("pci_bus_id", _bus_id, ("nvmlDeviceGetPciInfo",)),
+    _metric(
+        "temperature_slowdown_c",
         _number,
+        ("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
     ),
-    Metric(
-        ("sm_clock_max_mhz",),
-        (("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),),
-        _number,
-    ),
+    _metric("sm_clock_max_mhz", _number, ("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
 )
 
 

@@ -61,10 +61,8 @@ class ProcessOwners:
             return GpuProcess(pid=pid, user=user, note=EXITED, has_exited=True)
         text = argv.replace(b"\0", b" ").decode("utf-8", "replace").strip()
         command = "".join(char if char.isprintable() else " " for char in text)
-        if len(command) > COMMAND_LIMIT:
-            command = command[: COMMAND_LIMIT - 3] + "..."
         note = None if command else NAMELESS
-        return GpuProcess(pid=pid, user=user, command=command or None, note=note)
+        return GpuProcess(pid=pid, user=user, command=shortened(command) or None, note=note)
 
     def _checked(self, pid: int) -> bool:
         key = (pid, procs.start_ticks(pid))
@@ -73,6 +71,11 @@ class ProcessOwners:
                 self._uses_cuda.clear()
             self._uses_cuda[key] = _has_mapped(pid, _CUDA_LIBRARY)
         return self._uses_cuda[key]
+
+
+def shortened(command: str) -> str:
+    """The command, of bounded length."""
+    return command if len(command) <= COMMAND_LIMIT else f"{command[: COMMAND_LIMIT - 3]}..."
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -86,12 +86,11 @@ def stale_report(report: DeviceReport, note: str) -> DeviceReport:
 
 def crash_note(returncode: int | None, errors: bytes) -> str:
     """The note for a sampler that exited without a report."""
+    from ddptop_runner.base.exit_status import status_in_words  # not needed for a report
+
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     last = f": {lines[-1][:200]}" if lines else ""
-    how = f"exited with status {returncode}"
-    if returncode is not None and returncode < 0:
-        how = f"was killed by signal {-returncode}"
-    return f"the device sampler {how}{last}; check `nvidia-smi`"
+    return f"the device sampler {status_in_words(returncode)}{last}; check `nvidia-smi`"
 
 
 def library_problem() -> str | None:

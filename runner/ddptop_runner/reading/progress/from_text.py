@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from ddptop_runner.base.units import whole
 from ddptop_runner.model.probe_message import MAX_METRICS, MAX_NAME_LENGTH
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import Progress
@@ -35,7 +36,6 @@ _RESUMES = re.compile(r"resume|start_epoch|from_checkpoint|ckpt_path|init_from")
 _OFF = frozenset({"", "0", "none", "false", "no", "null", "scratch"})
 MAX_WORDS = 4096
 VALIDATION_LOSS = "validation loss"
-MOST = 10**9
 
 
 class CommandHints(NamedTuple):
@@ -72,9 +72,7 @@ def of_command(words: Sequence[str]) -> CommandHints:
 
 def _count(text: str) -> int:
     """A positive integer; 0 for anything else."""
-    whole = text.removesuffix(".0")
-    known = whole.isascii() and whole.isdigit() and len(whole) <= 10
-    return min(int(whole), MOST) if known else 0
+    return whole(text.removesuffix(".0")) or 0
 
 
 def _only(found: set[int]) -> int | None:

@@ -112,7 +112,13 @@ class Curves:
     def series(
         self, since: float, until: float, columns: int
     ) -> tuple[dict[int, Series], dict[str, Series]]:
-        """(losses by rank, other values by name), each with at most `columns` points."""
+        """(losses by rank, other values by name), each like `HistoryReader.series`.
+
+        Args:
+            since: Unix time or step; 0 means the first value.
+            until: Unix time or step, inclusive.
+            columns: maximum number of points of each series; 2 or more.
+        """
         times = [at for at, _, _ in self._points if since <= at <= until]
         if not times:
             return {}, {}
@@ -467,40 +473,22 @@ class ForeignBook:
         views = [record.view(gpus, usages, now, now_s) for record in self._records.values()]
         return sorted(views, key=lambda view: view.foreign.started_at, reverse=True)
 
-    def chart(
-        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
-    ) -> tuple[dict[int, Series], dict[str, Series]]:
-        """(losses by rank, other values by name), each like `HistoryReader.series`.
+    def curves(self, job: str, *, by_step: bool = False) -> Curves:
+        """Its losses and other values by time, or by step; an unknown job has none.
 
-        By time, includes only values written while the job was watched and the last loss before;
-        the times of older lines are unknown.
-
-        Args:
-            job: its name; an unknown job has no series.
-            since: Unix time or step; 0 means the first value.
-            until: Unix time or step, inclusive.
-            columns: of each series, 2 or more.
-            by_step: whether `t` of the points is a step rather than a time. Steps are those that
-                the output prints, counted on across epochs.
+        By time, there are only values written while the job was watched and the last loss before;
+        the times of older lines are unknown. Steps are those that the output prints, counted on
+        across epochs.
         """
-        curves = self._curves(job, by_step)
-        return ({}, {}) if curves is None else curves.series(since, until, columns)
-
-    def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
-        """Unix times or steps of the first and last loss or scalar seen; None without any."""
-        curves = self._curves(job, by_step)
-        return None if curves is None else curves.span()
+        record = self._records.get(job)
+        if record is None:
+            return Curves()
+        return record.by_step if by_step else record.by_time
 
     def is_whole(self, job: str) -> bool:
         """Whether everything that it printed was read."""
         record = self._records.get(job)
         return record is not None and record.output.is_whole
-
-    def _curves(self, job: str, by_step: bool) -> Curves | None:
-        record = self._records.get(job)
-        if record is None:
-            return None
-        return record.by_step if by_step else record.by_time
 
     def events(self, job: str) -> list[Event]:
         """What happened while it was watched, latest first."""

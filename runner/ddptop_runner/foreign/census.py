@@ -164,18 +164,10 @@ def devices_by_pid(
     """
     held: dict[int, list[str]] = {}
     strange: dict[int, tuple[list[str], str]] = {}
-    on_instance = {
-        (gpu.parent_uuid, process.pid)
-        for gpu in gpus
-        if gpu.parent_uuid is not None
-        for process in gpu.processes or ()
-    }
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         if gpu.uuid is None:
             continue
         for process in gpu.processes or ():
-            if (gpu.uuid, process.pid) in on_instance:
-                continue  # it holds a part of the device, which is listed separately
             if process.user is not None:
                 held.setdefault(process.pid, []).append(gpu.uuid)
             elif not process.has_exited:

@@ -12,8 +12,6 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from ddptop_runner.base.units import whole
 from ddptop_runner.model.probe_message import MAX_METRICS, MAX_NAME_LENGTH
 from ddptop_runner.model.run_step import Printed
@@ -220,7 +218,6 @@ class Counter:
 HOLD_S = 600.0
 """How long a bar remains the counter while a smaller one without a loss moves: evaluations draw
 such bars, even after the last step, without saying what they are."""
-MAX_EPOCH = 1e12
 
 
 class _Place(NamedTuple):
@@ -348,8 +345,6 @@ class TextProgress:
             at: when it was written; None if unknown, because that was before the first look.
             source: the output that it was read from.
         """
-        if reading.epoch is not None and not 0 <= reading.epoch < MAX_EPOCH:  # from a broken table
-            reading = msgspec.structs.replace(reading, epoch=None)
         if at is not None:
             self.last_at = at
         if reading.epoch is not None:

@@ -38,7 +38,6 @@ from ddptop_runner.reading.progress.from_text import (
 from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.store.history_reader import Series, append, bucket_width
-from ddptop_runner.store.history_schema import MOST_SCALARS
 
 BLOCKED_S = 5.0
 """How long a process must be in uninterruptible sleep; a disk access takes milliseconds."""
@@ -85,20 +84,15 @@ class Curves:
     """The latest losses by rank, and other values by name, along one axis: time or step."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
         self._points: deque[tuple[int, int | str, float]] = deque(maxlen=MAX_POINTS)
 
     def add(self, rank: int, at: float, reading: Reading) -> None:
         """Add the values of a reading, including its validation loss."""
-        if reading.loss is not None and reading.kind != "val":
-            self.add_loss(rank, at, reading.loss)
-        named = list(reading.scalars)
+        self._points += [(int(at), name, value) for name, value in reading.scalars]
         if reading.loss is not None and reading.kind == "val":
-            named.append((VALIDATION_LOSS, reading.loss))
-        for name, value in named:
-            if name in self._names or (name.isprintable() and len(self._names) < MOST_SCALARS):
-                self._names.add(name)
-                self._points.append((int(at), name, value))
+            self._points.append((int(at), VALIDATION_LOSS, reading.loss))
+        elif reading.loss is not None:
+            self.add_loss(rank, at, reading.loss)
 
     def add_loss(self, rank: int, at: float, loss: float) -> None:
         """Add a loss, which may be NaN or infinite."""

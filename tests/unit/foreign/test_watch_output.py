@@ -379,10 +379,3 @@ def test_the_oldest_values_are_dropped(monkeypatch):
     assert curves.series(start + 5000, start + 5000, 10)[0].keys() == {3}, "both ends included"
     few = curves.series(start + 4850, start + 4949, 10)[0][0]
     assert len(few.t) <= 10 and all(t % few.bucket_s == 0 for t in few.t)
-
-
-def test_names_are_printable_and_limited(monkeypatch):
-    monkeypatch.setattr(watch, "MOST_SCALARS", 2)
-    curves = Curves()
-    curves.add(0, 1, Reading(scalars=[("a", 1.0), ("b\n", 1.0), ("c", 1.0), ("d", 1.0)]))
-    assert list(curves.series(0, FAR, 10)[1]) == ["a", "c"]

@@ -167,6 +167,7 @@ READ = """
 import json, os, sys, urllib.parse  # which pathlib imports only when it needs it
 from pathlib import Path
 from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_schema import RANK
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)  # root may write anywhere
 path = Path(sys.argv[1])

@@ -64,18 +64,6 @@ def state_of(state_letter: str, blocked_s: float) -> tuple[RankState, str | None
     return "running", None
 
 
-def on_devices(
-    job: ForeignJob, name: str, ranks: Sequence[RankSample], gpus: Sequence[GpuSample]
-) -> tuple[list[RankSample], list[GpuSample]]:
-    """(ranks with their devices, the job's devices)."""
-    pids = set(job.pids)
-    held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
-    pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in job.ranks}
-    joined, labeled = rank_devices.join(ranks, held, pids_by_rank, [], name, pids)
-    # how CUDA numbers the devices depends on settings of the process
-    return [msgspec.structs.replace(rank, cuda_device=None) for rank in joined], labeled
-
-
 MAX_POINTS = 16_384
 """Values kept of all series along one axis together."""
 
@@ -291,7 +279,11 @@ class JobRecord:
         ranks = [
             self._sample(rank, usages.get(rank.pid), now, now_s) for rank in self.foreign.ranks
         ]
-        ranks, held = on_devices(self.foreign, self.name, ranks, gpus)
+        pids = set(self.foreign.pids)
+        held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
+        pids_by_rank = {one.rank: (one.pid, *one.helpers) for one in self.foreign.ranks}
+        # how CUDA numbers the devices is unknown, because it depends on settings of the process
+        ranks, held = rank_devices.join(ranks, held, pids_by_rank, [], self.name, pids)
         snapshot = self._snapshot(ranks, held, now)
         alerts, new = self._watch.update(snapshot, now_s, given=False)
         for alert in new:

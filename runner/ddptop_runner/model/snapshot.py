@@ -342,6 +342,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     epoch_batches: int | None = None
     """Batches of the pass over the training data, as a sampler of torch knows them; only in the
     first pass with training, and not within `join()` of DistributedDataParallel."""
+    batch_size: int | None = None
+    """Samples per batch of its DataLoader; None without one, or if its batch sampler is the
+    script's."""
     repeated_epoch: int | None = None
     """The epoch by which its sampler shuffled the last two passes over the data, because
     `set_epoch` was not called; None otherwise."""

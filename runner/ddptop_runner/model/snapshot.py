@@ -345,6 +345,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     batch_size: int | None = None
     """Samples per batch of its DataLoader; None without one, or if its batch sampler is the
     script's."""
+    unpinned_bytes: int | None = None
+    """Size of the first two tensors of a batch, if they are on the CPU and the DataLoader does not
+    copy them to pinned memory (`pin_memory`); None otherwise."""
     repeated_epoch: int | None = None
     """The epoch by which its sampler shuffled the last two passes over the data, because
     `set_epoch` was not called; None otherwise."""

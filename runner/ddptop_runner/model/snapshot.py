@@ -178,6 +178,9 @@ class DdpUse(Base, frozen=True, kw_only=True):
     """Parameters that it found to get no gradient in the iteration."""
     is_static: bool
     """Whether the unused parameters were the same in every iteration."""
+    tf32_off: bool = False
+    """Whether its float32 matrices could be multiplied on tensor cores: the device has TF32, torch
+    does not use it, and the process has never entered autocast."""
 
 
 class Resources(Base, frozen=True, kw_only=True):

@@ -76,6 +76,7 @@ def uses(*ranks: dict[str, object], **figures: object) -> list[Finding]:
             "up to 25% of each step goes into copies of batches to the device, before the forward "
             "pass: pin_memory=True in the DataLoader and non_blocking=True in .to()",
         ),
+        ({"tf32_off": True}, {"gpu": 0}, 'torch.set_float32_matmul_precision("high")'),
     ],
 )
 def test_advice_on_ddp(use, figures, words):
@@ -99,6 +100,8 @@ def test_advice_on_ddp(use, figures, words):
         ({"syncs_per_step": 1.0}, None, {"loss_parts": 4}),  # with no_sync
         ({"syncs_per_step": 4.0}, None, {"loss_parts": None}),  # a closure, or unknown
         ({"syncs_per_step": 2.0}, None, {"loss_parts": 2, "losses": {"SGD 1": 1.0}}),  # a GAN
+        ({"tf32_off": True}, {}, {"gpu": 0}),
+        ({"tf32_off": True}, None, {}),
         ({}, None, {**COPIES, "gpu": None}),
         ({}, None, {**COPIES, "input_s": 0.019}),
         ({}, None, {**COPIES, "input_s": None}),

@@ -77,6 +77,12 @@ def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[st
             "before the forward pass: pin_memory=True in the DataLoader and non_blocking=True in "
             ".to() make them faster"
         )
+    if all(use.tf32_off for use in uses) and len(window.gpus) == len(ranks):
+        yield (
+            "matrices are multiplied in float32 without tensor cores: "
+            'torch.set_float32_matmul_precision("high") uses them (TF32), with less precision; so '
+            "does autocast"
+        )
     unused = {use.unused_bytes for use in uses}
     found_bytes = unused.pop()
     if unused or found_bytes is None:

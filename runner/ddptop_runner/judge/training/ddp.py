@@ -34,15 +34,13 @@ def ddp_advice(window: Window) -> list[Finding]:
     pieces = list(_pieces(window, uses, share))
     if not pieces:
         return []
-    ranks = tuple(rank.rank for rank in window.ranks)
     evidence: dict[str, float | None] = {
         "exposed_s": exposed_s,
         "input_s": window.ranks[0].input_s,
         "syncs_per_step": uses[0].syncs_per_step,
         "unused_bytes": uses[0].unused_bytes,
     }
-    message = "; ".join(pieces)
-    return [Finding("ddp-advice", "info", message, ranks, hold_s=5.0, evidence=evidence)]
+    return [window.finding("ddp-advice", "info", "; ".join(pieces), evidence)]
 
 
 def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[str]:

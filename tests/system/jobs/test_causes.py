@@ -89,9 +89,9 @@ raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GP
 @pytest.mark.parametrize(
     ("restarts", "options", "named"),
     [
-        (0, (), False),
-        (0, ("--memory-snapshot",), True),
-        (1, (), True),  # the attempt after the first failure
+        ("0", (), False),
+        ("0", ("--memory-snapshot",), True),
+        ("1", (), True),  # the attempt after the first failure
     ],
 )
 def test_what_holds_a_devices_memory_as_it_runs_out(launch_script, restarts, options, named):

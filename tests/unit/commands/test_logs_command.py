@@ -199,7 +199,7 @@ def test_following_ends_when_the_pipe_is_closed_although_nothing_comes(folder):
     [
         ({"rank": 9}, UsageError, "job has no rank 9; ranks: 0-3"),
         ({"attempt": 7}, UsageError, "job has no log for attempt 7; attempts: 0, 2"),
-        ({"rank": 3}, DdptopError, "rank 3 of job has no log for attempt 2; ranks with one: 0-1"),
+        ({"rank": 3}, DdptopError, "rank 3 of job has no log for attempt 2; ranks with one: 0, 1"),
         ({"rank": 9, "follow": True, "is_over": lambda: False}, UsageError, "ranks: 0-3"),
         ({"rank": 3, "follow": True}, DdptopError, "rank 3 of job has no log for attempt 2"),
     ],

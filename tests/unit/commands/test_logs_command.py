@@ -92,7 +92,7 @@ def test_the_latest_attempt_is_shown_and_the_others_named(folder, capfd):
     for attempt in range(3):
         write(folder, attempt, 0, b"attempt %d\n" % attempt)
     show(folder)
-    earlier = "ddptop: showing attempt 2; --attempt N shows an earlier one (0-1)\n"
+    earlier = "ddptop: showing attempt 2; --attempt N shows an earlier one (0, 1)\n"
     assert capfd.readouterr() == ("attempt 2\n", earlier)
     show(folder, attempt=1)
     assert capfd.readouterr() == ("attempt 1\n", "")

@@ -5,6 +5,7 @@ Used only by the collector's thread.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -247,16 +248,15 @@ class Histories:
     """The histories of the jobs shown last."""
 
     def __init__(self) -> None:
-        self._known: dict[str, JobHistory] = {}
+        @functools.lru_cache(REMEMBERED)
+        def history(job_id: str, path: Path) -> JobHistory:
+            return JobHistory(path)
+
+        self._history = history
 
     def of(self, view: Job) -> JobHistory:
         """One job's history."""
-        job_id = view.spec.job_id
-        known = self._known.pop(job_id, None) or JobHistory(view.folder.history_db)
-        self._known[job_id] = known
-        while len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
-        return known
+        return self._history(view.spec.job_id, view.folder.history_db)
 
 
 def _read_chart(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.charts.braille import bridged, by_cell, limits, spark
+from ddptop.charts.braille import DOTS_X, bridged, limits, spark
 from ddptop.draw.devices import device_trouble
 from ddptop.draw.panels import about_process, short_name
 from ddptop.job.figures.devices import heat
@@ -32,7 +32,7 @@ from ddptop.job.ranks import (
     rank_step,
     short_names,
 )
-from ddptop.job.series import Points
+from ddptop.job.series import Points, bin_points
 from ddptop.style import Line, Span, bar, clip, field, fill, fit, line, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
@@ -281,9 +281,9 @@ def _loss(
     room, points = _room(cells), others.losses.get(rank.rank)
     curve: Line = ()
     if room and points is not None:
-        values = by_cell(points, others.since, others.until, 2 * room)
-        low, high = limits(others.losses, from_zero=False)
-        curve = line(" ", (spark(bridged(values, max(4, room // 15)), low, high), "median"))
+        values = bin_points(points, others.since, others.until, DOTS_X * room).mean
+        drawn = spark(bridged(values, max(4, room // 15)), *limits(others.losses))
+        curve = line(" ", (drawn, "median"))
     style = loss_style(rank) or "strong"
     return _row("loss", text, deviation_cell(apart, "loss"), curve, cells, style)
 

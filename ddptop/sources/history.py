@@ -360,7 +360,6 @@ def points_of(series: Series, offsets: Mapping[int, int] | None = None) -> Point
         not_finite=[t + half for t in series.nonfinite_t],
         step=steps,
         attempt=attempts,
-        bucket_s=series.bucket_s,
     )
 
 
@@ -379,7 +378,4 @@ def at_new_steps(points: Points) -> Points:
     else:
         rows = list(zip(points.step, means, points.attempt, strict=True))
         kept = [i for i in range(number) if not i or rows[i][0] is None or rows[i] != rows[i - 1]]
-    columns = {
-        name: getattr(points, name) for name in ("t", "low", "mean", "high", "step", "attempt")
-    }
-    return replace(points, **{name: [of[i] for i in kept] for name, of in columns.items() if of})
+    return points.only(kept)

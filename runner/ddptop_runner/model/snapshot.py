@@ -275,6 +275,9 @@ class Measured(Base, frozen=True, kw_only=True):
     epoch_batches: Whole | None = None
     """Batches of the pass over the training data, as a sampler of torch knows them; only in the
     first pass with training, and not within `join()` of DistributedDataParallel."""
+    batch_size: Whole | None = None
+    """Samples per batch of its DataLoader; None without one, or if its batch sampler is the
+    script's."""
     repeated_epoch: Whole | None = None
     """The epoch by which its sampler shuffled the last two passes over the data, because
     `set_epoch` was not called; None otherwise."""

@@ -55,6 +55,8 @@ class Ledger:
         self.epoch_batches = None
         """Batches of the first pass with training; None in later ones, since nothing has come of
         uneven passes then, and within `model.join()`, which is made for them."""
+        self.batch_size = None
+        """Samples per batch of its DataLoader; None if each is an item of its dataset."""
         self._passes = 0
         self._iterator = nothing
         """Gives the iterator of the current pass."""
@@ -95,6 +97,7 @@ class Ledger:
             self.repeated_epoch = before if before == self._sampler_epoch else None
             is_first = is_alone and not self._record.backwards and not self.is_joined()
             self.epoch_batches = _length(iterator._index_sampler) if is_first else None
+            self.batch_size = _whole(_values_of(iterator._index_sampler).get("batch_size"))
         self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
 
     def count(self, batch):
@@ -184,16 +187,25 @@ def _length(sampler):
         length = len(sampler)
     except Exception:  # of the script's dataset
         return None
-    return length if length < 2**53 else None  # without end; no datagram has room for more
+    return _whole(length)
 
 
 def _epoch_of(sampler):
     """The epoch by which a sampler shuffles; None unless its `set_epoch` has to be called."""
-    values = getattr(sampler, "__dict__", {})
+    values = _values_of(sampler)
     if values.get("shuffle") is not True or not hasattr(type(sampler), "set_epoch"):
         return None
-    epoch = values.get("epoch")
-    return epoch if type(epoch) is int and 0 <= epoch < 2**53 else None
+    return _whole(values.get("epoch"))
+
+
+def _values_of(sampler):
+    """Its attributes, without a call of the script's code."""
+    return getattr(sampler, "__dict__", {})
+
+
+def _whole(value):
+    """A number that a datagram has room for, and None for others, such as of data without end."""
+    return value if type(value) is int and 0 <= value < 2**53 else None
 
 
 def _reference(value):

@@ -51,9 +51,9 @@ def test_what_no_column_tells_of_a_rank_stands_below(ddptop_home):
     lines = said(put("gan", launcher=MPIRUN, ranks=ranks))
     assert any("0.5000 Σ4" in line for line in lines)
     assert lines[-2:] == [
-        "  rank 0: losses Adam 1 0.5000, Adam 2 1.2500; loss is the sum of 4 backward passes",
-        "  rank 1: 1 process, 2 devices: no per-device loss; imports lightning; "
-        "rank inferred from start order",
+        "  rank 0: Adam 1 0.5000; Adam 2 1.2500; loss: sum of 4 backward passes",
+        "  rank 1: 1 process, 2 devices: no per-device loss; rank inferred from start order; "
+        "imports lightning",
     ]
     many = [sample(rank, frameworks=[f"framework {rank // 2}"]) for rank in range(40)]
     lines = said(put("many", launcher=MPIRUN, ranks=many))

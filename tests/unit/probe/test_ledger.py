@@ -124,6 +124,7 @@ def sampler_of(torch: Any, kind: str, count: int) -> Any:
     ("sampler", "more", "batches"),
     [
         ("random", {}, 3),
+        ("random", {"batch_size": 5}, 2),
         ("random", {"drop_last": True}, 2),
         ("random", {"batch_size": None}, 10),
         ("weighted", {}, 3),
@@ -140,7 +141,7 @@ def test_the_first_pass_with_training_has_so_many_batches(
     loader = loader_of(torch, [torch.ones(2)] * 20, **more)
     train(ledger, loader, skips=100)  # a pass without training proves nothing
     train(ledger, loader)
-    assert ledger.epoch_batches == batches
+    assert (ledger.epoch_batches, ledger.batch_size) == (batches, more.get("batch_size", 4))
     train(ledger, loader)
     assert ledger.epoch_batches is None, "a second pass shows that nothing came of it"
 

@@ -78,6 +78,8 @@ def uneven_shards(window: Window) -> list[Finding]:
         return []
     if any(rank.ddp_world_size != len(ranks) for rank in ranks):
         return []
+    if None in (sizes := {rank.batch_size for rank in ranks}) or len(sizes) > 1:
+        return []  # who gives ranks different batch sizes knows that their batches differ, too
     if len({rank.loss_parts for rank in ranks}) > 1:
         return []  # some accumulate over more batches than others
     taken = [(rank.data_position or [0, 0])[1] for rank in ranks]

@@ -314,19 +314,12 @@ def time_label(seconds: float) -> str:
     """A tick's label: `0`, `30s`, `12m`, `1h30`, `3d`; negative is before the right edge."""
     if seconds < 0:
         return "-" + time_label(-seconds)
-    whole = round(seconds)
-    if whole == 0:
+    if not (whole := round(seconds)):
         return "0"
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    if days:
-        return f"{days}d" + (f"{hours:02}h" if hours else "")
-    if hours:
-        return f"{hours}h" + (f"{minutes:02}" if minutes else "")
-    if minutes:
-        return f"{minutes}m" + (f"{rest:02}" if rest else "")
-    return f"{rest}s"
+    first, _, rest = duration(whole).partition(" ")
+    if rest.startswith("00"):
+        return first
+    return first + (rest if first.endswith("d") else rest[:-1])
 
 
 def window_label(window_s: float | None) -> str:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from ddptop.commands.unguarded import adopt_if_unguarded
-from ddptop.draw.header import facts_of, loss_fields, progress_fields, status_fields
+from ddptop.draw.header import (
+    facts_of,
+    launcher_fields,
+    loss_fields,
+    progress_fields,
+    status_fields,
+)
 from ddptop.draw.panels import rank_facts
 from ddptop.job.figures.ranks import rank_table
 from ddptop.job.progress import progress_of, source_words
@@ -15,14 +21,14 @@ from ddptop.job.ranks import (
 )
 from ddptop.job.record import Job, own_job
 from ddptop.job.series import Tail
-from ddptop.output import count, put_folded, put_json, table
+from ddptop.output import put_folded, put_json, table
 from ddptop.style import listed, plain
-from ddptop_runner.base.units import duration, local_time, name_ranks, percent, plural, size
+from ddptop_runner.base.units import duration, local_time, name_ranks, plural
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.jobs.slurm_queue import find
-from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
+from ddptop_runner.model.snapshot import NodeStatus
 from ddptop_runner.store.logs import last_words
 
 DETAILS = 16
@@ -68,7 +74,8 @@ def describe(job: Job) -> str:
     lines.append(f"  progress: {listed(progress_fields(job, progress, now))}{source}")
     lines.append(f"  {listed(loss_fields(job, None))}")
     if snapshot.launcher is not None:
-        lines.append(f"  launcher: {launcher_in_words(job)}, {_launcher(snapshot.launcher)}")
+        launcher = launcher_fields(launcher_in_words(job), snapshot.launcher)
+        lines.append(f"  launcher: {listed(launcher)}")
         if not snapshot.ranks and job.is_live:
             lines.append(
                 "  ranks: none yet; each appears once it starts training"
@@ -111,17 +118,6 @@ def _hosts(job: Job) -> list[str]:
 
 def _is_well(node: NodeStatus | None) -> bool:
     return node is None or node.state not in ("unreachable", "lost")
-
-
-def _launcher(launcher: LauncherSample) -> str:
-    """`pid 4711, running; process tree: CPU 187%, 2.1 GiB`."""
-    end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
-    end = end if launcher.signal is None else f" ({launcher.signal})"
-    text = f"pid {count(launcher.pid)}, {launcher.state}{end}"
-    if launcher.cpu_percent is None:
-        return text
-    cpu, memory = percent(launcher.cpu_percent), size(launcher.rss_bytes)
-    return f"{text}; process tree: CPU {cpu}, {memory}"
 
 
 def _details(job: Job) -> list[str]:

@@ -28,6 +28,7 @@ from ddptop.job.ranks import (
     counts_own,
     device_of,
     device_text,
+    loss_text,
     parts_text,
     rank_step,
     short_names,
@@ -345,12 +346,10 @@ def _field(label: str, value: str, far: Line = (), style: str = "strong") -> Lin
 
 
 def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> list[Line]:
-    bad = rank.loss_state in ("nan", "inf")
-    text = units.loss(rank.loss, rank.loss_state) + parts_text(rank)
     parts = [
         line(state_of(rank, now, live)),
         _field("step", units.count(rank_step(rank)) + " of this attempt" * counts_own(rank)),
-        _field("loss", text, _far(apart, "loss"), "bad" if bad else "strong"),
+        _field("loss", loss_text(rank), _far(apart, "loss"), loss_style(rank) or "strong"),
         _field("time", units.step_time(rank.step_time_s), _far(apart, "step_time")),
     ]
     if (busy := busy_s(rank)) is not None:

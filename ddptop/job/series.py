@@ -383,12 +383,14 @@ def bad_loss(ranks: Sequence[RankSample]) -> Span | None:
     return f"✕ {name}{since}{where}{last}", "bad"
 
 
+def losses_of(snapshot: NodeSnapshot) -> Mapping[str, float | None]:
+    """The losses of a rank that has several, by optimizer; the first is the one that is shown."""
+    return next((rank.losses for rank in snapshot.ranks if len(rank.losses) > 1), {})
+
+
 def whose_loss(snapshot: NodeSnapshot) -> str:
     """The optimizer whose loss is shown if there are several; else empty."""
-    for rank in snapshot.ranks:
-        if len(rank.losses) > 1:
-            return next(iter(rank.losses))
-    return ""
+    return next(iter(losses_of(snapshot)), "")
 
 
 def _percent(ratio: float) -> str:

@@ -130,6 +130,7 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     epoch_batches: Whole | None = None
     """As in RankSample."""
     batch_size: Whole | None = None
+    unpinned_bytes: Whole | None = None
     repeated_epoch: Whole | None = None
     """The epoch by which its sampler shuffled two passes in a row: without `set_epoch`."""
     loader_workers: RankNumber | None = None

@@ -57,6 +57,8 @@ class Ledger:
         uneven passes then, and within `model.join()`, which is made for them."""
         self.batch_size = None
         """Samples per batch of its DataLoader; None if each is an item of its dataset."""
+        self.unpinned_bytes = None
+        """Of the tensors that are hashed, per batch; None if its DataLoader pins memory."""
         self._passes = 0
         self._iterator = nothing
         """Gives the iterator of the current pass."""
@@ -98,7 +100,11 @@ class Ledger:
             is_first = is_alone and not self._record.backwards and not self.is_joined()
             self.epoch_batches = _length(iterator._index_sampler) if is_first else None
             self.batch_size = _whole(_values_of(iterator._index_sampler).get("batch_size"))
-        self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
+        tensors: list = []
+        self._collect(batch, tensors, 0)
+        is_pinned = getattr(iterator, "_pin_memory", True)
+        self.unpinned_bytes = None if is_pinned else sum(map(_size, tensors)) or None
+        self._pending = ([self._passes - 1, position, _hash(tensors)], self._record.backwards)
 
     def count(self, batch):
         """Add the elements of a batch's first tensor, which tell how long the batch is.
@@ -130,19 +136,6 @@ class Ledger:
                 self.hashes = [*self.hashes[1 - MAX_HASHES :], entry]
             self._pending = None
 
-    def _hash(self, batch):
-        """The hash of a batch; None without tensors that can be read."""
-        tensors: list = []
-        self._collect(batch, tensors, 0)
-        hashed = 0
-        for tensor in tensors:
-            size = tensor.numel() * tensor.element_size()
-            start, apart = tensor.data_ptr(), max(0, size - CHUNK_BYTES) // (CHUNKS - 1)
-            for chunk in range(CHUNKS if apart else 1):
-                part = ctypes.string_at(start + chunk * apart, min(CHUNK_BYTES, size))
-                hashed = zlib.crc32(part, hashed)
-        return hashed if tensors else None
-
     def _collect(self, batch, tensors, depth):
         if len(tensors) >= MAX_TENSORS or depth > MAX_DEPTH:
             return
@@ -159,6 +152,22 @@ class Ledger:
             return
         for value in itertools.islice(_values(batch), MAX_VALUES):
             self._collect(value, tensors, depth + 1)
+
+
+def _hash(tensors):
+    """The hash of a batch's tensors; None without any."""
+    hashed = 0
+    for tensor in tensors:
+        size = _size(tensor)
+        start, apart = tensor.data_ptr(), max(0, size - CHUNK_BYTES) // (CHUNKS - 1)
+        for chunk in range(CHUNKS if apart else 1):
+            part = ctypes.string_at(start + chunk * apart, min(CHUNK_BYTES, size))
+            hashed = zlib.crc32(part, hashed)
+    return hashed if tensors else None
+
+
+def _size(tensor):
+    return tensor.numel() * tensor.element_size()
 
 
 def _values(batch):

@@ -34,6 +34,7 @@ MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 OF_LEDGER = (
     *("batch_size", "ddp_world_size", "epoch_batches", "loader_workers", "repeated_epoch"),
+    "unpinned_bytes",
 )
 DETAILS = ("weight_groups", "weight_hashes", "batch_hashes")
 EXPENDABLE = (

@@ -91,6 +91,8 @@ def test_script_that_handles_a_signal_is_stopped_once_it_has_saved(
     last = job.status()["checkpoint"]
     assert (last["attempt"], job.status()["state"]) == (1, "stopped")
     assert f": {last['path']}\n" in answer.stderr and "own schedule" not in answer.stderr
+    assert answer.stderr.startswith("ddptop: requested a checkpoint from script by ")
+    assert "; waiting up to 60 s for it\n" in answer.stderr
     assert Path(last["path"]).exists()
     of_run = seen["step"] + last["step"]
     assert (last["global_step"], Path(last["path"]).name) == (of_run, f"step-{of_run}.pt")

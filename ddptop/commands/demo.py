@@ -5,24 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop.commands import control, launch_array, ls
+from ddptop.commands import control, launch_array, ls, story
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.output import info, put
-from ddptop_runner.base.errors import DamagedFileError, UsageError
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.units import duration, plural
 from ddptop_runner.host import oom
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch, sweep
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
-from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.log_clean import sanitized_line
 
 PROGRESS_EVERY_S = 2.0
 SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
@@ -101,8 +99,6 @@ SWEEP_ARGS = (
     *("--layers", "2", "--width", "64", "--context", "64", "--steps", "300", "--pause", "0.02"),
     *("--lr", "{lr}", "--seed", "{seed}"),
 )
-ROUTINE = ("rank_started", "rank_exited")
-"""Event types that are not printed because they add nothing."""
 
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
@@ -209,27 +205,19 @@ def _leak() -> list[str]:
     return ["--leak-bytes", str(left // 6), "--seconds", "100"]
 
 
-def _until_ended(view: JobView, pause_s: float) -> Iterator[JobView]:
-    """Read a job again and again, and once after its end; what was printed is flushed."""
-    is_live = True
-    while is_live:
-        time.sleep(pause_s)
-        view = read_job(view.folder)
-        is_live = view.is_live
-        yield view
-        sys.stdout.flush()
-
-
 def _report_alerts(job: JobView, kind: str) -> int:
     put(f"{kind}: {SICK[kind]}")
     named: set[str] = set()
-    began_s = time.monotonic()
-    for view in _until_ended(job, 1.0):
+    view, began_s = job, time.monotonic()
+    while view.is_live:
+        time.sleep(1.0)
+        view = read_job(view.folder)
         alerts = [] if view.snapshot is None else view.snapshot.alerts
         for alert in alerts:
             if alert.id not in named:
                 put(f"after {duration(time.monotonic() - began_s)}: {alert.id}: {alert.message}")
         named.update(alert.id for alert in alerts)
+        sys.stdout.flush()
     expected = {NAMED_BY.get(kind, kind)} - {None}
     named.discard("hung")  # follows "stalled", if it is seen at all
     if view.snapshot is not None and view.snapshot.cause is not None:
@@ -258,27 +246,16 @@ def request_of(
 
 
 def _report_fault(job: JobView, name: str, rank: int) -> int:
-    put(f"fault {name} (rank {rank}): {FAULTS[name].what}")
-    put(f"expected: {FAULTS[name].expected}")
-    reported, printed = False, 0
-    for view in _until_ended(job, PROGRESS_EVERY_S):
-        for event in _events_after(view, printed):
-            printed = event.seq
-            reported |= event.type == FAULTS[name].event and event.rank == rank
-            if event.type not in ROUTINE:
-                message = sanitized_line(event.message)
-                put(f"{event.ts.astimezone():%H:%M:%S}  {event.type}: {message}")
+    fault = FAULTS[name]
+    put(f"fault {name} (rank {rank}): {fault.what}")
+    put(f"expected: {fault.expected}")
+    sys.stdout.flush()
+    story.run_events(job.folder, False, follow=True)
+    view, events = read_job(job.folder), HistoryReader(job.folder.history_db).events()
+    reported = any((event.type, event.rank) == (fault.event, rank) for event in events)
     attempt = None if view.snapshot is None else view.snapshot.attempt
     if reported and attempt == 1 and view.state == "finished":
-        put(f"{name}: OK ({FAULTS[name].expected})")
+        put(f"{name}: OK ({fault.expected})")
         return 0
     put(f"{name}: unexpected result ({view.state} in attempt {attempt})")
     return 1
-
-
-def _events_after(view: JobView, seq: int) -> list[Event]:
-    try:
-        events = HistoryReader(view.folder.history_db).events()
-    except DamagedFileError:
-        return []
-    return [event for event in events if event.seq > seq]

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from ddptop.commands import control, launch_array, ls, story
+from ddptop.commands import control, launch_array, ls, status_watch, story
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.output import info, put
 from ddptop_runner.base.errors import UsageError
@@ -26,40 +25,16 @@ PROGRESS_EVERY_S = 2.0
 SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
 
 
-class Fault(NamedTuple):
-    """A fault that the bundled script injects into itself."""
-
-    kind: str
-    """The name of the fault in the script."""
-    what: str
-    expected: str
-    event: str
-    """The type of the event that reports it."""
-    hang_timeout_s: float | None = None
-    """The hang timeout of the job; None: learned."""
-
-
 FAULTS = {
-    "kill": Fault(
-        "kill",
-        "one rank is killed with SIGKILL",
-        "the group restarts once; the reported cause is SIGKILL on that rank",
-        "failure",
-    ),
-    "hang": Fault(
-        "hang-python",
-        "one rank sleeps forever in Python",
-        "the group restarts once; the reported hang names that rank",
-        "hang",
-        hang_timeout_s=8.0,
-    ),
-    "raise": Fault(
-        "raise",
-        "one rank raises an exception",
-        "the group restarts once; the reported cause is that rank's exception, with its location",
-        "failure",
-    ),
+    "kill": ("kill", "one rank is killed with SIGKILL", "failure"),
+    "hang": ("hang-python", "one rank sleeps forever in Python", "hang"),
+    "raise": ("raise", "one rank raises an exception", "failure"),
 }
+"""Faults that the bundled script injects into itself: the name there, what happens, and the type of
+the event that reports it."""
+EXPECTED = "the group restarts once; the reported cause names that rank"
+FAST_HANG_S = 8.0
+"""The hang timeout of a job that is to hang."""
 SICK = {
     "healthy": "no mistake: nothing is named",
     "same-batches": "no DistributedSampler: all ranks train on the same batches",
@@ -104,13 +79,9 @@ SWEEP_ARGS = (
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch the demo; then watch it on a terminal, or print progress until it ends."""
     plan = launch.prepare(request_of(arguments), os.environ)
-    return _start(plan, detach, watch, _report_progress)
-
-
-def _report_progress(view: JobView) -> int:
-    from ddptop.commands import status_watch
-
-    return status_watch.run(view.job, False, PROGRESS_EVERY_S)
+    return _start(
+        plan, detach, watch, lambda view: status_watch.run(view.job, False, PROGRESS_EVERY_S)
+    )
 
 
 def _start(plan: LaunchPlan, detach: bool, watch: bool, report: Callable[[JobView], int]) -> int:
@@ -150,15 +121,14 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
     Raises:
         UsageError: the fault is unknown, or the rank does not exist.
     """
-    if _lists("--fault", name, {key: f"{of.what}: {of.expected}" for key, of in FAULTS.items()}):
+    if _lists(
+        "--fault", name, {key: f"{what}: {EXPECTED}" for key, (_, what, _) in FAULTS.items()}
+    ):
         return 0
-    fault = FAULTS[name]
-    injected = ["--fault", fault.kind, "--fault-rank", str(rank)]
-    request = replace(
-        request_of([*SMALL, *injected, *arguments]),
-        hang_timeout_s=fault.hang_timeout_s,
-        hang_auto=fault.hang_timeout_s is None,
-    )
+    kind, _, event = FAULTS[name]
+    request = request_of([*SMALL, "--fault", kind, "--fault-rank", str(rank), *arguments])
+    if event == "hang":
+        request = replace(request, hang_timeout_s=FAST_HANG_S, hang_auto=False)
     plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_fault(view, name, rank))
 
@@ -246,16 +216,15 @@ def request_of(
 
 
 def _report_fault(job: JobView, name: str, rank: int) -> int:
-    fault = FAULTS[name]
-    put(f"fault {name} (rank {rank}): {fault.what}")
-    put(f"expected: {fault.expected}")
+    _, what, kind = FAULTS[name]
+    put(f"fault {name} (rank {rank}): {what}\nexpected: {EXPECTED}")
     sys.stdout.flush()
     story.run_events(job.folder, False, follow=True)
     view, events = read_job(job.folder), HistoryReader(job.folder.history_db).events()
-    reported = any((event.type, event.rank) == (fault.event, rank) for event in events)
+    reported = any((event.type, event.rank) == (kind, rank) for event in events)
     attempt = None if view.snapshot is None else view.snapshot.attempt
     if reported and attempt == 1 and view.state == "finished":
-        put(f"{name}: OK ({fault.expected})")
+        put(f"{name}: OK ({EXPECTED})")
         return 0
     put(f"{name}: unexpected result ({view.state} in attempt {attempt})")
     return 1

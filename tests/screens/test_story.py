@@ -221,6 +221,6 @@ async def test_commit_and_note_are_shown(frozen: Path, make_app: MakeApp) -> Non
     folder = fake_story.many_attempts(frozen)
     git = GitState(commit="1a2b3c4d5e6f", branch="main", has_changes=True)
     write_spec(folder, replace(read_spec(folder), git=git, note="larger batch"))
-    async with running(opened(make_app), (80, 24)) as (app, _):
+    async with running(opened(make_app), (120, 40)) as (app, _):
         assert "code      1a2b3c4d5e on main, with changes" in shown(app)
         assert "note      larger batch" in shown(app)

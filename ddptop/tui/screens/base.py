@@ -180,7 +180,7 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
     def _show_findings(self, answer: AnswerT) -> None:
         name, dialog = self._findings
         if dialog is not None and dialog.is_current:
-            job = answer.view if answer.query.job == name else answer.look.job(name)
+            job = answer.look.job(name) if answer.view is None else answer.view
             hint, sections = findings(job, answer.look.taken_at)
             dialog.show(sections, hint)
 

@@ -320,7 +320,7 @@ class TestAlertsAndCause:
         now = "read the stacks (press i) to see where each rank was; press R to relaunch"
         lines = [plain(one).rstrip() for one in panels.cause_lines("failed", cause, [], 60, 6, now)]
         assert lines[-2].startswith("▌ next  read the stacks")
-        assert lines[-1] == "▌       press R to relaunch   i evidence"
+        assert lines[-1] == "▌       each rank was; press R to relaunch   i evidence"
 
     def test_why_an_attempt_of_a_job_that_goes_on_failed(self) -> None:
         cause = Cause(

@@ -13,7 +13,7 @@ import msgspec
 from ddptop.job.figures.devices import FIGURES, DeviceFigure
 from ddptop.output import table
 from ddptop.style import clip
-from ddptop_runner.base.units import NOT_AVAILABLE, percent, ranks, size
+from ddptop_runner.base.units import NOT_AVAILABLE, percent, size, span
 from ddptop_runner.devices import codes
 from ddptop_runner.devices.report import DeviceReport, ForkedReading
 from ddptop_runner.model.snapshot import SCHEMA, GpuSample
@@ -218,5 +218,5 @@ def _pid_notes(gpus: Sequence[GpuSample]) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     """`0-3, 5, 6/0`."""
-    whole = ranks([int(name) for name in names if name.isdecimal()]).replace(",", ", ")
+    whole = span(int(name) for name in names if name.isdecimal())
     return ", ".join(filter(None, [whole, *(name for name in names if not name.isdecimal())]))

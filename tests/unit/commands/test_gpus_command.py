@@ -155,7 +155,7 @@ def test_reasons_are_gathered_by_devices_and_not_repeated_for_lost_ones():
     unknown = {"fan_percent": "not supported", "pstate": "not supported"}
     gpus = [GpuSample(index=i, unknown=unknown, lost=i == 2, processes=[]) for i in (0, 1, 2, 3, 7)]
     text = as_text(report(gpus=gpus))
-    assert text.splitlines()[7:] == ["GPU 2: lost", "n/a on GPU 0-1, 3, 7: FAN, P (not supported)"]
+    assert text.splitlines()[7:] == ["GPU 2: lost", "n/a on GPU 0, 1, 3, 7: FAN, P (not supported)"]
 
 
 def test_owners_that_are_not_known_say_why():

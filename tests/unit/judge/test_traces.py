@@ -23,10 +23,6 @@ SAME_S = 5.0
 
 DESERVED_INFO = {
     ("accumulation", "ddp-advice"): "it accumulates gradients without no_sync",
-    (
-        "batch-sizes-by-rank",
-        "uneven-shards",
-    ): "rank 0 has half as many batches; its loop is endless",
     ("trainer-evaluating", "ddp-advice"): "transformers searches for unused parameters by default",
 }
 """By trace and id, why a healthy training is still worth a word."""

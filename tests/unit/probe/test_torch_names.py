@@ -29,7 +29,7 @@ NAMES = [
     *("_next_data", "_worker_info", "_get_ddp_logging_data", "_world", "_dump_fr_trace_json"),
     *("_dump_nccl_trace_json", "_pcontext", "_remaining_restarts", "_monitor_workers"),
     *("_start_workers", "_stop_workers", "_exit_barrier", "_popen", "skip_code"),
-    *("_index_sampler", "_num_workers", "_ddp_graph_static", "_comm_hooks"),
+    *("_index_sampler", "_num_workers", "_pin_memory", "_ddp_graph_static", "_comm_hooks"),
     *("_join_config", "_ddp_init_helper", "_lazy_call"),
     *("_record_memory_history", "_cuda_attach_out_of_memory_observer"),
     *("_FrameExecStrategy", "set_runtime_stats_and_log", "master_listen_fd", "use_libuv"),
@@ -58,6 +58,7 @@ def test_every_patch_of_torch_is_applied(hooks: Hooks) -> None:
         *(("Optimizer", "_patch_step_function"), ("DataParallel", "__init__")),
         *(("_SingleProcessDataLoaderIter", "_next_data"), ("Logger", "set_runtime_stats_and_log")),
         *(("_MultiProcessingDataLoaderIter", "_next_data"), ("Work", "wait")),
+        ("autocast", "__enter__"),
         *(("DistributedDataParallel", "_sync_buffers"), ("torch.serialization", "save")),
         *(("torch", "save"), ("torch", "load"), ("torch.serialization", "load")),
     }

@@ -123,7 +123,7 @@ class TestJob:
                 folder, state="restarting", attempt=1, previous_cause=cause, pause=None
             )
             await look(pilot, 2)
-            assert "log: rank 1 (killed by SIGKILL) ──" in shown(app)
+            assert "log: rank 1 (SIGKILL) ──" in shown(app)
             assert log.lines == ["RuntimeError: of attempt 0"], "not yet those of the next attempt"
             fake_home.change(folder, state="running", attempt=1)
             await look(pilot, 2)

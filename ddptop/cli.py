@@ -687,6 +687,7 @@ def ps(show_ranks: bool, as_json: bool) -> int:
 
 
 @cli.group(
+    no_args_is_help=False,
     short_help="Send messages when jobs fail, hang, or finish.",
     epilog="Example: ddptop notify add ntfys://ntfy.sh/my-topic",
 )

@@ -105,16 +105,16 @@ class RankFiles(LogsSpecs):
 
     def __init__(self, plan):
         super().__init__(log_dir=plan["logs_dir"], redirects=Std.NONE, tee=Std.NONE)
-        self._plan = plan
+        self.plan = plan
 
     @property
     def root_log_dir(self):
         """The folder of the `attempt-<n>` folders."""
-        return self._plan["logs_dir"]
+        return self.plan["logs_dir"]
 
     def reify(self, envs):
         """Complete each rank's variables before its start; `envs` is {local_rank: env}."""
-        plan = self._plan
+        plan = self.plan
         error_files = {}
         number = next(iter(envs.values()))["TORCHELASTIC_RESTART_COUNT"]
         names = ["rank-%s.log" % env["RANK"] for env in envs.values()]
@@ -181,6 +181,7 @@ class SupervisedAgent(LocalElasticAgent):
     def __init__(self, spec, logs_specs, link, exit_watch):
         super().__init__(spec, logs_specs)
         self._remaining_restarts = 0  # torch's number of the attempt is max_restarts - remaining
+        self._plan = logs_specs.plan
         self._link = link
         self._exit_watch = exit_watch
         self.restart_requested = False
@@ -305,6 +306,7 @@ class SupervisedAgent(LocalElasticAgent):
             handler = worker_group.spec.rdzv_handler
             question = {"kind": "group_stopped", "attempt": self.attempt}
             answer = self._link.ask(question, handler.renew)
+            self._plan["memory_snapshot"] = answer.get("memory_snapshot", False)
             if answer.get("rendezvous") is not None:
                 handler.next_meeting = answer["rendezvous"]
 

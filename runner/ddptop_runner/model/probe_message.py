@@ -129,6 +129,8 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Pass over the training data, from 0, and the batches taken in it."""
     epoch_batches: Whole | None = None
     """As in RankSample."""
+    batch_size: Whole | None = None
+    unpinned_bytes: Whole | None = None
     repeated_epoch: Whole | None = None
     """The epoch by which its sampler shuffled two passes in a row: without `set_epoch`."""
     loader_workers: RankNumber | None = None

@@ -178,6 +178,9 @@ class DdpUse(Base, frozen=True, kw_only=True):
     """Parameters that it found to get no gradient in the iteration."""
     is_static: bool
     """Whether the unused parameters were the same in every iteration."""
+    tf32_off: bool = False
+    """Whether its float32 matrices could be multiplied on tensor cores: the device has TF32, torch
+    does not use it, and the process has never entered autocast."""
 
 
 class Resources(Base, frozen=True, kw_only=True):
@@ -342,6 +345,12 @@ class RankSample(Base, frozen=True, kw_only=True):
     epoch_batches: int | None = None
     """Batches of the pass over the training data, as a sampler of torch knows them; only in the
     first pass with training, and not within `join()` of DistributedDataParallel."""
+    batch_size: int | None = None
+    """Samples per batch of its DataLoader; None without one, or if its batch sampler is the
+    script's."""
+    unpinned_bytes: int | None = None
+    """Size of the first two tensors of a batch, if they are on the CPU and the DataLoader does not
+    copy them to pinned memory (`pin_memory`); None otherwise."""
     repeated_epoch: int | None = None
     """The epoch by which its sampler shuffled the last two passes over the data, because
     `set_epoch` was not called; None otherwise."""

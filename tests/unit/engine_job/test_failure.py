@@ -115,9 +115,7 @@ async def test_only_output_before_the_end_of_an_ended_rank_counts(quiet):
     folder = put_job()
     put_log(folder, 0, LOST)
     put_log(folder, 1, "step 5\n")
-    scene = evidence_folder.Scene(
-        ranks=[evidence_folder.RankFiles(0), evidence_folder.RankFiles(1)]
-    )
+    scene = evidence_folder.Scene(ranks={0: None, 1: None})
     kept = await evidence_folder.keep(folder, 0, "failure", scene)
     put_log(folder, 1, "step 5\n" + TRACEBACK.format("got SIGTERM"))
     exits = (RankExit(0, 7, 1, 1.0), RankExit(1, 8, 1, 2.0, ended_by_us=True))

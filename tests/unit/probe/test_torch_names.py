@@ -36,6 +36,7 @@ def test_every_patch_of_torch_is_applied(hooks: Hooks) -> None:
         *(("Optimizer", "_patch_step_function"), ("DataParallel", "__init__")),
         *(("_SingleProcessDataLoaderIter", "_next_data"), ("Logger", "set_runtime_stats_and_log")),
         *(("_MultiProcessingDataLoaderIter", "_next_data"), ("Work", "wait")),
+        ("autocast", "__enter__"),
         *(("DistributedDataParallel", "_sync_buffers"), ("torch.serialization", "save")),
         *(("torch", "save"), ("torch", "load"), ("torch.serialization", "load")),
     }

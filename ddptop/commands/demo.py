@@ -6,8 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ddptop.commands import control, launch_array, ls, status_watch, story
 from ddptop.commands.launch import become_attach, start_plan

@@ -84,17 +84,13 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptTaken(msgspec.Struct, frozen=True):
-    """One attempt with the number of steps before and in it."""
+    """One attempt with the number of steps in it."""
 
     attempt: int
     started: float
     """Unix seconds."""
-    before: int
-    """Steps in all earlier attempts."""
     taken: int | None
-    """Steps in this attempt; None if no rank ever reported one."""
-    first: int = 0
-    """The step from which it counts: 0, or the first in its output."""
+    """None if no rank ever reported a step."""
 
 
 Rows = Mapping[int, Mapping[str, Any]]
@@ -651,21 +647,18 @@ def attempts_taken(
     """
     starts = reader.attempt_starts()
     found: list[AttemptTaken] = []
-    before = 0
     with reader.open() as db:
         if db is None:
             return found
         for place, (attempt, started) in enumerate(starts):
             if place + 1 < len(known) and known[place].started == started:
                 found.append(known[place])
-                before += known[place].taken or 0
                 continue
             end = int(starts[place + 1][1]) + 1 if place + 1 < len(starts) else None
             last = _last_step(db, attempt, end)
             first = (_first_step(db, attempt, started) or 0) if printed else 0
             taken = None if last is None else max(0, last - first)
-            found.append(AttemptTaken(attempt, started, before, taken, first))
-            before += taken or 0
+            found.append(AttemptTaken(attempt, started, taken))
     return found
 
 

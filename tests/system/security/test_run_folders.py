@@ -483,7 +483,7 @@ def test_what_cannot_be_proven_takes_force_and_every_refusal_says_so(ddptop_home
     monkeypatch.setattr("ddptop_runner.job.registry.shared_file_system", lambda path: "nfs")
     view = read_job(folder)
     assert (view.state, view.on_other_host) == ("running", True)
-    for refused in (commands.stop, commands.kill, commands.restart_group, commands.remove):
+    for refused in (commands.stop, commands.restart_group, commands.remove):
         with pytest.raises(UsageError, match="ddptop rm --force web"):
             refused(view)
     assert told("rm", "--force", "web") == ("", [])

@@ -209,7 +209,7 @@ def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code
     put_log(folder, LAUNCHER, said)
     table = CommandRanks(0.0)
     table.started(LAUNCHER, 0, os.getpid())
-    put_exit(table[LAUNCHER], RankExit(LAUNCHER, os.getpid(), exit_code, 1.0))
+    put_exit(table.launcher, RankExit(LAUNCHER, os.getpid(), exit_code, 1.0))
     outcome, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     decision = policy.decide(policy.record(policy.History(), outcome), 3, 0.5)
     assert (cause.rank, cause.exit_code) == (None, exit_code)
@@ -223,7 +223,7 @@ def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
     table.started(LAUNCHER, 0, pid)
     table.started(0, 0, pid)
     table[0].rank_source = "probe"
-    put_exit(table[LAUNCHER], RankExit(LAUNCHER, pid, -9, 1.0))
+    put_exit(table.launcher, RankExit(LAUNCHER, pid, -9, 1.0))
     put_exit(table[0], RankExit(0, pid, -9, 1.001))
     _, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     assert (cause.rank, cause.signal) == (0, "SIGKILL")

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from ddptop_runner.base.units import whole
-from ddptop_runner.model.probe_message import MAX_METRICS, MAX_NAME_LENGTH
+from ddptop_runner.model.probe_message import MAX_METRICS
 from ddptop_runner.model.run_step import Printed
-from ddptop_runner.model.snapshot import Progress
+from ddptop_runner.model.snapshot import MAX_NAME_LENGTH, Progress
 from ddptop_runner.model.words import LossState, ProgressUnit
 from ddptop_runner.reading.progress.pace import Pace
 from ddptop_runner.reading.text.parser import Reading

@@ -85,6 +85,16 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+def seconds(*names: str, least: float, text: str, **more: Any) -> Callable[[Verb], Verb]:
+    """An option that is a number of seconds."""
+    return option(*names, type=Seconds(min=least), metavar="SECONDS", help=text, **more)
+
+
+def number(*names: str, least: int, text: str, **more: Any) -> Callable[[Verb], Verb]:
+    """An option that is a whole number."""
+    return option(*names, type=click.IntRange(min=least), metavar="N", help=text, **more)
+
+
 class SectionedGroup(click.Group):
     """A group whose help lists its commands under the headings of `SECTIONS`."""
 
@@ -241,23 +251,13 @@ class LaunchCommand(click.Command):
     metavar="NAME=VALUES",
     help="one job per value for {NAME} in ARGS; repeatable",
 )
-@option(
-    "--parallel",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="with --array: run at most N jobs at once",
-)
+@number("--parallel", least=1, text="with --array: run at most N jobs at once")
 @option("--cwd", metavar="DIR", help="working directory for the job")
 @option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @option("-d", "--detach", is_flag=True, help="start the job, print its name, and exit")
 @option("--dry-run", is_flag=True, help="show what would run, then exit")
 @option("--slurm", is_flag=True, help="submit to Slurm, or use the current allocation")
-@option(
-    "--max-requeues",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="maximum number of Slurm requeues  [default: 3 without progress]",
-)
+@number("--max-requeues", least=0, text="maximum Slurm requeues  [default: 3 without progress]")
 @option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
 @option("--no-replica-check", is_flag=True, help="do not compare the ranks' weights")
 @option("--memory-snapshot", is_flag=True, help="if GPU memory runs out, show what holds it")
@@ -305,12 +305,7 @@ def ls(sweep: str | None, show_all: bool, as_json: bool) -> int:
     is_flag=True,
     help="keep updating a short summary until the job ends",
 )
-@option(
-    "--interval",
-    type=Seconds(min=0.1),
-    metavar="SECONDS",
-    help="time between updates with --watch  [default: 1]",
-)
+@seconds("--interval", least=0.1, text="time between updates with --watch  [default: 1]")
 def status(job: str | None, as_json: bool, watches: bool, interval: float | None) -> int:
     """Show a job's state, ranks, losses, and devices.
 
@@ -337,21 +332,8 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
     help="rank to print  [default: 0, or all output of a command]",
 )
 @option("-f", "--follow", is_flag=True, help="print new lines as they arrive, across attempts")
-@option(
-    "-n",
-    "--lines",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="print the last N lines",
-)
-@option(
-    "--attempt",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="attempt whose output to print  [default: latest]",
-)
+@number("-n", "--lines", least=0, text="print the last N lines", default=100, show_default=True)
+@number("--attempt", least=0, text="attempt whose output to print  [default: latest]")
 def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: int | None) -> int:
     """Print the output of a rank or a command."""
     from ddptop.commands.logs import run
@@ -377,21 +359,11 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
 
 @cli.command(epilog="Example: ddptop stop bert --save")
 @argument("job", shell_complete=complete_job)
-@option(
-    "--grace",
-    type=Seconds(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="time between SIGTERM and SIGKILL",
+@seconds(
+    "--grace", least=0, text="time between SIGTERM and SIGKILL", default=30.0, show_default=True
 )
 @option("--save", is_flag=True, help="save a checkpoint first; stop only if that succeeds")
-@option(
-    "--timeout",
-    type=Seconds(min=0),
-    metavar="SECONDS",
-    help="how long --save waits for the checkpoint  [default: 60]",
-)
+@seconds("--timeout", least=0, text="how long --save waits for the checkpoint  [default: 60]")
 def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
     """Stop a job and wait for its last process to exit."""
     from ddptop.commands.control import run_stop
@@ -403,12 +375,7 @@ def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
 
 @cli.command(epilog="Example: ddptop checkpoint bert")
 @argument("job", shell_complete=complete_job, required=False)
-@option(
-    "--timeout",
-    type=Seconds(min=0),
-    metavar="SECONDS",
-    help="how long to wait for the checkpoint  [default: 60]",
-)
+@seconds("--timeout", least=0, text="how long to wait for the checkpoint  [default: 60]")
 def checkpoint(job: str | None, timeout: float | None) -> int:
     """Ask a job to save a checkpoint now, and print its path.
 
@@ -483,7 +450,7 @@ def queue_restore() -> int:
 
 @cli.command(epilog="Example: ddptop wait bert && ./evaluate.sh")
 @argument("job", shell_complete=complete_job, required=False)
-@option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="maximum time to wait")
+@seconds("--timeout", least=0, text="maximum time to wait")
 def wait(job: str | None, timeout: float | None) -> int:
     """Wait for a job to end.
 
@@ -679,11 +646,8 @@ def setup_host(hosts: tuple[str, ...], python: str | None) -> int:
     help="train with a common mistake, which ddptop names; pass `list` to see the kinds",
 )
 @option("--array", "is_array", is_flag=True, help="launch a sweep of six short trainings")
-@option(
-    "--parallel",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="with --array: run at most N at once  [default: 2 without GPUs]",
+@number(
+    "--parallel", least=1, text="with --array: run at most N at once  [default: 2 without GPUs]"
 )
 @argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(
@@ -723,6 +687,7 @@ def ps(show_ranks: bool, as_json: bool) -> int:
 
 
 @cli.group(
+    no_args_is_help=False,
     short_help="Send messages when jobs fail, hang, or finish.",
     epilog="Example: ddptop notify add ntfys://ntfy.sh/my-topic",
 )

@@ -6,6 +6,8 @@ A style is a name in `STYLES`, not a color; the theme maps it to one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -127,6 +129,17 @@ def join(parts: Iterable[Line], separator: str = "   ") -> Line:
             spans.append((separator, ""))
         spans.extend(part)
     return tuple(spans)
+
+
+def listed(parts: Iterable[Line]) -> str:
+    """The text of non-empty lines, in one sentence."""
+    return ", ".join(plain(part) for part in parts if part)
+
+
+def merged(spans: Iterable[Span]) -> Line:
+    """The spans, neighbors of the same style joined, without empty ones."""
+    runs = groupby((span for span in spans if span[0]), key=itemgetter(1))
+    return tuple(("".join(text for text, _ in run), style) for style, run in runs)
 
 
 def fill(parts: Iterable[Line], cells: int, separator: str = "   ") -> Line:

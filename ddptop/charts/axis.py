@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ddptop.charts.braille import DOTS_X
 from ddptop.job.series import Columns, Frame
-from ddptop.style import Line, fill, line
+from ddptop.style import Line, fill, line, merged
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, loss
 
 Axis = Literal["time", "step"]
@@ -210,27 +210,37 @@ def clock_label(data: Frame, at: float) -> str:
 
 
 def axis_line(area: Area, data: Frame, view: View, right: int = 0) -> Line:
-    """The labels under a plot, each below its place; if two would touch, only the first is shown.
+    """The labels under a plot.
 
     Args:
         area: the plot.
         data: the axis.
-        view: its visible part; the cursor is always marked, whatever it hides.
+        view: its visible part, with the cursor.
         right: empty cells to the right of the plot.
     """
-    text = [" "] * area.cells
-    if view.cursor is not None and (cell := area.cell(view.cursor)) is not None:
-        text[cell] = "▲"
-    for at, label in ticks(area, data, view):
-        x = round((at - area.since) / area.width * (area.cells - 1))
-        start = min(max(0, x - len(label) // 2), area.cells - len(label))
+    cursor = None if view.cursor is None else area.cell(view.cursor)
+    labels = [
+        (round((at - area.since) / area.width * (area.cells - 1)), label)
+        for at, label in ticks(area, data, view)
+    ]
+    return line(" " * area.left, *label_line(area.cells, cursor, labels), " " * right)
+
+
+def label_line(cells: int, pointer: int | None, labels: Sequence[tuple[int, str]]) -> Line:
+    """Labels, each below its cell; if two would touch, only the first is shown.
+
+    The pointer is always marked, whatever it hides.
+    """
+    text = [" "] * cells
+    if pointer is not None:
+        text[pointer] = "▲"
+    for x, label in labels:
+        start = min(max(0, x - len(label) // 2), cells - len(label))
         around = text[max(0, start - 1) : start + len(label) + 1]
-        if start < 0 or any(character != " " for character in around):
-            continue
-        text[start : start + len(label)] = label
+        if start >= 0 and all(character == " " for character in around):
+            text[start : start + len(label)] = label
     before, mark, after = "".join(text).partition("▲")
-    spans = [(before, "dim"), (mark, "strong"), (after, "dim")]
-    return line(" " * area.left, *[one for one in spans if one[0]], " " * right)
+    return merged([(before, "dim"), (mark, "strong"), (after, "dim")])
 
 
 _TIME_STEPS_S = (
@@ -304,19 +314,12 @@ def time_label(seconds: float) -> str:
     """A tick's label: `0`, `30s`, `12m`, `1h30`, `3d`; negative is before the right edge."""
     if seconds < 0:
         return "-" + time_label(-seconds)
-    whole = round(seconds)
-    if whole == 0:
+    if not (whole := round(seconds)):
         return "0"
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    if days:
-        return f"{days}d" + (f"{hours:02}h" if hours else "")
-    if hours:
-        return f"{hours}h" + (f"{minutes:02}" if minutes else "")
-    if minutes:
-        return f"{minutes}m" + (f"{rest:02}" if rest else "")
-    return f"{rest}s"
+    first, _, rest = duration(whole).partition(" ")
+    if rest.startswith("00"):
+        return first
+    return first + (rest if first.endswith("d") else rest[:-1])
 
 
 def window_label(window_s: float | None) -> str:

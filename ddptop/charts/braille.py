@@ -92,23 +92,6 @@ class Canvas:
         return list(zip(characters, self._owners[cut], strict=True))
 
 
-_LEFT = (0x40, 0x04, 0x02, 0x01)
-_RIGHT = (0x80, 0x20, 0x10, 0x08)
-"""Bits of the braille dots of a cell's two columns, from the bottom."""
-
-
-def by_cell(points: Points, since: float, until: float, cells: int) -> list[float | None]:
-    """The mean within each cell; None in cells without samples."""
-    sums, numbers = [0.0] * cells, [0] * cells
-    factor = cells / max(1e-9, until - since)
-    for t, mean in zip(points.t, points.mean, strict=False):
-        if mean is not None and since <= t <= until:
-            x = min(cells - 1, int((t - since) * factor))
-            sums[x] += mean
-            numbers[x] += 1
-    return [sums[x] / numbers[x] if numbers[x] else None for x in range(cells)]
-
-
 def bridged(values: Sequence[float | None], max_gap: int) -> list[float | None]:
     """Fill holes of up to `max_gap` cells from the left; infrequent samples are not a gap."""
     found: list[float | None] = list(values)
@@ -126,30 +109,20 @@ def spark(values: Sequence[float | None], low: float, high: float) -> str:
 
     Neighboring values that are apart are connected, so that it reads as one line.
     """
-    span = high - low
-    rows: list[int | None] = [
-        None if value is None else min(3, max(0, round((value - low) / span * 3))) if span else 1
-        for value in values
-    ]
-    text = []
-    for x in range(0, len(rows), 2):
-        bits = 0
-        for column, dots in ((x, _LEFT), (x + 1, _RIGHT)):
-            row = rows[column] if column < len(rows) else None
-            if row is None:
-                continue
-            before = rows[column - 1] if column else None
-            last = row if before is None else before
-            step = 0 if last == row else 1 if last < row else -1
-            for dot in range(last + step, row + step, step) if step else (row,):
-                bits |= dots[dot]
-        text.append(chr(0x2800 + bits) if bits else " ")
-    return "".join(text)
+    canvas, span = Canvas(-(-len(values) // DOTS_X), 1), high - low
+    last: int | None = None
+    for x, value in enumerate(values):
+        if value is None:
+            last = None
+            continue
+        row = min(3, max(0, round((value - low) / span * 3))) if span else 1
+        start = row if last is None else last + (last < row) - (last > row)
+        canvas.column(x, min(start, row), max(start, row), 0)
+        last = row
+    return "".join(character for character, _ in canvas.row(0))
 
 
-def limits(series: Mapping[int, Points], *, from_zero: bool) -> tuple[float, float]:
+def limits(series: Mapping[int, Points]) -> tuple[float, float]:
     """One scale for all ranks, so that their curves can be compared by eye."""
     values = [v for points in series.values() for v in points.mean if v is not None]
-    if not values:
-        return 0.0, 1.0
-    return (0.0 if from_zero else min(values)), max(values)
+    return (min(values), max(values)) if values else (0.0, 1.0)

@@ -11,7 +11,7 @@ import msgspec
 from ddptop.charts.axis import Area, Reading, Scale, log_ticks, value_label, value_ticks
 from ddptop.charts.braille import DOTS_X, DOTS_Y, Canvas
 from ddptop.job.series import Columns
-from ddptop.style import Line, Span, cells_of, line, wrap
+from ddptop.style import Line, Span, cells_of, line, merged, wrap
 from ddptop.style import width as cells_in
 
 _CLIP_FACTOR = 4.0
@@ -260,22 +260,15 @@ class Plot(msgspec.Struct, frozen=True):
         spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
         spans.append(("┤" if label else "│", "faint"))
         empty = ("┈" if label else " ", "faint")
-        text, style = "", ""
+        cells: list[Span] = []
         for x, (character, layer) in enumerate(self.canvas.row(y)):
             if written and (x, y) in written:
-                character, now = written[x, y]
+                cells.append(written[x, y])
             elif layer >= 0:
-                now = self.styles[layer]
+                cells.append((character, self.styles[layer]))
             else:
-                character, now = behind.get(x, empty)
-            if now == style:
-                text += character
-                continue
-            if text:
-                spans.append((text, style))
-            text, style = character, now
-        if text:
-            spans.append((text, style))
+                cells.append(behind.get(x, empty))
+        spans += merged(cells)
         if y in self.ends:
             spans.append(self.ends[y])
         return tuple(spans)

@@ -168,15 +168,7 @@ def rates(points: Points) -> Points:
             continue
         kept.append(place)
         found.append((step - known[before][1]) / (t - known[before][0]))
-    return Points(
-        t=[points.t[place] for place in kept],
-        low=found,
-        mean=found,
-        high=found,
-        step=[points.step[place] for place in kept],
-        attempt=[points.attempt[place] for place in kept] if points.attempt else (),
-        bucket_s=points.bucket_s,
-    )
+    return replace(points.only(kept), low=found, mean=found, high=found, not_finite=())
 
 
 STYLES = ("median", "strong", "ok", "warn", "title", "bad", "chosen", "dim")

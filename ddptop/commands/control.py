@@ -61,7 +61,7 @@ def run_stop(
         view = deleted
     if save and not _saved(view, timeout_s):
         return 0
-    notice = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
+    notice = commands.stop(view, grace_s)
     if notice is not None:
         info(f"ddptop: {notice}")
     asked_s = time.monotonic()

@@ -6,9 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ddptop.commands import control, launch_array, ls
 from ddptop.commands.launch import become_attach, start_plan

@@ -17,9 +17,9 @@ from typing import Literal
 
 from ddptop.output import info
 from ddptop.style import clip
-from ddptop_runner.base import units
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.base.units import span
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import logs
 from ddptop_runner.store.logs import LogFollower
@@ -79,7 +79,7 @@ def run(
         follower = LogFollower(folder, part, stay, over, lines, whole=not follow)
         _print_lines(follower, rank == "all", live=follow)
     if not follow and attempt is None and chosen > existing[0]:
-        earlier = _listed(existing[:-1])
+        earlier = span(existing[:-1])
         info(f"ddptop: showing attempt {chosen}; --attempt N shows an earlier one ({earlier})")
     return 0
 
@@ -136,19 +136,19 @@ def _check(
     existing = logs.attempts(folder)
     if attempt is not None and existing and attempt not in existing:
         raise UsageError(
-            f"{folder.job} has no log for attempt {attempt}", f"attempts: {_listed(existing)}"
+            f"{folder.job} has no log for attempt {attempt}", f"attempts: {span(existing)}"
         )
     shown = attempt if attempt is not None else existing[-1] if existing else 0
     there = logs.ranks(folder, shown)
     expected = sorted({*there, *range(spec.nproc)})
     if rank not in ("all", LAUNCHER) and expected and rank not in expected:
-        raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(expected)}")
+        raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {span(expected)}")
     if wait or (there if rank == "all" else rank in there):
         return
     if not there or rank == LAUNCHER:
         which = "" if shown == 0 else f" for attempt {shown}"
         raise DdptopError(f"{folder.job} has no log{which}{' yet' if live else ''}", later)
-    remedy = f"ranks with one: {_listed(there)}"
+    remedy = f"ranks with one: {span(there)}"
     raise DdptopError(f"rank {rank} of {folder.job} has no log for attempt {shown}", remedy)
 
 
@@ -164,13 +164,8 @@ def _report_source(folder: RunFolder, rank: int) -> None:
     size = None if snapshot is None else snapshot.world_size
     known = set() if snapshot is None else {sample.rank for sample in snapshot.ranks}
     if size is not None and rank >= size and rank not in known:
-        raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {_listed(list(range(size)))}")
+        raise UsageError(f"{folder.job} has no rank {rank}", f"ranks: {span(range(size))}")
     info(f"ddptop: rank {rank} has no separate log; showing all output of the command")
-
-
-def _listed(numbers: list[int]) -> str:
-    """Ascending numbers as `0-3, 5`."""
-    return units.ranks(numbers).replace(",", ", ")
 
 
 def _print_lines(follower: LogFollower, with_rank: bool, live: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from ddptop.export import settings
 from ddptop.export.notifier import send_apart
 from ddptop.export.send import SENT, Parcel
@@ -15,7 +17,10 @@ from ddptop_runner.model.snapshot import SCHEMA
 
 def add(url: str | None) -> int:
     """Store a receiver; without `url`, it is read from stdin, which no process list shows."""
-    url = url or input().strip()
+    if url is None:
+        if sys.stdin.isatty():
+            info("URL:")
+        url = sys.stdin.readline().strip()
     settings.check_url(url)
     file = settings.urls_file()
     known = settings.read_urls(file)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ddptop.commands.unguarded import adopt_if_unguarded
-from ddptop.draw.header import facts_of, loss_fields, progress_fields, status_fields
+from ddptop.draw.header import (
+    facts_of,
+    launcher_fields,
+    loss_fields,
+    progress_fields,
+    status_fields,
+)
+from ddptop.draw.panels import rank_facts
 from ddptop.job.figures.ranks import rank_table
 from ddptop.job.progress import progress_of, source_words
 from ddptop.job.ranks import (
@@ -11,21 +18,17 @@ from ddptop.job.ranks import (
     has_several,
     launcher_in_words,
     node_in_words,
-    parts_in_words,
-    replicas_in_words,
-    source_in_words,
 )
 from ddptop.job.record import Job, own_job
-from ddptop.output import count, put_folded, put_json, table
-from ddptop.style import Line, plain
-from ddptop_runner.base import units
-from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.base.units import duration, local_time, name_ranks, percent, plural, size
+from ddptop.job.series import Tail
+from ddptop.output import put_folded, put_json, table
+from ddptop.style import listed, plain
+from ddptop_runner.base.units import duration, local_time, name_ranks, plural
 from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.resume_text import resumed
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.jobs.slurm_queue import find
-from ddptop_runner.model.snapshot import LauncherSample, NodeStatus
+from ddptop_runner.model.snapshot import NodeStatus
 from ddptop_runner.store.logs import last_words
 
 DETAILS = 16
@@ -50,7 +53,7 @@ def describe(job: Job) -> str:
     snapshot, now, progress = job.snapshot, job.read_at, progress_of(job)
     state, *more = status_fields(job, now)
     facts = [*more, *facts_of(job, now), ((f"started {local_time(snapshot.started_at)}", ""),)]
-    lines = [f"{job.name}: {_listed([((plain(state).partition(' ')[2], ''),), *facts])}"]
+    lines = [f"{job.name}: {listed([((plain(state).partition(' ')[2], ''),), *facts])}"]
     lines.append(f"  {job.command}")
     if job.state == "lost" and job.is_abandoned:
         lines.append(
@@ -68,10 +71,11 @@ def describe(job: Job) -> str:
     if snapshot.resume is not None:
         lines.append(f"  {resumed(snapshot.resume)}")
     source = "" if progress is None else f", {source_words(progress)}"
-    lines.append(f"  progress: {_listed(progress_fields(job, progress, now))}{source}")
-    lines.append(f"  {_listed(loss_fields(job, None))}")
+    lines.append(f"  progress: {listed(progress_fields(job, progress, now))}{source}")
+    lines.append(f"  {listed(loss_fields(job, None))}")
     if snapshot.launcher is not None:
-        lines.append(f"  launcher: {launcher_in_words(job)}, {_launcher(snapshot.launcher)}")
+        launcher = launcher_fields(launcher_in_words(job), snapshot.launcher)
+        lines.append(f"  launcher: {listed(launcher)}")
         if not snapshot.ranks and job.is_live:
             lines.append(
                 "  ranks: none yet; each appears once it starts training"
@@ -98,10 +102,6 @@ def describe(job: Job) -> str:
     return "\n".join(lines)
 
 
-def _listed(fields: list[Line]) -> str:
-    return ", ".join(plain(field) for field in fields if field)
-
-
 def _hosts(job: Job) -> list[str]:
     """The nodes of a job on several machines; if there are many, only the first ones."""
     nodes = [] if job.spec.placement is None else job.spec.placement.nodes
@@ -120,30 +120,12 @@ def _is_well(node: NodeStatus | None) -> bool:
     return node is None or node.state not in ("unreachable", "lost")
 
 
-def _launcher(launcher: LauncherSample) -> str:
-    """`pid 4711, running; process tree: CPU 187%, 2.1 GiB`."""
-    end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
-    end = end if launcher.signal is None else f" ({launcher.signal})"
-    text = f"pid {count(launcher.pid)}, {launcher.state}{end}"
-    if launcher.cpu_percent is None:
-        return text
-    cpu, memory = percent(launcher.cpu_percent), size(launcher.rss_bytes)
-    return f"{text}; process tree: CPU {cpu}, {memory}"
-
-
 def _details(job: Job) -> list[str]:
     """Facts about ranks that are not in the table; ranks with the same facts share a line."""
     found: dict[str, list[int]] = {}
     for rank in job.snapshot.ranks:
-        losses = ", ".join(f"{name} {units.loss(loss)}" for name, loss in rank.losses.items())
-        parts = [
-            f"losses {losses}" if len(rank.losses) > 1 else "",
-            f"loss is the {of}" if (of := parts_in_words(rank)) else "",
-            replicas_in_words(rank, job.snapshot.launcher),
-            f"imports {', '.join(rank.frameworks)}" if rank.frameworks else "",
-            source_in_words(rank),
-        ]
-        if details := "; ".join(filter(None, parts)):
+        parts = rank_facts(rank, job.snapshot.launcher)
+        if details := "; ".join(map(plain, parts)):
             found.setdefault(details, []).append(rank.rank)
     lines = [f"  {name_ranks(ranks)}: {details}" for details, ranks in found.items()]
     more = len(lines) - DETAILS
@@ -175,7 +157,7 @@ def _failing_lines(job: Job) -> list[str]:
     if cause is None or snapshot.attempt is None or (cause.rank is None and not snapshot.launcher):
         return []
     owner, lines = last_words(job.folder, snapshot.attempt, cause.rank, FAILED_LINES)
-    if not lines:
-        return []
-    who = "the command" if owner == LAUNCHER else f"rank {owner}"
-    return ["", f"last lines from {who}:", *(f"  {line}" for line in lines)]
+    from ddptop.draw.story import last_output  # for failed jobs only
+
+    title, texts = last_output(Tail(snapshot.attempt, owner, tuple(lines)), FAILED_LINES)
+    return ["", f"{title}:", *(f"  {text}" for text in texts)] if texts else []

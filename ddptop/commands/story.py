@@ -11,20 +11,16 @@ from pathlib import PurePath
 from ddptop.commands.unguarded import adopt_if_unguarded
 from ddptop.draw.story import LABEL_CELLS, headline, last_output, notes, opening, origin, sentence
 from ddptop.job.attempts import Attempt, Ending, in_order
-from ddptop.job.ranks import host_of
 from ddptop.job.record import Job, own_job
 from ddptop.job.status import loss_remark
 from ddptop.output import info, put, put_folded, put_json
-from ddptop.sources.evidence import stored_files
+from ddptop.sources.evidence import folders, stacks_of
 from ddptop.sources.history import JobHistory
 from ddptop.sources.past import Story, read_story
 from ddptop.style import plain
-from ddptop_runner.base import bounded
-from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.base.paths import RunFolder, owner_in_words
+from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.units import local_time
-from ddptop_runner.job.registry import JobView, read_job
-from ddptop_runner.jobs import commands
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs.slurm_queue import find
 from ddptop_runner.model.snapshot import SCHEMA, Cause, Event
 from ddptop_runner.model.words import Base, JobState
@@ -142,32 +138,14 @@ def story(events: list[Event], last: Event | None = None) -> list[str]:
 
 def run_stacks(job: str | None, rank: int | None) -> int:
     """Print stacks of a live job, or the stored evidence of one without processes."""
-    view = adopt_if_unguarded(find(job))
+    view = own_job(adopt_if_unguarded(find(job)))
+    found = stacks_of(view, rank)
     if view.in_slurm_queue or not view.is_live:
-        return _print_stored(view, rank)
-    for entry in commands.stacks(view, rank):
-        host = host_of(view.snapshot, entry.rank)
-        where = "" if host is None else f" on {host}"
-        pid = "not started" if entry.pid is None else f"pid {entry.pid}"
-        put(f"--- {owner_in_words(entry.rank)} ({pid}{where}) ---")
-        put(entry.text.rstrip() if entry.text else f"no stacks: {entry.note}")
-        if entry.loader:
-            put(entry.loader.rstrip())
-    return 0
-
-
-def _print_stored(view: JobView, rank: int | None) -> int:
-    files = stored_files(own_job(view), rank)
-    now = "is waiting in Slurm's queue" if view.in_slurm_queue else f"has ended ({view.state})"
-    if not files:
-        raise DdptopError(
-            f"{view.job} {now} and has no saved stacks",
-            "stacks are saved when a rank fails or hangs",
-        )
-    info(f"ddptop: {view.job} {now}; saved stacks from {files[0].parent}")
-    for path in files:
-        put(f"--- {path.stem.removeprefix('stacks-')} ---")
-        put(bounded.read_text(path).rstrip())
+        now = "is waiting in Slurm's queue" if view.in_slurm_queue else f"has ended ({view.state})"
+        info(f"ddptop: {view.name} {now}; saved stacks from {folders(view)[0]}")
+    for name, about, text in found:
+        put(f"--- {name}{f' ({about})' if about else ''} ---")
+        put(text.rstrip())
     return 0
 
 

@@ -14,10 +14,11 @@ from ddptop.job.progress import (
     progress_of,
     step_text,
     steps_per_s,
+    validation_losses,
 )
 from ddptop.job.ranks import common_parts, hosts_in_words, hosts_of, is_rank_too, launcher_name
 from ddptop.job.record import Job
-from ddptop.job.series import LossTrend, bad_loss, trend_words, whose_loss
+from ddptop.job.series import LossTrend, bad_loss, losses_of, trend_words, whose_loss
 from ddptop.job.status import (
     NO_PROBLEMS,
     NONE_DETECTED,
@@ -37,7 +38,6 @@ from ddptop_runner.judge.balance.imbalance import seen
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.run_step import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, Progress, RankSample
-from ddptop_runner.model.words import is_validation_loss
 
 LABELED = 110
 """Minimum width for labels at the start of rows."""
@@ -283,7 +283,8 @@ def loss_fields(job: Job, trend: LossTrend | None, *, is_labeled: bool = False) 
         pass  # beside it, a trend within the noise of such losses would only confuse
     elif job.is_live and (way := trend_words(trend, snapshot, of_several=bool(whose))):
         parts.append(way)
-    return [*parts, *other_losses(snapshot), *validation_losses(snapshot)]
+    others = dict([*losses_of(snapshot).items()][1:]) | validation_losses(snapshot)
+    return [*parts, *(field(name, units.loss(value), "") for name, value in others.items())]
 
 
 def loss_field(snapshot: NodeSnapshot, labeled: bool = False) -> Line:
@@ -300,25 +301,6 @@ def loss_field(snapshot: NodeSnapshot, labeled: bool = False) -> Line:
     if labeled:
         return field(whose, text, style)
     return field(f"loss ({whose})" if whose else "loss", text, style)
-
-
-def other_losses(snapshot: NodeSnapshot) -> list[Line]:
-    """Losses of further optimizers, from a rank that has several: `SGD 2 0.69`."""
-    for rank in snapshot.ranks:
-        if len(rank.losses) > 1:
-            rest = list(rank.losses.items())[1:]
-            return [field(name, units.loss(value), "") for name, value in rest]
-    return []
-
-
-def validation_losses(snapshot: NodeSnapshot) -> list[Line]:
-    """The latest validation losses that the script reported: `val_loss 2.60`."""
-    values: dict[str, list[float]] = {}
-    for rank in snapshot.ranks:
-        for name, value in rank.metrics.items():
-            if value is not None and is_validation_loss(name):
-                values.setdefault(name, []).append(value)
-    return [field(name, units.loss(sum(of) / len(of)), "") for name, of in values.items()]
 
 
 def from_log(snapshot: NodeSnapshot) -> Line:

@@ -13,7 +13,7 @@ from ddptop.job.figures.ranks import FIGURES, NOTHING, Map, severity
 from ddptop.job.keys import key as key_of
 from ddptop.job.ranks import CALM
 from ddptop.job.status import rank_state
-from ddptop.style import Line, Span, fill, line
+from ddptop.style import Line, Span, fill, line, merged
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import RankSample
 
@@ -200,17 +200,8 @@ def map_row(
     start = row * grid.per_row
     has_cursor = start <= place < start + grid.per_row
     label = f"{'▸' if has_cursor else ' '}{ranks[start].rank:>{grid.label - 2}} "
-    spans: list[Span] = [(label, "strong" if has_cursor else "dim")]
+    spans: list[Span] = []
     gap = " " * (grid.cell - 1)
-    run, style = "", ""
-    for at, (glyph, name) in enumerate(cells[start : start + grid.per_row], start):
-        if at == place:
-            spans += [(run, style), (glyph, "picked"), (gap, "")]
-            run = ""
-        elif name == style:
-            run += glyph + gap
-        else:
-            spans.append((run, style))
-            run, style = glyph + gap, name
-    spans.append((run, style))
-    return tuple(span for span in spans if span[0])
+    for at, (glyph, style) in enumerate(cells[start : start + grid.per_row], start):
+        spans += [(glyph, "picked"), (gap, "")] if at == place else [(glyph + gap, style)]
+    return (label, "strong" if has_cursor else "dim"), *merged(spans)

@@ -222,16 +222,22 @@ def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str
 
 def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -> Line:
     """What the columns do not show about a rank; empty if nothing."""
-    losses = rank.losses.items() if len(rank.losses) > 1 else ()
-    parts = [field(name, units.loss(value), "") for name, value in losses]
-    parts += about_process(rank, launcher)
-    if passes := parts_in_words(rank):
-        parts.append(line((f"loss: {passes}", "dim")))
+    parts = rank_facts(rank, launcher)
     if launcher is not None and rank.pid is not None:
         parts.append(field("pid", str(rank.pid), ""))
     head = line((f" rank {rank.rank}  ", "strong"))
     room = cells - width(head)
     return (*head, *(fill(parts, room) or fit(parts[0], room))) if parts else ()
+
+
+def rank_facts(rank: RankSample, launcher: LauncherSample | None) -> list[Line]:
+    """Each of its losses if it has several, what its process is, and what its loss combines."""
+    losses = rank.losses.items() if len(rank.losses) > 1 else ()
+    parts = [field(name, units.loss(value), "") for name, value in losses]
+    parts += about_process(rank, launcher)
+    if passes := parts_in_words(rank):
+        parts.append(line((f"loss: {passes}", "dim")))
+    return parts
 
 
 def about_process(rank: RankSample, launcher: LauncherSample | None) -> list[Line]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.charts.braille import bridged, by_cell, limits, spark
+from ddptop.charts.braille import DOTS_X, bridged, limits, spark
 from ddptop.draw.devices import device_trouble
 from ddptop.draw.panels import about_process, short_name
 from ddptop.job.figures.devices import heat
@@ -28,11 +28,12 @@ from ddptop.job.ranks import (
     counts_own,
     device_of,
     device_text,
+    loss_text,
     parts_text,
     rank_step,
     short_names,
 )
-from ddptop.job.series import Points
+from ddptop.job.series import Points, bin_points
 from ddptop.style import Line, Span, bar, clip, field, fill, fit, line, width
 from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation, busy_s
@@ -281,9 +282,9 @@ def _loss(
     room, points = _room(cells), others.losses.get(rank.rank)
     curve: Line = ()
     if room and points is not None:
-        values = by_cell(points, others.since, others.until, 2 * room)
-        low, high = limits(others.losses, from_zero=False)
-        curve = line(" ", (spark(bridged(values, max(4, room // 15)), low, high), "median"))
+        values = bin_points(points, others.since, others.until, DOTS_X * room).mean
+        drawn = spark(bridged(values, max(4, room // 15)), *limits(others.losses))
+        curve = line(" ", (drawn, "median"))
     style = loss_style(rank) or "strong"
     return _row("loss", text, deviation_cell(apart, "loss"), curve, cells, style)
 
@@ -345,12 +346,10 @@ def _field(label: str, value: str, far: Line = (), style: str = "strong") -> Lin
 
 
 def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> list[Line]:
-    bad = rank.loss_state in ("nan", "inf")
-    text = units.loss(rank.loss, rank.loss_state) + parts_text(rank)
     parts = [
         line(state_of(rank, now, live)),
         _field("step", units.count(rank_step(rank)) + " of this attempt" * counts_own(rank)),
-        _field("loss", text, _far(apart, "loss"), "bad" if bad else "strong"),
+        _field("loss", loss_text(rank), _far(apart, "loss"), loss_style(rank) or "strong"),
         _field("time", units.step_time(rank.step_time_s), _far(apart, "step_time")),
     ]
     if (busy := busy_s(rank)) is not None:

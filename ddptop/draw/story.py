@@ -12,7 +12,7 @@ from ddptop.job.attempts import Attempt
 from ddptop.job.compare import code_words
 from ddptop.job.keys import key
 from ddptop.job.series import Tail
-from ddptop.job.status import brief_place, job_state
+from ddptop.job.status import brief_place, failure_name, job_state
 from ddptop.style import Line, Span, clip, fit, line, wrap
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
@@ -28,17 +28,6 @@ _ENDINGS: dict[str, Span] = {
     "lost": ("? lost", "bad"),
     "unknown": ("? ended, cause unknown", "dim"),
 }
-_KINDS = {
-    "cuda_oom": "out of GPU memory",
-    "host_oom": "out of memory",
-    "hang": "hung",
-    "nan": "non-finite loss",
-    "gpu": "GPU failed",
-    "launch": "did not start",
-    "early_exit": "a rank exited early",
-}
-"""Names of failures whose kind is more informative than an exception or signal."""
-
 REFUSED = 2
 """Exit status of argparse, click, and most command-line tools for invalid arguments."""
 
@@ -61,17 +50,6 @@ _VERBS = {"job.again": "restart", "job.evidence": "stacks"}
 def _how(action: str, job: str | None) -> str:
     """How to do something: with a key, or with a command if the job is named."""
     return f"press {key(action)}" if job is None else f"run ddptop {_VERBS[action]} {job}"
-
-
-def failure_name(cause: Cause) -> str:
-    """A failure in two or three words: `ValueError`, `SIGKILL`, `out of GPU memory`."""
-    if (name := _KINDS.get(cause.kind)) is not None:
-        return name
-    if cause.exception is not None:
-        return cause.exception
-    if cause.signal is not None:
-        return cause.signal
-    return "failed" if cause.exit_code is None else f"exit {cause.exit_code}"
 
 
 def how_it_ended(attempt: Attempt, state: JobState) -> Span:

@@ -6,10 +6,10 @@ import datetime as dt
 
 import msgspec
 
-from ddptop.charts.axis import time_step_s
+from ddptop.charts.axis import label_line, time_step_s
 from ddptop.job.attempts import MARKS, Course, Mark, neighbor
 from ddptop.job.help import about
-from ddptop.style import Line, Span, fill, fit, line, rule, spread, width
+from ddptop.style import Line, Span, fill, fit, line, merged, rule, spread, width
 from ddptop_runner.base.units import duration, plural
 
 SPEEDS = (1, 10, 60, 600)
@@ -90,11 +90,8 @@ def bar_line(course: Course, position: Position, cells: int) -> Line:
             text, style = "·", "faint"
         if x == here:
             text, style = ("┃" if mark is None else text), "picked"
-        if spans[-1][1] == style:
-            spans[-1] = (spans[-1][0] + text, style)
-        else:
-            spans.append((text, style))
-    return fit(tuple(spans), cells)
+        spans.append((text, style))
+    return fit(merged(spans), cells)
 
 
 def _drawn(course: Course, inside: int) -> dict[int, Mark]:
@@ -147,20 +144,9 @@ def clock_line(course: Course, position: Position, cells: int) -> Line:
     inside = cells - 2 * _MARGIN
     if inside < 1:
         return ()
-    text = [" "] * inside
+    labels = [(column(course, at, inside), label) for at, label in _ticks(course, inside)]
     here = column(course, position.at, inside)
-    text[here] = "▲"
-    for at, label in _ticks(course, inside):
-        x = column(course, at, inside)
-        start = min(max(0, x - len(label) // 2), inside - len(label))
-        around = text[max(0, start - 1) : start + len(label) + 1]
-        if start >= 0 and all(character == " " for character in around):
-            text[start : start + len(label)] = label
-    shown = "".join(text)
-    return fit(
-        line(" " * _MARGIN, (shown[:here], "dim"), ("▲", "strong"), (shown[here + 1 :], "dim")),
-        cells,
-    )
+    return fit(line(" " * _MARGIN, *label_line(inside, here, labels)), cells)
 
 
 def _ticks(course: Course, inside: int) -> list[tuple[float, str]]:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddptop.charts.braille import spark
+from ddptop.draw.header import loss_fields, progress_fields
 from ddptop.draw.story import what_now
 from ddptop.export.incidents import Kind, Notice
 from ddptop.job.attempts import Attempt
-from ddptop.job.progress import eta, median_loss, progress_of, step_text
+from ddptop.job.progress import median_loss, progress_of
 from ddptop.job.record import Job
+from ddptop.style import listed
 from ddptop_runner.base import units
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import SCHEMA
@@ -68,7 +70,8 @@ def body(
     lines = [f"{_local(one.at)}  {_clean(one.text)}" for one in notices]
     if dropped:
         lines.insert(0, f"{units.plural(dropped, 'older message')} could not be sent in time")
-    lines += ["", figures(job)]
+    progress = progress_fields(job, progress_of(job), job.read_at)
+    lines += ["", listed([*progress, *loss_fields(job, None)])]
     known = [loss for loss in losses if loss is not None]
     if len(known) > 1:
         lines.append(f"loss of the last hours: {spark(losses, min(known), max(known))}")
@@ -78,18 +81,6 @@ def body(
         lines.append(f"next step: {todo}")
     lines.append(f"on {job.host}: ddptop attach {job.name}")
     return "\n".join(lines)
-
-
-def figures(job: Job) -> str:
-    """`step 12,340 / 50,000, loss 2.31, 3h 27m left`, as far as it is known."""
-    progress, run = progress_of(job), run_step.of_snapshot(job.snapshot)
-    loss, state = median_loss(job.snapshot)
-    parts = [f"step {step_text(run, progress, job.is_live)}"]
-    if loss is not None or state is not None:
-        parts.append(f"loss {units.loss(loss, state)}")
-    if job.is_live and progress is not None and progress.eta_s is not None:
-        parts.append(f"{eta(progress)} left")
-    return ", ".join(parts)
 
 
 def data(job: Job, notices: Sequence[Notice], report: str | None = None) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from ddptop.sources.history import points_of
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.model.words import Base
 from ddptop_runner.store.history_reader import HistoryReader, Series
+from ddptop_runner.store.history_schema import RANK
 
 METRICS = (
     "loss", "step_time_s", "data_wait_s", "sync_s", "compute_s", "cpu_percent", "rss_bytes",
@@ -53,28 +55,18 @@ def rows(reader: HistoryReader) -> Iterator[Row]:
         return
     until = span[1] + 1
     for name in METRICS:
-        for rank, series in sorted(reader.rank_series(name, 0, until, MOST_POINTS).items()):
+        for rank, series in sorted(reader.series(RANK, name, 0, until, MOST_POINTS).items()):
             yield from _rows(name, rank, series)
     for name, series in reader.scalar_series(0, until, MOST_POINTS).items():
         yield from _rows(name, None, series)
 
 
 def _rows(name: str, rank: int | None, series: Series) -> Iterator[Row]:
-    none = [None] * max(len(series.t), len(series.nonfinite_t))
-    bad = zip(  # lists that an old history lacks are empty
-        series.nonfinite_t,
-        series.nonfinite_attempt or none,
-        series.nonfinite_step or none,
-        strict=False,
-    )
-    found: dict[int, tuple[int | None, int | None, float | None]] = {
-        t: (attempt, step, None) for t, attempt, step in bad
-    }
-    known = zip(series.t, series.attempt or none, series.step or none, series.mean, strict=False)
-    found |= {t: (attempt, step, value) for t, attempt, step, value in known}
-    for t, (attempt, step, value) in sorted(found.items()):
+    found = points_of(series)
+    columns = (found.t, found.attempt, found.step, found.mean)
+    for t, attempt, step, value in zip(*columns, strict=True):
         yield Row(
-            at=utc_from_unix(t),
+            at=utc_from_unix(t - series.bucket_s / 2),
             interval_s=series.bucket_s,
             attempt=attempt,
             step=step,

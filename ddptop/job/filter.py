@@ -18,6 +18,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "=": operator.eq,
 }
+_PART = r'(?:"[^"]*"|[^\s"])+'
 _FIGURE = r"(?is)([a-z][\w-]*)(>=|<=|>|<|=)(.*)"
 _FIELD = r"(?is)([a-z][\w-]*):(.*)"
 _NUMBER = r"(?i)([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµ%]*)"
@@ -142,23 +143,10 @@ def parse(text: str, vocabulary: Vocabulary) -> Filter:
 
 def _split(text: str) -> list[tuple[str, bool]]:
     """Parts between unquoted spaces, and whether each begins with a quote."""
-    found: list[tuple[str, bool]] = []
-    current, inside, begun, plain = "", False, False, True
-    for char in text:
-        if char == '"':
-            plain = plain and current not in ("", "!")
-            inside, begun = not inside, True
-        elif char.isspace() and not inside:
-            if begun:
-                found.append((current, not plain))
-            current, begun, plain = "", False, True
-        else:
-            current, begun = current + char, True
-    if inside:
-        raise _WrongError(f'missing closing quote: "{current.lstrip("!")}')
-    if begun:
-        found.append((current, not plain))
-    return found
+    if text.count('"') % 2:
+        raise _WrongError("missing closing quote: " + text[text.rindex('"') :])
+    parts = re.findall(_PART, text)
+    return [(part.replace('"', ""), part.startswith(('"', '!"'))) for part in parts]
 
 
 def _term(text: str, quoted: bool, vocabulary: Vocabulary) -> Term:

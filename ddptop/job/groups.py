@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ddptop.job.progress import median_loss
+from ddptop.job.progress import median_loss, validation_losses
 from ddptop.job.record import Job
 from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import NodeSnapshot
-from ddptop_runner.model.words import LIVE_STATES, JobState, is_validation_loss
+from ddptop_runner.model.words import LIVE_STATES, JobState
 
 STATES: tuple[JobState, ...] = (
     *("hung", "restarting", "running", "starting", "stopping", "queued"),
@@ -93,14 +93,8 @@ def counts(group: Job) -> str:
 
 
 def validation_loss(job: Job) -> float | None:
-    """The latest validation loss that one of its ranks has."""
-    losses = (
-        value
-        for rank in job.snapshot.ranks
-        for name, value in rank.metrics.items()
-        if value is not None and is_validation_loss(name)
-    )
-    return next(losses, None)
+    """The latest value of its first validation loss."""
+    return next(iter(validation_losses(job.snapshot).values()), None)
 
 
 def by_loss(jobs: Iterable[Job]) -> list[Job]:

@@ -17,7 +17,14 @@ from ddptop.job.keys import key, with_keys
 from ddptop.job.progress import eta, median_loss, progress_of, share, step_text
 from ddptop.job.record import Job
 from ddptop.job.series import ARROWS, LossTrend
-from ddptop.job.status import Attention, alerts_of, brief_place, job_state, severity
+from ddptop.job.status import (
+    Attention,
+    alerts_of,
+    brief_place,
+    failure_name,
+    job_state,
+    severity,
+)
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.balance.imbalance import RankDeviation
@@ -245,7 +252,7 @@ class Guilty(NamedTuple):
     attempt: int | None
     """The attempt in which it failed; None for the latest."""
     why: str
-    """A few words, such as `killed by SIGKILL`."""
+    """A few words, such as `SIGKILL`."""
 
 
 def guilty(view: Job) -> Guilty | None:
@@ -261,14 +268,7 @@ def guilty(view: Job) -> Guilty | None:
         attempt, cause = state.attempt - 1, state.previous_cause
     if cause is None or cause.rank is None:
         return None
-    if cause.kind == "hang":
-        why = "stuck"
-    elif cause.signal is not None:
-        why = f"killed by {cause.signal}"
-    elif cause.exception is not None:
-        why = cause.exception
-    else:
-        why = "failed first"
+    why = "stuck" if cause.kind == "hang" else failure_name(cause)
     place = "" if cause.place is None else brief_place(cause.place)
     return Guilty(cause.rank, attempt, f"{why} at {place}" if place else why)
 

@@ -9,6 +9,7 @@ from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.base.units import NOT_AVAILABLE, duration
 from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RankSample, RunStep
+from ddptop_runner.model.words import is_validation_loss
 from ddptop_runner.reading.progress.combine import of_snapshot
 
 _SOURCES = {
@@ -143,6 +144,16 @@ def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
             return None, rank.loss_state
     known = [rank.loss for rank in seen(snapshot.ranks) if rank.loss is not None]
     return (median(known), "ok") if known else (None, None)
+
+
+def validation_losses(snapshot: NodeSnapshot) -> dict[str, float]:
+    """The latest validation losses that the script reported, by name; means over the ranks."""
+    values: dict[str, list[float]] = {}
+    for rank in snapshot.ranks:
+        for name, value in rank.metrics.items():
+            if value is not None and is_validation_loss(name):
+                values.setdefault(name, []).append(value)
+    return {name: sum(of) / len(of) for name, of in values.items()}
 
 
 def steps_per_s(ranks: Sequence[RankSample]) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from ddptop.style import Line, Span, line
 from ddptop_runner.base import units
@@ -32,8 +33,12 @@ class Points(msgspec.Struct, frozen=True):
     """The run's last step in each sample's time span."""
     attempt: Sequence[int | None] = ()
     """The attempt that each sample belongs to."""
-    bucket_s: float = 0.0
-    """The time span of each sample."""
+
+    def only(self, kept: Sequence[int]) -> Points:
+        """These samples, by index, with the same values that are not finite."""
+        names = ("t", "low", "mean", "high", "step", "attempt")
+        columns = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: [of[i] for i in kept] for name, of in columns.items() if of})
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -112,7 +117,6 @@ def middle_of(series: Mapping[int, Points]) -> Points | None:
         not_finite=sorted({t for points in series.values() for t in points.not_finite}),
         step=[step for *_, (_, step, _) in rows],
         attempt=[attempt for *_, (*_, attempt) in rows],
-        bucket_s=max(points.bucket_s for points in series.values()),
     )
 
 
@@ -129,18 +133,11 @@ def by_step(points: Points) -> Points:
                 break
             kept.pop()
         kept.append(place)
-    steps = [float(points.step[place] or 0) for place in kept]
-    times = [points.t[place] for place in kept]
-    bad = [bisect.bisect_right(times, t) - 1 for t in points.not_finite]
-    return Points(
-        t=steps,
-        low=[points.low[place] for place in kept],
-        mean=[points.mean[place] for place in kept],
-        high=[points.high[place] for place in kept],
-        not_finite=sorted({steps[max(0, place)] for place in bad}) if steps else [],
-        step=[points.step[place] for place in kept],
-        attempt=[known[place] for place in kept],
-    )
+    found = points.only(kept)
+    steps = [float(step or 0) for step in found.step]
+    bad = [bisect.bisect_right(found.t, t) - 1 for t in points.not_finite]
+    not_finite = sorted({steps[max(0, place)] for place in bad}) if steps else []
+    return replace(found, t=steps, not_finite=not_finite)
 
 
 def restarts(points: Points) -> list[tuple[float, int]]:
@@ -386,12 +383,14 @@ def bad_loss(ranks: Sequence[RankSample]) -> Span | None:
     return f"✕ {name}{since}{where}{last}", "bad"
 
 
+def losses_of(snapshot: NodeSnapshot) -> Mapping[str, float | None]:
+    """The losses of a rank that has several, by optimizer; the first is the one that is shown."""
+    return next((rank.losses for rank in snapshot.ranks if len(rank.losses) > 1), {})
+
+
 def whose_loss(snapshot: NodeSnapshot) -> str:
     """The optimizer whose loss is shown if there are several; else empty."""
-    for rank in snapshot.ranks:
-        if len(rank.losses) > 1:
-            return next(iter(rank.losses))
-    return ""
+    return next(iter(losses_of(snapshot)), "")
 
 
 def _percent(ratio: float) -> str:

@@ -241,6 +241,29 @@ def short_cause(cause: Cause) -> str:
     return text if cause.headline is None or cause.host is None else f"{cause.host}: {text}"
 
 
+_KINDS = {
+    "cuda_oom": "out of GPU memory",
+    "host_oom": "out of memory",
+    "hang": "hung",
+    "nan": "non-finite loss",
+    "gpu": "GPU failed",
+    "launch": "did not start",
+    "early_exit": "a rank exited early",
+}
+"""Names of failures whose kind is more informative than an exception or signal."""
+
+
+def failure_name(cause: Cause) -> str:
+    """A failure in two or three words: `ValueError`, `SIGKILL`, `out of GPU memory`."""
+    if (name := _KINDS.get(cause.kind)) is not None:
+        return name
+    if cause.exception is not None:
+        return cause.exception
+    if cause.signal is not None:
+        return cause.signal
+    return "failed" if cause.exit_code is None else f"exit {cause.exit_code}"
+
+
 def brief_place(place: str) -> str:
     """`/home/a/train.py:81 in step` as `train.py:81`."""
     return place.partition(" in ")[0].rpartition("/")[2]

@@ -21,6 +21,9 @@ from ddptop_runner.store.logs import tail_bytes
 SHOWN_BYTES = 24 * 1024
 """How much of a file's end is shown."""
 
+Stack = tuple[str, str, str]
+"""A process such as `rank 3`, the rest of its heading, and its stack."""
+
 _ORDER = ("summary", "stacks", "tail", "status", "snapshot")
 """Display order of files, by prefix."""
 
@@ -97,17 +100,6 @@ def _text(path: Path, folder: str) -> str:
     return f"{cut}{text}" if text else "(empty)"
 
 
-def stored_files(view: Job, rank: int | None) -> list[Path]:
-    """The stack files of the latest failure or hang."""
-    names = ["*"] if rank is None else [owner_name(rank), f"{owner_name(rank)}-loader"]
-    return sorted(
-        path
-        for last in folders(view)[:1]
-        for name in names
-        for path in last.glob(f"stacks-{name}.txt")
-    )
-
-
 def stacks_hint(view: Job) -> str:
     """Where a job's stacks come from, and how to see all frames."""
     if view.is_foreign:
@@ -117,42 +109,51 @@ def stacks_hint(view: Job) -> str:
 
 
 def read_stacks(view: Job) -> list[tuple[str, str]]:
-    """The stack of each rank: now if the job is live, else from its evidence.
+    """Headings and the stacks of ranks, formatted; see `stacks_of`."""
+    folder = None if view.is_foreign else view.spec.cwd
+    return together(
+        (name, about, readable(sanitize(text).rstrip(), folder))
+        for name, about, text in stacks_of(view)
+    )
+
+
+def stacks_of(view: Job, rank: int | None = None) -> list[Stack]:
+    """The stack of each rank or of one: now if the job is live, else from its latest evidence.
 
     Raises:
         DdptopError: the supervisor does not answer, or there is no evidence.
     """
-    folder = None if view.is_foreign else view.spec.cwd
-    found: list[tuple[str, str, str]] = []
-    if view.is_live or view.is_foreign:
-        for one in _live_stacks(view):
-            host = host_of(view.snapshot, one.rank)
-            about = f"pid {one.pid or 'n/a'}" + ("" if host is None else f"   host {host}")
-            texts = one.text or f"no stacks: {one.note or 'no reason given'}", one.loader
-            found.append((owner_in_words(one.rank), about, "\n".join(filter(None, texts))))
-        return _together(found, folder)
-    for path in stored_files(view, None):
+    if view.is_foreign or (view.is_live and not view.in_slurm_queue):
+        return [_live(view, one) for one in _live_stacks(view, rank)]
+    names = ["*"] if rank is None else [owner_name(rank), f"{owner_name(rank)}-loader"]
+    files = {
+        path for last in folders(view)[:1] for x in names for path in last.glob(f"stacks-{x}.txt")
+    }
+    if not files:
+        raise DdptopError(
+            f"{view.name} has no live ranks and no saved stacks",
+            "stacks are saved when a rank fails or hangs",
+        )
+    found = []
+    for path in sorted(files):
         try:
             text = bounded.read_text(path)
         except OSError as error:
             text = f"cannot be read: {error}"
         found.append((path.stem.removeprefix("stacks-").replace("-", " "), "", text))
-    if not found:
-        raise DdptopError(
-            f"{view.name} has no saved stacks", "stacks are saved when a rank fails or hangs"
-        )
-    return _together(found, folder)
+    return found
 
 
-def _together(stacks: Iterable[tuple[str, str, str]], folder: str | None) -> list[tuple[str, str]]:
-    return together(
-        (name, about, readable(sanitize(text).rstrip(), folder)) for name, about, text in stacks
-    )
+def _live(view: Job, one: RankStacks) -> Stack:
+    host = host_of(view.snapshot, one.rank)
+    about = f"pid {one.pid or 'n/a'}" + ("" if host is None else f" on {host}")
+    text = one.text.rstrip() if one.text else f"no stacks: {one.note or 'no reason given'}"
+    return owner_in_words(one.rank), about, "\n".join(filter(None, (text, one.loader)))
 
 
-def _live_stacks(view: Job) -> list[RankStacks]:
+def _live_stacks(view: Job, rank: int | None) -> list[RankStacks]:
     if view.foreign is None:
-        return commands.stacks(own_view(view))
+        return commands.stacks(own_view(view), rank)
     from ddptop_runner.foreign import actions
 
     if not view.is_live:
@@ -200,12 +201,8 @@ def readable(text: str, folder: str | None = None) -> str:
     return "\n".join([*parts, *_threads(threads)]) or text
 
 
-def together(stacks: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
-    """Headings and texts; processes with the same stack share an entry, smallest groups first.
-
-    Args:
-        stacks: for each process, its name such as `rank 3`, the rest of its heading, and its text.
-    """
+def together(stacks: Iterable[Stack]) -> list[tuple[str, str]]:
+    """Headings and texts; processes with the same stack share an entry, smallest groups first."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, about, text in stacks:
         groups.setdefault(text, []).append((name, about))

@@ -5,6 +5,7 @@ Used only by the collector's thread.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert, Event
 from ddptop_runner.store.history_reader import AttemptTaken, HistoryReader, Series, attempts_taken
+from ddptop_runner.store.history_schema import RANK
 
 MANY_RANKS = 64
 """With more ranks, only outliers and the chosen one are read individually."""
@@ -246,16 +248,15 @@ class Histories:
     """The histories of the jobs shown last."""
 
     def __init__(self) -> None:
-        self._known: dict[str, JobHistory] = {}
+        @functools.lru_cache(REMEMBERED)
+        def history(job_id: str, path: Path) -> JobHistory:
+            return JobHistory(path)
+
+        self._history = history
 
     def of(self, view: Job) -> JobHistory:
         """One job's history."""
-        job_id = view.spec.job_id
-        known = self._known.pop(job_id, None) or JobHistory(view.folder.history_db)
-        self._known[job_id] = known
-        while len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
-        return known
+        return self._history(view.spec.job_id, view.folder.history_db)
 
 
 def _read_chart(
@@ -271,7 +272,7 @@ def _read_chart(
     series: dict[int, Series] = {}
     if ranks <= MANY_RANKS or some:
         only = some if ranks > MANY_RANKS else ()
-        series = reader.rank_series("loss", since, until, query.columns, only)
+        series = reader.series(RANK, "loss", since, until, query.columns, only)
     points = {rank: at_new_steps(points_of(one, offsets)) for rank, one in series.items()}
     apart = {
         rank: away
@@ -360,7 +361,6 @@ def points_of(series: Series, offsets: Mapping[int, int] | None = None) -> Point
         not_finite=[t + half for t in series.nonfinite_t],
         step=steps,
         attempt=attempts,
-        bucket_s=series.bucket_s,
     )
 
 
@@ -379,7 +379,4 @@ def at_new_steps(points: Points) -> Points:
     else:
         rows = list(zip(points.step, means, points.attempt, strict=True))
         kept = [i for i in range(number) if not i or rows[i][0] is None or rows[i] != rows[i - 1]]
-    columns = {
-        name: getattr(points, name) for name in ("t", "low", "mean", "high", "step", "attempt")
-    }
-    return replace(points, **{name: [of[i] for i in kept] for name, of in columns.items() if of})
+    return points.only(kept)

@@ -69,21 +69,6 @@ class TestJob:
                 await pilot.press("escape")
                 await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
 
-    async def test_a_failure_is_prominent_and_its_rank_chosen(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        fake_home.failed_job(frozen)
-        async with running(make_app("vit-base")) as (app, pilot):
-            assert app.screen.ranks.rank == 1
-            text = shown(app)
-            assert "rank 1 failed first (exit 1)" in text
-            assert "next  press R to relaunch   i evidence" in text
-            assert text.index("failed first") < text.index("ended Mar 14"), "why comes first"
-            assert "│ RuntimeError: shape '[64, 3, 224]' is invalid" in shown(app)
-            await pilot.press("left")
-            await look(pilot)
-            assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
-
     async def test_the_log_is_that_of_the_guilty_rank_until_a_person_chooses(
         self, frozen: Path, make_app: MakeApp
     ) -> None:

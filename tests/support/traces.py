@@ -186,8 +186,13 @@ class Trace(NamedTuple):
 
 
 def names() -> list[str]:
-    """All recorded trainings; those with a mistake begin with `sick-`."""
-    return sorted(path.name.removesuffix(ENDING) for path in FOLDER.glob(f"*{ENDING}"))
+    """All recorded trainings; those with a mistake begin with `sick-`.
+
+    The folder `first-epoch` has trainings whose `DataLoader` tells how many batches an epoch has,
+    which was unknown when the others were recorded: up to five seconds after their first epoch.
+    """
+    found = (path.relative_to(FOLDER) for path in FOLDER.rglob(f"*{ENDING}"))
+    return sorted(str(path).removesuffix(ENDING) for path in found)
 
 
 def read(name: str) -> Trace:

@@ -309,7 +309,13 @@ def _leftovers_ended(state: JobState, fact: pt.LeftoversEnded, given: Given) -> 
         if pending is None or not _is_beginning(state, fact.node, life.begun):
             return []  # other nodes were chosen; its next order replaces the agent
         meeting = _rendezvous(pending, fact.node, given.spec)
-    answer = pt.AnswerAgent(node=fact.node, question=fact.question, rendezvous=meeting)
+    ran_out = state.cause is not None and state.cause.kind == "cuda_oom"
+    answer = pt.AnswerAgent(
+        node=fact.node,
+        question=fact.question,
+        rendezvous=meeting,
+        memory_snapshot=ran_out or given.spec.memory_snapshot,
+    )
     return [*_memory_awaited(state, fact), answer]
 
 

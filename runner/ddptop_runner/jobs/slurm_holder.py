@@ -403,7 +403,7 @@ class JobHolder:
         """
         self._guardian.kill()
         with contextlib.suppress(UsageError):  # Slurm was faster
-            commands.kill(read_job(self._folder))
+            commands.stop(read_job(self._folder), 0.0)
         snapshot = read_job(self._folder).snapshot
         if snapshot is None or snapshot.state not in LIVE_STATES:
             return

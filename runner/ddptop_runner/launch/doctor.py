@@ -19,7 +19,7 @@ from ddptop_runner.base import interpreters, paths
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import plural, size
 from ddptop_runner.devices.hardware import pci_devices
-from ddptop_runner.devices.report import DeviceReport, driver_library_exists, sample_once
+from ddptop_runner.devices.report import DeviceReport, library_problem, sample_once
 from ddptop_runner.host import survival, tmux
 from ddptop_runner.model.snapshot import SCHEMA
 from ddptop_runner.model.words import Base
@@ -128,7 +128,7 @@ def check_python(place: Place) -> Judgment:
 
 def check_driver(place: Place) -> Judgment:
     """NVML must report the devices."""
-    report = sample_once(timeout_s=ASK_TIMEOUT_S) if driver_library_exists() else None
+    report = sample_once(timeout_s=ASK_TIMEOUT_S) if library_problem() is None else None
     return judge_driver(pci_devices(place.root), report)
 
 

@@ -341,6 +341,8 @@ class AnswerAgent(OfNode, frozen=True, kw_only=True, tag="answer_agent"):
     """Whether another attempt follows; None where that is not asked."""
     rendezvous: Rendezvous | None = None
     """Of the attempt that begins with this answer, on several nodes."""
+    memory_snapshot: bool = False
+    """Whether the ranks of that attempt record what allocates GPU memory."""
 
 
 class TellAgent(OfNode, frozen=True, kw_only=True, tag="tell_agent"):

@@ -14,8 +14,11 @@ from . import losses
 class DdpUse:
     """How one process uses DistributedDataParallel; nothing with several modules, as of a GAN."""
 
-    def __init__(self, record):
+    def __init__(self, torch, record):
+        self._torch = torch
         self._record = record
+        self.has_autocast = False
+        """Whether the process has ever entered an enabled `torch.autocast`."""
         self.begin()
 
     def begin(self):
@@ -23,10 +26,17 @@ class DdpUse:
         self.latest = None
         """The figures, as the datagram's `ddp`; None until DDP measured some iterations."""
         self._modules: Any = weakref.WeakSet()
+        self._may_use_tf32 = False
+        """Whether the last module has float32 parameters only, on a device with TF32."""
 
     def made(self, module):
         """A DDP module was made."""
+        torch = self._torch
         self._modules.add(module)
+        kinds = {(one.device.type, one.dtype) for one in module.parameters()}
+        self._may_use_tf32 = kinds == {("cuda", torch.float32)} and (
+            torch.cuda.get_device_capability(next(module.parameters()).device) >= (8, 0)
+        )
 
     def measured(self, figures, exposed_s, syncs):
         """Take DDP's own figures of an iteration that it measured, on the thread that trains.
@@ -49,7 +59,15 @@ class DdpUse:
             "finds_unused": bool(figures["find_unused_parameters"]),
             "unused_bytes": figures["unused_parameter_size"],
             "is_static": modules[0].reducer._ddp_graph_static(),
+            "tf32_off": self._may_use_tf32 and not self.has_autocast and self._is_highest(),
         }
+
+    def _is_highest(self):
+        """Whether matrices are multiplied in full float32."""
+        try:
+            return self._torch.get_float32_matmul_precision() == "highest"
+        except RuntimeError:  # it was set by the interface that torch 2.9 has added
+            return False
 
 
 class Gradients:

@@ -54,7 +54,7 @@ class Hooks:
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, self._is_compiling)
-        self.ddp_use = advice.DdpUse(record)
+        self.ddp_use = advice.DdpUse(torch, record)
         self.gradients = advice.Gradients(torch)
         self.borders = time_parts.Borders(torch, record)
         self.parts = time_parts.TimeParts(torch, record, self.ddp_use, self.borders)
@@ -90,6 +90,7 @@ class Hooks:
                 "_ddp_init_helper",
                 self._then(self._note_group),
             ),
+            lambda: self._patch(torch.autocast, "__enter__", self._enter_autocast),
             lambda: self.parts.arm(self._patch),
             record.watch_gc,
             lambda: memory.arm(torch),
@@ -337,10 +338,20 @@ class Hooks:
         self.record.replicas = max(len(parallel.device_ids), self.record.replicas or 0) or None
 
     def _note_group(self, parallel):
-        self.ddp_use.made(parallel)
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
         self.replicas.note(parallel)
+        self.ddp_use.made(parallel)
+
+    def _enter_autocast(self, original):
+        use, is_traced = self.ddp_use, self._is_traced
+
+        def __enter__(mode):
+            if not is_traced() and getattr(mode, "_enabled", True):
+                use.has_autocast = True
+            return original(mode)
+
+        return __enter__
 
     def _arm_save(self, owners, name, target_of, loads=False):
         """Replace a function that several modules have with one wrapper."""

@@ -55,6 +55,10 @@ class Ledger:
         self.epoch_batches = None
         """Batches of the first pass with training; None in later ones, since nothing has come of
         uneven passes then, and within `model.join()`, which is made for them."""
+        self.batch_size = None
+        """Samples per batch of its DataLoader; None if each is an item of its dataset."""
+        self.unpinned_bytes = None
+        """Of the tensors that are hashed, per batch; None if its DataLoader pins memory."""
         self._passes = 0
         self._iterator = nothing
         """Gives the iterator of the current pass."""
@@ -95,7 +99,12 @@ class Ledger:
             self.repeated_epoch = before if before == self._sampler_epoch else None
             is_first = is_alone and not self._record.backwards and not self.is_joined()
             self.epoch_batches = _length(iterator._index_sampler) if is_first else None
-        self._pending = ([self._passes - 1, position, self._hash(batch)], self._record.backwards)
+            self.batch_size = _whole(_values_of(iterator._index_sampler).get("batch_size"))
+        tensors: list = []
+        self._collect(batch, tensors, 0)
+        is_pinned = getattr(iterator, "_pin_memory", True)
+        self.unpinned_bytes = None if is_pinned else sum(map(_size, tensors)) or None
+        self._pending = ([self._passes - 1, position, _hash(tensors)], self._record.backwards)
 
     def count(self, batch):
         """Add the elements of a batch's first tensor, which tell how long the batch is.
@@ -127,19 +136,6 @@ class Ledger:
                 self.hashes = [*self.hashes[1 - MAX_HASHES :], entry]
             self._pending = None
 
-    def _hash(self, batch):
-        """The hash of a batch; None without tensors that can be read."""
-        tensors: list = []
-        self._collect(batch, tensors, 0)
-        hashed = 0
-        for tensor in tensors:
-            size = tensor.numel() * tensor.element_size()
-            start, apart = tensor.data_ptr(), max(0, size - CHUNK_BYTES) // (CHUNKS - 1)
-            for chunk in range(CHUNKS if apart else 1):
-                part = ctypes.string_at(start + chunk * apart, min(CHUNK_BYTES, size))
-                hashed = zlib.crc32(part, hashed)
-        return hashed if tensors else None
-
     def _collect(self, batch, tensors, depth):
         if len(tensors) >= MAX_TENSORS or depth > MAX_DEPTH:
             return
@@ -156,6 +152,22 @@ class Ledger:
             return
         for value in itertools.islice(_values(batch), MAX_VALUES):
             self._collect(value, tensors, depth + 1)
+
+
+def _hash(tensors):
+    """The hash of a batch's tensors; None without any."""
+    hashed = 0
+    for tensor in tensors:
+        size = _size(tensor)
+        start, apart = tensor.data_ptr(), max(0, size - CHUNK_BYTES) // (CHUNKS - 1)
+        for chunk in range(CHUNKS if apart else 1):
+            part = ctypes.string_at(start + chunk * apart, min(CHUNK_BYTES, size))
+            hashed = zlib.crc32(part, hashed)
+    return hashed if tensors else None
+
+
+def _size(tensor):
+    return tensor.numel() * tensor.element_size()
 
 
 def _values(batch):
@@ -184,16 +196,25 @@ def _length(sampler):
         length = len(sampler)
     except Exception:  # of the script's dataset
         return None
-    return length if length < 2**53 else None  # without end; no datagram has room for more
+    return _whole(length)
 
 
 def _epoch_of(sampler):
     """The epoch by which a sampler shuffles; None unless its `set_epoch` has to be called."""
-    values = getattr(sampler, "__dict__", {})
+    values = _values_of(sampler)
     if values.get("shuffle") is not True or not hasattr(type(sampler), "set_epoch"):
         return None
-    epoch = values.get("epoch")
-    return epoch if type(epoch) is int and 0 <= epoch < 2**53 else None
+    return _whole(values.get("epoch"))
+
+
+def _values_of(sampler):
+    """Its attributes, without a call of the script's code."""
+    return getattr(sampler, "__dict__", {})
+
+
+def _whole(value):
+    """A number that a datagram has room for, and None for others, such as of data without end."""
+    return value if type(value) is int and 0 <= value < 2**53 else None
 
 
 def _reference(value):

@@ -32,7 +32,10 @@ LAST_DATAGRAM_LIMIT_S = 0.25
 LAST_DATAGRAM_RETRY_S = 0.005
 MAX_BYTES = 2048
 LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
-OF_LEDGER = ("epoch_batches", "repeated_epoch", "loader_workers", "ddp_world_size")
+OF_LEDGER = (
+    *("batch_size", "ddp_world_size", "epoch_batches", "loader_workers", "repeated_epoch"),
+    "unpinned_bytes",
+)
 DETAILS = ("weight_groups", "weight_hashes", "batch_hashes")
 EXPENDABLE = (
     *("ddp", "stands_at", "resources", "collectives", "optimizers", "frameworks", "saved"),

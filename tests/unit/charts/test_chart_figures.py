@@ -116,7 +116,7 @@ def hostile(chance: random.Random, number: int) -> Points:
     values = [chance.choice((*odd, chance.gauss(2, 1), 2.5)) for _ in t]
     steps = [None if chance.random() < 0.1 else chance.randrange(1000) for _ in t]
     attempts = [chance.choice((None, 0, 1)) for _ in t]
-    return Points(t, values, values, values, t[:2], steps, attempts, 1.0)
+    return Points(t, values, values, values, t[:2], steps, attempts)
 
 
 def test_any_samples_are_drawn_at_any_size() -> None:

@@ -92,7 +92,7 @@ def test_the_latest_attempt_is_shown_and_the_others_named(folder, capfd):
     for attempt in range(3):
         write(folder, attempt, 0, b"attempt %d\n" % attempt)
     show(folder)
-    earlier = "ddptop: showing attempt 2; --attempt N shows an earlier one (0-1)\n"
+    earlier = "ddptop: showing attempt 2; --attempt N shows an earlier one (0, 1)\n"
     assert capfd.readouterr() == ("attempt 2\n", earlier)
     show(folder, attempt=1)
     assert capfd.readouterr() == ("attempt 1\n", "")
@@ -199,7 +199,7 @@ def test_following_ends_when_the_pipe_is_closed_although_nothing_comes(folder):
     [
         ({"rank": 9}, UsageError, "job has no rank 9; ranks: 0-3"),
         ({"attempt": 7}, UsageError, "job has no log for attempt 7; attempts: 0, 2"),
-        ({"rank": 3}, DdptopError, "rank 3 of job has no log for attempt 2; ranks with one: 0-1"),
+        ({"rank": 3}, DdptopError, "rank 3 of job has no log for attempt 2; ranks with one: 0, 1"),
         ({"rank": 9, "follow": True, "is_over": lambda: False}, UsageError, "ranks: 0-3"),
         ({"rank": 3, "follow": True}, DdptopError, "rank 3 of job has no log for attempt 2"),
     ],
@@ -219,7 +219,7 @@ def test_what_a_command_does_not_have_is_refused(command):
     write(command, 0, LAUNCHER, TAGGED)
     with pytest.raises(UsageError, match="horo has no rank 2") as refused:
         show(command, 2)
-    assert "ranks: 0-1" in str(refused.value)
+    assert "ranks: 0, 1" in str(refused.value)
 
 
 @pytest.mark.parametrize("rank", [0, "all"])

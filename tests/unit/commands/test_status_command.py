@@ -34,11 +34,11 @@ MPIRUN = LauncherSample(
 
 def test_command_without_ranks_shows_what_it_waits_for(ddptop_home):
     lines = said(put("slow", launcher=MPIRUN, world_size=None))
-    assert "  launcher: mpirun, pid 4700, running; process tree: CPU 187%, 2.0 GiB" in lines
+    assert "  launcher: mpirun, ● running, whole tree CPU 187%, RSS 2.0 GiB, pid 4700" in lines
     assert "  ranks: none yet; each appears once it starts training (see ddptop logs slow)" in lines
     quiet = LauncherSample(name="mpirun", state="failed", exit_code=1)
     ended = said(put("over", launcher=quiet, world_size=None), is_live=False)
-    assert "  launcher: mpirun, pid n/a, failed (exit 1)" in ended
+    assert "  launcher: mpirun, ✗ exit 1, whole tree CPU n/a, RSS n/a, pid n/a" in ended
     assert not any("none yet" in line for line in ended)
 
 
@@ -51,9 +51,9 @@ def test_what_no_column_tells_of_a_rank_stands_below(ddptop_home):
     lines = said(put("gan", launcher=MPIRUN, ranks=ranks))
     assert any("0.5000 Σ4" in line for line in lines)
     assert lines[-2:] == [
-        "  rank 0: losses Adam 1 0.5000, Adam 2 1.2500; loss is the sum of 4 backward passes",
-        "  rank 1: 1 process, 2 devices: no per-device loss; imports lightning; "
-        "rank inferred from start order",
+        "  rank 0: Adam 1 0.5000; Adam 2 1.2500; loss: sum of 4 backward passes",
+        "  rank 1: 1 process, 2 devices: no per-device loss; rank inferred from start order; "
+        "imports lightning",
     ]
     many = [sample(rank, frameworks=[f"framework {rank // 2}"]) for rank in range(40)]
     lines = said(put("many", launcher=MPIRUN, ranks=many))

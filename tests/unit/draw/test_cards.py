@@ -8,7 +8,7 @@ import pytest
 from ddptop.charts import braille
 from ddptop.draw.ranks import GAP, LEAST_BOX, around, card_lines, grid, known_rows
 from ddptop.job.figures.ranks import oddity, severity, verdict, worst_first
-from ddptop.job.series import Points
+from ddptop.job.series import Points, bin_points
 from ddptop.style import plain, width
 from tests.support.fake_home import GIB, NOW, ago, gpu
 from tests.support.own_views import rank
@@ -165,9 +165,9 @@ class TestCard:
             number: Points(t=[0, 100, 200], low=[], mean=[value] * 3, high=[])
             for number, value in ((0, 1.0), (1, 4.0))
         }
-        assert braille.limits(points, from_zero=True) == (0.0, 4.0)
+        assert braille.limits(points) == (1.0, 4.0)
         low, high = (
-            braille.spark(braille.bridged(braille.by_cell(points[n], 0, 200, 4), 4), 0.0, 4.0)
+            braille.spark(braille.bridged(bin_points(points[n], 0, 200, 4).mean, 4), 0.0, 4.0)
             for n in (0, 1)
         )
         assert (low, high) == ("⠤⠤", "⠉⠉")

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from ddptop.draw.story import (
     attempt_row,
-    failure_name,
     headline,
     how_it_ended,
     what_now,
@@ -17,6 +16,7 @@ from ddptop.draw.story import (
 )
 from ddptop.job.attempts import Attempt
 from ddptop.job.series import Tail
+from ddptop.job.status import failure_name
 from ddptop.style import plain, width
 from msgspec.structs import replace
 

@@ -78,6 +78,19 @@ def test_a_new_agent_that_died_before_its_attempt_is_judged_by_the_next_supervis
     assert after_all.attempt == 1 and after_all.node().cause == killed
 
 
+@pytest.mark.parametrize("kind", ["cuda_oom", "exception"])
+def test_one_attempt_after_gpu_memory_ran_out_records_what_holds_it(kind):
+    cause, ended = Cause(kind=kind, summary="It failed."), pt.LeftoversEnded(question=4)
+    state = after(
+        ev.FailureJudged(attempt=0, cause=cause, outcome=OUTCOME),
+        ev.RestartDecided(attempt=0, used=1, limit=3, delay_s=9.0, at_s=18.0),
+    )
+    assert orders(state, ended) == [pt.AnswerAgent(question=4, memory_snapshot=kind == "cuda_oom")]
+    state = after(ev.AttemptStarted(attempt=1, world=2, at_s=20.0), state=state)
+    assert orders(state, ended) == [pt.AnswerAgent(question=4)]
+    assert orders(state, ended, memory_snapshot=True)[0].memory_snapshot, "in each, if asked"
+
+
 def test_ranks_that_fail_meanwhile_wait_for_the_restart_as_decided():
     state = after(*HANGS, exited(0, 1), exited(1, -15))
     assert orders(state, pt.AgentExited(pid=7, agent=pt.AgentState(status=1))) == []

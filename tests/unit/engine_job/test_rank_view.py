@@ -13,7 +13,7 @@ def test_probe_values_persist_unless_listed_as_exceptions() -> None:
     assert {*rank_view.SHOWN} == {
         *("batches", "data_wait_s", "frameworks", "global_step", "metrics"),
         *("metric_reports", "batch_hashes", "repeated_epoch", "data_position", "loader_workers"),
-        "epoch_batches",
+        *("epoch_batches", "batch_size", "unpinned_bytes"),
         *("batches_skipped", "learning_rate", "optimizer_steps", "python_blocks"),
         "device_allocated_bytes",
         *("weight_groups", "weight_hashes"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.tables import table
 
+from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import OomFinding
 from ddptop_runner.judge.causes import culprit
 from ddptop_runner.judge.causes.culprit import Culprit, RankEnd
@@ -54,6 +55,12 @@ def test_cause(case):
     assert cause.evidence == "/e"
     assert cause.summary.startswith(f"Rank {cause.rank} (pid {1000 + (cause.rank or 0)}) ")
     assert cause.summary == case.get("summary", cause.summary)
+
+
+@pytest.mark.parametrize(("rank", "is_named"), [(0, True), (LAUNCHER, False)])
+def test_memory_snapshots_are_only_of_ranks_that_ddptop_starts(rank, is_named):
+    oom = PythonException("torch.OutOfMemoryError", "CUDA out of memory.", "a.py:1")
+    assert ("--memory-snapshot" in told(end(rank, exception=oom)).summary) is is_named
 
 
 def test_how_many_failed_and_were_stopped_after_it():

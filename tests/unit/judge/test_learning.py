@@ -20,6 +20,8 @@ USE = {
     "finds_unused": False, "unused_bytes": 0, "is_static": True,
 }  # fmt: skip
 
+COPIES = {"gpu": 0, "input_s": 0.025, "unpinned_bytes": 80_000_000}
+
 
 def found(*seconds: dict[str, object], ranks: Sequence[dict[str, object]] = ({}, {})) -> list:
     """The findings after a sample of all ranks a second, 10 steps a second."""
@@ -68,13 +70,20 @@ def uses(*ranks: dict[str, object], **figures: object) -> list[Finding]:
             {"gpu": 0},
             "all-reduces take 30% of each step beyond the backward pass, which hides 25% of them",
         ),
+        (
+            {},
+            COPIES,
+            "up to 25% of each step goes into copies of batches to the device, before the forward "
+            "pass: pin_memory=True in the DataLoader and non_blocking=True in .to()",
+        ),
+        ({"tf32_off": True}, {"gpu": 0}, 'torch.set_float32_matmul_precision("high")'),
     ],
 )
 def test_advice_on_ddp(use, figures, words):
     [finding] = uses(use, use, **figures)
     assert (finding.id, finding.severity, finding.ranks) == ("ddp-advice", "info", (0, 1))
     assert words in finding.message
-    assert {"exposed_s", "syncs_per_step", "unused_bytes"} == finding.evidence.keys()
+    assert {"exposed_s", "input_s", "syncs_per_step", "unused_bytes"} == finding.evidence.keys()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +100,13 @@ def test_advice_on_ddp(use, figures, words):
         ({"syncs_per_step": 1.0}, None, {"loss_parts": 4}),  # with no_sync
         ({"syncs_per_step": 4.0}, None, {"loss_parts": None}),  # a closure, or unknown
         ({"syncs_per_step": 2.0}, None, {"loss_parts": 2, "losses": {"SGD 1": 1.0}}),  # a GAN
+        ({"tf32_off": True}, {}, {"gpu": 0}),
+        ({"tf32_off": True}, None, {}),
+        ({}, None, {**COPIES, "gpu": None}),
+        ({}, None, {**COPIES, "input_s": 0.019}),
+        ({}, None, {**COPIES, "input_s": None}),
+        ({}, None, {**COPIES, "unpinned_bytes": None}),  # pinned, on a device, or unknown
+        ({}, None, {**COPIES, "unpinned_bytes": 70_000_000}),  # augmentation on the device
     ],
 )
 def test_advice_needs_a_reason(use, other, figures):

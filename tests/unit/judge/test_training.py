@@ -108,7 +108,7 @@ def test_same_batches_need_proof(ranks: int, fields: Callable[[int], dict[str, o
 
 def of_shards(*batches: int | None, **more: object) -> Figures:
     def figures(second: int, rank: int) -> dict[str, object]:
-        taken = {"data_position": [0, 10 * second or 1], "loss_parts": 1}
+        taken = {"data_position": [0, 10 * second or 1], "loss_parts": 1, "batch_size": 32}
         return {**taken, "epoch_batches": batches[rank], **more}
 
     return figures
@@ -134,6 +134,9 @@ def test_a_rank_with_fewer_batches_is_named_before_the_others_wait_for_it() -> N
         of_shards(1000, 1400, 1400, ddp_world_size=1),
         # one of them accumulates over twice as many batches
         lambda s, r: {**of_shards(1000, 2000, 2000)(s, r), "loss_parts": 1 + (r > 0)},
+        # who gives ranks different batch sizes knows that their numbers of batches differ
+        lambda s, r: {**of_shards(1000, 1400, 1400)(s, r), "batch_size": 32 if r else 44},
+        of_shards(1000, 1400, 1400, batch_size=None),
         of_shards(1000, 1400, 1400, step=None),  # it evaluates first
         # it has left its loop
         lambda s, r: {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddptop_runner.model.snapshot import DdpUse
+from ddptop_runner.probe.advice import DdpUse as Use
 from ddptop_runner.probe.advice import Gradients
 
 pytestmark = pytest.mark.torch
@@ -61,6 +63,90 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
     for _ in range(12):
         other(torch.ones(1, 1)).backward()
     assert hooks.ddp_use.latest["finds_unused"] is False, "of the module that is left"
+
+
+FIGURES = {
+    **{"backward_comm_time": 9, "iteration": 5, "find_unused_parameters": 0},
+    "unused_parameter_size": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "capability", "precision", "has_autocast", "tf32_off"),
+    [
+        (("cuda", "cuda"), (8, 0), "highest", False, True),
+        (("cuda", "cuda"), (7, 5), "highest", False, False),
+        (("cuda", "cuda"), (9, 0), "high", False, False),
+        (("cuda", "cuda"), (9, 0), None, False, False),  # by torch's newer interface
+        (("cuda", "cuda"), (9, 0), "highest", True, False),
+        (("cpu", "cpu"), (9, 0), "highest", False, False),
+        (("cuda", "bfloat16"), (9, 0), "highest", False, False),
+        ((), (9, 0), "highest", False, False),
+    ],
+)
+def test_float32_without_tensor_cores(kinds, capability, precision, has_autocast, tf32_off):
+    def get_precision() -> str:
+        if precision is None:
+            raise RuntimeError("mixed interfaces")
+        return str(precision)
+
+    torch = SimpleNamespace(
+        float32="float32",
+        cuda=SimpleNamespace(get_device_capability=lambda device: capability),
+        get_float32_matmul_precision=get_precision,
+    )
+    use, device = Use(torch, SimpleNamespace(steps=4)), SimpleNamespace(type="cuda")
+    parameters = [
+        SimpleNamespace(device=SimpleNamespace(type=kind), dtype="float32")
+        if kind != "bfloat16"
+        else SimpleNamespace(device=device, dtype=kind)
+        for kind in kinds
+    ]
+
+    class Module:
+        reducer = SimpleNamespace(_ddp_graph_static=lambda: False)
+
+        def parameters(self) -> Any:
+            return iter(parameters)
+
+    module = Module()
+    use.made(module)
+    use.has_autocast = has_autocast
+    use.measured(FIGURES, 0.0, 4)
+    assert use.latest["tf32_off"] is tf32_off
+
+
+def entering(torch: Any, kind: str) -> Any:
+    """A function of a tensor that enters autocast in one of many ways."""
+    new = {
+        "amp": torch.amp.autocast,
+        "disabled": lambda *args: torch.autocast(*args, enabled=False),
+    }.get(kind, torch.autocast)
+
+    def within(x: Any) -> Any:
+        with new("cpu", torch.bfloat16):
+            return x @ x
+
+    @torch.autocast("cpu", torch.bfloat16)  # type: ignore[untyped-decorator]
+    def decorated(x: Any) -> Any:
+        return x @ x
+
+    function = decorated if "decorat" in kind else within
+    compiles = kind.startswith("compiled")
+    return torch.compile(function, backend="aot_eager", fullgraph=True) if compiles else function
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "kind", ["with", "amp", "decorator", "compiled", "compiled decorator", "disabled"]
+)
+def test_whether_autocast_was_entered(hooks, kind):
+    torch = hooks.torch
+    x = torch.full((4, 4), 1 / 3)
+    result = entering(torch, kind)(x)
+    assert hooks.ddp_use.has_autocast is (kind != "disabled")
+    expected = x @ x if kind == "disabled" else (x.bfloat16() @ x.bfloat16())
+    assert result.dtype == expected.dtype and torch.equal(result, expected)
 
 
 @pytest.mark.parametrize(

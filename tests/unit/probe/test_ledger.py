@@ -58,6 +58,21 @@ def test_a_pass_is_hashed_at_its_first_positions_and_at_powers_of_two() -> None:
     assert second == {position: first[0, position] for position in second}
 
 
+def test_the_size_of_a_batch_tells_of_copies_unless_the_loader_pins_memory() -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.randn(80, 3), torch.arange(80))
+    ledger, batches = ledger_of(torch), iter(loader_of(torch, data))
+    batch = batches._next_data()
+    ledger.took(batches, batch)
+    assert ledger.unpinned_bytes == 4 * (3 * 4 + 8)
+    batches._pin_memory = True
+    ledger.took(batches, batch)
+    assert ledger.unpinned_bytes is None
+    batches._pin_memory = False
+    ledger.took(batches, [one.to("meta") for one in batch])
+    assert ledger.unpinned_bytes is None, "nothing is copied"
+
+
 def test_batches_that_a_resumed_script_skips_do_not_count() -> None:
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.randn(80, 3))
@@ -124,6 +139,7 @@ def sampler_of(torch: Any, kind: str, count: int) -> Any:
     ("sampler", "more", "batches"),
     [
         ("random", {}, 3),
+        ("random", {"batch_size": 5}, 2),
         ("random", {"drop_last": True}, 2),
         ("random", {"batch_size": None}, 10),
         ("weighted", {}, 3),
@@ -140,7 +156,7 @@ def test_the_first_pass_with_training_has_so_many_batches(
     loader = loader_of(torch, [torch.ones(2)] * 20, **more)
     train(ledger, loader, skips=100)  # a pass without training proves nothing
     train(ledger, loader)
-    assert ledger.epoch_batches == batches
+    assert (ledger.epoch_batches, ledger.batch_size) == (batches, more.get("batch_size", 4))
     train(ledger, loader)
     assert ledger.epoch_batches is None, "a second pass shows that nothing came of it"
 

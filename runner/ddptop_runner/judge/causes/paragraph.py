@@ -233,8 +233,11 @@ def _raised(
         text.sentences += sentences or [f"{exception.in_words(QUOTED)}."]
         if end.held is not None:
             text.add(_held_in_words(end.held))
-        elif not around.has_memory_snapshots:
-            text.add("ddptop launch --memory-snapshot names the lines that hold the memory.")
+        elif not around.has_memory_snapshots and end.rank != LAUNCHER:
+            text.add(
+                "The lines that hold the memory are named if the next attempt runs out of it, too; "
+                "ddptop launch --memory-snapshot names them at once."
+            )
         return text
     text = _Paragraph("exception", _opening(culprit, alone=len(ends) == 1))
     text.add(f"{exception.in_words(QUOTED)}.")

@@ -8,13 +8,16 @@ from ddptop_runner.base import units
 from ddptop_runner.base.median import median
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.training.window import Window
-from ddptop_runner.model.snapshot import DdpUse
+from ddptop_runner.model.snapshot import DdpUse, RankSample
 
 LEAST_ITERATIONS = 100
 SAVES_LEAST = 0.05
 """A smaller part of the time is not worth a figure."""
 EXPOSED_MOST = 0.2
-"""Part of a step on a device that all-reduces may take beyond the backward pass."""
+"""Part of a step on a device that all-reduces may take beyond the backward pass, or copies of
+batches before the forward pass."""
+UNPINNED_BYTES_PER_S = 6e9
+"""About what is copied to a device from memory that is not pinned."""
 
 
 def ddp_advice(window: Window) -> list[Finding]:
@@ -31,14 +34,13 @@ def ddp_advice(window: Window) -> list[Finding]:
     pieces = list(_pieces(window, uses, share))
     if not pieces:
         return []
-    ranks = tuple(rank.rank for rank in window.ranks)
     evidence: dict[str, float | None] = {
         "exposed_s": exposed_s,
+        "input_s": window.ranks[0].input_s,
         "syncs_per_step": uses[0].syncs_per_step,
         "unused_bytes": uses[0].unused_bytes,
     }
-    message = "; ".join(pieces)
-    return [Finding("ddp-advice", "info", message, ranks, hold_s=5.0, evidence=evidence)]
+    return [window.finding("ddp-advice", "info", "; ".join(pieces), evidence)]
 
 
 def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[str]:
@@ -66,6 +68,19 @@ def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[st
             f"hides {100 * hidden:.0f}% of them: larger batches, accumulation of gradients with "
             "no_sync, or bf16_compress_hook would make them cheaper"
         )
+    copies = min(map(_share_of_copies, ranks))
+    if copies >= EXPOSED_MOST and len(window.gpus) == len(ranks):
+        yield (
+            f"up to {100 * copies:.0f}% of each step goes into copies of batches to the device, "
+            "before the forward pass: pin_memory=True in the DataLoader and non_blocking=True in "
+            ".to() make them faster"
+        )
+    if all(use.tf32_off for use in uses) and len(window.gpus) == len(ranks):
+        yield (
+            "matrices are multiplied in float32 without tensor cores: "
+            'torch.set_float32_matmul_precision("high") uses them (TF32), with less precision; so '
+            "does autocast"
+        )
     unused = {use.unused_bytes for use in uses}
     found_bytes = unused.pop()
     if unused or found_bytes is None:
@@ -82,3 +97,11 @@ def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[st
             f"the same {units.size(found_bytes)} of parameters are unused in each iteration: "
             "freeze them and leave out find_unused_parameters, or set static_graph=True"
         )
+
+
+def _share_of_copies(rank: RankSample) -> float:
+    """The part of a step before the forward pass, if copies of batches account for half of it."""
+    copies_s = (rank.unpinned_bytes or 0) * (rank.loss_parts or 1) / UNPINNED_BYTES_PER_S
+    if rank.input_s is None or not rank.step_time_s or copies_s < rank.input_s / 2:
+        return 0.0
+    return rank.input_s / rank.step_time_s

@@ -6,7 +6,7 @@ condition does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ddptop_runner.base.median import median
 from ddptop_runner.base.units import duration_in_words, has_or_have, name_ranks
@@ -19,7 +19,6 @@ from ddptop_runner.judge.training.replicas import diverged
 from ddptop_runner.judge.training.resume import data_replayed, lost_state, resume_of
 from ddptop_runner.judge.training.window import FIRST_LOSSES, Window, common, known_median, typical
 from ddptop_runner.model.snapshot import Checkpoint, Resume
-from ddptop_runner.model.words import Severity
 
 SAME_BATCHES, DISTINCT = 6, 4
 """So many batches must be equal, and so many of them differ from each other: constant data, or
@@ -42,7 +41,7 @@ def same_batches(window: Window) -> list[Finding]:
         "DistributedSampler"
     )
     evidence = {"batches_equal": len(keys)}
-    return [_finding("same-batches", message, window, evidence, hold_s=5.0)]
+    return [window.finding("same-batches", "warning", message, evidence)]
 
 
 def same_order(window: Window) -> list[Finding]:
@@ -62,7 +61,7 @@ def same_order(window: Window) -> list[Finding]:
                 f"start of each epoch (the sampler is still at epoch {rank.repeated_epoch})"
             )
             evidence = {"batches_equal": len(known)}
-            return [_finding("same-order", message, window, evidence, hold_s=5.0)]
+            return [window.finding("same-order", "warning", message, evidence)]
     return []
 
 
@@ -78,6 +77,8 @@ def uneven_shards(window: Window) -> list[Finding]:
         return []
     if any(rank.ddp_world_size != len(ranks) for rank in ranks):
         return []
+    if None in (sizes := {rank.batch_size for rank in ranks}) or len(sizes) > 1:
+        return []  # who gives ranks different batch sizes knows that their batches differ, too
     if len({rank.loss_parts for rank in ranks}) > 1:
         return []  # some accumulate over more batches than others
     taken = [(rank.data_position or [0, 0])[1] for rank in ranks]
@@ -177,7 +178,7 @@ def starved(window: Window) -> list[Finding]:
         "data_wait_s": round(wait_s, 4),
         "loader_workers": next(iter(workers)) if len(workers) == 1 else None,
     }
-    return [_finding("starved", message, window, evidence, hold_s=5.0)]
+    return [window.finding("starved", "warning", message, evidence)]
 
 
 CONSTANT_SAMPLES, CONSTANT_STEPS = 20, 100
@@ -203,7 +204,7 @@ def constant_loss(window: Window) -> list[Finding]:
         "several classes, and do gradients reach the parameters?)"
     )
     evidence = {"loss": loss, "steps": steps}
-    return [_finding("constant-loss", message, window, evidence, hold_s=5.0)]
+    return [window.finding("constant-loss", "warning", message, evidence)]
 
 
 EXPLODED, EXPLOSION_SAMPLES = 100.0, 15
@@ -267,20 +268,6 @@ def find(window: Window, resume: Resume | None = None) -> list[Finding]:
         *overfitting(window),
         *ddp_advice(window),
     ]
-
-
-def _finding(
-    id_: str,
-    message: str,
-    window: Window,
-    evidence: Mapping[str, float | None],
-    *,
-    severity: Severity = "warning",
-    hold_s: float = 0.0,
-) -> Finding:
-    """A finding on all ranks of a job."""
-    ranks = tuple(rank.rank for rank in window.ranks)
-    return Finding(id_, severity, message, ranks, hold_s=hold_s, evidence=evidence)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -34,11 +34,7 @@ def not_learning(window: Window) -> list[Finding]:
     if reason is None or steps < IDLE_STEPS:
         return []
     severity, words = _IDLE[reason]
-    ranks = tuple(rank.rank for rank in window.ranks)
-    message = words.format(steps)
-    return [
-        Finding("not-learning", severity, message, ranks, hold_s=5.0, evidence={"steps": steps})
-    ]
+    return [window.finding("not-learning", severity, words.format(steps), {"steps": steps})]
 
 
 LEAST_RISES, RISE_PARTS = 30, 10

@@ -90,8 +90,7 @@ def _on_host(window: Window) -> list[Finding]:
         "children_share": round(in_children / (last.used_bytes - first.used_bytes), 2),
         "python_blocks": last.python_blocks - first.python_blocks,
     }
-    numbers = tuple(rank.rank for rank in window.ranks)
-    return [Finding("memory-growth", "warning", message, numbers, hold_s=5.0, evidence=evidence)]
+    return [window.finding("memory-growth", "warning", message, evidence)]
 
 
 MOST = 0.7

@@ -429,7 +429,4 @@ def slower_than_before(window: Window) -> list[Finding]:
         figure: round(value, 4),
         f"{figure}_before": round(before, 4),
     }
-    numbers = tuple(rank.rank for rank in window.ranks)
-    return [
-        Finding("slower-than-before", "warning", message, numbers, hold_s=HOLD_S, evidence=evidence)
-    ]
+    return [window.finding("slower-than-before", "warning", message, evidence)]

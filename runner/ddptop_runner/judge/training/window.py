@@ -9,12 +9,13 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ddptop_runner.base.median import median
+from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import busy_s
 from ddptop_runner.judge.balance.rank_devices import own_devices
 from ddptop_runner.judge.training.replicas import Replicas
 from ddptop_runner.judge.training.resume import Course
 from ddptop_runner.model.snapshot import GpuSample, NodeSnapshot, RankSample, Resources
-from ddptop_runner.model.words import ENDED, is_validation_loss
+from ddptop_runner.model.words import ENDED, Severity, is_validation_loss
 
 SPAN_S = 90.0
 """How far back samples are kept; one is taken a second."""
@@ -196,6 +197,19 @@ class Window:
         self.course, self.earlier_course = Course(), Course()
         """Where the first rank of this attempt, and that of the one before, has been."""
         self.replicas = Replicas()
+
+    def finding(
+        self,
+        id_: str,
+        severity: Severity,
+        message: str,
+        evidence: Mapping[str, float | None],
+        *,
+        hold_s: float = 5.0,
+    ) -> Finding:
+        """A finding on all ranks."""
+        ranks = tuple(rank.rank for rank in self.ranks)
+        return Finding(id_, severity, message, ranks, hold_s=hold_s, evidence=evidence)
 
     def update(self, snapshot: NodeSnapshot, now_s: float) -> None:
         """Add the ranks of a snapshot; `now_s` is a monotonic clock, in seconds."""

@@ -62,12 +62,14 @@ def alert_ids() -> set[str]:
     found: set[str] = set()
     for file in Path(ddptop_runner.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id in ("Finding", "_finding") and node.args:
-                    found |= _text(node.args[0])
-                for keyword in node.keywords:
-                    if node.func.id in ("Alert", "Finding") and keyword.arg == "id":
-                        found |= _text(keyword.value)
+            if not isinstance(node, ast.Call):
+                continue
+            called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if called in ("Finding", "finding") and node.args:
+                found |= _text(node.args[0])
+            for keyword in node.keywords:
+                if called in ("Alert", "Finding") and keyword.arg == "id":
+                    found |= _text(keyword.value)
     return found | {STRAGGLER, "xid", "other-process"}  # not written in the call
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.model.snapshot import Event, GpuSample, RankSample
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history_schema import GPU, RANK
 
 START = 1_767_225_600
 VARIANTS = 997
@@ -107,15 +108,15 @@ def tick_costs_ms(path: Path, rank_count: int, gpu_count: int, ticks: int = 3000
 def open_screen_ms(path: Path, until: float) -> dict[str, float]:
     """Return the milliseconds of each read of an opening job screen, each with a new reader."""
     reads: dict[str, Callable[[HistoryReader], object]] = {
-        "loss of all ranks, all time, 240 points": lambda r: r.rank_series("loss", 0, until, 240),
-        "utilization of all devices, all time": lambda r: r.gpu_series(
-            "util_percent", 0, until, 240
+        "loss of all ranks, all time, 240 points": lambda r: r.series(RANK, "loss", 0, until, 240),
+        "utilization of all devices, all time": lambda r: r.series(
+            GPU, "util_percent", 0, until, 240
         ),
-        "loss of the last 30 min, 240 points": lambda r: r.rank_series(
-            "loss", until - 1800, until, 240
+        "loss of the last 30 min, 240 points": lambda r: r.series(
+            RANK, "loss", until - 1800, until, 240
         ),
-        "loss of the last 12 h, 240 points": lambda r: r.rank_series(
-            "loss", until - 43_200, until, 240
+        "loss of the last 12 h, 240 points": lambda r: r.series(
+            RANK, "loss", until - 43_200, until, 240
         ),
         "last 200 events": lambda r: r.events(limit=200),
     }

@@ -26,7 +26,7 @@ from ddptop.charts.plots import curves_of
 from ddptop.job.series import ChartData, Points, middle_of
 
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.history_schema import ddl
+from ddptop_runner.store.history_schema import RANK, ddl
 
 WIDTH, HEIGHT, SAMPLES, ALLOWED_MS = 120, 20, 2000, 8.0
 START = 1_767_225_600
@@ -122,11 +122,11 @@ def reading(ranks: int) -> None:
         path = Path(folder) / "history.db"
         write_hour(path, ranks)
         reader, end = HistoryReader(path), START + HOUR_S - 1
-        each = cpu_ms(lambda: reader.rank_series("loss", START, end, 400), 1)
+        each = cpu_ms(lambda: reader.series(RANK, "loss", START, end, 400), 1)
 
         def band() -> None:
             reader.losses(START, end, 400)
-            reader.rank_series("loss", START, end, 400, [5, 77])
+            reader.series(RANK, "loss", START, end, 400, [5, 77])
 
         print(f"an hour of {ranks:,} ranks: individually {each:.0f} ms of CPU;")
         print(f"  as a band {cpu_ms(band):.0f} ms per update with two odd ranks")

@@ -177,7 +177,7 @@ def table(struct: type[msgspec.Struct], only: tuple[str, ...] | None = None) -> 
     assert isinstance(described, msgspec.inspect.StructType)
     rows = [
         f"| `{field.encode_name}` | {type_words(field.type)} | {docs.get(field.name, '')} |"
-        for field in described.fields
+        for field in sorted(described.fields, key=lambda field: not field.required)
         if only is None or field.encode_name in only
     ]
     return "\n".join(["| key | type | meaning |", "| --- | --- | --- |", *rows]) + "\n"

@@ -22,6 +22,7 @@ from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId
 from ddptop_runner.store import logs
 from ddptop_runner.store.history_reader import HistoryReader
+from ddptop_runner.store.history_schema import RANK
 
 READY_STEPS = 5
 """A fault is injected once every rank has taken this many steps in the attempt."""
@@ -227,7 +228,7 @@ class Trial:
         if record is None or view.snapshot is None or "corrupt-files" in faults:
             return []
         reader = HistoryReader(self._folder.history_db)
-        series = reader.rank_series("step", 0, time.time() + 1, 1_000_000)
+        series = reader.series(RANK, "step", 0, time.time() + 1, 1_000_000)
         last = {one.rank: one.step for one in view.snapshot.ranks}
         gap_s += faults["disk-full"].hold_s if "disk-full" in faults else 0.0
         finished = view.state == "finished"

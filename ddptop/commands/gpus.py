@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ddptop.job.figures.devices import FIGURES, DeviceFigure
-from ddptop.output import table
+from ddptop.output import columns, info, put_clipped, put_folded, put_json, table
 from ddptop.style import clip
 from ddptop_runner.base.units import NOT_AVAILABLE, percent, size, span
 from ddptop_runner.devices import codes
-from ddptop_runner.devices.report import DeviceReport, ForkedReading
+from ddptop_runner.devices.report import DeviceReport, ForkedReading, empty_report, library_problem
 from ddptop_runner.model.snapshot import SCHEMA, GpuSample
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ TIMEOUT_S = 5.0
 
 def run(json_output: bool) -> int:
     """Print the devices; returns the exit status, which is 0 even without a device."""
-    reading = ForkedReading()
-    from ddptop.output import columns, info, put_clipped, put_folded, put_json
-
-    report = _with_jobs(reading) if reading.has_driver else reading.report()
+    problem = library_problem()
+    report = _with_jobs(ForkedReading()) if problem is None else empty_report(problem)
     if not json_output:
         if not report.gpus:
             put_folded(f"no GPUs: {report.note or 'the driver reports none'}", 2)

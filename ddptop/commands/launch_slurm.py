@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from ddptop.commands.launch import become_attach, describe, prepare
 from ddptop.output import info, is_terminal, put
@@ -51,11 +50,9 @@ def run(
         return use(request, found, options)
     plan = slurm.plan(request, os.environ, tuple(sbatch))
     if not options["dry_run"]:
-        plan = msgspec.structs.replace(
-            plan, name=unqueued_name(plan.name, is_derived=request.name is None)
-        )
+        plan = replace(plan, name=unqueued_name(plan.name, is_derived=request.name is None))
     command = own_command("ddptop", *step_arguments(request, plan, typed_options))
-    script = batch_script(msgspec.structs.replace(plan, command=tuple(command)))
+    script = batch_script(replace(plan, command=tuple(command)))
     job = None if options["dry_run"] else slurm.submit(script, sbatch, plan.name)
     for note in plan.notes:
         info(f"ddptop: {note}")
@@ -106,7 +103,7 @@ def use(request: LaunchRequest, found: Allocation, options: Mapping[str, Any]) -
         request = replace(request, name=None)
         counts = read_requeues(before.folder, found.job)
         if counts.count < found.restarts:  # preempted, or requeued by the user
-            counts = msgspec.structs.replace(counts, count=found.restarts)
+            counts = replace(counts, count=found.restarts)
             write_requeues(before.folder, counts)
         if (why := why_no_requeue(counts, options["max_requeues"])) is not None:
             info(f"ddptop: {before.job} is not continued: {why}")

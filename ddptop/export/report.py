@@ -24,6 +24,7 @@ from ddptop_runner.base.median import median
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Checkpoint, Event
 from ddptop_runner.store.history_reader import Series
+from ddptop_runner.store.history_schema import GPU, RANK
 
 POINTS = 600
 """Maximum number of intervals into which the run is divided."""
@@ -108,7 +109,7 @@ def read_report(job: Job, history: JobHistory) -> Report:
     until = (history.reader.span() or (0, 0))[1] + 1
 
     def ranks(metric: str) -> dict[int, Series]:
-        return history.reader.rank_series(metric, 0, until, POINTS, range(MOST_RANKS))
+        return history.reader.series(RANK, metric, 0, until, POINTS, range(MOST_RANKS))
 
     story, events = read_story(job, history), history.events(MOST_EVENTS)
     steps = _by_time(ranks("step_time_s"))
@@ -120,7 +121,7 @@ def read_report(job: Job, history: JobHistory) -> Report:
     stepped_at = [b + last.width_s for (_, before), (b, step) in pairs if step != before]
     periods = periods_of(job, story.attempts, lost, stepped_at, pause_s)
     utilization, power = (
-        _by_time(history.reader.gpu_series(metric, 0, until, POINTS))
+        _by_time(history.reader.series(GPU, metric, 0, until, POINTS))
         for metric in ("util_percent", "power_w")
     )
     data, sync = (_share(_by_time(ranks(metric)), steps) for metric in ("data_wait_s", "sync_s"))

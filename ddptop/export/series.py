@@ -13,6 +13,7 @@ from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.model.words import Base
 from ddptop_runner.store.history_reader import HistoryReader, Series
+from ddptop_runner.store.history_schema import RANK
 
 METRICS = (
     "loss", "step_time_s", "data_wait_s", "sync_s", "compute_s", "cpu_percent", "rss_bytes",
@@ -54,7 +55,7 @@ def rows(reader: HistoryReader) -> Iterator[Row]:
         return
     until = span[1] + 1
     for name in METRICS:
-        for rank, series in sorted(reader.rank_series(name, 0, until, MOST_POINTS).items()):
+        for rank, series in sorted(reader.series(RANK, name, 0, until, MOST_POINTS).items()):
             yield from _rows(name, rank, series)
     for name, series in reader.scalar_series(0, until, MOST_POINTS).items():
         yield from _rows(name, None, series)

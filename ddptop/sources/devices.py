@@ -25,15 +25,14 @@ from ddptop_runner.devices import codes
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.report import (
     DeviceReport,
-    driver_library_exists,
-    no_library_report,
+    library_problem,
     without_metrics,
 )
 from ddptop_runner.host import procs
 from ddptop_runner.model.snapshot import GpuSample
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.history_schema import device_number
+from ddptop_runner.store.history_schema import GPU, device_number
 
 FRESH_S = 3.5
 """Up to this age, a snapshot's device figures count as current."""
@@ -97,8 +96,8 @@ class DeviceSource:
         return replace(found, gpus=(*found.gpus, *far), note=note)
 
     def _read_own(self, views: Iterable[Job]) -> Devices:
-        if self._known is None and not driver_library_exists():
-            return Devices(note=no_library_report().note)
+        if self._known is None and (problem := library_problem()) is not None:
+            return Devices(note=problem)
         covered = covered_devices(views)
         known = () if self._known is None else self._known.gpus
         is_covered = bool(known) and all(gpu.uuid in covered for gpu in known)
@@ -363,7 +362,7 @@ class DeviceHistorySource:
         since = now_s - BUCKETS * BUCKET_S
         for name, attribute in HISTORY.items():
             try:
-                series = reader.gpu_series(attribute, since, now_s, BUCKETS, list(numbers))
+                series = reader.series(GPU, attribute, since, now_s, BUCKETS, list(numbers))
             except DdptopError:
                 return
             for number, one in series.items():

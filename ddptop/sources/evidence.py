@@ -131,7 +131,8 @@ def stacks_of(view: Job, rank: int | None = None) -> list[Stack]:
     }
     if not files:
         raise DdptopError(
-            f"{view.name} has no saved stacks", "stacks are saved when a rank fails or hangs"
+            f"{view.name} has no live ranks and no saved stacks",
+            "stacks are saved when a rank fails or hangs",
         )
     found = []
     for path in sorted(files):

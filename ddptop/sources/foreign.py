@@ -72,8 +72,8 @@ class ForeignSource:
 
     def chart(self, view: Job, query: ChartQuery, now_s: float) -> ChartData:
         """The losses found in its output; the same object while nothing changes."""
-        spans = self._book.span(view.name), self._book.span(view.name, by_step=True)
-        unknown = spans[0] is None, self._book.is_whole(view.name), view.output
+        has_times = self._book.curves(view.name).span() is not None
+        unknown = has_times, self._book.is_whole(view.name), view.output
         key = (view.name, query, view.state, *unknown)
 
         def read() -> tuple[ChartData, float]:
@@ -86,21 +86,21 @@ class ForeignSource:
         common = ChartData(
             ended=not view.is_live, watched=True, empty=no_loss(view), stepped=self._stepped(view)
         )
-        span = self._book.span(view.name)
-        if span is None:
+        curves = self._book.curves(view.name)
+        if (span := curves.span()) is None:
             return common
         since, until, extent = query.part(span, now_s, live=view.is_live)
-        found = self._book.chart(view.name, since, until, query.columns)
+        found = curves.series(since, until, query.columns)
         return msgspec.structs.replace(
             common, since=since, until=until, whole=extent, **_losses(*found, points_of)
         )
 
     def _stepped(self, view: Job) -> ChartData | None:
         """The losses by step, also those of unknown time; None if its output shows no steps."""
-        span = self._book.span(view.name, by_step=True)
-        if span is None:
+        curves = self._book.curves(view.name, by_step=True)
+        if (span := curves.span()) is None:
             return None
-        found = self._book.chart(view.name, *span, STEPPED_POINTS, by_step=True)
+        found = curves.series(*span, STEPPED_POINTS)
         whole = self._book.is_whole(view.name)
         first = min(0.0, span[0]) if whole else span[0]
         return ChartData(
@@ -124,18 +124,19 @@ class ForeignSource:
 
         By time, it is unknown until the job has been watched that long.
         """
-        span = self._book.span(view.name, by_step=True)
-        if span is not None:
-            series, _ = self._book.chart(view.name, *span, int(TREND_POINTS / SHARE), by_step=True)
+        curves = self._book.curves(view.name, by_step=True)
+        if (span := curves.span()) is not None:
+            series, _ = curves.series(*span, int(TREND_POINTS / SHARE))
             middle = middle_of({rank: _by_step(one) for rank, one in series.items()})
             return None if middle is None else trend(middle, by_step=True)
-        if (span := self._book.span(view.name)) is None:
+        curves = self._book.curves(view.name)
+        if (span := curves.span()) is None:
             return None
         until = span[1] + 1.0
         since = until - stretch_s(until - view.created_at.timestamp())
         if since < span[0]:
             return None
-        series, _ = self._book.chart(view.name, since, until, TREND_POINTS)
+        series, _ = curves.series(since, until, TREND_POINTS)
         middle = middle_of({rank: points_of(one) for rank, one in series.items()})
         return None if middle is None else trend(middle)
 

@@ -34,6 +34,7 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert, Event
 from ddptop_runner.store.history_reader import AttemptTaken, HistoryReader, Series, attempts_taken
+from ddptop_runner.store.history_schema import RANK
 
 MANY_RANKS = 64
 """With more ranks, only outliers and the chosen one are read individually."""
@@ -271,7 +272,7 @@ def _read_chart(
     series: dict[int, Series] = {}
     if ranks <= MANY_RANKS or some:
         only = some if ranks > MANY_RANKS else ()
-        series = reader.rank_series("loss", since, until, query.columns, only)
+        series = reader.series(RANK, "loss", since, until, query.columns, only)
     points = {rank: at_new_steps(points_of(one, offsets)) for rank, one in series.items()}
     apart = {
         rank: away

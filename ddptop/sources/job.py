@@ -30,7 +30,7 @@ from ddptop.sources.query import Answer, Look, Query, Sources
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.model.snapshot import Event, RankSample
-from ddptop_runner.store.history_schema import device_number
+from ddptop_runner.store.history_schema import GPU, RANK, device_number
 
 CAUSE_LINES = 12
 EVENTS_SHOWN = 300
@@ -155,7 +155,7 @@ def _read_recent(view: Job, history: JobHistory) -> tuple[Recent, float]:
     if run is None or not 0 < ranks <= MOST_SPARKS:
         return Recent(), pause_s
     until = float(run[1] + 1)
-    losses = history.reader.rank_series("loss", until - SPARK_S, until, SPARK_POINTS)
+    losses = history.reader.series(RANK, "loss", until - SPARK_S, until, SPARK_POINTS)
     points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
     return Recent(losses=points), pause_s
 
@@ -254,7 +254,7 @@ def _read_rank(
     reader, span = history.reader, (since, until, query.columns)
 
     def curve_of(name: str, metric: str, unit: str) -> list[Curve]:
-        series = reader.rank_series(metric, *span, [rank]).get(rank)
+        series = reader.series(RANK, metric, *span, [rank]).get(rank)
         if series is None or not series.t:
             return []
         return [Curve(name, points_of(series), unit, least=0.0)]
@@ -263,7 +263,7 @@ def _read_rank(
     if (device := device_of(view.snapshot, rank)) is not None:
         number = device_number(view.spec.hosts, device.host, device.index)
         known = {
-            name: reader.gpu_series(HISTORY[name], *span, [number]).get(number)
+            name: reader.series(GPU, HISTORY[name], *span, [number]).get(number)
             for name in ("util", "memory", "power")
         }
         found = {name: points_of(one) for name, one in known.items() if one is not None and one.t}

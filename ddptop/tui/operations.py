@@ -134,7 +134,7 @@ def _end(view: Job, *, kills: bool) -> Operation:
             f"Sends {_asked_to_end(view)}; after {GRACE_S:.0f} s, sends SIGKILL to any that "
             "remain. The job will not restart. Logs and history are kept."
         )
-    act = commands.kill if kills else functools.partial(commands.stop, grace_s=GRACE_S)
+    act = functools.partial(commands.stop, grace_s=0.0 if kills else GRACE_S)
     done = f"{'killing' if kills else 'stopping'} {view.name}"
     return Operation(f"{verb} {view.name}?", effect, verb, done, functools.partial(act, own))
 

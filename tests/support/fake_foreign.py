@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -65,15 +66,11 @@ class FakeBook:
         FakeWorld.followed.append(follow)
         return list(FakeWorld.views)
 
-    def chart(
-        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
-    ) -> tuple[dict[int, Series], dict[str, Series]]:
+    def curves(self, job: str, *, by_step: bool = False) -> SimpleNamespace:
         losses = (FakeWorld.by_step if by_step else FakeWorld.losses).get(job, {})
-        return losses, {} if by_step else FakeWorld.scalars.get(job, {})
-
-    def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
-        series, _ = self.chart(job, 0, 0, 0, by_step=by_step)
-        return (series[0].t[0], series[0].t[-1]) if series else None
+        found = losses, {} if by_step else FakeWorld.scalars.get(job, {})
+        span = (losses[0].t[0], losses[0].t[-1]) if losses else None
+        return SimpleNamespace(span=lambda: span, series=lambda *_: found)
 
     def is_whole(self, job: str) -> bool:
         return True

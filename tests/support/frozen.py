@@ -20,6 +20,7 @@ from tests.support.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed,
 from tests.support.fake_home import GIB, HOST, NOW
 from tests.support.terminal import Terminal
 
+from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 
@@ -50,7 +51,7 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     time.tzset()
     monkeypatch.setattr(procs, "host_name", lambda: HOST)
     monkeypatch.setattr(registry, "utc_now", lambda: NOW)
-    monkeypatch.setattr(sources, "driver_library_exists", lambda: False)
+    monkeypatch.setattr(sources, "library_problem", lambda: LIBRARY_MISSING)
     monkeypatch.setattr(foreign_source, "HostCensus", FakeTaker)
     monkeypatch.setattr(foreign_source, "ForeignBook", FakeBook)
     monkeypatch.chdir("/")
@@ -64,7 +65,7 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 @pytest.fixture
 def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same machine with eight devices."""
-    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "library_problem", lambda: None)
     monkeypatch.setattr(sources, "DeviceFeed", fake_gpus.FrozenFeed)
     return frozen
 
@@ -72,7 +73,7 @@ def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def held_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same machine with eight devices, used by the ranks of foreign jobs."""
-    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "library_problem", lambda: None)
     monkeypatch.setattr(sources, "DeviceFeed", HeldFeed)
     return frozen
 
@@ -80,7 +81,7 @@ def held_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def ill_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same machine with nine devices, most of them with problems."""
-    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "library_problem", lambda: None)
     monkeypatch.setattr(sources, "DeviceFeed", IllFeed)
     return frozen
 

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.programs import piped
@@ -173,11 +174,6 @@ def stub_torch(rank: Rank) -> Rank:
     return rank
 
 
-def lines(text: str) -> list[dict[str, object]]:
+def lines(text: str) -> list[dict[str, Any]]:
     """The JSON lines of a script's stdout."""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-
-
-@pytest.fixture(scope="session")
-def json_lines() -> Callable[[str], list[dict[str, object]]]:
-    return lines

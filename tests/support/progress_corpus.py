@@ -149,7 +149,7 @@ def replay(case: Case, folder: Path) -> list[Point]:
                 told += 1
             if at_s >= moments[0]:
                 moments.pop(0)
-                known = watch.of_rank(0)
+                known = watch.ranks.get(0)
                 texts = [] if known is None else [known.progress(now)]
                 shown = combine.of_job(texts)
                 rate = None if known is None else known.steps_per_s(now)

@@ -9,7 +9,6 @@ loopback interface or, for a job on several nodes, at an address that the others
 keeper outlives the agent, so that ranks whose agent was killed can still use their store.
 """
 
-import contextlib
 import errno
 import json
 import logging
@@ -265,7 +264,7 @@ class SupervisedAgent(LocalElasticAgent):
             # torch's poll ends the other ranks, so evidence has to be saved first
             ranks = [rank for rank, process in self.handles().items() if process.poll()]
             question = {"kind": "failing", "attempt": self.attempt, "ranks": ranks}
-            self._link.ask(question, worker_group.spec.rdzv_handler.prepare)
+            self._link.ask(question)
             set_aside_broken_files(self._pcontext.error_files.values())
         result = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
@@ -303,12 +302,10 @@ class SupervisedAgent(LocalElasticAgent):
                     pass  # it has ended in the meantime
         super()._stop_workers(worker_group, *args, **kwargs)
         if not self.stopping:
-            handler = worker_group.spec.rdzv_handler
-            question = {"kind": "group_stopped", "attempt": self.attempt}
-            answer = self._link.ask(question, handler.renew)
+            answer = self._link.ask({"kind": "group_stopped", "attempt": self.attempt})
             self._plan["memory_snapshot"] = answer.get("memory_snapshot", False)
             if answer.get("rendezvous") is not None:
-                handler.next_meeting = answer["rendezvous"]
+                worker_group.spec.rdzv_handler.next_meeting = answer["rendezvous"]
 
 
 def keep_store(listener, report):
@@ -354,8 +351,8 @@ def listen(address, port):
     return listener
 
 
-def fork_store_keeper(address=LOOPBACK, port=0):
-    """Start a store, on a free port by default; returns (pid of its keeper, port).
+def fork_store_keeper(address, port):
+    """Start a store, on a free port if `port` is 0; returns (pid of its keeper, port).
 
     Raises:
         RuntimeError: torch cannot serve it.
@@ -397,19 +394,10 @@ def end_store_keeper(pid):
         pass  # already gone
 
 
-def has_ended(pid):
-    """Whether a keeper, a child of this process, has ended."""
-    try:
-        return os.waitpid(pid, os.WNOHANG) != (0, 0)
-    except OSError:
-        return True
-
-
 class StaticRendezvous(RendezvousHandler):
     """A rendezvous of known agents: the supervisors have agreed on the nodes and the address.
 
-    Each round has its own store, kept by the first node. On one machine, it is prepared while the
-    supervisor saves evidence.
+    Each round has its own store, kept by the first node.
 
     Args:
         run_id: the job's ID, which ranks see as TORCHELASTIC_RUN_ID.
@@ -418,12 +406,11 @@ class StaticRendezvous(RendezvousHandler):
 
     def __init__(self, run_id, meeting=None):
         self._run_id = run_id
-        self.next_meeting = meeting
+        alone = {"run_id": run_id, "address": LOOPBACK, "port": 0, "node_rank": 0, "nodes": 1}
+        self.next_meeting = meeting or alone
         """For the next attempt."""
         self.keeper_pid = None
         """Pid of the current attempt's store keeper, if this node keeps the store."""
-        self._prepared = None
-        """Of the next attempt on one machine: the pid of its keeper, the port, and the store."""
 
     def get_backend(self):
         """The name in torch's events."""
@@ -434,41 +421,10 @@ class StaticRendezvous(RendezvousHandler):
         """True: ranks connect to the agent's store instead of creating their own."""
         return True
 
-    def prepare(self):
-        """On one machine, start the next attempt's store; if it fails, the next round retries."""
-        if self.next_meeting is None and self._prepared is None:
-            with contextlib.suppress(OSError, RuntimeError):
-                self._prepared = self._start()
-
-    def renew(self):
-        """On one machine, where no rank is left, replace the store by the next attempt's."""
-        if self.next_meeting is None:
-            self._end()
-            self.prepare()
-
-    def _start(self):
-        pid, port = fork_store_keeper()
-        try:
-            return pid, port, TCPStore(LOOPBACK, port, is_master=False, timeout=STORE_TIMEOUT)
-        except BaseException:
-            end_store_keeper(pid)
-            raise
-
-    def _end(self):
-        if self.keeper_pid is not None:
-            end_store_keeper(self.keeper_pid)
-            self.keeper_pid = None
-
     def next_rendezvous(self):
-        """End the last attempt's store and join the other nodes at a new one."""
-        self._end()
+        """End the last attempt's store and join the other nodes, if any, at a new one."""
+        self.shutdown()
         meeting = self.next_meeting
-        if meeting is None:
-            prepared, self._prepared = self._prepared, None
-            if prepared is None or has_ended(prepared[0]):
-                prepared = self._start()
-            self.keeper_pid, port, store = prepared
-            return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(LOOPBACK, port))
         address, port, node_rank = meeting["address"], meeting["port"], meeting["node_rank"]
         if node_rank == 0:
             self.keeper_pid, port = fork_store_keeper(address, port)
@@ -497,9 +453,8 @@ class StaticRendezvous(RendezvousHandler):
         return self._run_id
 
     def shutdown(self):
-        """End the keepers of all stores."""
-        self._end()
-        if self._prepared is not None:
-            end_store_keeper(self._prepared[0])
-            self._prepared = None
+        """End the store's keeper."""
+        if self.keeper_pid is not None:
+            end_store_keeper(self.keeper_pid)
+            self.keeper_pid = None
         return True

@@ -52,18 +52,13 @@ class SupervisorLink:
         except OSError:
             self._connection = None
 
-    def ask(self, question, meanwhile=None):
-        """Send a question and wait indefinitely for the answer: a supervisor will come back.
-
-        `meanwhile` is called while the supervisor works on it.
-        """
+    def ask(self, question):
+        """Send a question and wait indefinitely for the answer: a supervisor will come back."""
         with self._lock:
             self._question_id += 1
             question = dict(question, type="agent_asked", question=self._question_id)
             self._question = question
             self._send(question)  # at once: a connection made in the meantime would also send it
-        if meanwhile is not None:
-            meanwhile()
         while True:
             answer = self._answers.get()
             if answer["question"] == question["question"]:

@@ -359,7 +359,7 @@ def holds_device():
 
 
 def is_standard_only(argv):
-    """Whether the script imports only the standard library.
+    """Whether the script imports only the standard library and ddptop.
 
     Starting Python for such a rank takes less time than forking a process with torch and unloading
     torch when the rank exits.
@@ -372,7 +372,7 @@ def is_standard_only(argv):
 
 
 def imported(argv, text):
-    """The top-level names that a script imports, except the standard library's.
+    """The top-level names that a script imports, except the standard library's and ddptop's.
 
     A relative import has the name ""; importlib and runpy count, since they import anything.
     """
@@ -382,7 +382,7 @@ def imported(argv, text):
     modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     own = importable_in(first_folder(argv))
-    standard = sys.stdlib_module_names - {"importlib", "runpy"} - own
+    standard = (sys.stdlib_module_names | {"ddptop"}) - {"importlib", "runpy"} - own
     return {name.partition(".")[0] for name in modules} - standard
 
 

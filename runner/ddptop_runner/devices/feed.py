@@ -16,9 +16,8 @@ from ddptop_runner.devices.report import (
     Options,
     crash_note,
     decode_report,
-    driver_library_exists,
     empty_report,
-    no_library_report,
+    library_problem,
     sampler_command,
     stale_report,
 )
@@ -118,8 +117,8 @@ class DeviceFeed:
     async def _keep_running(self) -> None:
         delay_s: float | None = None
         while True:
-            if not driver_library_exists():
-                self._receive(no_library_report(), final=True)
+            if (problem := library_problem()) is not None:
+                self._receive(empty_report(problem), final=True)
                 return
             started_s = boottime_s()
             try:

@@ -118,7 +118,7 @@ class NvmlBackend:
         Raises:
             NoDriverError: NVML has to be started again, in another process.
         """
-        self._collect_xids()
+        self._xids.collect()
         if self._look_up_again(boottime_s):
             self._look_for_lost()
             if self._xids.broken:
@@ -214,22 +214,8 @@ class NvmlBackend:
     def _watch_xids(self) -> None:
         """Listen to the devices that are present, but not to lost ones or MIG instances."""
         watched = [gpu for gpu in self._gpus if gpu.handle is not None and gpu.parent_uuid is None]
-        reasons, lost = self._xids.listen([gpu.handle for gpu in watched])
-        for gpu in watched:
-            gpu.why_no_xids = reasons[XidWatch.address(gpu.handle)]
-            if any(gpu.handle is handle for handle in lost):
-                gpu.lose(words.trouble(gpu.index, pynvml.NVML_ERROR_GPU_IS_LOST))
-
-    def _collect_xids(self) -> None:
-        for address, code in self._xids.collect():
-            for gpu in self._gpus:
-                if gpu.handle is not None and XidWatch.address(gpu.handle) == address:
-                    gpu.xids.append(code)
-                    del gpu.xids[:-32]
-        if self._xids.why_stopped is not None:
-            for gpu in self._gpus:
-                if gpu.parent_uuid is None and gpu.why_no_xids is None:
-                    gpu.why_no_xids = self._xids.why_stopped
+        for gpu in self._xids.listen(watched):
+            gpu.lose(words.trouble(gpu.index, pynvml.NVML_ERROR_GPU_IS_LOST))
 
 
 def _each_process_once(samples: list[GpuSample]) -> list[GpuSample]:
@@ -418,55 +404,60 @@ class XidWatch:
 
     def __init__(self) -> None:
         self._set: Any | None = None
+        self._gpus: dict[int | None, Gpu] = {}
+        """By the address of the handle, which identifies it without a query to a lost device."""
         self.broken = False
         """Whether listening failed, so that it has to be restarted."""
-        self.why_stopped: Why | None = None
-        """Why no XIDs are received; None while listening."""
 
-    @staticmethod
-    def address(handle: Any) -> int | None:
-        """Identifies a handle without a query, which could access a lost device."""
-        return ctypes.cast(handle, ctypes.c_void_p).value
+    def listen(self, gpus: Sequence[Gpu]) -> list[Gpu]:
+        """Start over with these devices; returns those that turned out to be lost.
 
-    def listen(self, handles: Sequence[Any]) -> tuple[dict[int | None, Why | None], list[Any]]:
-        """Start over with these devices.
-
-        Returns why each device, by the address of its handle, cannot report XIDs (None: it can),
-        and the handles of devices that turned out to be lost.
+        Sets why each device cannot report XIDs.
         """
-        self._set, self.broken, self.why_stopped = None, False, None
-        reasons: dict[int | None, Why | None] = {}
-        lost: list[Any] = []
+        self._set, self.broken = None, False
+        self._gpus = {_address(gpu.handle): gpu for gpu in gpus}
+        lost: list[Gpu] = []
+        events, why = None, NOT_SUPPORTED
         try:
             events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            return dict.fromkeys(map(self.address, handles), why_not(error.value)), lost
-        for handle in handles:
-            reasons[self.address(handle)] = NOT_SUPPORTED
+            why = why_not(error.value)
+        for gpu in gpus:
+            gpu.why_no_xids = why
+            if events is None:
+                continue
             try:
-                types = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+                types = pynvml.nvmlDeviceGetSupportedEventTypes(gpu.handle)
                 if types & XID:
-                    pynvml.nvmlDeviceRegisterEvents(handle, XID, events)
-                    reasons[self.address(handle)] = None
+                    pynvml.nvmlDeviceRegisterEvents(gpu.handle, XID, events)
+                    gpu.why_no_xids, self._set = None, events
             except pynvml.NVMLError as error:
-                reasons[self.address(handle)] = why_not(error.value)
+                gpu.why_no_xids = why_not(error.value)
                 if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                    lost.append(handle)
-        if None in reasons.values():
-            self._set = events
-        return reasons, lost
+                    lost.append(gpu)
+        return lost
 
-    def collect(self) -> list[tuple[int | None, int]]:
-        """(handle address, XID) of each report since the last call."""
-        reports: list[tuple[int | None, int]] = []
-        while self._set is not None and len(reports) < _MOST_EVENTS_PER_TICK:
+    def collect(self) -> None:
+        """Store the XIDs reported since the last call with their devices."""
+        for _ in range(_MOST_EVENTS_PER_TICK):
+            if self._set is None:
+                return
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
-                    self._set, self.why_stopped = None, why_not(error.value)
-                    self.broken = error.value not in _NEVER
-                break
-            if event.eventType == XID:
-                reports.append((self.address(event.device), int(event.eventData)))
-        return reports
+                    self._stop(error.value)
+                return
+            gpu = self._gpus.get(_address(event.device))
+            if event.eventType == XID and gpu is not None and gpu.handle is not None:
+                gpu.xids.append(int(event.eventData))
+                del gpu.xids[:-32]
+
+    def _stop(self, status: int) -> None:
+        self._set, self.broken = None, status not in _NEVER
+        for gpu in self._gpus.values():
+            gpu.why_no_xids = gpu.why_no_xids or why_not(status)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
+import msgspec
 import pynvml
 
 from ddptop_runner.devices import codes, words
@@ -17,10 +18,10 @@ from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.report import FIXED_METRICS, NEVER_UNKNOWN
 from ddptop_runner.devices.words import Why, why_not
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import GpuSample
 
 Query = tuple[Any, ...]
-"""The name of a pynvml function, and its arguments after the handle."""
+"""A function or the name of one of pynvml, and its arguments after the handle."""
 
 METRICS = tuple(name for name in GpuSample.__struct_fields__ if name not in NEVER_UNKNOWN)
 """Fields of GpuSample that have a reason in `unknown` if they are None."""
@@ -37,6 +38,11 @@ class Metric(NamedTuple):
     queries: tuple[Query, ...]
     values: Callable[[Any], Any]
     """The value of the field in the result, or a tuple with one for each; each may be a `Why`."""
+
+
+def _metric(field: str, values: Callable[[Any], Any], *queries: Query) -> Metric:
+    """A query for one field, with functions that replace it in other drivers."""
+    return Metric((field,), queries, values)
 
 
 def _number(value: int) -> Any:
@@ -80,83 +86,59 @@ FAST = (
         lambda rates: (_percent(rates.gpu), _percent(rates.memory)),
     ),
     _MEMORY,
-    Metric(("power_w",), (("nvmlDeviceGetPowerUsage",),), _thousandth),
+    _metric("power_w", _thousandth, ("nvmlDeviceGetPowerUsage",)),
 )
 MIG = (_MEMORY,)
 MIG_METRICS = ("uuid", "name", *_MEMORY.fields, "processes")
 
 SLOW = (
-    Metric(
-        ("temperature_c",),
-        (
-            ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
-            ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
-        ),
+    _metric(
+        "temperature_c",
         _number,
+        ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+        ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
     ),
-    Metric(
-        ("sm_clock_mhz",),
-        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),),
-        _number,
-    ),
-    Metric(
-        ("mem_clock_mhz",),
-        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),),
-        _number,
-    ),
-    Metric(
-        ("throttle_reasons",),
-        (
-            ("nvmlDeviceGetCurrentClocksEventReasons",),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-        ),
+    _metric("sm_clock_mhz", _number, ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
+    _metric("mem_clock_mhz", _number, ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
+    _metric(
+        "throttle_reasons",
         codes.throttle_names,
+        ("nvmlDeviceGetCurrentClocksEventReasons",),
+        ("nvmlDeviceGetCurrentClocksThrottleReasons",),
     ),
-    Metric(
-        ("pstate",),
-        (("nvmlDeviceGetPerformanceState",),),
+    _metric(
+        "pstate",
         lambda state: state if state in _PSTATES else words.OUT_OF_RANGE,
+        ("nvmlDeviceGetPerformanceState",),
     ),
-    Metric(("fan_percent",), (("nvmlDeviceGetFanSpeed",),), _number),
+    _metric("fan_percent", _number, ("nvmlDeviceGetFanSpeed",)),
 )
+_ECC = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
 RARE = (
-    Metric(
-        ("power_limit_w",),
-        (("nvmlDeviceGetEnforcedPowerLimit",), ("nvmlDeviceGetPowerManagementLimit",)),
+    _metric(
+        "power_limit_w",
         _thousandth,
+        ("nvmlDeviceGetEnforcedPowerLimit",),
+        ("nvmlDeviceGetPowerManagementLimit",),
     ),
-    Metric(
-        ("ecc_uncorrected",),
-        (
-            (
-                "nvmlDeviceGetTotalEccErrors",
-                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                pynvml.NVML_VOLATILE_ECC,
-            ),
-        ),
-        int,
-    ),
+    _metric("ecc_uncorrected", int, ("nvmlDeviceGetTotalEccErrors", *_ECC)),
     Metric(
         ("remapped_rows", "remap_pending", "remap_failed"),
         (("nvmlDeviceGetRemappedRows",),),
         _remapped,
     ),
-    Metric(("energy_j",), (("nvmlDeviceGetTotalEnergyConsumption",),), _thousandth),
+    _metric("energy_j", _thousandth, ("nvmlDeviceGetTotalEnergyConsumption",)),
 )
-FIXED_OF_ALL = (Metric(("name",), (("nvmlDeviceGetName",),), str),)
+FIXED_OF_ALL = (_metric("name", str, ("nvmlDeviceGetName",)),)
 FIXED = (
     *FIXED_OF_ALL,
-    Metric(("pci_bus_id",), (("nvmlDeviceGetPciInfo",),), _bus_id),
-    Metric(
-        ("temperature_slowdown_c",),
-        (("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),),
+    _metric("pci_bus_id", _bus_id, ("nvmlDeviceGetPciInfo",)),
+    _metric(
+        "temperature_slowdown_c",
         _number,
+        ("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
     ),
-    Metric(
-        ("sm_clock_max_mhz",),
-        (("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),),
-        _number,
-    ),
+    _metric("sm_clock_max_mhz", _number, ("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
 )
 
 
@@ -270,47 +252,32 @@ class Gpu:
         return "; ".join(notes) or None
 
 
-def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = None) -> Any:
+def ask(gpu: Gpu, queries: Iterable[Query]) -> Any:
     """The result of the first query that this device supports; otherwise a `Why`.
-
-    `call(handle, name, *arguments)` is called instead of the pynvml function with this name.
 
     Raises:
         LostError: the device is gone.
     """
     why: Why | None = None
     for query in queries:
-        if (known := gpu.unsupported.get(query)) is not None:
-            why = _clearer(why, known)
-            continue
-        function = getattr(pynvml, query[0], None) if call is None else call
-        if function is None:
-            gpu.unsupported[query] = words.OLDER_PYNVML
-            why = _clearer(why, words.OLDER_PYNVML)
-            continue
-        try:
-            if call is not None:
-                return call(gpu.handle, *query)
-            return function(gpu.handle, *query[1:])
-        except pynvml.NVMLError as error:
-            status = error.value
-        except UnicodeDecodeError:  # NVML can return bytes that are not valid text
-            return words.NOT_TEXT
-        if status in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED):
-            raise LostError(status)
-        if status not in _NEVER:
-            return why_not(status)
-        gpu.unsupported[query] = why_not(status)
-        why = _clearer(why, gpu.unsupported[query])
+        function: Any = query[0] if callable(query[0]) else getattr(pynvml, query[0], None)
+        known = words.OLDER_PYNVML if function is None else gpu.unsupported.get(query)
+        if known is None:
+            try:
+                return function(gpu.handle, *query[1:])
+            except pynvml.NVMLError as error:
+                status = error.value
+            except UnicodeDecodeError:  # NVML can return bytes that are not valid text
+                return words.NOT_TEXT
+            if status in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED):
+                raise LostError(status)
+            known = why_not(status)
+            if status not in _NEVER:
+                return known
+        gpu.unsupported[query] = known
+        if why in (None, words.OLDER_DRIVER, words.OLDER_PYNVML):  # says nothing about the device
+            why = known
     return why or words.NOT_SUPPORTED
-
-
-def _clearer(first: Why | None, second: Why) -> Why:
-    """The more specific reason: a missing function says nothing about the device."""
-    older = (words.OLDER_DRIVER, words.OLDER_PYNVML)
-    if first is None or (first in older and second not in older):
-        return second
-    return first
 
 
 def read(gpu: Gpu, metrics: Collection[Metric]) -> bool:
@@ -367,7 +334,6 @@ SAMPLES_OF_US = 1_000_000
 
 _V3: Query = ("nvmlDeviceGetComputeRunningProcesses_v3",)
 _V2: Query = ("nvmlDeviceGetComputeRunningProcesses_v2",)
-_SAMPLES: Query = ("nvmlDeviceGetProcessUtilization",)
 
 
 def process_queries(driver: str | None) -> tuple[Query, ...]:
@@ -406,32 +372,22 @@ def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) ->
         gpu.unknown["processes.sm_util_percent"] = words.NO_SAMPLE
     if any(mem is None for mem in mem_by_pid.values()):
         gpu.unknown["processes.mem_used_bytes"] = words.PROCESS_MEMORY
-    processes = []
-    for pid, mem in sorted(mem_by_pid.items()):
-        owner = owners.describe(pid)
-        processes.append(
-            GpuProcess(
-                pid=pid,
-                user=owner.user,
-                command=owner.command,
-                mem_used_bytes=mem,
-                sm_util_percent=shares.get(pid),
-                note=owner.note,
-                has_exited=owner.has_exited,
-            )
+    processes = [
+        msgspec.structs.replace(
+            owners.describe(pid), mem_used_bytes=mem, sm_util_percent=shares.get(pid)
         )
+        for pid, mem in sorted(mem_by_pid.items())
+    ]
     gpu.put(["processes"], [processes])
 
 
-def _shares(gpu: Gpu, owners: ProcessOwners) -> dict[int, float] | Why:
+def _shares(gpu: Gpu, owners: ProcessOwners) -> Any:
     """SM utilization by PID, for the processes with a recent sample."""
     if gpu.parent_uuid is not None:
         return words.MIG_INSTANCE
     if not owners.pids_are_the_drivers:
         return words.HOST_PIDS
-    since_us = time.time_ns() // 1000 - SAMPLES_OF_US
-    samples = ask(gpu, (_SAMPLES,), lambda handle, _: process_samples(handle, since_us))
-    return samples if isinstance(samples, Why) else latest_shares(samples, since_us)
+    return ask(gpu, (_SHARES,))
 
 
 def latest_shares(samples: Iterable[tuple[int, int, int]], since_us: int) -> dict[int, float]:
@@ -450,17 +406,21 @@ def _add(known: int | None, more: int | None) -> int | None:
     return more if known is None else known + (more or 0)
 
 
-def process_samples(handle: Any, since_us: int) -> list[tuple[int, int, int]]:
-    """(pid, wall-clock time in µs, SM utilization in percent) of each sample since then.
+def process_shares(handle: Any) -> dict[int, float]:
+    """SM utilization by PID, for the processes with a recent sample.
 
     Raises:
         pynvml.NVMLError: the driver returned an error.
     """
+    since_us = time.time_ns() // 1000 - SAMPLES_OF_US
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError as error:
         # no process ran: pynvml also raises if the driver returns an empty list
         if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
-            return []
+            return {}
         raise
-    return [(sample.pid, int(sample.timeStamp), sample.smUtil) for sample in samples]
+    return latest_shares([(one.pid, int(one.timeStamp), one.smUtil) for one in samples], since_us)
+
+
+_SHARES: Query = (process_shares,)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import GpuSample
+from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 INIT_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the initial PID namespace (PROC_PID_INIT_INO), whose PIDs the driver uses."""
@@ -29,16 +29,6 @@ EXITED = "the process has exited, but the driver still lists it"
 NAMELESS = "no command line"
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """The user and command of a process."""
-
-    user: str | None = None
-    command: str | None = None
-    note: str | None = None
-    """Why one of them is unknown."""
-    has_exited: bool = False
-
-
 class ProcessOwners:
     """User and command by PID.
 
@@ -54,10 +44,10 @@ class ProcessOwners:
         """Whether the driver reports PIDs of this namespace."""
         self._uses_cuda: dict[tuple[int, int | None], bool] = {}
 
-    def describe(self, pid: int) -> Owner:
-        """The owner of a process; None for what cannot be known here, with a note that says why."""
+    def describe(self, pid: int) -> GpuProcess:
+        """A process with its user and command; None where unknown, with a note that says why."""
         if not self.pids_are_the_drivers and not self._checked(pid):
-            return Owner(note=OTHER_NAMESPACE)
+            return GpuProcess(pid=pid, note=OTHER_NAMESPACE)
         try:
             uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot, like the rest of /proc
         except OSError:
@@ -66,14 +56,13 @@ class ProcessOwners:
         try:
             argv = _read(pid, "cmdline").rstrip(b"\0") or _read(pid, "comm").strip()
         except PermissionError:
-            return Owner(user=user, note=HIDDEN)
+            return GpuProcess(pid=pid, user=user, note=HIDDEN)
         except OSError:
-            return Owner(user=user, note=EXITED, has_exited=True)
+            return GpuProcess(pid=pid, user=user, note=EXITED, has_exited=True)
         text = argv.replace(b"\0", b" ").decode("utf-8", "replace").strip()
         command = "".join(char if char.isprintable() else " " for char in text)
-        if len(command) > COMMAND_LIMIT:
-            command = command[: COMMAND_LIMIT - 3] + "..."
-        return Owner(user, command or None, None if command else NAMELESS)
+        note = None if command else NAMELESS
+        return GpuProcess(pid=pid, user=user, command=shortened(command) or None, note=note)
 
     def _checked(self, pid: int) -> bool:
         key = (pid, procs.start_ticks(pid))
@@ -84,20 +73,25 @@ class ProcessOwners:
         return self._uses_cuda[key]
 
 
+def shortened(command: str) -> str:
+    """The command, of bounded length."""
+    return command if len(command) <= COMMAND_LIMIT else f"{command[: COMMAND_LIMIT - 3]}..."
+
+
 def _read(pid: int, name: str) -> bytes:
     """A file in /proc/<pid>; the `cmdline` of a zombie or kernel thread is empty."""
     return procs.read_up_to(f"/proc/{pid}/{name}", _READ_BYTES)
 
 
-def _invisible(pid: int) -> Owner:
+def _invisible(pid: int) -> GpuProcess:
     """A process that /proc does not show; hidepid=2 hides those of other users."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
-        return Owner(note=EXITED, has_exited=True)
+        return GpuProcess(pid=pid, note=EXITED, has_exited=True)
     except PermissionError:
         pass
-    return Owner(note=HIDDEN)
+    return GpuProcess(pid=pid, note=HIDDEN)
 
 
 def _has_mapped(pid: int, name: bytes) -> bool:

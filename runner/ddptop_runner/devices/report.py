@@ -86,37 +86,26 @@ def stale_report(report: DeviceReport, note: str) -> DeviceReport:
 
 def crash_note(returncode: int | None, errors: bytes) -> str:
     """The note for a sampler that exited without a report."""
+    from ddptop_runner.base.exit_status import status_in_words  # not needed for a report
+
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     last = f": {lines[-1][:200]}" if lines else ""
-    how = f"exited with status {returncode}"
-    if returncode is not None and returncode < 0:
-        how = f"was killed by signal {-returncode}"
-    return f"the device sampler {how}{last}; check `nvidia-smi`"
+    return f"the device sampler {status_in_words(returncode)}{last}; check `nvidia-smi`"
 
 
-def _library_error() -> str | None:
-    """Why NVML's library cannot be loaded. Does not query the driver, so it cannot block."""
+def library_problem() -> str | None:
+    """Why NVML's library cannot be loaded, and the remedy; None if it can.
+
+    Does not query the driver, so it cannot block.
+    """
     import ctypes  # not every screen shows devices
 
     try:
         ctypes.CDLL(LIBRARY)
-    except OSError as error:
-        return str(error)
+    except OSError as error:  # or it is broken, such as an empty file that an image puts there
+        is_missing = "No such file" in str(error)
+        return LIBRARY_MISSING if is_missing else LIBRARY_BROKEN.format(reason=error)
     return None
-
-
-def driver_library_exists() -> bool:
-    """Whether NVML's library can be loaded."""
-    return _library_error() is None
-
-
-def no_library_report() -> DeviceReport:
-    """The report of a machine where NVML's library is missing or cannot be loaded."""
-    reason = _library_error()
-    if reason is None or "No such file" in reason:
-        return empty_report(LIBRARY_MISSING)
-    # such as an empty file that an image puts there
-    return empty_report(LIBRARY_BROKEN.format(reason=reason))
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -153,8 +142,8 @@ def sample_once(timeout_s: float = 5.0, uuids: Collection[str] | None = None) ->
         timeout_s: how long to wait for the driver.
         uuids: devices or MIG instances to read; None for all of both.
     """
-    if not driver_library_exists():
-        return no_library_report()
+    if (problem := library_problem()) is not None:
+        return empty_report(problem)
     import subprocess  # not needed if the process is forked
 
     from ddptop_runner.base import programs
@@ -168,38 +157,27 @@ def sample_once(timeout_s: float = 5.0, uuids: Collection[str] | None = None) ->
 
 
 class ForkedReading:
-    """A reading of all devices, which starts when this object is created."""
+    """A reading of all devices through the driver, which starts when this object is created."""
 
     def __init__(self) -> None:
-        self._pid: int | None = None
-        if not driver_library_exists():
-            return
         self._output, output = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             _sample(output)
         os.close(output)
 
-    @property
-    def has_driver(self) -> bool:
-        """Whether there is a driver to read; without one, the report has no device."""
-        return self._pid is not None
-
     def report(self, timeout_s: float = 5.0) -> DeviceReport:
         """Wait for the reading and return it; can be called once.
 
         Never raises: if nothing can be read, the report has no devices, and its `note` says why.
         """
-        if self._pid is None:
-            return no_library_report()
-        pid, self._pid = self._pid, None
         written = _read_all(self._output, time.monotonic() + timeout_s)
         os.close(self._output)
         if written is None:
             import signal  # what reads devices in time does without
 
-            os.kill(pid, signal.SIGKILL)
-        returncode = _wait(pid, time.monotonic() + _LEAVE_AFTER_S)
+            os.kill(self._pid, signal.SIGKILL)
+        returncode = _wait(self._pid, time.monotonic() + _LEAVE_AFTER_S)
         if written is None:
             return empty_report(NOT_ANSWERING.format(age_s=timeout_s))
         return _last_report(written, returncode)

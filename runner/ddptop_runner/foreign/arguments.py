@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddptop_runner.devices.owners import shortened
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
 from ddptop_runner.store.log_clean import sanitized_line
-
-COMMAND_LIMIT = 400
-"""Longest command kept, in characters."""
 
 _PYTHON = re.compile(r"python(\d[\d.]*t?)?(-dbg|-intel64)?|pypy3?[\d.]*|pt_main_thread")
 _OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -266,5 +264,4 @@ def command_line(argv: Sequence[str]) -> str:
             words = [base_name(words[1]), *words[2:]]
     elif words and words[0].startswith("/"):
         words[0] = base_name(words[0])
-    text = sanitized_line(shlex.join(words))
-    return text if len(text) <= COMMAND_LIMIT else f"{text[: COMMAND_LIMIT - 3]}..."
+    return shortened(sanitized_line(shlex.join(words)))

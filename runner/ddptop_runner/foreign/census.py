@@ -65,10 +65,6 @@ def _folders_of(name: str) -> Iterator[RunFolder]:
 
 MAX_OF_USER = 1024
 """Processes examined per other user; a person has fewer."""
-NOT_HERE = (
-    "the driver reports this PID, but its owner is unknown: it is in another container, or hidden"
-    " by hidepid; run ddptop on the host or as root"
-)
 
 
 class HostCensus:
@@ -164,23 +160,14 @@ def devices_by_pid(
     """
     held: dict[int, list[str]] = {}
     strange: dict[int, tuple[list[str], str]] = {}
-    on_instance = {
-        (gpu.parent_uuid, process.pid)
-        for gpu in gpus
-        if gpu.parent_uuid is not None
-        for process in gpu.processes or ()
-    }
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         if gpu.uuid is None:
             continue
         for process in gpu.processes or ():
-            if (gpu.uuid, process.pid) in on_instance:
-                continue  # it holds a part of the device, which is listed separately
             if process.user is not None:
                 held.setdefault(process.pid, []).append(gpu.uuid)
             elif not process.has_exited:
-                note = process.note or NOT_HERE
-                strange.setdefault(process.pid, ([], note))[0].append(gpu.uuid)
+                strange.setdefault(process.pid, ([], process.note or ""))[0].append(gpu.uuid)
     strangers = [
         Unreadable(pid=pid, user=None, command=None, gpus=tuple(uuids), reason=note)
         for pid, (uuids, note) in sorted(strange.items())

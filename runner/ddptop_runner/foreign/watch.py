@@ -38,7 +38,6 @@ from ddptop_runner.reading.progress.from_text import (
 from ddptop_runner.reading.progress.rank_view import fill
 from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.store.history_reader import Series, append, bucket_width
-from ddptop_runner.store.history_schema import MOST_SCALARS
 
 BLOCKED_S = 5.0
 """How long a process must be in uninterruptible sleep; a disk access takes milliseconds."""
@@ -65,18 +64,6 @@ def state_of(state_letter: str, blocked_s: float) -> tuple[RankState, str | None
     return "running", None
 
 
-def on_devices(
-    job: ForeignJob, name: str, ranks: Sequence[RankSample], gpus: Sequence[GpuSample]
-) -> tuple[list[RankSample], list[GpuSample]]:
-    """(ranks with their devices, the job's devices)."""
-    pids = set(job.pids)
-    held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
-    pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in job.ranks}
-    joined, labeled = rank_devices.join(ranks, held, pids_by_rank, [], name, pids)
-    # how CUDA numbers the devices depends on settings of the process
-    return [msgspec.structs.replace(rank, cuda_device=None) for rank in joined], labeled
-
-
 MAX_POINTS = 16_384
 """Values kept of all series along one axis together."""
 
@@ -85,20 +72,15 @@ class Curves:
     """The latest losses by rank, and other values by name, along one axis: time or step."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
         self._points: deque[tuple[int, int | str, float]] = deque(maxlen=MAX_POINTS)
 
     def add(self, rank: int, at: float, reading: Reading) -> None:
         """Add the values of a reading, including its validation loss."""
-        if reading.loss is not None and reading.kind != "val":
-            self.add_loss(rank, at, reading.loss)
-        named = list(reading.scalars)
+        self._points += [(int(at), name, value) for name, value in reading.scalars]
         if reading.loss is not None and reading.kind == "val":
-            named.append((VALIDATION_LOSS, reading.loss))
-        for name, value in named:
-            if name in self._names or (name.isprintable() and len(self._names) < MOST_SCALARS):
-                self._names.add(name)
-                self._points.append((int(at), name, value))
+            self._points.append((int(at), VALIDATION_LOSS, reading.loss))
+        elif reading.loss is not None:
+            self.add_loss(rank, at, reading.loss)
 
     def add_loss(self, rank: int, at: float, loss: float) -> None:
         """Add a loss, which may be NaN or infinite."""
@@ -112,7 +94,13 @@ class Curves:
     def series(
         self, since: float, until: float, columns: int
     ) -> tuple[dict[int, Series], dict[str, Series]]:
-        """(losses by rank, other values by name), each with at most `columns` points."""
+        """(losses by rank, other values by name), each like `HistoryReader.series`.
+
+        Args:
+            since: Unix time or step; 0 means the first value.
+            until: Unix time or step, inclusive.
+            columns: maximum number of points of each series; 2 or more.
+        """
         times = [at for at, _, _ in self._points if since <= at <= until]
         if not times:
             return {}, {}
@@ -291,7 +279,11 @@ class JobRecord:
         ranks = [
             self._sample(rank, usages.get(rank.pid), now, now_s) for rank in self.foreign.ranks
         ]
-        ranks, held = on_devices(self.foreign, self.name, ranks, gpus)
+        pids = set(self.foreign.pids)
+        held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
+        pids_by_rank = {one.rank: (one.pid, *one.helpers) for one in self.foreign.ranks}
+        # how CUDA numbers the devices is unknown, because it depends on settings of the process
+        ranks, held = rank_devices.join(ranks, held, pids_by_rank, [], self.name, pids)
         snapshot = self._snapshot(ranks, held, now)
         alerts, new = self._watch.update(snapshot, now_s, given=False)
         for alert in new:
@@ -467,40 +459,22 @@ class ForeignBook:
         views = [record.view(gpus, usages, now, now_s) for record in self._records.values()]
         return sorted(views, key=lambda view: view.foreign.started_at, reverse=True)
 
-    def chart(
-        self, job: str, since: float, until: float, columns: int, *, by_step: bool = False
-    ) -> tuple[dict[int, Series], dict[str, Series]]:
-        """(losses by rank, other values by name), each like `HistoryReader.rank_series`.
+    def curves(self, job: str, *, by_step: bool = False) -> Curves:
+        """Its losses and other values by time, or by step; an unknown job has none.
 
-        By time, includes only values written while the job was watched and the last loss before;
-        the times of older lines are unknown.
-
-        Args:
-            job: its name; an unknown job has no series.
-            since: Unix time or step; 0 means the first value.
-            until: Unix time or step, inclusive.
-            columns: of each series, 2 or more.
-            by_step: whether `t` of the points is a step rather than a time. Steps are those that
-                the output prints, counted on across epochs.
+        By time, there are only values written while the job was watched and the last loss before;
+        the times of older lines are unknown. Steps are those that the output prints, counted on
+        across epochs.
         """
-        curves = self._curves(job, by_step)
-        return ({}, {}) if curves is None else curves.series(since, until, columns)
-
-    def span(self, job: str, *, by_step: bool = False) -> tuple[float, float] | None:
-        """Unix times or steps of the first and last loss or scalar seen; None without any."""
-        curves = self._curves(job, by_step)
-        return None if curves is None else curves.span()
+        record = self._records.get(job)
+        if record is None:
+            return Curves()
+        return record.by_step if by_step else record.by_time
 
     def is_whole(self, job: str) -> bool:
         """Whether everything that it printed was read."""
         record = self._records.get(job)
         return record is not None and record.output.is_whole
-
-    def _curves(self, job: str, by_step: bool) -> Curves | None:
-        record = self._records.get(job)
-        if record is None:
-            return None
-        return record.by_step if by_step else record.by_time
 
     def events(self, job: str) -> list[Event]:
         """What happened while it was watched, latest first."""

@@ -47,7 +47,7 @@ class ProcessWatch:
 
     def __init__(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
-        self._watched: dict[ProcessId, int | None] = {}
+        self._watched: set[ProcessId] = set()
         self._died_at_s: dict[int, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -59,9 +59,9 @@ class ProcessWatch:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return
+        self._watched.add(process)
         self._died_at_s.pop(process.pid, None)
-        pidfd = self._watched[process] = _open(process)
-        if pidfd is not None:
+        if (pidfd := _open(process)) is not None:
             loop.add_reader(pidfd, self._ended, loop, process, pidfd)
             return
         task = loop.create_task(self._poll(process))
@@ -72,21 +72,10 @@ class ProcessWatch:
         """CLOCK_BOOTTIME of the process's death; None if unknown."""
         return self._died_at_s.get(pid)
 
-    def close(self) -> None:
-        """Stop watching."""
-        for pidfd in self._watched.values():
-            if pidfd is not None:
-                asyncio.get_running_loop().remove_reader(pidfd)
-                os.close(pidfd)
-        self._watched.clear()
-        for task in self._tasks:
-            task.cancel()
-
     def _ended(self, loop: asyncio.AbstractEventLoop, process: ProcessId, pidfd: int) -> None:
         self._died_at_s[process.pid] = boottime_s()
         loop.remove_reader(pidfd)
         os.close(pidfd)
-        self._watched[process] = None
         self._on_exit(process, status_of_zombie(process.pid))
 
     async def _poll(self, process: ProcessId) -> None:

@@ -24,7 +24,6 @@ from ddptop_runner.job.ranks import (
     PATIENCE_S,
     CommandRanks,
     OwnRanks,
-    RankMemory,
     RankRecord,
     table_of,
 )
@@ -342,16 +341,13 @@ class Attempt:
 
     def remember(self) -> Memory:
         """The part of the memory that is known here."""
-        ranks = RankMemory(
+        return Memory(
             last_step_s={
                 record.rank: record.last_step_boottime_s
                 for record in self.table
                 if record.last_step_boottime_s is not None
             },
-            discovered=self.table.remember() if isinstance(self.table, CommandRanks) else None,
-        )
-        return Memory(
-            ranks=ranks,
+            discovered=self.table.discovered if isinstance(self.table, CommandRanks) else None,
             hangs=self.trouble.hangs.remember(),
             saves=self.checkpoints.remember(),
             oom_kills=self.oom.remember(),
@@ -369,9 +365,9 @@ class Attempt:
         for rank in snapshot.ranks:
             if rank.pid is not None and snapshot.attempt == job.attempt:
                 self.table.restore(rank, rank.pid)
-        if isinstance(self.table, CommandRanks) and memory.ranks.discovered is not None:
-            self.table.recall(memory.ranks.discovered)
-        for rank_number, at_s in memory.ranks.last_step_s.items():
+        if isinstance(self.table, CommandRanks) and memory.discovered is not None:
+            self.table.recall(memory.discovered)
+        for rank_number, at_s in memory.last_step_s.items():
             if (record := self.table.get(rank_number)) is not None:
                 record.last_step_boottime_s = at_s
         for number, life in job.ranks.items():

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import utc_from_unix, utc_now
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.job.event_text import text
-from ddptop_runner.job.ranks import RankMemory
+from ddptop_runner.job.ranks import DiscoveredRanks
 from ddptop_runner.job.state import JobState
 from ddptop_runner.job.transition import apply
 from ddptop_runner.judge.checkpoints import SaveMemory
@@ -130,7 +130,10 @@ class Memory(Base, frozen=True, kw_only=True):
     state: JobState | None = None
     last_seq: int = 0
     """Of the last event that `state` includes."""
-    ranks: RankMemory = RankMemory()
+    last_step_s: dict[int, float] = {}
+    """By rank, CLOCK_BOOTTIME."""
+    discovered: DiscoveredRanks | None = None
+    """None for a job that is not a command."""
     hangs: Limits = msgspec.field(default_factory=Limits)
     saves: SaveMemory = msgspec.field(default_factory=SaveMemory)
     oom_kills: dict[str, int | None] = {}

@@ -9,16 +9,12 @@ would end the rank.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from ddptop_runner.base import programs
 from ddptop_runner.base.files import stamp
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
@@ -124,7 +120,7 @@ async def collect_stacks(
                 dumps[record.rank] = dump
                 continue
             note = "the process has exited"
-        stacks.append(await _by_py_spy(record, note or "the process has exited"))
+        stacks.append(RankStacks(rank=record.rank, pid=record.pid, note=note))
     await _settled(list(dumps.values()))
     for rank, dump in dumps.items():
         text = _read_from(dump.path, dump.offset)
@@ -176,20 +172,6 @@ def _why_not(record: RankRecord) -> str | None:
     if not procs.catches_signal(record.pid, record.reported.stack_signal):
         return "the rank no longer handles the probe's signal"
     return None
-
-
-async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
-    """The stacks from py-spy if it is installed and may trace; otherwise, the note."""
-    tool = shutil.which("py-spy")
-    if tool is None or not record.alive:
-        return RankStacks(rank=record.rank, pid=record.pid, note=note)
-    argv = [tool, "dump", "--nonblocking", "--pid", str(record.pid)]
-    text = None
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        text = (await asyncio.to_thread(programs.run, argv, STACKS_TIMEOUT_S)).stdout or None
-    return RankStacks(
-        rank=record.rank, pid=record.pid, text=text, note=None if text else f"{note}; py-spy failed"
-    )
 
 
 def _ask_for_dump(process: ProcessId, number: int, path: Path) -> _Dump | None:

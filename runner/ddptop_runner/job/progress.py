@@ -11,10 +11,11 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.ranks import OwnRanks, RankRecord
 from ddptop_runner.model.run_step import RankSteps
 from ddptop_runner.model.snapshot import Progress, RankSample
+from ddptop_runner.reading.event_files import EventFiles
 from ddptop_runner.reading.progress import combine
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.rank_view import fill
-from ddptop_runner.reading.progress.text_watch import RankFiles, TextWatch
+from ddptop_runner.reading.progress.text_watch import TextWatch
 
 TRACES_AFTER_S = 15.0
 """Age of an attempt when the search for files begins; most sources report a loss by then."""
@@ -35,7 +36,7 @@ class JobProgress:
     def __init__(self, folder: RunFolder, cwd: str, command: Sequence[str] = ()) -> None:
         self._cwd = cwd
         self._text = TextWatch(folder, command)
-        self._files: RankFiles | None = None
+        self._files: EventFiles | None = None
         self._is_without_loss = True
         """Whether some rank's loss is known only from files."""
         self._attempt: int | None = None
@@ -58,14 +59,15 @@ class JobProgress:
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
         for record in table:
-            text = self._text.of_rank(record.rank)
+            text = self._text.ranks.get(record.rank)
             if text is not None and record.has_reported and not record.steps:
                 text.restart_pace()
         self._is_without_loss = self._lacks_a_loss(table)
         if not self._is_without_loss and 0 not in ranks:
             self._end_search()  # else every node would report the same values
         elif self._files is None and age_s > TRACES_AFTER_S:
-            self._files = RankFiles(self._cwd, self._began_s, TRACES_EVERY_S)
+            self._files = EventFiles(self._cwd, self._began_s)
+            self._files.start(TRACES_EVERY_S)
         if self._files is not None:
             pids = {record.rank: _pids(record) for record in table}
             others = () if table.launcher is None else _pids(table.launcher)
@@ -105,7 +107,7 @@ class JobProgress:
         return [
             fill(
                 one,
-                self._text.of_rank(one.rank),
+                self._text.ranks.get(one.rank),
                 self._in_files(one.rank),
                 now,
                 scalars=self._in_files(one.rank, without_loss=False),
@@ -140,7 +142,7 @@ class JobProgress:
         for record in table:
             known = None
             if attempt == self._attempt:
-                known = self._text.of_rank(record.rank) or self._in_files(record.rank)
+                known = self._text.ranks.get(record.rank) or self._in_files(record.rank)
             found[record.rank] = RankSteps(
                 own=record.steps,
                 reported=record.reported.global_step,

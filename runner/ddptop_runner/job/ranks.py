@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
@@ -22,7 +23,7 @@ from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import Base, Phase, RankState
+from ddptop_runner.model.words import Phase, RankState
 from ddptop_runner.reading.progress import rank_view
 from ddptop_runner.reading.progress.pace import Pace
 
@@ -309,14 +310,17 @@ class OwnRanks:
 
     def get(self, rank: int) -> RankRecord | None:
         """The record of a rank or of `LAUNCHER`; None without one."""
-        return self._records.get(rank)
+        return self.launcher if rank == LAUNCHER else self._records.get(rank)
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
-        """Record that a rank's process has started."""
-        record = self._records.setdefault(rank, RankRecord(rank, local_rank, 0.0, self._job))
+        """Record that the process of a rank or of `LAUNCHER` has started."""
+        record = self.get(rank)
+        if record is None:
+            record = self._records[rank] = RankRecord(rank, local_rank, 0.0, self._job)
         record.local_rank = local_rank
         record.process = procs.identify(pid)
-        self._rank_of_pid[pid] = rank
+        if record is not self.launcher:
+            self._rank_of_pid[pid] = rank
         return record
 
     def restore(self, sample: RankSample, pid: int) -> None:
@@ -325,8 +329,9 @@ class OwnRanks:
         record.restore(sample, pid)
 
     def of_pid(self, pid: int) -> RankRecord | None:
-        """The rank with that process."""
-        return self.rank_of_pid(pid)
+        """The launcher if the process is that, else the rank with that process."""
+        is_launcher = self.launcher is not None and self.launcher.pid == pid
+        return self.launcher if is_launcher else self.rank_of_pid(pid)
 
     def rank_of_pid(self, pid: int) -> RankRecord | None:
         """The rank with that process, which may also be the launcher."""
@@ -358,7 +363,8 @@ class OwnRanks:
 
     def alive(self) -> list[RankRecord]:
         """Those of the attempt's processes (its ranks, or its launcher) not known to have ended."""
-        return self.ranks_alive()
+        processes = self if self.launcher is None else [self.launcher]
+        return [record for record in processes if record.alive]
 
     def progress(self, now_s: float) -> list[RankProgress]:
         """All ranks' progress, for the hang verdict."""
@@ -399,24 +405,15 @@ class OwnRanks:
             record.forget_loss_range()
 
 
-class DiscoveredRanks(Base, frozen=True, kw_only=True):
+class DiscoveredRanks(msgspec.Struct, kw_only=True):
     """What a command's ranks report about their numbers."""
 
-    numbered: list[int] = []
+    numbered: set[int] = set()
     """Pids of ranks that do not know their rank."""
     reported_size: int | None = None
     """The world size that the ranks report."""
     former_steps: int | None = None
     """The most steps of any process that is no longer a rank."""
-
-
-class RankMemory(Base, frozen=True, kw_only=True):
-    """Of the ranks. Times are CLOCK_BOOTTIME."""
-
-    last_step_s: dict[int, float] = {}
-    """By rank."""
-    discovered: DiscoveredRanks | None = None
-    """None for a job that is not a command."""
 
 
 # -- ranks of a command ----------------------------------------------------------------------------
@@ -434,51 +431,20 @@ class CommandRanks(OwnRanks):
     def __init__(self, started_boottime_s: float, job: Callable[[], JobState] = JobState) -> None:
         super().__init__(0, started_boottime_s, job=job)
         self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s, job)
-        self._numbered: set[int] = set()
-        """Pids of ranks that do not know their rank."""
-        self._reported_size: int | None = None
-        self._former_steps: int | None = None
-        """The most steps of any process that is no longer a rank."""
-
-    @property
-    def _launcher(self) -> RankRecord:
-        assert self.launcher is not None  # since __init__
-        return self.launcher
+        self.discovered = DiscoveredRanks()
 
     @property
     def was_restarted(self) -> bool:
         """Whether the launcher has restarted its ranks by itself."""
-        return bool(self._former_steps)
+        return bool(self.discovered.former_steps)
 
     def __iter__(self) -> Iterator[RankRecord]:
         return iter([self._records[rank] for rank in sorted(self._records)])
 
-    def __getitem__(self, rank: int) -> RankRecord:
-        return self._launcher if rank == LAUNCHER else super().__getitem__(rank)
-
-    def get(self, rank: int) -> RankRecord | None:
-        """The record of a rank or of `LAUNCHER`; None without one."""
-        return self.launcher if rank == LAUNCHER else super().get(rank)
-
     @property
     def world_size(self) -> int | None:
         """The reported world size, or the number of unnumbered ranks; None before the first."""
-        return self._reported_size or len(self._numbered) or None
-
-    def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
-        """Record that a process has started."""
-        if rank != LAUNCHER:
-            return super().started(rank, local_rank, pid)
-        self._launcher.process = procs.identify(pid)
-        return self._launcher
-
-    def of_pid(self, pid: int) -> RankRecord | None:
-        """The launcher if the process is that, else the rank."""
-        return self._launcher if pid == self._launcher.pid else self.rank_of_pid(pid)
-
-    def alive(self) -> list[RankRecord]:
-        """The launcher, while it is alive."""
-        return [self._launcher] if self._launcher.alive else []
+        return self.discovered.reported_size or len(self.discovered.numbered) or None
 
     def receive(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
         """Pass a probe's message to its rank, which the message may be the first to reveal."""
@@ -496,36 +462,26 @@ class CommandRanks(OwnRanks):
         record.receive(message)
         if message.rank == record.rank:
             record.rank_source = "probe"
-            self._numbered.discard(message.pid)
+            self.discovered.numbered.discard(message.pid)
         if message.rank is not None and message.world_size:
-            self._reported_size = message.world_size
+            self.discovered.reported_size = message.world_size
             self._forget_dead_above(message.world_size)
         return record
 
-    def remember(self) -> DiscoveredRanks:
-        """The data that a restarted supervisor's table needs besides the records."""
-        return DiscoveredRanks(
-            numbered=sorted(self._numbered),
-            reported_size=self._reported_size,
-            former_steps=self._former_steps,
-        )
-
-    def recall(self, memory: DiscoveredRanks) -> None:
-        """Restore the result of `remember`, once the records are restored."""
-        self._numbered = {pid for pid in memory.numbered if pid in self._rank_of_pid}
-        self._reported_size = memory.reported_size
-        self._former_steps = memory.former_steps
+    def recall(self, discovered: DiscoveredRanks) -> None:
+        """Restore `discovered` of an earlier supervisor, once the records are restored."""
+        numbered = discovered.numbered.intersection(self._rank_of_pid)
+        self.discovered = replace(discovered, numbered=numbered)
 
     def most_steps(self) -> int | None:
         """The most steps of any rank, including ranks that the launcher has replaced."""
-        known = (super().most_steps(), self._former_steps)
+        known = (super().most_steps(), self.discovered.former_steps)
         return max((steps for steps in known if steps is not None), default=None)
 
     def assume_rank(self) -> None:
         """Let the command's process be rank 0, until a probe reports."""
-        process = self._launcher.process
-        if not self._records and process is not None:
-            self._add(0, process.pid, 0, ASSUMED)
+        if not self._records and self.launcher is not None and self.launcher.pid is not None:
+            self._add(0, self.launcher.pid, 0, ASSUMED)
 
     def _discover(self, message: ProbeMessage) -> RankRecord | None:
         """The rank that a process is or reports for; None if it belongs to no rank."""
@@ -535,7 +491,7 @@ class CommandRanks(OwnRanks):
         if message.rank is None or message.rank < 0:
             return self._number(message, living)
         holder = next((one for one in living if one.rank == message.rank), None)
-        if holder is not None and holder.pid not in self._numbered:
+        if holder is not None and holder.pid not in self.discovered.numbered:
             if tree.descends_from(message.pid, holder.pid or 0):
                 return None if holder.steps else holder
             if not tree.descends_from(holder.pid or 0, message.pid):
@@ -547,13 +503,13 @@ class CommandRanks(OwnRanks):
         for one in living:
             if tree.descends_from(message.pid, one.pid or 0):
                 return None if one.steps else one
-        if any(one.pid not in self._numbered for one in living):
+        if any(one.pid not in self.discovered.numbered for one in living):
             return None
         taken = {one.rank for one in living}
         rank = next(number for number in range(len(taken) + 1) if number not in taken)
         record = self._replace(message, rank)
         record.local_rank = rank
-        self._numbered.add(message.pid)
+        self.discovered.numbered.add(message.pid)
         return record
 
     def _replace(self, message: ProbeMessage, rank: int) -> RankRecord:
@@ -582,11 +538,12 @@ class CommandRanks(OwnRanks):
                 self._leave(record.pid)
 
     def _leave(self, pid: int) -> None:
-        self._numbered.discard(pid)
+        found = self.discovered
+        found.numbered.discard(pid)
         rank = self._rank_of_pid.pop(pid, None)
         record = None if rank is None else self._records.pop(rank, None)
         if record is not None and record.has_reported:
-            self._former_steps = max(self._former_steps or 0, record.steps or 0)
+            found.former_steps = max(found.former_steps or 0, record.steps or 0)
 
 
 def table_of(

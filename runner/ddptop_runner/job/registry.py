@@ -411,14 +411,9 @@ def is_there(name: str) -> bool:
 
 
 class JobSource:
-    """All jobs of this state folder; an ended one is not read again until its files change.
+    """All jobs of this state folder; an ended one is not read again until its files change."""
 
-    Args:
-        once: they are read only once.
-    """
-
-    def __init__(self, *, once: bool = False) -> None:
-        self._once = once
+    def __init__(self) -> None:
         self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
         self._known = self._ended
         """Those of the time before."""
@@ -449,7 +444,7 @@ class JobSource:
                 error.job = folder.job
                 self.damaged.append(error)
             return None
-        if not (self._once or view.is_live or view.guarded is True):
+        if not (view.is_live or view.guarded is True):
             self._ended[folder.path] = (self._key(view), view)
         return view
 
@@ -460,7 +455,7 @@ class JobSource:
 
 def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
     """(every readable job of this state folder, newest first; why others cannot be read)."""
-    source = JobSource(once=True)
+    source = JobSource()
     return source.read(), source.damaged
 
 

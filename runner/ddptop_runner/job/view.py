@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from ddptop_runner.base.exit_status import split_status
@@ -16,60 +15,32 @@ from ddptop_runner.job.state import JobState, NodeLife, RankLife, hosts_of_ranks
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import (
-    Alert,
-    Checkpoint,
     GpuSample,
     LauncherSample,
     NodeSnapshot,
     NodeStatus,
-    Pause,
-    ProcessId,
-    Progress,
     RankSample,
-    RunStep,
+    Sampled,
 )
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.model.words import ENDED, LIVE_STATES, Base, NodePart
+from ddptop_runner.model.words import ENDED, LIVE_STATES, NodePart
 
 
-class Samples(Base, frozen=True, kw_only=True):
+class Samples(Sampled, frozen=True, kw_only=True):
     """What is known about a job at one moment besides its state.
 
-    A field with the name of one of the snapshot becomes that unless `view` changes it.
+    Where `view` changes a value: the states of `ranks` are those of living processes, ends and
+    hangs come from the job's state; `world_size` is that of a command, as its ranks report it;
+    `run_step` and `step` are those that do not follow from the ranks; `checkpoint` is one that is
+    newer than the last one recorded.
     """
 
-    started_at: dt.datetime
-    ranks: list[RankSample] = []
-    """Their states are those of living processes; ends and hangs come from the job's state."""
-    gpus: list[GpuSample] = []
-    launcher: LauncherSample | None = None
-    world_size: int | None = None
-    """Of a command, as its ranks report it."""
-    run_step: RunStep | None = None
-    """If it does not follow from the ranks."""
     counts: list[int | None] = []
     """By rank, the step of the run according to its output."""
-    attempts_began: dict[int, int] = {}
-    step: int | None = None
-    """If no rank's is known."""
-    total_steps: int | None = None
-    eta_s: float | None = None
-    progress: Progress | None = None
-    pause: Pause | None = None
-    checkpoint: Checkpoint | None = None
-    """If it is newer than the last one recorded."""
-    source: str | None = None
-    driver: str | None = None
-    device_note: str | None = None
-    agent: ProcessId | None = None
-    alerts: list[Alert] = []
     stale: list[str] = []
     """Nodes whose samples are not current."""
     clock_offsets: dict[str, float | None] = {}
     """By node."""
-
-
-_OWN = ("counts", "stale", "clock_offsets")
 
 
 def view(spec: JobSpec, state: JobState, samples: Samples, at: dt.datetime) -> NodeSnapshot:
@@ -88,9 +59,7 @@ def view(spec: JobSpec, state: JobState, samples: Samples, at: dt.datetime) -> N
     run = samples.run_step or run_step.of_job(ranks, state.attempt, began, samples.counts)
     ranks = run_step.alike(ranks)
     steps = [rank.step for rank in ranks if rank.step is not None]
-    sampled = msgspec.structs.asdict(samples)
-    for name in _OWN:
-        del sampled[name]
+    sampled = {name: getattr(samples, name) for name in Sampled.__struct_fields__}
     sampled |= {
         "ts": at,
         "state": state.phase,

@@ -67,41 +67,22 @@ FORGET_S = 15.0
 
 
 def stop(view: JobView, grace_s: float = 30.0) -> str | None:
-    """Ask every rank to end (SIGTERM), and kill what is left after `grace_s` (SIGKILL).
+    """Ask every rank to end (SIGTERM), and kill what is left after `grace_s` (SIGKILL); 0: at once.
 
     Returns at once; `wait_until_ended` waits for the last process.
+
+    The supervisor ends the job; if it cannot be reached, it is done here. A running one that does
+    not answer in time may still comply, so only a kill at once bypasses it. Guardian and supervisor
+    are killed first, because they would restart the ranks.
 
     Returns:
         None if the supervisor does it; otherwise a line on why it was done here.
 
     Raises:
         UsageError: the job has already ended.
-        ControlError: its supervisor does not answer, and may still act.
+        ControlError: its supervisor does not answer, and may still act or cannot be killed here.
     """
     _require_live(view)
-    return _end(view, grace_s)
-
-
-def kill(view: JobView) -> str | None:
-    """Kill every process of the job now (SIGKILL).
-
-    Returns:
-        As `stop`.
-
-    Raises:
-        UsageError: the job has already ended.
-        ControlError: its supervisor does not answer, and cannot be killed from here.
-    """
-    _require_live(view)
-    return _end(view, 0.0, is_kill=True)
-
-
-def _end(view: JobView, grace_s: float, *, is_kill: bool = False) -> str | None:
-    """Have the supervisor end the job; if it cannot be reached, end the job here.
-
-    A running supervisor that does not answer in time may still comply, so only `kill` bypasses it.
-    Guardian and supervisor are killed first, because they would restart the ranks.
-    """
     try:
         _request(view, pt.StopAsked(grace_s=grace_s), pt.Done)
     except ControlError as error:
@@ -113,7 +94,8 @@ def _end(view: JobView, grace_s: float, *, is_kill: bool = False) -> str | None:
         else:
             guards = (snapshot.guardian, snapshot.supervisor)
             living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
-        may_comply = error.code == "silent" and not (is_kill or any(map(is_stopped, living)))
+        is_bypassed = grace_s <= 0 or any(map(is_stopped, living))
+        may_comply = error.code == "silent" and not is_bypassed
         if living and may_comply:
             hint = f"to end the job without it: ddptop kill {view.job}"
             raise ControlError(error.message, hint, error.code) from error
@@ -251,9 +233,9 @@ def on_each(group: Sequence[JobView], act: Callable[[JobView], object]) -> None:
 
 
 def end_if_live(view: JobView, grace_s: float) -> str | None:
-    """As `stop`, or as `kill` if `grace_s` is 0, but lets a job of a sweep end by itself first."""
+    """As `stop`, but lets a job of a sweep end by itself first."""
     with contextlib.suppress(UsageError):
-        return stop(view, grace_s=grace_s) if grace_s > 0 else kill(view)
+        return stop(view, grace_s)
     return None
 
 

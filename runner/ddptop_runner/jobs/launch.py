@@ -12,11 +12,10 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.clock import poll, utc_now
@@ -61,6 +60,7 @@ from ddptop_runner.launch.request import (
 from ddptop_runner.model.snapshot import WaitReason
 from ddptop_runner.model.spec import (
     MAX_NAME_LENGTH,
+    JobOptions,
     JobSpec,
     Placement,
     Waiting,
@@ -73,11 +73,6 @@ from ddptop_runner.store.disk import is_no_room
 
 NAMES_LOCK = ".names.lock"
 """Lock held while a launch claims a name."""
-_AS_REQUESTED = (
-    *("max_restarts", "hang_timeout_s", "on_nan", "allow_shrink", "zygote", "log_limit_bytes"),
-    *("probe", "replica_check", "memory_snapshot", "slurm_job", "note", "parallel"),
-)
-"""Fields of the request that the job takes as they are."""
 NODES_START_S = 45.0
 """How long to wait for all nodes; by then, an unreachable node has been reported."""
 
@@ -170,7 +165,7 @@ def plan_of(
         nproc=program.nproc,
         devices=choice.devices,
         queue=choice.queue,
-        **{name: getattr(request, name) for name in _AS_REQUESTED},
+        **{name: getattr(request, name) for name in JobOptions.__struct_fields__},
         hang_auto=request.hang_auto and request.probe,
         env_names=sorted(
             filter(handover.is_text, set(handover.of_shell(env)) - handover.SHELL_NOISE)
@@ -179,7 +174,6 @@ def plan_of(
         backing="held" if is_held else "daemon" if no_tmux else "tmux",
         tmux_socket=None if no_tmux or is_held else tmux.socket_name(),
         launcher=program.launcher,
-        pty=program.pty,
         placement=placement,
         git=None if request.is_dry else git.read(cwd),
     )
@@ -188,10 +182,8 @@ def plan_of(
         job_env,
         tuple(notes),
         () if is_held else tuple(survival_plan.wrap),
-        name_is_derived=request.name is None,
         choice=choice,
-        work_in_run_folder=request.work_in_run_folder,
-        notify=request.notify,
+        request=request,
     )
 
 
@@ -220,17 +212,17 @@ def start(plan: LaunchPlan, *, waits: bool = True) -> tuple[JobView, str | None]
             create_local_dir(folder)
         for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
             needed.mkdir(parents=True)
-        if plan.work_in_run_folder:
+        if plan.request.work_in_run_folder:
             (folder.path / "work").mkdir()
-            spec = msgspec.structs.replace(plan.spec, cwd=str(folder.path / "work"))
+            spec = replace(plan.spec, cwd=str(folder.path / "work"))
             plan = replace(plan, spec=spec)
         with nullcontext() if plan.choice.remake is None else usage.taking():
             plan, moved = _settle_devices(plan)
             write_spec(folder, plan.spec)
             if plan.spec.devices:
                 publish_jobs()
-        if plan.notify is not None:
-            write_atomic(folder.notify_file, "".join(f"{url}\n" for url in plan.notify).encode())
+        if (urls := plan.request.notify) is not None:
+            write_atomic(folder.notify_file, "".join(f"{url}\n" for url in urls).encode())
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0, waits=waits)
     except BaseException as error:
         _remove_unstarted(folder)
@@ -284,7 +276,7 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
     if new.devices == old.devices:
         return plan, None
     job_env = {name: plan.job_env[name] for name in plan.job_env if name not in old.environment}
-    spec = msgspec.structs.replace(spec, devices=new.devices, queue=new.queue)
+    spec = replace(spec, devices=new.devices, queue=new.queue)
     return replace(plan, choice=new, spec=spec, job_env=job_env | new.environment), note
 
 
@@ -319,12 +311,12 @@ def restart_ended(
     if spec.kind == "script":
         require_script(cwd, spec.target)
     if spec.placement is not None:  # the interpreters are on the nodes
-        placement = msgspec.structs.replace(spec.placement, force=force)
-        spec = msgspec.structs.replace(spec, placement=placement)
+        placement = replace(spec.placement, force=force)
+        spec = replace(spec, placement=placement)
     elif not spec.is_command:
         interpreters.require_torch(interpreters.inspect(spec.python))
     elif not os.access(spec.python, os.X_OK):
-        spec = msgspec.structs.replace(spec, python=executable_of(spec.target, cwd, env))
+        spec = replace(spec, python=executable_of(spec.target, cwd, env))
     missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
     job_env = {name: env[name] for name in spec.env_overrides if name in env}
     job_env |= {"DDPTOP_JOB_ID": spec.job_id, **_few_threads(spec.nproc, env)}
@@ -332,7 +324,7 @@ def restart_ended(
         job_env = {**handover.carried(env), **job_env}
     last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
     no_tmux = tmux.why_unusable()
-    spec = msgspec.structs.replace(
+    spec = replace(
         spec,
         backing="daemon" if no_tmux else "tmux",
         tmux_socket=None if no_tmux else tmux.socket_name(),
@@ -348,12 +340,12 @@ def restart_ended(
             choice = choice.queued()
         if spec.is_queued and spec.queue is not None and choice.queue is not None:
             choice = choice.queued(**_still_waits_for(view, spec.queue))
-        spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
+        spec = replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment
         if local_dir_reason(folder):
             _bring_history_back(folder)
         try:
-            spec = msgspec.structs.replace(spec, host=procs.host_name())
+            spec = replace(spec, host=procs.host_name())
             write_moved(folder, spec, view.spec.host)
             note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
         except OSError as error:
@@ -456,8 +448,8 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
 
     The third value is the new name of the ended job that had this name, if there was one.
     """
-    base, archived = plan.spec.job, None
-    if not plan.name_is_derived and os.path.lexists(run_folder(base).path):
+    base, archived, is_derived = plan.spec.job, None, plan.request.name is None
+    if not is_derived and os.path.lexists(run_folder(base).path):
         try:
             archived = archive(base)
         except OSError as error:
@@ -470,12 +462,12 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
     for number in range(1, 10_000):
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
-        if plan.name_is_derived and group_of(name):
+        if is_derived and group_of(name):
             continue
         try:
             folder.path.mkdir(mode=0o700)
         except FileExistsError:
-            if plan.name_is_derived:
+            if is_derived:
                 continue
             raise UsageError(f"the name {name!r} is in use", "choose another --name") from None
         except OSError as error:
@@ -483,7 +475,7 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan, str | None]:
         if number == 1:
             return folder, plan, archived
         job_id = f"{name}@{plan.spec.job_id.partition('@')[2]}"
-        spec = msgspec.structs.replace(plan.spec, job=name, job_id=job_id)
+        spec = replace(plan.spec, job=name, job_id=job_id)
         job_env = {**plan.job_env, "DDPTOP_JOB_ID": job_id}
         return folder, replace(plan, spec=spec, job_env=job_env), None
     raise UsageError(f"too many jobs are named {base}", "remove some: ddptop rm JOB")
@@ -559,7 +551,7 @@ def archive(name: str) -> str:
             raise UsageError(f"the name {name!r} is in use", "choose another name, or try again")
         new = _claim_next(name)
         try:
-            write_spec(old, msgspec.structs.replace(view.spec, archived_as=new.job))
+            write_spec(old, replace(view.spec, archived_as=new.job))
             old.path.rename(new.path)
         except BaseException:
             new.path.rmdir()

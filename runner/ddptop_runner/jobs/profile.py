@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,7 +38,6 @@ def take(
     view: JobView,
     wanted: Sequence[int] = (),
     steps: int = STEPS,
-    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[int, Path]:
     """Profile the wanted ranks at the same steps; returns their traces by rank.
 
@@ -46,7 +45,6 @@ def take(
         view: a live job.
         wanted: ranks; the slowest and the median one if empty.
         steps: how many steps.
-        is_cancelled: returns whether to stop waiting, as if the time were up.
 
     Raises:
         UsageError: the job or a rank cannot be profiled.
@@ -71,7 +69,7 @@ def take(
         traces = {rank: folder / f"{number}-rank-{rank}.json" for rank in wanted}
         while missing := [rank for rank, path in traces.items() if not path.exists()]:
             _check(view, traces, missing)
-            if is_cancelled() or time.monotonic() > deadline_s:
+            if time.monotonic() > deadline_s:
                 raise WaitTimeoutError(
                     f"rank {missing[0]} of {view.job} did not finish {steps} steps within "
                     f"{limit_s:.0f} s",

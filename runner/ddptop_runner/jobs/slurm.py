@@ -6,9 +6,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.base import interpreters, programs
 from ddptop_runner.base.errors import DdptopError, UsageError
@@ -232,9 +231,7 @@ def resume(view: JobView, plan: LaunchPlan) -> None:
     """
     folder = RunFolder(view.folder.path)
     old = view.spec
-    spec = msgspec.structs.replace(
-        plan.spec, job=old.job, job_id=old.job_id, created_at=old.created_at
-    )
+    spec = replace(plan.spec, job=old.job, job_id=old.job_id, created_at=old.created_at)
     if local_dir_reason(folder):
         create_local_dir(folder)
     write_moved(folder, spec, old.host)

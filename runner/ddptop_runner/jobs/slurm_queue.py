@@ -71,14 +71,9 @@ def squeue_path(env: Mapping[str, str]) -> str | None:
     return found if any(map(os.path.exists, configs)) else None
 
 
-def read_queue(env: Mapping[str, str] | None = None) -> Queue | None:
-    """The user's jobs, at most 15 s old; None on a machine without Slurm.
-
-    Args:
-        env: the shell's variables; None for this process's.
-    """
-    shell = os.environ if env is None else env
-    squeue = squeue_path(shell)
+def read_queue() -> Queue | None:
+    """The user's jobs, at most 15 s old; None on a machine without Slurm."""
+    squeue = squeue_path(os.environ)
     if squeue is None:
         return None
     kept = state_home() / "slurm-queue.json"
@@ -86,7 +81,7 @@ def read_queue(env: Mapping[str, str] | None = None) -> Queue | None:
         age_s = utc_now().timestamp() - kept.lstat().st_mtime
         if 0 <= age_s < INTERVAL_S and kept.lstat().st_uid == os.geteuid():
             return bounded.decode_json(msgspec.json.Decoder(Queue), bounded.read_bytes(kept))
-    queue = _ask(squeue, shell)
+    queue = _ask(squeue)
     with contextlib.suppress(OSError):
         if kept.parent.is_dir() and kept.parent.stat().st_uid == os.geteuid():
             write_atomic(kept, msgspec.json.encode(queue))
@@ -99,14 +94,14 @@ def forget_queue() -> None:
         (state_home() / "slurm-queue.json").unlink(missing_ok=True)
 
 
-def _ask(squeue: str, shell: Mapping[str, str]) -> Queue:
+def _ask(squeue: str) -> Queue:
     import subprocess
 
     from ddptop_runner.base import programs
 
     argv = queue_argv(procs.user_name(os.geteuid()))
     try:
-        done = programs.run([squeue, *argv[1:]], TIMEOUT_S, env={**shell, **QUEUE_ENV})
+        done = programs.run([squeue, *argv[1:]], TIMEOUT_S, env={**os.environ, **QUEUE_ENV})
     except subprocess.TimeoutExpired:
         return Queue(note=f"squeue did not respond within {TIMEOUT_S:g} s")
     except OSError as error:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from msgspec.structs import replace as changed
+from msgspec.structs import replace
 
 from ddptop_runner.base.errors import DdptopError, LaunchInterruptedError, UsageError
 from ddptop_runner.base.paths import run_folder
@@ -50,7 +49,7 @@ def _plan_of(job: ArrayJob, first: LaunchPlan, group: str, place: int) -> Launch
     choice, queue = first.choice, first.spec.queue
     if queue is not None and choice.waits:
         choice = choice.queued(since=queue.since + later)
-    spec = changed(
+    spec = replace(
         first.spec,
         job=job.name,
         job_id=job_id,

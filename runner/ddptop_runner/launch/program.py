@@ -43,7 +43,6 @@ class Program:
     nproc: int
     """0 for a command, which starts its own ranks."""
     launcher: str | None = None
-    pty: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -113,7 +112,6 @@ def _command(
         executable_of(request.target, cwd, env),
         0,
         launcher=launcher,
-        pty=request.pty,
         notes=_without_gpus(choice),
     )
 

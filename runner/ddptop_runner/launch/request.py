@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.host.handover import is_text
 from ddptop_runner.launch.gpus.choice import DeviceChoice, parse_gpus
-from ddptop_runner.model.spec import MOST_RANKS, JobSpec
-from ddptop_runner.model.words import OnNan
+from ddptop_runner.model.spec import MOST_RANKS, JobOptions, JobSpec
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class HostRequest:
     """Number of ranks, from a hostfile; None for --nproc, or one per GPU."""
 
 
-@dataclass(frozen=True)
-class LaunchRequest:
+class LaunchRequest(JobOptions, frozen=True):
     """A launch as requested by the user."""
 
     kind: Literal["script", "module", "command"]
@@ -46,8 +46,6 @@ class LaunchRequest:
     """As `wait_gpus`, but also take devices on which only idle processes are."""
     may_wait: bool = False
     """As `wait_gpus` if the job uses devices."""
-    parallel: int | None = None
-    """Queue the job until fewer jobs of its group run."""
     after: tuple[str, ...] = ()
     """Queue the job until these have finished."""
     after_any: tuple[str, ...] = ()
@@ -60,27 +58,13 @@ class LaunchRequest:
     name: str | None = None
     base_name: str | None = None
     """What to derive the name from, if none is given; None for the target."""
-    max_restarts: int = 3
-    hang_timeout_s: float | None = None
-    """None for off, unless `hang_auto` is set."""
     hang_auto: bool = False
-    on_nan: OnNan = "alert"
-    allow_shrink: bool = False
-    zygote: bool = True
-    log_limit_bytes: int | None = None
     env: tuple[str, ...] = ()
     """Variables as `K=V`."""
     cwd: str | None = None
     work_in_run_folder: bool = False
-    """Give the job a working folder inside its run folder."""
+    """Give the job a working folder inside its run folder, which is deleted with it."""
     python: str | None = None
-    probe: bool = True
-    replica_check: bool = True
-    memory_snapshot: bool = False
-    slurm_job: str | None = None
-    """Slurm's job ID of the allocation to run in."""
-    pty: bool = False
-    """Connect the command's output to a pseudo-terminal."""
     hosts: tuple[HostRequest, ...] = ()
     """The machines to train on; empty for this one only."""
     nodes: tuple[int, int] | None = None
@@ -89,7 +73,6 @@ class LaunchRequest:
     """Measure each GPU and the network between the hosts first."""
     node_timeout_s: float | None = None
     orphan_timeout_s: float | None = None
-    note: str | None = None
     notify: tuple[str, ...] | None = None
     """URLs that get messages about the job; None: nothing is sent, and no hook runs."""
 
@@ -105,8 +88,7 @@ class LaunchRequest:
         }
 
 
-@dataclass(frozen=True)
-class LaunchPlan:
+class LaunchPlan(msgspec.Struct, frozen=True):
     """A launch on which everything is decided, but nothing done."""
 
     spec: JobSpec
@@ -116,13 +98,9 @@ class LaunchPlan:
     """Notes for the user, one line each."""
     wrap: tuple[str, ...]
     """The command through which the tmux server must be started to outlive the login."""
-    name_is_derived: bool
     choice: DeviceChoice
     """The devices that the job gets or waits for."""
-    work_in_run_folder: bool = False
-    """Whether the job gets its own working folder, which is deleted with it."""
-    notify: tuple[str, ...] | None = None
-    """As in the request."""
+    request: LaunchRequest
 
 
 def require_text(words: Iterable[str]) -> None:

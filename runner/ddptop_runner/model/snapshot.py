@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ddptop_runner.base import bounded
 from ddptop_runner.model.words import Base as Base
@@ -29,7 +30,14 @@ from ddptop_runner.model.words import (
     WaitKind,
 )
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+MAX_NAME_LENGTH = 64
+
+# Any process of the user may send to the probes' socket, so all values from there are bounded.
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+RankNumber = Annotated[int, Meta(ge=-1, le=2**20)]
+Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]
+Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
 
 SCHEMA = 1
 """Version of every on-disk and `--json` format in this module."""
@@ -154,11 +162,11 @@ class WeightHashes(msgspec.Struct, frozen=True, array_like=True):
     layout: _Count
     """Hash of the parameters' names and shapes, and of how often the models were called; only
     where it is equal can weights be compared."""
-    groups: Annotated[list[_Count], msgspec.Meta(max_length=MAX_WEIGHT_GROUPS)]
+    groups: Annotated[list[_Count], Meta(max_length=MAX_WEIGHT_GROUPS)]
     """Hash by group of parameters, in the order of the model."""
 
 
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
+_Amount = Annotated[float, Meta(ge=0, le=1e10)]
 
 
 class DdpUse(Base, frozen=True, kw_only=True):
@@ -204,7 +212,111 @@ class Resources(Base, frozen=True, kw_only=True):
     """CPUs on which the training thread may run."""
 
 
-class RankSample(Base, frozen=True, kw_only=True):
+class Measured(Base, frozen=True, kw_only=True):
+    """What a rank's probe reports and its samples contain; None if unknown."""
+
+    loss: float | None = None
+    """Latest loss."""
+    loss_state: LossState | None = None
+    """Whether `loss` is finite."""
+    loss_source: LossSource | None = None
+    """Where `loss` comes from; see `step_source`."""
+    loss_min: float | None = None
+    """Smallest loss since the previous snapshot."""
+    loss_max: float | None = None
+    """Largest loss since the previous snapshot."""
+    loss_last_good: float | None = None
+    """Last finite loss."""
+    loss_bad_since: Whole | None = None
+    """First step since which every loss was NaN or infinite; None if the loss is finite or
+    unknown."""
+    loss_parts: Whole | None = None
+    """Number of backward passes that `loss` combines (gradient accumulation); None if unknown."""
+    loss_is: LossIs | None = None
+    """How `loss` combines its `loss_parts`; None for one part, or if unknown."""
+    data_wait_s: Seconds | None = None
+    """Mean time per step that the main thread spends waiting for its data loader."""
+    sync_s: Seconds | None = None
+    """Mean time per step spent waiting for other ranks in collectives and not overlapped with
+    compute; None if torch does not report it. A long wait means that other ranks are slower."""
+    compute_s: Seconds | None = None
+    """Rest of the mean step time; None unless both waits are known."""
+    forward_s: Seconds | None = None
+    """Mean time per step in forward passes: from the batch, or else from the end of the previous
+    step, to the backward pass, including `input_s`. Like `backward_s` and `optimizer_s`, it
+    includes waits for other ranks. On a CUDA device, all of them are measured by events on the
+    device, in 1 of 50 steps."""
+    input_s: Seconds | None = None
+    """The part of `forward_s` from the batch to the start of DistributedDataParallel's forward
+    pass: copying the batch to the device, and whatever else the script does there. None without a
+    torch DataLoader or DDP, and where `no_sync` or torch.compile hides a forward pass."""
+    backward_s: Seconds | None = None
+    """Mean time per step in backward passes; several in a step are summed."""
+    optimizer_s: Seconds | None = None
+    """Mean time per step in optimizers; None if they are compiled, which hides their steps."""
+    until_backward_total_s: Seconds | None = None
+    """Time from the end of each step to the next backward pass, where ranks first wait for each
+    other, summed over this attempt: loading, the forward pass, and all else the script does."""
+    cpu_wait_total_s: Seconds | None = None
+    """How long the training thread was ready to run and waited for a CPU in this attempt."""
+    phase: Phase | None = None
+    """What the rank is doing; None if unknown."""
+    stands_at: str | None = None
+    """`file:line in function` where the rank's main thread is in the script while it is not taking
+    steps; None otherwise, or if unknown."""
+    batches: Whole | None = None
+    """Batches taken from data loaders in this attempt, for training and evaluation."""
+    frameworks: list[str] = []
+    """Training frameworks that the rank imported, such as `lightning` or `deepspeed`."""
+    replicas: Whole | None = None
+    """Number of devices that this one process trains on (DataParallel, MirroredStrategy)."""
+    batch_hashes: Annotated[list[BatchHash], Meta(max_length=16)] = []
+    """The latest batches that were hashed: in each pass over the data, those at positions 0 to 3
+    and at powers of two. Ranks with equal hashes train on equal data."""
+    data_position: Annotated[list[Whole], Meta(min_length=2, max_length=2)] | None = None
+    """Pass over the training data in this attempt, from 0, and the batches taken in it."""
+    epoch_batches: Whole | None = None
+    """Batches of the pass over the training data, as a sampler of torch knows them; only in the
+    first pass with training, and not within `join()` of DistributedDataParallel."""
+    batch_size: Whole | None = None
+    """Samples per batch of its DataLoader; None without one, or if its batch sampler is the
+    script's."""
+    unpinned_bytes: Whole | None = None
+    """Size of the first two tensors of a batch, if they are on the CPU and the DataLoader does not
+    copy them to pinned memory (`pin_memory`); None otherwise."""
+    repeated_epoch: Whole | None = None
+    """The epoch by which its sampler shuffled the last two passes over the data, because
+    `set_epoch` was not called; None otherwise."""
+    loader_workers: RankNumber | None = None
+    """Worker processes of its DataLoader (`num_workers`); None without a loader."""
+    ddp_world_size: RankNumber | None = None
+    """Number of ranks whose gradients DistributedDataParallel averages; None without it."""
+    batches_skipped: Whole | None = None
+    """Batches of the first pass over the data that this attempt took without training on them
+    before its first step, as a script does that resumes in the middle of an epoch."""
+    weight_hashes: WeightHashes | None = None
+    """The last hashes of the weights that DistributedDataParallel keeps equal on all ranks."""
+    weight_groups: Annotated[list[Name], Meta(max_length=MAX_WEIGHT_GROUPS)] = []
+    """By group of `weight_hashes`, what its parameters have in common in their names; of rank 0."""
+    optimizer_steps: Whole | None = None
+    """Steps that the state of the optimizer counts, over all attempts if it was restored."""
+    learning_rate: float | None = None
+    """That of its first group of parameters."""
+    python_blocks: Whole | None = None
+    """Blocks of memory that Python objects have, of up to 512 bytes each."""
+    device_allocated_bytes: Whole | None = None
+    """Memory of its tensors on its CUDA device at the end of a step (`memory_allocated` of
+    torch)."""
+    ddp: DdpUse | None = None
+    """How it uses DistributedDataParallel; None without it, with several such modules, or
+    before DDP has measured some iterations."""
+    not_learning: NotLearning | None = None
+    """Why no step of this attempt had anything to learn from; None once one had."""
+    resources: Resources | None = None
+    """What its own process has used; None unless its main thread trains, or if unknown."""
+
+
+class RankSample(Measured, frozen=True, kw_only=True):
     """One rank at one moment."""
 
     rank: int
@@ -227,37 +339,11 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Where `step` comes from: the probe, `ddptop.report` (`api`), or the output (`log`)."""
     global_step: int | None = None
     """Step of the whole run, if given by a report, the log, or a checkpoint."""
-    loss: float | None = None
-    """Latest loss."""
     loss_step: int | None = None
     """Step of this attempt that `loss` belongs to."""
-    loss_state: LossState | None = None
-    """Whether `loss` is finite."""
-    loss_source: LossSource | None = None
-    """Where `loss` comes from; see `step_source`."""
     step_time_s: float | None = None
     """Mean duration of the latest steps."""
     steps_per_s: float | None = None
-    data_wait_s: float | None = None
-    """Mean time per step that the main thread spends waiting for its data loader."""
-    sync_s: float | None = None
-    """Mean time per step spent waiting for other ranks in collectives and not overlapped with
-    compute; None if torch does not report it. A long wait means that other ranks are slower."""
-    compute_s: float | None = None
-    """Rest of the mean step time; None unless both waits are known."""
-    forward_s: float | None = None
-    """Mean time per step in forward passes: from the batch, or else from the end of the previous
-    step, to the backward pass, including `input_s`. Like `backward_s` and `optimizer_s`, it
-    includes waits for other ranks. On a CUDA device, all of them are measured by events on the
-    device, in 1 of 50 steps."""
-    input_s: float | None = None
-    """The part of `forward_s` from the batch to the start of DistributedDataParallel's forward
-    pass: copying the batch to the device, and whatever else the script does there. None without a
-    torch DataLoader or DDP, and where `no_sync` or torch.compile hides a forward pass."""
-    backward_s: float | None = None
-    """Mean time per step in backward passes; several in a step are summed."""
-    optimizer_s: float | None = None
-    """Mean time per step in optimizers; None if they are compiled, which hides their steps."""
     cpu_percent: float | None = None
     """CPU usage of the rank and its descendants; 100 is one core."""
     rss_bytes: int | None = None
@@ -274,10 +360,6 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Exit status; None while the rank is alive, or if a signal killed it."""
     signal: str | None = None
     """Signal that killed the rank, such as `SIGKILL`."""
-    loss_min: float | None = None
-    """Smallest loss since the previous snapshot."""
-    loss_max: float | None = None
-    """Largest loss since the previous snapshot."""
     metrics: dict[str, float | None] = {}
     """Other values passed to `ddptop.report`."""
     metric_reports: dict[str, int] = {}
@@ -290,13 +372,8 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Power of the rank's own device, unless it shares the device with another rank."""
     has_probe: bool | None = None
     """Whether the rank's probe has reported; None if the job was launched with `--no-probe`."""
-    phase: Phase | None = None
-    """What the rank is doing; None if unknown."""
     phase_since: dt.datetime | None = None
     """When the phase started."""
-    stands_at: str | None = None
-    """`file:line in function` where the rank's main thread is in the script while it is not taking
-    steps; None otherwise, or if unknown."""
     quiet_since: dt.datetime | None = None
     """Time of the last progress, if the next step is taking longer than usual; None otherwise."""
     collectives: int | None = None
@@ -304,25 +381,10 @@ class RankSample(Base, frozen=True, kw_only=True):
     recorder)."""
     collectives_enqueued: int | None = None
     """Collectives started in this attempt, including those still pending."""
-    batches: int | None = None
-    """Batches taken from data loaders in this attempt, for training and evaluation."""
     gpu_mem_peak_bytes: int | None = None
     """Peak `gpu_mem_used_bytes` in this attempt."""
-    loss_bad_since: int | None = None
-    """First step since which every loss was NaN or infinite; None if the loss is finite or
-    unknown."""
-    loss_last_good: float | None = None
-    """Last finite loss."""
-    loss_parts: int | None = None
-    """Number of backward passes that `loss` combines (gradient accumulation); None if unknown."""
-    loss_is: LossIs | None = None
-    """How `loss` combines its `loss_parts`; None for one part, or if unknown."""
     losses: dict[str, float | None] = {}
     """Loss by optimizer (`Adam 1`), if there are several; `loss` is that of the first."""
-    frameworks: list[str] = []
-    """Training frameworks that the rank imported, such as `lightning` or `deepspeed`."""
-    replicas: int | None = None
-    """Number of devices that this one process trains on (DataParallel, MirroredStrategy)."""
     rank_source: str | None = None
     """Where the rank's number comes from, if ddptop did not assign it: probe, environment, single,
     or start order."""
@@ -332,55 +394,6 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Step of the whole run, across restarts; None if only `step` is known."""
     step_counts: StepCounts | None = None
     """What `step` counts if `run_step` is None."""
-    until_backward_total_s: float | None = None
-    """Time from the end of each step to the next backward pass, where ranks first wait for each
-    other, summed over this attempt: loading, the forward pass, and all else the script does."""
-    cpu_wait_total_s: float | None = None
-    """How long the training thread was ready to run and waited for a CPU in this attempt."""
-    batch_hashes: list[BatchHash] = []
-    """The latest batches that were hashed: in each pass over the data, those at positions 0 to 3
-    and at powers of two. Ranks with equal hashes train on equal data."""
-    data_position: list[int] | None = None
-    """Pass over the training data in this attempt, from 0, and the batches taken in it."""
-    epoch_batches: int | None = None
-    """Batches of the pass over the training data, as a sampler of torch knows them; only in the
-    first pass with training, and not within `join()` of DistributedDataParallel."""
-    batch_size: int | None = None
-    """Samples per batch of its DataLoader; None without one, or if its batch sampler is the
-    script's."""
-    unpinned_bytes: int | None = None
-    """Size of the first two tensors of a batch, if they are on the CPU and the DataLoader does not
-    copy them to pinned memory (`pin_memory`); None otherwise."""
-    repeated_epoch: int | None = None
-    """The epoch by which its sampler shuffled the last two passes over the data, because
-    `set_epoch` was not called; None otherwise."""
-    loader_workers: int | None = None
-    """Worker processes of its DataLoader (`num_workers`); None without a loader."""
-    ddp_world_size: int | None = None
-    """Number of ranks whose gradients DistributedDataParallel averages; None without it."""
-    batches_skipped: int | None = None
-    """Batches of the first pass over the data that this attempt took without training on them
-    before its first step, as a script does that resumes in the middle of an epoch."""
-    weight_hashes: WeightHashes | None = None
-    """The last hashes of the weights that DistributedDataParallel keeps equal on all ranks."""
-    weight_groups: list[str] = []
-    """By group of `weight_hashes`, what its parameters have in common in their names; of rank 0."""
-    optimizer_steps: int | None = None
-    """Steps that the state of the optimizer counts, over all attempts if it was restored."""
-    learning_rate: float | None = None
-    """That of its first group of parameters."""
-    python_blocks: int | None = None
-    """Blocks of memory that Python objects have, of up to 512 bytes each."""
-    device_allocated_bytes: int | None = None
-    """Memory of its tensors on its CUDA device at the end of a step (`memory_allocated` of
-    torch)."""
-    ddp: DdpUse | None = None
-    """How it uses DistributedDataParallel; None without it, with several such modules, or
-    before DDP has measured some iterations."""
-    not_learning: NotLearning | None = None
-    """Why no step of this attempt had anything to learn from; None once one had."""
-    resources: Resources | None = None
-    """What its own process has used; None unless its main thread trains, or if unknown."""
 
 
 class Imbalance(Base, frozen=True, kw_only=True):
@@ -630,7 +643,39 @@ class NodeStatus(Base, frozen=True, kw_only=True):
     """Why it is in this state, unless that is obvious."""
 
 
-class NodeSnapshot(Base, frozen=True, kw_only=True):
+class Sampled(Base, frozen=True, kw_only=True):
+    """The part of a snapshot that does not follow from the job's state alone."""
+
+    world_size: int | None = None
+    started_at: dt.datetime
+    step: int | None = None
+    """Steps of the slowest rank in this attempt; `run_step` is that of the run."""
+    total_steps: int | None = None
+    eta_s: float | None = None
+    agent: ProcessId | None = None
+    ranks: list[RankSample] = []
+    gpus: list[GpuSample] = []
+    alerts: list[Alert] = []
+    source: str | None = None
+    """Source of the device metrics: `nvml`, or None without devices."""
+    driver: str | None = None
+    device_note: str | None = None
+    """Why devices are missing or incomplete; None if there is no problem."""
+    checkpoint: Checkpoint | None = None
+    """Last detected checkpoint."""
+    launcher: LauncherSample | None = None
+    """Process for the launched command; None if ddptop starts the ranks itself."""
+    progress: Progress | None = None
+    """None if no total is known."""
+    run_step: RunStep | None = None
+    """None before the first known step."""
+    attempts_began: dict[int, int] = {}
+    """By attempt, the step of the run at which it started, if known."""
+    pause: Pause | None = None
+    """None while the job is taking steps, or if unknown."""
+
+
+class NodeSnapshot(Sampled, frozen=True, kw_only=True):
     """One host's share of a job, written whole to `nodes/<host>.json` once a second."""
 
     schema: int = SCHEMA
@@ -646,32 +691,15 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     attempt: int | None = None
     restarts_used: int = 0
     restarts_left: int = 0
-    world_size: int | None = None
-    started_at: dt.datetime
     attempt_started_at: dt.datetime | None = None
     ended_at: dt.datetime | None = None
     exit_code: int | None = None
     cause: Cause | None = None
-    step: int | None = None
-    """Steps of the slowest rank in this attempt; `run_step` is that of the run."""
-    total_steps: int | None = None
-    eta_s: float | None = None
     guardian: ProcessId | None = None
     supervisor: ProcessId | None = None
-    agent: ProcessId | None = None
-    ranks: list[RankSample] = []
-    gpus: list[GpuSample] = []
     imbalance: Imbalance = Imbalance()
-    alerts: list[Alert] = []
-    source: str | None = None
-    """Source of the device metrics: `nvml`, or None without devices."""
-    driver: str | None = None
-    device_note: str | None = None
-    """Why devices are missing or incomplete; None if there is no problem."""
     requeue: bool | None = None
     """After a failure, whether running the job again may help (False: exit status 93)."""
-    checkpoint: Checkpoint | None = None
-    """Last detected checkpoint."""
     policy: str | None = None
     """Latest restart policy decision and its reason."""
     previous_cause: Cause | None = None
@@ -689,16 +717,6 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     end and a later relaunch."""
     boottime_s: float | None = None
     """CLOCK_BOOTTIME at `ts`, so that the snapshot's age does not depend on the wall clock."""
-    launcher: LauncherSample | None = None
-    """Process for the launched command; None if ddptop starts the ranks itself."""
-    progress: Progress | None = None
-    """None if no total is known."""
-    run_step: RunStep | None = None
-    """None before the first known step."""
-    attempts_began: dict[int, int] = {}
-    """By attempt, the step of the run at which it started, if known."""
-    pause: Pause | None = None
-    """None while the job is taking steps, or if unknown."""
     nodes: list[NodeStatus] = []
     """Of a job on several nodes, in their order; empty on one."""
     memory: dict[str, Any] = {}

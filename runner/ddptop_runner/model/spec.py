@@ -153,7 +153,35 @@ class GitState(Base, frozen=True, kw_only=True):
     """Whether tracked files differed from the commit."""
 
 
-class JobSpec(Base, frozen=True, kw_only=True):
+class JobOptions(Base, frozen=True, kw_only=True):
+    """What a job takes from the request for it as it is."""
+
+    max_restarts: int = 3
+    hang_timeout_s: float | None = None
+    """None: off, unless `hang_auto`."""
+    on_nan: OnNan = "alert"
+    allow_shrink: bool = False
+    """Whether attempts may go on without a device that is broken, with fewer ranks."""
+    zygote: bool = True
+    """Whether ranks are forked from a process that has torch imported, where that is possible."""
+    log_limit_bytes: int | None = None
+    """Of one rank's log in one attempt, beyond which its head is dropped; None: the default."""
+    probe: bool = True
+    replica_check: bool = True
+    """Whether the probe hashes the weights."""
+    memory_snapshot: bool = False
+    """Whether ranks record which lines allocate device memory."""
+    slurm_job: str | None = None
+    """Slurm's id of the job in whose allocation it runs."""
+    pty: bool = False
+    """Whether a command writes to its own terminal rather than directly to its log."""
+    note: str | None = None
+    """What the user said about it."""
+    parallel: int | None = None
+    """At most so many jobs of its group run at once; None: no limit."""
+
+
+class JobSpec(JobOptions, frozen=True, kw_only=True):
     """Everything needed to start the job again, but for the values of its variables."""
 
     schema: int = SCHEMA
@@ -175,23 +203,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """None: CPU job, or one that is still queued."""
     queue: Waiting | None = None
     """None: it was started at once."""
-    max_restarts: int = 3
-    hang_timeout_s: float | None = None
-    """None: off, unless `hang_auto`."""
     hang_auto: bool = False
     """The time allowed is learned from the run; with `hang_timeout_s` None."""
-    on_nan: OnNan = "alert"
-    allow_shrink: bool = False
-    """Whether attempts may go on without a device that is broken, with fewer ranks."""
-    zygote: bool = True
-    """Whether ranks are forked from a process that has torch imported, where that is possible."""
-    log_limit_bytes: int | None = None
-    """Of one rank's log in one attempt, beyond which its head is dropped; None: the default."""
-    probe: bool = True
-    replica_check: bool = True
-    """Whether the probe hashes the weights."""
-    memory_snapshot: bool = False
-    """Whether ranks record which lines allocate device memory."""
     env_names: list[str] = []
     """Names of the launching shell's variables; the values are never written."""
     env_overrides: list[str] = []
@@ -199,27 +212,19 @@ class JobSpec(Base, frozen=True, kw_only=True):
     backing: Literal["tmux", "daemon", "held"] = "tmux"
     """What holds the guardian: a tmux session, a process of its own session (setsid), or a holder
     in a step of Slurm's."""
-    slurm_job: str | None = None
-    """Slurm's id of the job in whose allocation it runs."""
     tmux_socket: str | None = None
     launcher: str | None = None
     """Of a command: who starts its ranks, as its words tell; a `foreign.types.Launcher`."""
-    pty: bool = False
-    """Whether a command writes to its own terminal rather than directly to its log."""
     placement: Placement | None = None
     """Of a job on several machines; None on one. `nproc` is the sum over its nodes."""
     archived_as: str | None = None
     """The job's name once its folder has this name: another job has taken its own since."""
-    note: str | None = None
-    """What the user said about it."""
     git: GitState | None = None
     """None where the working folder is in no git repository."""
     group: str | None = None
     """The sweep that it was launched with; the names of its jobs begin with it."""
     array: dict[str, str] = {}
     """In a group: the job's value of each `--array`."""
-    parallel: int | None = None
-    """At most so many jobs of the group run at once; None: no limit."""
     membership: Membership | None = None
     """Of one node's part of such a job: its failures are the head's to decide on."""
 
@@ -237,9 +242,7 @@ class JobSpec(Base, frozen=True, kw_only=True):
     def is_queued(self) -> bool:
         """Whether it waits to be started."""
         queue = self.queue
-        if queue is None or queue.over_at is not None:
-            return False
-        return self.devices is None or not queue.candidates  # older versions wrote no `over_at`
+        return queue is not None and queue.over_at is None
 
     @property
     def started_at(self) -> dt.datetime:

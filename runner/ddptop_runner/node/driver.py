@@ -36,7 +36,7 @@ from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.engine import Decisions, evidence_kept, until
 from ddptop_runner.node.server import SendToAgent
 from ddptop_runner.store import evidence_folder
-from ddptop_runner.store.evidence_folder import RankFiles, Scene
+from ddptop_runner.store.evidence_folder import Scene
 
 if TYPE_CHECKING:
     from ddptop_runner.node.supervisor import Supervisor
@@ -352,10 +352,7 @@ class JobDriver(Decisions):
         scene = Scene(
             stacks=stacks,
             snapshot=self._around.snapshot_bytes(),
-            ranks=[
-                RankFiles(record.rank, record.pid if record.alive else None)
-                for record in attempt.table
-            ],
+            ranks={record.rank: record.pid if record.alive else None for record in attempt.table},
             devices=None if report is None else encode(report),
         )
         return str(await evidence_folder.keep(self._folder, number, reason, scene))

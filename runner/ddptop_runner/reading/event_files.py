@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.host import procs
+from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text import fields
 from ddptop_runner.reading.text.fields import Reading, ReadingKind
+from ddptop_runner.store.logs import LogFile
 
 FIRST_FIND_S, LAST_FIND_S = 2.0, 300.0
 """The pause between two searches doubles, since most files appear early in training."""
@@ -44,21 +45,18 @@ class _Tail:
         self.file = file
         parent = os.path.basename(os.path.dirname(file.path))  # noqa: PTH119, PTH120 - text only
         self._series = EventSeries(fields.is_validation_folder(parent))
-        self._position = 0
-        self._fd = bounded.open_regular(Path(file.path))
+        self._log = LogFile(Path(file.path))
 
     def read(self) -> list[Reading]:
         """What was written since the last look; raises OSError if it cannot be read."""
-        size = os.fstat(self._fd).st_size
-        if size <= self._position:
-            return []
-        data = os.pread(self._fd, min(READ_BYTES, size - self._position), self._position)
+        start = self._log.position
+        data = self._log.between(start, min(self._log.end, start + READ_BYTES))
         readings, used = self._series.read(data)
-        self._position += used
+        self._log.position += used
         return readings
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._log.close()
 
 
 class EventFiles:
@@ -70,6 +68,8 @@ class EventFiles:
     """
 
     def __init__(self, folder: str, since_s: float) -> None:
+        self.ranks: dict[int, TextProgress] = {}
+        """Each rank's progress, as far as its files show any."""
         self._folder = folder
         self._since_s = since_s
         self._tails: dict[str, _Tail] = {}
@@ -81,6 +81,22 @@ class EventFiles:
         """Find and read in a thread, with pauses."""
         self._thread = threading.Thread(target=self._run, args=(read_every_s,), daemon=True)
         self._thread.start()
+
+    def look(
+        self, pids: Mapping[int, Collection[int]], others: Collection[int], now: dt.datetime
+    ) -> None:
+        """Take what was read since the last call.
+
+        Args:
+            pids: by rank, those of its process and the processes it started.
+            others: pids of the job that belong to no rank.
+            now: the wall clock.
+        """
+        for known in self.ranks.values():
+            known.begin_look()
+        for file, reading in self.taken():
+            if (rank := rank_of(file, pids, others)) is not None:
+                self.ranks.setdefault(rank, TextProgress()).add(reading, written_at(reading, now))
 
     def taken(self) -> list[tuple[EventFile, Reading]]:
         """What was read since the last call, with the file that each reading is from."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,15 +43,6 @@ _GUIDE = {
 
 
 @dataclass(frozen=True)
-class RankFiles:
-    """A rank on which there may be more evidence."""
-
-    rank: int
-    pid: int | None = None
-    """Set if the rank is alive."""
-
-
-@dataclass(frozen=True)
 class Scene:
     """What was known at the time of a failure or hang."""
 
@@ -59,10 +50,10 @@ class Scene:
     """Of the ranks that were alive."""
     snapshot: bytes = b""
     """The node snapshot, as JSON."""
-    ranks: Sequence[RankFiles] = ()
+    ranks: Mapping[int, int | None] = field(default_factory=dict)
+    """The ranks on which there may be more evidence, each with its pid if it is alive."""
     devices: bytes | None = None
     """The device report, as JSON; None without devices."""
-    proc: Path = field(default=PROC)
 
 
 async def keep(folder: RunFolder, attempt: int, reason: str, scene: Scene) -> Path:
@@ -113,24 +104,22 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
         if entry.loader is not None:
             _put(target / f"stacks-{owner_name(entry.rank)}-loader.txt", entry.loader)
     logs = folder.logs_dir / f"attempt-{attempt}"
-    for files in scene.ranks:
-        if files.pid is not None:
-            _put(
-                target / f"proc-{owner_name(files.rank)}.txt", _of_proc(scene.proc / str(files.pid))
-            )
+    for rank, pid in scene.ranks.items():
+        if pid is not None:
+            _put(target / f"proc-{owner_name(rank)}.txt", _of_proc(PROC / str(pid)))
         for suffix in (".error.json", ".error.json.broken"):
-            _copy(logs / f"rank-{files.rank}{suffix}", target / f"error-rank-{files.rank}.json")
-    for rank in dict.fromkeys([*(files.rank for files in scene.ranks), LAUNCHER]):
+            _copy(logs / f"rank-{rank}{suffix}", target / f"error-rank-{rank}.json")
+    for rank in dict.fromkeys([*scene.ranks, LAUNCHER]):
         tail = log_end(folder.log_file(attempt, rank))
         if tail:
             _put(target / f"tail-{owner_name(rank)}.txt", tail)
     if scene.devices is not None:
         _put(target / "devices.json", scene.devices)
-    for files in scene.ranks:
+    for rank in scene.ranks:
         for name in WRITTEN_BY_RANKS:
             stem, suffix = name.split(".")
-            written = written_by(folder, attempt, files.rank, name)
-            _copy(written, target / f"{stem}-rank-{files.rank}.{suffix}")
+            written = written_by(folder, attempt, rank, name)
+            _copy(written, target / f"{stem}-rank-{rank}.{suffix}")
 
 
 def written_by(folder: RunFolder, attempt: int, rank: int, name: str) -> Path:

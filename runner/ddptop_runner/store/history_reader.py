@@ -84,17 +84,13 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptTaken(msgspec.Struct, frozen=True):
-    """One attempt with the number of steps before and in it."""
+    """One attempt with the number of steps in it."""
 
     attempt: int
     started: float
     """Unix seconds."""
-    before: int
-    """Steps in all earlier attempts."""
     taken: int | None
-    """Steps in this attempt; None if no rank ever reported one."""
-    first: int = 0
-    """The step from which it counts: 0, or the first in its output."""
+    """None if no rank ever reported a step."""
 
 
 Rows = Mapping[int, Mapping[str, Any]]
@@ -142,61 +138,62 @@ class HistoryReader:
         with self.open() as db:
             return _span(db, SAMPLED) if db is not None else None
 
-    def rank_series(
+    def series(
         self,
+        kind: Kind,
         metric: str,
         since_unix: float,
         until_unix: float,
         max_points: int,
         only: Sequence[int] = (),
-    ) -> dict[int, Series]:
-        """A metric of every rank with a value in the span.
+    ) -> dict[Any, Series]:
+        """A metric of every subject with a value in the span, by its number or name.
+
+        A device's number is from `history_schema.device_number`: on one machine, its index.
 
         Args:
-            metric: step, loss, step_time_s, data_wait_s, cpu_percent, rss_bytes, sync_s,
-                compute_s, or log_bytes; a history that is too old to have it returns no series.
+            kind: RANK, GPU, SCALAR, or JOB of `history_schema`.
+            metric: one of its metrics.
             since_unix: start of the span; 0 is the beginning of the history.
             until_unix: end of the span, inclusive.
             max_points: maximum number of points per series; at least 2.
-            only: some of the ranks; empty for all.
+            only: some of the ranks or devices; empty for all.
 
         Raises:
             ValueError: there is no such metric.
         """
-        return self._series(RANK, metric, since_unix, until_unix, max_points, only)
+        kind.metric(metric)
+        with self.open() as db:
+            span = _span(db, (kind,)) if db is not None else None
+            if db is None or span is None:
+                return {}
+            since, until = max(int(since_unix), span[0]), min(int(until_unix), span[1])
+            if since > until:
+                return {}
+            # a consistent view: otherwise a row could move up a tier between two queries
+            db.execute("BEGIN")
+            level, width_s = _choose(db, kind, since, until, max(2, max_points))
+            start, tiers = since - since % width_s, TIERS[: level + 1]
+            parts = _parts(db, kind, start, until + 1, width_s, only, tiers)
+            return _series(db, kind, metric, parts, width_s)
 
     def losses(self, since_unix: float, until_unix: float, max_points: int) -> Series | None:
         """The loss of all ranks together: minimum, mean of the medians, and maximum.
 
-        The arguments and errors are those of `rank_series`.
+        The arguments and errors are those of `series`.
         """
-        return self._series(JOB, "loss", since_unix, until_unix, max_points).get(0)
-
-    def gpu_series(
-        self,
-        metric: str,
-        since_unix: float,
-        until_unix: float,
-        max_points: int,
-        only: Sequence[int] = (),
-    ) -> dict[int, Series]:
-        """A metric of every device: util_percent, mem_used_bytes, temperature_c, power_w.
-
-        Keys are from `history_schema.device_number`, which on one machine is the index. `only`
-        selects some of them. The other arguments and errors are those of `rank_series`.
-        """
-        return self._series(GPU, metric, since_unix, until_unix, max_points, only)
+        return self.series(JOB, "loss", since_unix, until_unix, max_points).get(0)
 
     def scalar_series(
         self, since_unix: float, until_unix: float, max_points: int
     ) -> dict[str, Series]:
         """The job's scalars by name, in order of their first point.
 
-        The arguments and the errors are those of `rank_series`. A value that lasts has a point
+        The arguments and the errors are those of `series`. A value that lasts has a point
         every `history.SAME_S`, one of an evaluation where it was reported. Minimum and maximum
         are over all ranks that report it.
         """
-        found = self._series(SCALAR, "value", since_unix, until_unix, max_points)
+        found = self.series(SCALAR, "value", since_unix, until_unix, max_points)
         named = [
             (one.t[0], name, one)
             for name, one in found.items()
@@ -273,30 +270,6 @@ class HistoryReader:
                     else:
                         spans.append((t, t + held_s))
         return [(since, min(until, span[1] + 1)) for since, until in spans]
-
-    def _series(
-        self,
-        kind: Kind,
-        metric: str,
-        since_unix: float,
-        until_unix: float,
-        max_points: int,
-        only: Sequence[int] = (),
-    ) -> dict[Any, Series]:
-        kind.metric(metric)
-        with self.open() as db:
-            span = _span(db, (kind,)) if db is not None else None
-            if db is None or span is None:
-                return {}
-            since, until = max(int(since_unix), span[0]), min(int(until_unix), span[1])
-            if since > until:
-                return {}
-            # a consistent view: otherwise a row could move up a tier between two queries
-            db.execute("BEGIN")
-            level, width_s = _choose(db, kind, since, until, max(2, max_points))
-            start, tiers = since - since % width_s, TIERS[: level + 1]
-            parts = _parts(db, kind, start, until + 1, width_s, only, tiers)
-            return _series(db, kind, metric, parts, width_s)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection | None]:
@@ -537,16 +510,11 @@ def _parts(
     return parts
 
 
-def _columns(kind: Kind, metric: str) -> tuple[str, ...]:
-    """The columns of SPREAD."""
-    return tuple(kind.metric(metric).column(aggregate) for aggregate in SPREAD)
-
-
 def _series(
     db: sqlite3.Connection, kind: Kind, metric: str, parts: Sequence[_Part], width_s: int
 ) -> dict[Any, Series]:
     """By subject, its series."""
-    low, mean, high, last = _columns(kind, metric)
+    low, mean, high, last = (kind.metric(metric).column(aggregate) for aggregate in SPREAD)
     step = "NULL" if kind is GPU else "l.step"
     bad = "sum(r.loss_nonfinite)" if metric == "loss" else "0"
     points: dict[tuple[int, int], list[Any]] = {}
@@ -679,21 +647,18 @@ def attempts_taken(
     """
     starts = reader.attempt_starts()
     found: list[AttemptTaken] = []
-    before = 0
     with reader.open() as db:
         if db is None:
             return found
         for place, (attempt, started) in enumerate(starts):
             if place + 1 < len(known) and known[place].started == started:
                 found.append(known[place])
-                before += known[place].taken or 0
                 continue
             end = int(starts[place + 1][1]) + 1 if place + 1 < len(starts) else None
             last = _last_step(db, attempt, end)
             first = (_first_step(db, attempt, started) or 0) if printed else 0
             taken = None if last is None else max(0, last - first)
-            found.append(AttemptTaken(attempt, started, before, taken, first))
-            before += taken or 0
+            found.append(AttemptTaken(attempt, started, taken))
     return found
 
 

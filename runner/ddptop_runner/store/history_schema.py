@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ddptop_runner.model.snapshot import Event
+
 DEVICES_OF_A_HOST = 1000
 """More than any machine has."""
 
@@ -164,18 +166,13 @@ KINDS = (*SAMPLED, SCALAR, JOB)
 MOST_SCALARS = 64
 """Maximum number of names per job; later ones are ignored."""
 
-_EVENTS_DDL = """
-CREATE TABLE events (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, type TEXT NOT NULL, attempt INTEGER,
-    rank INTEGER, pid INTEGER, exit_code INTEGER, signal TEXT, message TEXT NOT NULL, evidence TEXT,
-    data TEXT, number INTEGER UNIQUE
-)"""
-"""`number` counts the events that are shown to users, and is NULL for the others."""
-EVENT_COLUMNS = (
-    "seq", "ts", "type", "attempt", "rank", "pid", "exit_code", "signal", "message", "evidence",
-    "data",
-)  # fmt: skip
+EVENT_COLUMNS = ("seq", *(one for one in Event.__struct_fields__ if one not in ("schema", "seq")))
 """`data` is a JSON object."""
+_EVENTS_DDL = (
+    f"CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(EVENT_COLUMNS[1:])},"
+    " number INTEGER UNIQUE)"
+)
+"""`number` counts the events that are shown to users, and is NULL for the others."""
 
 
 def ddl() -> Iterator[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from pathlib import Path
 
@@ -262,9 +262,8 @@ def shortened(data: bytes, kept_bytes: int) -> bytes:
 class LogLine(msgspec.Struct, frozen=True):
     """One clean line of a rank's log."""
 
-    attempt: int
     rank: int | None
-    """`LAUNCHER` for output of a command; None for a note that this attempt starts."""
+    """`LAUNCHER` for output of a command; None for a note that an attempt starts."""
     text: str
 
     def prefixed(self) -> str:
@@ -277,20 +276,6 @@ class LogLine(msgspec.Struct, frozen=True):
 def separator(attempt: int) -> str:
     """The line between two attempts."""
     return f"──── attempt {attempt} ────"
-
-
-class _OpenLog(LogFile):
-    """One rank's log with its read position."""
-
-    def __init__(self, path: Path, attempt: int, rank: int) -> None:
-        super().__init__(path)
-        self.attempt = attempt
-        self.rank = rank
-        self.cleaner = LineCleaner()
-
-    def lines(self, texts: Iterable[str]) -> list[LogLine]:
-        """Lines of this log."""
-        return [LogLine(self.attempt, self.rank, text) for text in texts]
 
 
 class LogFollower:
@@ -328,7 +313,7 @@ class LogFollower:
         self._is_over = is_over
         self._tail = tail
         self._whole = whole
-        self._logs: dict[int, _OpenLog] = {}
+        self._logs: dict[int, tuple[LogFile, LineCleaner]] = {}
         self._has_read = self._is_full = False
         """Whether the last poll read anything, and whether there was more than fits in one read."""
 
@@ -348,7 +333,8 @@ class LogFollower:
 
     def partial(self) -> dict[int, str]:
         """By rank, its unfinished line, such as the present state of a progress bar."""
-        return {rank: text for rank, log in self._logs.items() if (text := log.cleaner.partial)}
+        of_rank = {rank: cleaner.partial for rank, (_, cleaner) in self._logs.items()}
+        return {rank: text for rank, text in of_rank.items() if text}
 
     def _later(self) -> list[int]:
         return [n for n in attempts(self._folder) if self._attempt is None or n > self._attempt]
@@ -368,17 +354,17 @@ class LogFollower:
         lines += self._finish()
         self._close()
         self._attempt, self._has_read = later[0], True
-        note = LogLine(self._attempt, None, separator(self._attempt))
+        note = LogLine(None, separator(self._attempt))
         return [*lines, note, *self._read(self._attempt)]
 
     def _read(self, attempt: int) -> list[LogLine]:
         self._open(attempt)
         lines: list[LogLine] = []
-        for log in self._logs.values():
+        for rank, (log, cleaner) in self._logs.items():
             if data := log.read(BLOCK_BYTES):
                 self._has_read = True
                 self._is_full = self._is_full or log.position < log.end
-                lines += log.lines(log.cleaner.feed(data))
+                lines += [LogLine(rank, text) for text in cleaner.feed(data)]
         return lines
 
     def _open(self, attempt: int) -> None:
@@ -387,19 +373,19 @@ class LogFollower:
             if rank in self._logs or (self._only is not None and rank not in self._only):
                 continue
             with suppress(FileNotFoundError):  # removed since it was listed
-                path = self._folder.log_file(attempt, rank)
-                log = self._logs[rank] = _OpenLog(path, attempt, rank)
+                log = LogFile(self._folder.log_file(attempt, rank))
+                self._logs[rank] = log, LineCleaner()
                 if self._tail is not None:
                     most = None if self._whole else MAX_TAIL_BYTES + 4096 * self._tail
                     log.position = log.tail_offset(self._tail, most)
 
     def _finish(self) -> list[LogLine]:
         """Remaining lines without a newline."""
-        open_logs = (log for _, log in sorted(self._logs.items()))
-        return [line for log in open_logs for line in log.lines(log.cleaner.finish())]
+        logs = sorted(self._logs.items())
+        return [LogLine(rank, text) for rank, (_, cleaner) in logs for text in cleaner.finish()]
 
     def _close(self) -> None:
-        for log in self._logs.values():
+        for log, _ in self._logs.values():
             log.close()
         self._logs = {}
 

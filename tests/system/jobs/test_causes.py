@@ -96,7 +96,7 @@ raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GP
 )
 def test_what_holds_a_devices_memory_as_it_runs_out(launch_script, restarts, options, named):
     job = launch_script(RUNS_OUT, "--max-restarts", restarts, *options)
-    assert job.wait() == 1
+    assert job.wait() in (1, 93)  # twice at the same step is not worth requeueing
     cause = job.status()["cause"]
     held = "Its tensors held 3.0 GiB: 3.0 GiB from model.py:33 in forward."
     assert (held in cause["summary"]) is named

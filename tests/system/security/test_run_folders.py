@@ -31,7 +31,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job.registry import JobSource, JobView, is_locked, read_all, read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.history_schema import ddl
+from ddptop_runner.store.history_schema import RANK, ddl
 
 IN_TIME_S = 30.0
 
@@ -270,7 +270,7 @@ def test_a_table_that_computes_is_refused_before_it_is_asked(history, what):
     with pytest.raises(DamagedFileError, match="unexpected database objects"):
         in_time(reader.events)
     with pytest.raises(DamagedFileError, match="unexpected database objects"):
-        in_time(lambda: reader.rank_series("loss", 0, 9e9, 10))
+        in_time(lambda: reader.series(RANK, "loss", 0, 9e9, 10))
 
 
 @pytest.mark.parametrize("index", ["(hex(type))", "(type) WHERE length(hex(message)) > 1"])
@@ -327,10 +327,10 @@ def test_points_without_end_are_damage(history, monkeypatch):
     monkeypatch.setattr("ddptop_runner.store.history_reader.MOST_POINTS", 3)
     rows = [f"INSERT INTO rank_1s (t, rank, loss_last) VALUES (1000, {rank}, 1)" for rank in "0123"]
     reader = altered(history, *rows[:3])
-    assert len(reader.rank_series("step", 0, 9e9, 10)) == 0
+    assert len(reader.series(RANK, "step", 0, 9e9, 10)) == 0
     altered(history, rows[3])
     with pytest.raises(DamagedFileError, match="too many ranks"):
-        reader.rank_series("step", 0, 9e9, 10)
+        reader.series(RANK, "step", 0, 9e9, 10)
 
 
 LEASE = """
@@ -483,7 +483,7 @@ def test_what_cannot_be_proven_takes_force_and_every_refusal_says_so(ddptop_home
     monkeypatch.setattr("ddptop_runner.job.registry.shared_file_system", lambda path: "nfs")
     view = read_job(folder)
     assert (view.state, view.on_other_host) == ("running", True)
-    for refused in (commands.stop, commands.kill, commands.restart_group, commands.remove):
+    for refused in (commands.stop, commands.restart_group, commands.remove):
         with pytest.raises(UsageError, match="ddptop rm --force web"):
             refused(view)
     assert told("rm", "--force", "web") == ("", [])

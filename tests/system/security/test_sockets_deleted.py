@@ -42,7 +42,7 @@ def test_a_job_without_sockets_binds_them_again_and_without_any_is_still_killed(
     (folder.control_socket / "stays").touch()  # so that the supervisor cannot bind
     monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.5)
     view = read_job(folder)
-    assert "the job's processes have exited" in (commands.kill(view) or "")
+    assert "the job's processes have exited" in (commands.stop(view, 0.0) or "")
     ended = commands.wait_until_ended(view, 20)
     assert ended.state == "lost"
 

@@ -43,6 +43,15 @@ def mlp(hidden=64):
     return nn.Sequential(nn.Linear(16, hidden), nn.Tanh(), nn.Linear(hidden, 4))
 
 
+def threads():
+    """What a library with threads of its own computes, with as many threads as usual."""
+    array = numpy.random.default_rng(0).standard_normal((400, 400))
+    print(hashlib.sha256(numpy.linalg.svd(array @ array)[1].tobytes()).hexdigest())
+    tensor = torch.from_numpy(array)
+    print(hashlib.sha256(torch.linalg.inv(tensor @ tensor).numpy().tobytes()).hexdigest())
+    print(torch.get_num_threads(), len(os.listdir("/proc/self/task")))
+
+
 def momentum():
     train(mlp())
 
@@ -95,18 +104,9 @@ def compiled():
     train(model, loss_of=torch.compile(lambda x: model(x).square().mean(), backend="aot_eager"))
 
 
-def threads():
-    """What a library with threads of its own computes, with as many threads as usual."""
-    array = numpy.random.default_rng(0).standard_normal((400, 400))
-    print(hashlib.sha256(numpy.linalg.svd(array @ array)[1].tobytes()).hexdigest())
-    tensor = torch.from_numpy(array)
-    print(hashlib.sha256(torch.linalg.inv(tensor @ tensor).numpy().tobytes()).hexdigest())
-    print(torch.get_num_threads(), len(os.listdir("/proc/self/task")))
-
-
 RECIPES = (
-    *(momentum, numpy_random, python_random, loader_workers_forked, loader_workers_spawned),
-    *(distributed, compiled, threads),
+    *(threads, momentum, numpy_random, python_random, loader_workers_forked),
+    *(loader_workers_spawned, distributed, compiled),
 )
 
 if __name__ == "__main__":

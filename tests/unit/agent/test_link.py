@@ -43,31 +43,3 @@ def test_question_survives_a_supervisor_that_died_mid_line(tmp_path: Path):
     asked = [{"type": "agent_hello"}, question]
     assert heard == [asked, asked, [{"type": "rank_exited"}]]
     assert (out, err) == ("stopping\n1\n", "")
-
-
-WORKS = """
-import sys
-from ddptop_runner.agent.link import SupervisorLink
-link = SupervisorLink(sys.argv[1], lambda: {"type": "agent_hello"}, print)
-link.start()
-print(link.ask({"kind": "failing"}, meanwhile=sys.stdin.readline)["question"])
-"""
-
-
-def test_a_question_is_sent_before_what_is_done_meanwhile(tmp_path: Path):
-    path = str(tmp_path / "s")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        server.settimeout(60)
-        agent = piped(sys.executable, "-c", WORKS, path)
-        try:
-            connection, _ = server.accept()
-            connection.settimeout(60)
-            with connection, connection.makefile("rb") as reader:
-                assert [json.loads(reader.readline()) for _ in range(2)][1]["kind"] == "failing"
-                connection.sendall(b'{"type": "answer_agent", "question": 1}\n')
-                assert agent.communicate("done\n", timeout=60)[0] == "1\n"
-        finally:
-            agent.kill()
-            agent.communicate()

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,26 @@ def agent(package: Path) -> Iterator[Agent]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def small(package: Path) -> Iterator[Agent]:
+    """Its ranks run the file that they are given; it has torch, but not torch's compiler."""
+    (package / "small.py").write_text("import sys  # torch\nexec(open(sys.argv[1]).read())\n")
+    with agent_for(["small.py"], package, OMP_NUM_THREADS="1") as running:
+        yield running
+
+
+@pytest.fixture
+def run(small: Agent, tmp_path: Path) -> Callable[..., tuple[str, dict[str, Any]]]:
+    """`run(text)`: what a forked rank that runs it prints, and the agent's answer."""
+
+    def fork(text: str, **of_order: Any) -> tuple[str, dict[str, Any]]:
+        (tmp_path / "text.py").write_text(text)
+        answer = small.rank(tmp_path / "log", str(tmp_path / "text.py"), **of_order)
+        return (tmp_path / "log").read_text().removeprefix("from before\n"), answer
+
+    return fork
+
+
 def portrait(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(next(x for x in text.splitlines() if x[:1] == "{"))
     return found
@@ -174,9 +194,11 @@ def test_forked_rank_behaves_like_a_started_one(agent, tmp_path, how):
     assert portrait(usual)["probe"] and portrait(usual)["ppid"] and not portrait(usual)["hidden"]
 
 
-def test_module_is_forked_too(package, tmp_path):
+def test_module_is_forked_too_until_the_zygote_dies(package, tmp_path):
     with agent_for(["-m", "pkg.shown"], package) as agent:
         usual, forked = agent.both(tmp_path, "plain")
+        os.kill(agent.started["zygote"], signal.SIGKILL)
+        assert "it does not answer" in agent.rank(tmp_path / "log", "plain")["why_not"]
     assert portrait(forked) == portrait(usual)
     assert forked == usual
 
@@ -195,21 +217,17 @@ print(zygote.start([sys.executable, "-u", "-m", "torch"], set(), []))
     assert answer.stdout == "(None, 'files are opened whenever Python starts')\n"
 
 
-def test_variables_that_torch_reads_at_import_take_effect(package, tmp_path):
-    (package / "threads.py").write_text(
+def test_variables_that_torch_reads_at_import_take_effect(run):
+    printed, answer = run(
         "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\n"
         "print(torch.get_num_threads(), os.getpid())"
     )
-    with agent_for(["threads.py"], package, OMP_NUM_THREADS="1") as agent:
-        answer = agent.rank(tmp_path / "log")
-        assert agent.rank(tmp_path / "other", env={"MKL_NUM_THREADS": "1"}) == {"why_not": None}
-    assert (tmp_path / "log").read_text() == f"from before\n2 {answer['pid']}\n"
+    assert printed == f"2 {answer['pid']}\n"
+    assert run("", env={"MKL_NUM_THREADS": "1"})[1] == {"why_not": None}
 
 
 RESULTS = Path(__file__).with_name("same_results.py")
 RECIPES = re.findall(r"^def (\w+)\(\):", RESULTS.read_text(), re.MULTILINE)
-OWN_PROCESS = ("loader_workers_forked", "loader_workers_spawned", "distributed", "threads")
-"""Recipes whose results depend on the process; the others run in one, one after another."""
 
 
 @pytest.fixture(scope="module")
@@ -226,14 +244,9 @@ def results_agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("results_agent", "recipes"),
-    [
-        *(("1", [recipe]) for recipe in OWN_PROCESS),
-        ("1", [recipe for recipe in RECIPES if recipe not in OWN_PROCESS]),
-        ("2", ["threads"]),
-        ("unset", ["threads"]),
-    ],
+    [("1", RECIPES), ("2", ["threads"]), ("unset", ["threads"])],
     indirect=["results_agent"],
-    ids=lambda value: value if isinstance(value, str) else value[-1],
+    ids=["all", "two threads", "usual threads"],
 )
 def test_a_forked_rank_computes_the_same_bits(results_agent, tmp_path, recipes):
     usual, forked = results_agent.both(tmp_path, *recipes)
@@ -241,21 +254,20 @@ def test_a_forked_rank_computes_the_same_bits(results_agent, tmp_path, recipes):
     assert len(usual.split()) > 4 * len(recipes) - 1 and "Traceback" not in usual
 
 
-def test_a_process_that_the_script_forks_never_restarts_as_the_rank(package, tmp_path):
-    (package / "forks.py").write_text(
+def test_a_process_that_the_script_forks_never_restarts_as_the_rank(run):
+    printed, _ = run(
         "import os\nprint('once', flush=True)\nif os.fork() == 0:\n"
         "    os.environ['OMP_NUM_THREADS'] = '7'\n    import torch\n    os._exit(0)\n"
         "print(os.wait()[1])"
     )
-    with agent_for(["forks.py"], package) as agent:
-        agent.rank(tmp_path / "log")
-    assert (tmp_path / "log").read_text() == "from before\nonce\n0\n"
+    assert printed == "once\n0\n"
 
 
 def test_ranks_are_not_forked_if_python_always_imports_torch(package, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "sitecustomize.py").write_text("import torch")
+    (theirs / "torch.py").touch()
     with agent_for(["pkg/train.py"], package, PYTHONPATH=str(theirs)) as agent:
         assert agent.started == {
             "why_not": "torch is imported whenever Python starts",
@@ -270,15 +282,9 @@ LIBRARIES_SET = {  # before they import numpy and torch, as of Lightning 2.6 and
 }
 
 
-def test_a_variable_that_lightning_or_scikit_learn_sets_does_not_restart_the_rank(
-    package, tmp_path
-):
-    (package / "sets.py").write_text(
-        f"import os; os.environ.update({LIBRARIES_SET}); print('once'); import torch"
-    )
-    with agent_for(["sets.py"], package) as agent:
-        agent.rank(tmp_path / "log")
-    assert (tmp_path / "log").read_text() == "from before\nonce\n"
+def test_a_variable_that_lightning_or_scikit_learn_sets_does_not_restart_the_rank(run):
+    text = f"import os; os.environ.update({LIBRARIES_SET}); print('once'); import torch"
+    assert run(text)[0] == "once\n"
 
 
 PRINT_COMPILER = "import sys, torch; print('torch._dynamo' in sys.modules)"
@@ -287,6 +293,7 @@ STANDARD_ONLY = {
     "import os, sys.path\nprint('hi')": True,
     "": True,
     "from concurrent import futures": True,
+    "import ddptop, os": True,
     "import torch": False,
     "def f():\n    import numpy": False,
     "from . import model": False,
@@ -308,16 +315,18 @@ def test_a_script_that_imports_only_the_standard_library_needs_no_zygote(tmp_pat
     assert is_standard_only([str(script)]) is (text == "")
 
 
-def test_torchs_compiler_is_preloaded_for_a_script_whose_training_is_elsewhere(package, tmp_path):
+def test_torchs_compiler_is_preloaded_for_a_script_whose_training_is_elsewhere(
+    package, run, tmp_path, wait_until
+):
+    assert run(PRINT_COMPILER)[0] == "False\n"
     (package / "engine.py").write_text(PRINT_COMPILER)
     (package / "main.py").write_text("import engine")
-    (package / "alone.py").write_text(PRINT_COMPILER)
-    printed = {}
-    for name in ("main.py", "alone.py"):
-        with agent_for([name], package) as agent:
-            agent.rank(tmp_path / name)
-        printed[name] = (tmp_path / name).read_text()
-    assert printed == {"main.py": "from before\nTrue\n", "alone.py": "from before\nFalse\n"}
+    with agent_for(["main.py"], package) as agent:
+        agent.rank(tmp_path / "log")
+        assert (tmp_path / "log").read_text() == "from before\nTrue\n"
+        zygote = procs.identify(agent.started["zygote"])
+        agent.process.kill()
+        wait_until(lambda: not procs.is_alive(zygote), what="the zygote to exit with its agent")
 
 
 def test_without_a_need_for_torch_no_zygote_is_started(package):
@@ -327,15 +336,12 @@ def test_without_a_need_for_torch_no_zygote_is_started(package):
             assert agent.started == {"why_not": None, "zygote": None}
 
 
-def test_random_numbers_differ_between_ranks(package, tmp_path):
-    (package / "dice.py").write_text(
+def test_random_numbers_differ_between_ranks(run):
+    text = (
         "import numpy, random, torch, uuid\n"
         "print(numpy.random.rand(), random.random(), uuid.uuid4(), torch.rand(1).item())"
     )
-    with agent_for(["dice.py"], package) as agent:
-        for name in ("a", "b"):
-            agent.rank(tmp_path / name)
-    mine, theirs = ((tmp_path / x).read_text().splitlines()[1].split() for x in "ab")
+    mine, theirs = (run(text)[0].split() for _ in range(2))
     assert len(mine) == 4 and not set(mine) & set(theirs)
 
 
@@ -343,24 +349,10 @@ def test_module_next_to_the_script_shadows_torchs_import(package, tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "queue.py").write_text("mine = True")
-    (folder / "train.py").write_text("import queue; print(queue.mine)")
+    (folder / "train.py").write_text("import torch")
     with agent_for(["train.py"], folder) as agent:
         answer = agent.rank(tmp_path / "log")
     assert answer == {"why_not": f"queue in {folder} hides a module that torch imports"}
-
-
-def test_ranks_start_without_forking_if_the_zygote_died_and_it_exits_with_its_agent(
-    package, tmp_path, wait_until
-):
-    with agent_for(["pkg/shown.py"], package) as agent:
-        assert agent.rank(tmp_path / "log", "plain")["code"] == 0
-        zygote = procs.identify(agent.started["zygote"])
-        os.kill(zygote.pid, signal.SIGKILL)
-        assert "it does not answer" in agent.rank(tmp_path / "log", "plain")["why_not"]
-    with agent_for(["pkg/shown.py"], package) as agent:
-        zygote = procs.identify(agent.started["zygote"])
-        agent.process.kill()
-        wait_until(lambda: not procs.is_alive(zygote))
 
 
 LATE = """
@@ -489,12 +481,8 @@ def test_zygote_that_fails_while_forking_leaves_no_rank(tmp_path, when):
     }
 
 
-def test_ranks_are_forked_together(package, tmp_path):
-    (package / "number.py").write_text(
-        "import os, torch\nos.write(1, f\"{os.environ['RANK']} {os.getppid()}\\n\".encode())"
-    )
-    with agent_for(["number.py"], package) as agent:
-        answer = agent.rank(tmp_path / "log", together=5)
-    lines = (tmp_path / "log").read_text().splitlines()[1:]
-    assert sorted(lines) == [f"{rank} {agent.process.pid}" for rank in range(5)]
+def test_ranks_are_forked_together(small, run):
+    text = "import os\nos.write(1, f\"{os.environ['RANK']} {os.getppid()}\\n\".encode())"
+    printed, answer = run(text, together=5)
+    assert sorted(printed.splitlines()) == [f"{rank} {small.process.pid}" for rank in range(5)]
     assert answer["codes"] == [0] * 5

@@ -14,7 +14,6 @@ from ddptop.commands.launch import Target, hang_timeout, request_of, size_bytes,
 from tests.support.tables import table
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.jobs import launch
 from ddptop_runner.launch.request import LaunchRequest
 
 TAKES_VALUE = {"--gpus", "--nproc", "--name", "--env"}
@@ -175,16 +174,6 @@ def test_a_state_folder_that_is_a_file(bad_input, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DDPTOP_HOME", str(tmp_path / "file"))
     assert f"the state folder {tmp_path}/file is not a directory" in bad_input(2, "ls")
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("own", [True, False])
-def test_working_folder_appears_in_the_plan(ddptop_home, tmp_path, own):
-    (tmp_path / "train.py").touch()
-    request = LaunchRequest(
-        kind="script", target=str(tmp_path / "train.py"), nproc=1, work_in_run_folder=own
-    )
-    assert launch.prepare(request, os.environ).work_in_run_folder is own
 
 
 def test_a_dry_run_makes_nothing(ddptop_cli, ddptop_home, tmp_path, monkeypatch):

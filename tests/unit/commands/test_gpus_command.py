@@ -14,7 +14,7 @@ from tests.support.nvml_stub import GIB, StubProcess
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.devices import report as device_report
 from ddptop_runner.devices.owners import labeled
-from ddptop_runner.devices.report import DeviceReport, no_library_report
+from ddptop_runner.devices.report import DeviceReport, library_problem
 from ddptop_runner.model.snapshot import GpuProcess, GpuSample
 
 
@@ -78,7 +78,7 @@ def test_no_gpu_is_no_failure(no_library_env, ddptop_home):
 
 def test_a_library_that_is_not_there_is_called_missing(monkeypatch):
     monkeypatch.setattr(device_report, "LIBRARY", "libnvidia-ml-of-nobody.so.1")
-    assert "libnvidia-ml.so.1 not found: install" in no_library_report().note
+    assert "libnvidia-ml.so.1 not found: install" in library_problem()
 
 
 def as_text(found: DeviceReport) -> str:

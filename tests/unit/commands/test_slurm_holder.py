@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import run_folder
@@ -249,7 +249,7 @@ def test_job_without_gpus_in_its_allocation_reports_cpu_training(monkeypatch, ca
     from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
     from ddptop_runner.launch.slurm import Allocation
 
-    plan = LaunchPlan(SimpleNamespace(), {}, (), (), name_is_derived=False, choice=DeviceChoice([]))
+    plan = LaunchPlan(SimpleNamespace(), {}, (), (), choice=DeviceChoice([]), request=None)
     monkeypatch.setattr(launch_slurm.launcher, "prepare", lambda *_: plan)
     monkeypatch.setattr(launch_slurm, "describe", lambda plan: "; ".join(plan.notes))
     monkeypatch.setenv("SLURMD_NODENAME", "n1")

@@ -17,6 +17,7 @@ from ddptop_runner.devices import feed as device_feed
 from ddptop_runner.devices import report as device_once
 from ddptop_runner.devices.feed import DeviceFeed, next_delay_s
 from ddptop_runner.devices.report import sample_once
+from ddptop_runner.devices.words import LIBRARY_MISSING
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
@@ -32,8 +33,8 @@ def stub(make_stub, monkeypatch):
     driver = make_stub(2)
     for name, value in driver.env({}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(device_feed, "driver_library_exists", lambda: True)
-    monkeypatch.setattr("ddptop_runner.devices.report.driver_library_exists", lambda: True)
+    monkeypatch.setattr(device_feed, "library_problem", lambda: None)
+    monkeypatch.setattr("ddptop_runner.devices.report.library_problem", lambda: None)
     return driver
 
 
@@ -134,7 +135,7 @@ async def test_a_crash_of_the_driver_ends_the_sampler_only(stub, monkeypatch):
     await feed.start()
     await until(lambda: feed.latest and feed.latest.gpus)
     stub.crash("nvmlDeviceGetPowerUsage")
-    await until(lambda: feed.note and "signal 11" in feed.note)
+    await until(lambda: feed.note and "SIGSEGV" in feed.note)
     assert feed.latest.gpus[1].util_percent is None and feed.latest.gpus[1].uuid
     stub.set_driver(errors={})
     await until(lambda: feed.note is None and feed.latest.gpus[1].util_percent == 97)
@@ -182,7 +183,7 @@ async def test_where_no_process_can_be_started_it_says_so_and_tries_again(stub, 
 
 
 async def test_without_the_library_no_process_is_started(monkeypatch):
-    monkeypatch.setattr(device_feed, "driver_library_exists", lambda: False)
+    monkeypatch.setattr(device_feed, "library_problem", lambda: LIBRARY_MISSING)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", None)
     feed = DeviceFeed()
     await feed.start()
@@ -212,7 +213,7 @@ def test_one_reading_survives_a_crash_of_the_driver(stub, monkeypatch):
     crashing = [sys.executable, "-c", "import os; os.abort()"]
     monkeypatch.setattr(device_once, "sampler_command", lambda *_, **__: crashing)
     report = sample_once(60)
-    assert report.gpus == [] and "signal 6" in report.note
+    assert report.gpus == [] and "SIGABRT" in report.note
 
 
 def test_delays_double_up_to_a_limit_and_reset_after_a_long_run():

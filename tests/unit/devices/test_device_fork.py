@@ -63,7 +63,7 @@ def test_a_driver_that_crashes_ends_the_child_only(make_stub):
     stub = make_stub(1)
     stub.crash("nvmlDeviceGetPowerUsage")
     report, _ = read(stub.env(), "60")
-    assert report["gpus"] == [] and "was killed by signal 11" in report["note"]
+    assert report["gpus"] == [] and "was killed by SIGSEGV" in report["note"]
 
 
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])

@@ -16,10 +16,10 @@ from ddptop_runner.devices.owners import (
     HIDDEN,
     INIT_PID_NAMESPACE,
     OTHER_NAMESPACE,
-    Owner,
     ProcessOwners,
 )
 from ddptop_runner.devices.words import why_not
+from ddptop_runner.model.snapshot import GpuProcess
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,8 @@ def test_in_a_container_a_pid_counts_only_with_cuda_in_it(make_stub, tmp_path):
     library = tmp_path / "libcuda.so.1"
     shutil.copy(build_library(), library)
     owners = ProcessOwners(INIT_PID_NAMESPACE + 1)
-    assert owners.describe(os.getpid()) == Owner(note=OTHER_NAMESPACE)
+    unknown = GpuProcess(pid=os.getpid(), note=OTHER_NAMESPACE)
+    assert owners.describe(os.getpid()) == unknown
     assert "--pid=host" in OTHER_NAMESPACE
     assert not owners.pids_are_the_drivers
     script = f"import ctypes; ctypes.CDLL({str(library)!r}); print(flush=True); input()"

@@ -50,10 +50,10 @@ def ranks_of(table: CommandRanks) -> dict[int, int | None]:
 def test_the_attempt_lives_in_its_launcher(table, pids):
     receive(table, pids[0], 0, world_size=2)
     assert [record.rank for record in table.alive()] == [LAUNCHER]
-    assert table.of_pid(OWN) is table.launcher is table[LAUNCHER]
+    assert table.of_pid(OWN) is table.launcher
     put_exit(table[0], RankExit(0, pids[0], 1, 5.0))
-    assert table[LAUNCHER].exit is None
-    put_exit(table[LAUNCHER], RankExit(LAUNCHER, OWN, 0, 6.0))
+    assert table.launcher.exit is None
+    put_exit(table.launcher, RankExit(LAUNCHER, OWN, 0, 6.0))
     assert table.alive() == [] and [record.rank for record in table] == [0]
 
 
@@ -83,7 +83,7 @@ def test_what_a_launcher_has_restarted_has_trained_all_the_same(table, pids):
     receive(table, pids[1], 0)
     assert (table[0].steps, table.most_steps()) == (None, 900)
     after = CommandRanks(0.0)
-    after.recall(table.remember())
+    after.recall(table.discovered)
     assert after.most_steps() == 900
 
 
@@ -131,7 +131,7 @@ def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
     for record in table:
         assert record.pid is not None
         after.restore(record.sample(probe=True), record.pid)
-    after.recall(table.remember())
+    after.recall(table.discovered)
     assert after.world_size == 2
     assert receive(after, third, None, steps=1, last_step_t=3.0) == 2
     assert ranks_of(after) == {0: first, 1: second, 2: third}

@@ -18,7 +18,7 @@ from ddptop_runner.host import procs
 from ddptop_runner.job import evidence
 from ddptop_runner.model.snapshot import Cause, RankStacks
 from ddptop_runner.store import evidence_folder
-from ddptop_runner.store.evidence_folder import RankFiles, Scene
+from ddptop_runner.store.evidence_folder import Scene
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -45,7 +45,7 @@ def scene(folder, pid: int) -> Scene:
             RankStacks(rank=1, note="no probe answered"),
         ],
         snapshot=b'{"state":"running"}',
-        ranks=[RankFiles(0, pid), RankFiles(1)],
+        ranks={0: pid, 1: None},
         devices=b'{"gpus":[]}',
     )
 

@@ -115,9 +115,7 @@ async def test_only_output_before_the_end_of_an_ended_rank_counts(quiet):
     folder = put_job()
     put_log(folder, 0, LOST)
     put_log(folder, 1, "step 5\n")
-    scene = evidence_folder.Scene(
-        ranks=[evidence_folder.RankFiles(0), evidence_folder.RankFiles(1)]
-    )
+    scene = evidence_folder.Scene(ranks={0: None, 1: None})
     kept = await evidence_folder.keep(folder, 0, "failure", scene)
     put_log(folder, 1, "step 5\n" + TRACEBACK.format("got SIGTERM"))
     exits = (RankExit(0, 7, 1, 1.0), RankExit(1, 8, 1, 2.0, ended_by_us=True))
@@ -211,7 +209,7 @@ def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code
     put_log(folder, LAUNCHER, said)
     table = CommandRanks(0.0)
     table.started(LAUNCHER, 0, os.getpid())
-    put_exit(table[LAUNCHER], RankExit(LAUNCHER, os.getpid(), exit_code, 1.0))
+    put_exit(table.launcher, RankExit(LAUNCHER, os.getpid(), exit_code, 1.0))
     outcome, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     decision = policy.decide(policy.record(policy.History(), outcome), 3, 0.5)
     assert (cause.rank, cause.exit_code) == (None, exit_code)
@@ -225,7 +223,7 @@ def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
     table.started(LAUNCHER, 0, pid)
     table.started(0, 0, pid)
     table[0].rank_source = "probe"
-    put_exit(table[LAUNCHER], RankExit(LAUNCHER, pid, -9, 1.0))
+    put_exit(table.launcher, RankExit(LAUNCHER, pid, -9, 1.0))
     put_exit(table[0], RankExit(0, pid, -9, 1.001))
     _, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
     assert (cause.rank, cause.signal) == (0, "SIGKILL")

@@ -31,7 +31,7 @@ from ddptop_runner.model.snapshot import (
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
 from ddptop_runner.store.history_reader import Figures
-from ddptop_runner.store.history_schema import device_number
+from ddptop_runner.store.history_schema import GPU, device_number
 
 RANKS, GPUS = ranks_and_devices()
 START = 1_767_225_600
@@ -80,7 +80,7 @@ def test_history_keeps_the_devices_of_hosts_apart(tmp_path: Path):
     for second in range(3):
         writer.add(START + second, 0, RANKS, gpus)
     writer.close()
-    series = HistoryReader(tmp_path / "history.db").gpu_series("util_percent", 0, START + 9, 100)
+    series = HistoryReader(tmp_path / "history.db").series(GPU, "util_percent", 0, START + 9, 100)
     assert len(series) == 8
     assert set(series[device_number(HOSTS, "a", 1)].mean) == {10.0}
     assert set(series[device_number(HOSTS, "b", 1)].mean) == {90.0}

@@ -84,12 +84,6 @@ def test_a_process_that_ended_on_its_device_is_not_training():
     assert devices_by_pid([gpu(0, GpuProcess(pid=5, has_exited=True))]) == ({}, [])
 
 
-def test_an_instance_is_one_device_and_not_two():
-    mine = GpuProcess(pid=5, user="ada")
-    instance = GpuSample(index=0, uuid="MIG-a", parent_uuid="GPU-0", processes=[mine])
-    assert devices_by_pid([gpu(0, mine, mig_instances=["MIG-a"]), instance])[0] == {5: ["MIG-a"]}
-
-
 # --- taking ----------------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ def test_a_job_found_late_is_known_like_a_launched_one(case: Case, tmp_path: Pat
                 for _ in range(2):  # a bar in the last line is read once nothing follows
                     own.look(0, at_s, [0], now)
                     view = look(book, census, job.name, now=now)
-                text = own.of_rank(0)
+                text = own.ranks.get(0)
                 expected = combine.of_job([] if text is None else [text.progress(now)])
                 assert known(view.snapshot.progress) == known(expected)
                 assert view.snapshot.step == (None if text is None else text.step)

@@ -107,11 +107,11 @@ def test_what_the_next_run_writes_is_not_the_lost_jobs(book, tmp_path):
         assert (view.state, first_rank(view).loss) == ("lost", 2.5)
         last = book.lines(job.name)
         assert last.lines == ("step 1 loss 2.5",)
-        assert book.chart(job.name, 0, FAR, 10)[0][0].last == [2.5]
+        assert book.curves(job.name).series(0, FAR, 10)[0][0].last == [2.5]
         file.write(b"step 2 loss 9.5\n")
         look(book, Census(), job.name)
         assert book.lines(job.name, since=last.mark).lines == ()
-        assert book.chart(job.name, 0, FAR, 10)[0][0].last == [2.5]
+        assert book.curves(job.name).series(0, FAR, 10)[0][0].last == [2.5]
 
 
 def test_restarted_ranks_are_told(book, tmp_path):

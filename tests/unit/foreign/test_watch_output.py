@@ -64,10 +64,10 @@ def test_losses_of_a_growing_file(book, tmp_path, wait_until):
             f"{2.5 - len(first.lines) / 1000:.4f}"
         )
         assert book.lines(job.name, since=later.mark).lines == ()
-        series = book.chart(job.name, 0, FAR, 100)[0][0]
+        series = book.curves(job.name).series(0, FAR, 100)[0][0]
         assert series.t == sorted(series.t)
         assert series.last[-1] == first_rank(view).loss
-        span = book.span(job.name)
+        span = book.curves(job.name).span()
         assert span is not None
         assert abs(span[1] - time.time()) < 10
 
@@ -145,7 +145,7 @@ def test_ranks_with_files_of_their_own(book, tmp_path):
         first.write(b"step 11 loss 2.5 lr 0.001\n")
         second.write(b"step 13 loss 9.5 lr 0.003\nstep 13 val loss 3.5\n")
         look(book, census, job.name)
-        losses, scalars = book.chart(job.name, 0, FAR, 10)
+        losses, scalars = book.curves(job.name).series(0, FAR, 10)
         assert list(scalars) == ["learning rate", "validation loss"]
         rate = scalars["learning rate"]
         assert (rate.min, rate.mean, rate.max) == ([0.001], [0.002], [0.003]), "of both ranks"
@@ -234,7 +234,7 @@ def test_why_an_output_cannot_be_read_is_said(book):
         assert first_rank(view).last_progress_at is None
         assert book.lines(job.name).lines == ()
     assert book.lines("nobody:1") == NewLines()
-    assert book.chart("nobody:1", 0, FAR, 10) == ({}, {})
+    assert book.curves("nobody:1").series(0, FAR, 10) == ({}, {})
 
 
 @pytest.mark.tmux
@@ -312,11 +312,11 @@ def test_losses_printed_before_are_known_by_step(book, tmp_path):
         look(book, census, job.name)
         file.write(training(8, begin=4))
         look(book, census, job.name)
-        assert book.span(job.name, by_step=True) == (8, 3 * 512 + 8)
-        series = book.chart(job.name, 0, FAR, 1000, by_step=True)[0][0]
+        assert book.curves(job.name, by_step=True).span() == (8, 3 * 512 + 8)
+        series = book.curves(job.name, by_step=True).series(0, FAR, 1000)[0][0]
         assert series.t == list(range(8, 3 * 512 + 9, 8))
         assert series.last == [pytest.approx(8 - step / 1000) for step in series.t]
-        by_time = book.chart(job.name, 0, FAR, 1000)[0][0]
+        by_time = book.curves(job.name).series(0, FAR, 1000)[0][0]
         assert len(by_time.t) <= 2, "the times of the others are unknown"
 
 
@@ -330,7 +330,9 @@ def test_a_log_beyond_the_limit_is_read_from_its_end(book, tmp_path, monkeypatch
         job = job_of(process.pid)
         for _ in range(3):
             look(book, census_of(job), job.name)
-        assert book.span(job.name, by_step=True) is None, "the steps of earlier epochs are unknown"
+        assert book.curves(job.name, by_step=True).span() is None, (
+            "the steps of earlier epochs are unknown"
+        )
 
 
 # -- bounds ----------------------------------------------------------------------------------------
@@ -377,10 +379,3 @@ def test_the_oldest_values_are_dropped(monkeypatch):
     assert curves.series(start + 5000, start + 5000, 10)[0].keys() == {3}, "both ends included"
     few = curves.series(start + 4850, start + 4949, 10)[0][0]
     assert len(few.t) <= 10 and all(t % few.bucket_s == 0 for t in few.t)
-
-
-def test_names_are_printable_and_limited(monkeypatch):
-    monkeypatch.setattr(watch, "MOST_SCALARS", 2)
-    curves = Curves()
-    curves.add(0, 1, Reading(scalars=[("a", 1.0), ("b\n", 1.0), ("c", 1.0), ("d", 1.0)]))
-    assert list(curves.series(0, FAR, 10)[1]) == ["a", "c"]

@@ -62,9 +62,7 @@ def end_of(process: ProcessId, end) -> int | None:
         await asyncio.sleep(0.05)
         assert not told.done()
         end()
-        returncode = await asyncio.wait_for(told, 10)
-        watch.close()
-        return returncode
+        return await asyncio.wait_for(told, 10)
 
     return asyncio.run(body())
 
@@ -102,9 +100,7 @@ def test_one_whose_pid_a_later_process_has_is_gone(parent):
         told: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         watch = ProcessWatch(lambda _, returncode: told.set_result(returncode))
         watch.watch(gone)
-        returncode = await asyncio.wait_for(told, 10)
-        watch.close()
-        return returncode
+        return await asyncio.wait_for(told, 10)
 
     assert asyncio.run(body()) is None
     parent.stdin.write("\n")

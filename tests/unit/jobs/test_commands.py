@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -55,7 +56,7 @@ def asked(monkeypatch) -> list[pt.Message]:
 ACTIONS: dict[str, tuple[Callable[..., Any], pt.Message]] = {
     "stop": (commands.stop, pt.StopAsked(grace_s=30.0)),
     "stop soon": (lambda view: commands.stop(view, 2.5), pt.StopAsked(grace_s=2.5)),
-    "kill": (commands.kill, pt.StopAsked(grace_s=0.0)),
+    "kill": (lambda view: commands.stop(view, 0.0), pt.StopAsked(grace_s=0.0)),
     "restart": (commands.restart_group, pt.Restart()),
     "stacks": (commands.stacks, pt.GetStacks()),
     "stacks of one": (lambda view: commands.stacks(view, 3), pt.GetStacks(rank=3)),
@@ -118,7 +119,7 @@ def test_a_job_without_guardian_and_supervisor_can_still_be_ended(processes, act
     if action == "stop":
         commands.stop(view, 0.2)
     else:
-        commands.kill(view)
+        commands.stop(view, 0.0)
     agent = signal.SIGTERM if action == "stop" else signal.SIGKILL
     assert processes["rank"].wait(5) == -signal.SIGKILL
     assert processes["agent"].wait(5) == -agent
@@ -132,7 +133,7 @@ def test_nothing_is_ended_behind_the_back_of_a_guard_that_lives(monkeypatch, pro
     monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.2)
     view = read_job(put_job("train", {**UNGUARDED, who: procs.identify(os.getpid())}))
     with pytest.raises(ControlError, match="cannot be reached"):
-        commands.kill(view)
+        commands.stop(view, 0.0)
     assert processes["rank"].poll() is None
 
 
@@ -170,7 +171,7 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
     monkeypatch.setattr(control, "request", request)
     monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.0)
     view = read_job(put_job("train", {**UNGUARDED, "supervisor": procs.identify(guard.pid)}))
-    end = commands.kill if op == "kill" else lambda of: commands.stop(of, 0.1)
+    end = functools.partial(commands.stop, grace_s=0.0 if op == "kill" else 0.1)
     if not is_ended:
         with pytest.raises(ControlError):
             end(view)
@@ -186,7 +187,7 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
 def test_a_job_whose_supervisor_never_starts_is_ended_without_it(monkeypatch, processes, guard, op):
     monkeypatch.setattr(commands, "SUPERVISOR_START_S", 0.0)
     view = read_job(put_job("train", None, created_at=utc_now()))
-    end = commands.kill if op == "kill" else lambda of: commands.stop(of, 0.1)
+    end = functools.partial(commands.stop, grace_s=0.0 if op == "kill" else 0.1)
     assert "the job's processes have exited" in (end(view) or "")
     assert guard.wait(5) == processes["rank"].wait(5) == -signal.SIGKILL
 

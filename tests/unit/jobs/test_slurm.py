@@ -319,7 +319,7 @@ def test_a_requeued_job_that_waits_in_slurm_is_queued(ddptop_home, tmp_path, mon
     of_all, of_one = map(json.loads, capsys.readouterr().out.splitlines())
     assert of_all["jobs"][0]["state"] == of_one["state"] == "queued"
     view = read_job(folder)
-    for refuse in (commands.stop, commands.kill, commands.remove, commands.require_ended):
+    for refuse in (commands.stop, commands.remove, commands.require_ended):
         with pytest.raises(UsageError, match=r"waiting in Slurm's queue.*scancel 7"):
             refuse(view)
     with pytest.raises(UsageError, match="in use: that job is queued"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ddptop_runner.base.errors import DdptopError, LaunchInterruptedError, UsageError
 from ddptop_runner.jobs import commands, launch, sweep

@@ -16,6 +16,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices import hardware
 from ddptop_runner.devices import report as device_once
+from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.launch.gpus.choice import again, choose, free_now
 from ddptop_runner.model.spec import Device
 
@@ -31,7 +32,7 @@ def stub(make_stub, monkeypatch, ddptop_home) -> StubDriver:
     for name, value in stub.env(log=False).items():
         monkeypatch.setenv(name, value)
     # this process read LD_LIBRARY_PATH when it started; the sampler is a separate process
-    monkeypatch.setattr(device_once, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(device_once, "library_problem", lambda: None)
     return stub
 
 
@@ -129,7 +130,7 @@ def test_a_job_without_a_device_learns_why(stub, monkeypatch):
     choice = choose(None, {}, None)
     assert choice.devices is None and "the NVIDIA driver is not loaded" in choice.why_none
     assert choice.ranks is None
-    monkeypatch.setattr(device_once, "driver_library_exists", lambda: False)
+    monkeypatch.setattr(device_once, "library_problem", lambda: LIBRARY_MISSING)
     assert "libnvidia-ml.so.1 not found" in choose(None, {}, None).why_none
     monkeypatch.setattr(hardware, "exists", lambda: False)
     choice = choose(None, {}, None)

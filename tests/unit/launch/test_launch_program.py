@@ -49,7 +49,7 @@ def test_a_command_is_left_as_it_is(place):
     made = place.program(TWO, kind="command", target="mpirun", args=("-np", "2", "./x"), pty=True)
     assert (made.kind, made.target, made.args) == ("command", "mpirun", ("-np", "2", "./x"))
     assert (made.python, made.nproc, made.launcher) == (f"{place.bin}/mpirun", 0, "mpirun")
-    assert made.pty and made.notes == ()
+    assert made.notes == ()
 
 
 def test_command_without_gpus_is_explained(place):

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.support.probe_ranks import json_lines, module_rank, rank, stub_torch
+from tests.support.probe_ranks import module_rank, rank, stub_torch
 
 from ddptop_runner.probe.hooks import Hooks
 from ddptop_runner.probe.recorder import Recorder
 
-__all__ = ["json_lines", "module_rank", "rank", "stub_torch"]
+__all__ = ["module_rank", "rank", "stub_torch"]
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def saved_names(rank: Rank) -> list[str]:
 
 
 OFTEN = """
-import os, signal, time, torch
+import os, signal, time, torch, without_compiler
 weight = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
 for name in "abcde":

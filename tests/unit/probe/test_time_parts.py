@@ -7,8 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.support.probe_ranks import Rank
+from tests.support.probe_ranks import Rank, lines
 
+from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.probe import identity, time_parts
 from ddptop_runner.probe.recorder import Recorder
 from ddptop_runner.probe.time_parts import (
@@ -164,15 +165,22 @@ def test_what_nothing_measured_is_unknown_and_nobody_is_waited_for_alone(parts, 
     assert waited(parts, 1, holds_thread=True) == 0.0
 
 
+@pytest.fixture(scope="module")
+def trained(module_rank: Rank) -> dict[str, list[ProbeMessage]]:
+    """The last messages of the fast and the slow rank, with DDP and without."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        del module_rank.env[name]
+    status, out, err = module_rank.run("-W", "ignore", str(SCRIPTS / "parts.py"))
+    assert (status, err) == (0, "")
+    return {
+        line["how"]: [module_rank.receiver.last(pid) for pid in line["pids"]] for line in lines(out)
+    }
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("how", ["ddp", "plain"])
-def test_the_fast_rank_waits_for_the_slow_one(rank: Rank, how: str) -> None:
-    argv = (str(SCRIPTS / "parts.py"), how, f"file://{rank.folder}/store")
-    numbers = [{"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": "2"} for n in (0, 1)]
-    processes = [rank.start(*argv, **variables) for variables in numbers]
-    ends = [(process.communicate(timeout=600)[1], process.returncode) for process in processes]
-    assert ends == [("", 0)] * 2
-    fast, slow = (rank.receiver.last(process.pid) for process in processes)
+def test_the_fast_rank_waits_for_the_slow_one(trained, how: str) -> None:
+    fast, slow = trained[how]
     assert fast.sync_s is not None and fast.sync_s >= 0.5 * (SLOW_S - DATA_S)
     assert slow.compute_s is not None and slow.compute_s >= 0.7 * SLOW_S
     assert fast.data_wait_s is not None and fast.data_wait_s >= 0.4 * DATA_S

@@ -173,13 +173,12 @@ def test_group_member_reports_before_its_first_step(cases):
 # --- unseen by the script --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["raise", "exit"])
-def test_a_training_prints_draws_and_ends_as_without_the_probe(rank, end):
+def test_a_training_prints_draws_and_ends_as_without_the_probe(rank):
     script = str(SCRIPTS / "unseen.py")
-    processes = [rank.start(script, end, has_probe=has) for has in (True, False)]
+    processes = [rank.start(script, has_probe=has) for has in (True, False)]
     (out, err), (plain_out, plain_err) = (p.communicate(timeout=600) for p in processes)
     assert out == plain_out and err == plain_err and "random" in out
-    assert [p.returncode for p in processes] == [{"raise": 1, "exit": 7}[end]] * 2
+    assert [p.returncode for p in processes] == [7, 7]
     last = rank.receiver.last(processes[0].pid)
     assert last.steps == 8 and last.loss == pytest.approx(lines(out)[-1]["loss"], rel=1e-6)
 
@@ -187,36 +186,24 @@ def test_a_training_prints_draws_and_ends_as_without_the_probe(rank, end):
 # --- several processes -----------------------------------------------------------------------
 
 
-def test_ranks_of_torchrun_each_say_their_own_loss(rank):
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        del rank.env[name]
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    status, out, err = rank.run(*launcher, str(SCRIPTS / "ddp.py"))
-    assert status == 0, err
-    check_ranks(rank, out)
-
-
 def test_ranks_of_mp_spawn_know_their_rank_from_inside(rank):
     # as in a job of one process: the parent is rank 0, its children have only inherited that
     rank.env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
-    status, out, err = rank.run(str(SCRIPTS / "ddp.py"), "spawn", "raise")
+    status, out, err = rank.run(str(SCRIPTS / "spawned.py"))
     assert status == 1 and "rank 1 fails" in err
-    check_ranks(rank, out)
-    raised = {
-        m.rank: (m.raised, m.raised_at) for m in rank.receiver.messages if m.final and m.steps
-    }
-    line = (SCRIPTS / "ddp.py").read_text().split("raise ValueError")[0].count("\n") + 1
-    assert raised == {0: (None, None), 1: ("ValueError: rank 1 fails", f"ddp.py:{line} in train")}
-
-
-def check_ranks(rank: Rank, out: str) -> None:
     said = lines(out)
     assert sorted(line["rank"] for line in said) == [0, 1]
     assert {m.pid for m in rank.receiver.messages if m.steps} == {line["pid"] for line in said}
     for line in said:
-        last = rank.receiver.last(int(str(line["pid"])))
+        last = rank.receiver.last(line["pid"])
         assert (last.rank, last.world_size, last.steps) == (line["rank"], 2, 6)
         assert last.loss == pytest.approx(line["losses"][-1], rel=1e-6)
+    number = (SCRIPTS / "spawned.py").read_text().split("raise ValueError")[0].count("\n") + 1
+    raised = {
+        m.rank: [m.raised, m.raised_at] for m in rank.receiver.messages if m.final and m.steps
+    }
+    where = f"spawned.py:{number} in train"
+    assert raised == {0: [None, None], 1: ["ValueError: rank 1 fails", where]}
 
 
 def test_news_come_while_the_next_step_is_slow(rank, wait_until):

@@ -45,7 +45,7 @@ def look(watch: TextWatch, attempt: int = 0, age_s: float = 0.0, ranks=(0, 1)) -
 
 
 def told(watch: TextWatch, rank: int):
-    known = watch.of_rank(rank)
+    known = watch.ranks.get(rank)
     return None if known is None else (known.step, known.loss)
 
 
@@ -57,7 +57,7 @@ def test_each_ranks_log_is_its_own_whatever_it_names(folder, watch) -> None:
     write(folder, 0, "ss 2.25\n")
     look(watch)
     assert told(watch, 0) == (2, 2.25)
-    assert watch.of_rank(0).loss_min == watch.of_rank(0).loss_max == 2.25
+    assert watch.ranks[0].loss_min == watch.ranks[0].loss_max == 2.25
 
 
 def test_launcher_lines_are_assigned_to_the_ranks_they_name(folder, watch) -> None:
@@ -76,14 +76,14 @@ def test_a_rank_that_is_not_known_yet_is_not_taken_for_one_that_is(folder, watch
 def test_before_any_rank_is_known_a_launchers_lines_are_rank_0s(folder, watch) -> None:
     write(folder, LAUNCHER, "step 3/10 loss 1.5\n")
     look(watch, ranks=())
-    assert watch.of_rank(0).progress(utc_now()).fraction == pytest.approx(0.3)
+    assert watch.ranks[0].progress(utc_now()).fraction == pytest.approx(0.3)
 
 
 def test_a_new_attempt_begins_with_nothing(folder, watch) -> None:
     write(folder, 0, "step 90/100 loss 0.5\n")
     look(watch)
     look(watch, attempt=1)
-    assert watch.of_rank(0) is None
+    assert watch.ranks.get(0) is None
     write(folder, 0, "step 1/100 loss 3.5\n", attempt=1)
     look(watch, attempt=1)
     assert told(watch, 0) == (1, 3.5)
@@ -92,11 +92,11 @@ def test_a_new_attempt_begins_with_nothing(folder, watch) -> None:
 def test_what_was_written_before_has_no_time(folder, watch) -> None:
     write(folder, 0, "step 10/100 loss 2.5\nstep 20/100 loss 2.0\n")
     look(watch, age_s=60.0)
-    known = watch.of_rank(0)
+    known = watch.ranks.get(0)
     assert (known.step, known.last_at, known.steps_per_s(utc_now())) == (20, None, None)
     write(folder, 0, "step 21/100 loss 2.0\n")
     look(watch, age_s=61.0)
-    assert watch.of_rank(0).last_at is not None
+    assert watch.ranks[0].last_at is not None
 
 
 def test_a_flood_is_read_at_its_end_only_and_nothing_is_made_of_two_halves(folder, watch) -> None:
@@ -112,7 +112,7 @@ def test_a_flood_is_read_at_its_end_only_and_nothing_is_made_of_two_halves(folde
         write(folder, 0, text[: len(text) - cut])
         used = look(watch)
         assert used <= text_watch.BUDGET_BYTES
-        known = watch.of_rank(0)
+        known = watch.ranks.get(0)
         if known is not None and known.loss is not None:
             seen += 1
             assert known.loss == known.step + 0.5

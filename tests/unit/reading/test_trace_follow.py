@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,11 @@ class Traces(EventFiles):
 
 
 @pytest.fixture
-def traces(tmp_path: Path) -> Traces:
-    return Traces(str(tmp_path), 0.0)
+def traces(tmp_path: Path) -> Iterator[Traces]:
+    traces = Traces(str(tmp_path), 0.0)
+    yield traces
+    for tail in traces._tails.values():
+        tail.close()
 
 
 def test_a_growing_event_file(tmp_path: Path, traces: Traces) -> None:

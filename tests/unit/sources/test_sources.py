@@ -95,7 +95,7 @@ class TestHistory:
     @pytest.fixture
     def queries(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made: list[str] = []
-        for name in ("rank_series", "events"):
+        for name in ("scalar_series", "events"):
             real = getattr(HistoryReader, name)
 
             def counted(self: HistoryReader, *a: object, name: str = name, real=real) -> object:
@@ -115,7 +115,7 @@ class TestHistory:
         assert first.until - first.since == pytest.approx(755, abs=2)
         assert history.chart(view, query, now_s + 3) is first
         assert history.chart(view, query, now_s + 4) is not first
-        assert queries.count("rank_series") == 2
+        assert queries.count("scalar_series") == 2
         glance = ChartQuery(2000, glance=True)  # with other jobs, it is read less often
         first = history.chart(view, glance, now_s)
         assert history.chart(view, glance, now_s + 4) is first
@@ -130,7 +130,7 @@ class TestHistory:
         for _ in range(3):
             found = [event.type for event in history.events(300)]
             assert found == ["launched", "rank_exited", "failed"]
-        assert queries == ["events", "rank_series", "events"]  # the chart's pauses, then the list
+        assert queries == ["events", "scalar_series", "events"]  # the chart's pauses, then the list
 
     def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
         view = read(fake_gpus.eight_gpu_ranks(frozen))
@@ -296,7 +296,7 @@ class TestCollector:
     ) -> None:
         fake_home.failed_job(frozen)
         read: list[str] = []
-        for name in ("rank_series", "scalar_series", "events"):
+        for name in ("series", "scalar_series", "events"):
             real = getattr(HistoryReader, name)
             monkeypatch.setattr(
                 HistoryReader, name, lambda *a, n=name, of=real: read.append(n) or of(*a)

@@ -21,7 +21,7 @@ from ddptop_runner.store.history import (
     merge_rows,
     rank_row,
 )
-from ddptop_runner.store.history_schema import RANK
+from ddptop_runner.store.history_schema import GPU, RANK
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_what_was_added_is_read(path):
         writer.add(utc_from_unix(START + second), 0, ranks, gpus)
     reader = HistoryReader(path)
     values = [1.0, 2.0, 3.0]
-    assert reader.rank_series("loss", 0, START + 9, 100)[1] == Series(
+    assert reader.series(RANK, "loss", 0, START + 9, 100)[1] == Series(
         bucket_s=1,
         t=[START, START + 1, START + 2],
         min=values,
@@ -50,9 +50,9 @@ def test_what_was_added_is_read(path):
         attempt=[0, 0, 0],
         step=[None, None, None],
     )
-    assert reader.rank_series("rss_bytes", 0, START + 9, 100)[0].last == [10**10] * 3
-    assert list(reader.gpu_series("util_percent", 0, START + 9, 100)) == [5]
-    assert reader.gpu_series("util_percent", 0, START + 9, 100)[5].mean == [50.5, 51.5, 52.5]
+    assert reader.series(RANK, "rss_bytes", 0, START + 9, 100)[0].last == [10**10] * 3
+    assert list(reader.series(GPU, "util_percent", 0, START + 9, 100)) == [5]
+    assert reader.series(GPU, "util_percent", 0, START + 9, 100)[5].mean == [50.5, 51.5, 52.5]
     assert reader.span() == (START, START + 2)
     writer.close()
 
@@ -72,7 +72,7 @@ def test_a_loss_that_is_not_finite_is_a_marked_gap(path, fields):
     for second in range(4):
         writer.add(START + second, 0, [rank(**(fields if second == 2 else {"loss": 1.0}))], [])
     writer.close()
-    series = HistoryReader(path).rank_series("loss", START, START + 5, 100)[0]
+    series = HistoryReader(path).series(RANK, "loss", START, START + 5, 100)[0]
     assert series.t == [START, START + 1, START + 3]
     assert series.last == [1.0] * 3
     assert series.nonfinite_t == [START + 2]
@@ -111,7 +111,7 @@ def test_any_span_from_any_tier_matches_the_samples(path):
         since = rng.choice([0, rng.randrange(length)])
         until = rng.choice([length - 1, rng.randrange(since, length)])
         most = rng.choice([rng.randrange(2, 400), 5000])
-        series = reader.rank_series("loss", START + since, START + until, most)[0]
+        series = reader.series(RANK, "loss", START + since, START + until, most)[0]
         widths.add(series.bucket_s)
         assert len(series.t) <= most
         assert all(t % series.bucket_s == 0 for t in series.t)
@@ -142,17 +142,17 @@ def test_concurrent_writer_leaves_no_gap_in_a_read(path, monkeypatch):
 
     ahead = [range(1500, 2500)]
     write(range(1500))
-    before = HistoryReader(path).rank_series("loss", 0, START + 9999, 10)
+    before = HistoryReader(path).series(RANK, "loss", 0, START + 9999, 10)
     assert before[0].bucket_s > 60 and before[0].t[-1] + before[0].bucket_s > START + 1500
     parts = history_reader._parts
     monkeypatch.setattr(history_reader, "_parts", find_slowly)
-    assert HistoryReader(path).rank_series("loss", 0, START + 9999, 10) == before
+    assert HistoryReader(path).series(RANK, "loss", 0, START + 9999, 10) == before
     writer.close()
 
 
 def test_a_span_of_weeks_is_read_from_the_coarsest_tier(path):
     write_losses(path, dict.fromkeys(range(0, 14 * 86400, 300), 1.0))
-    series = HistoryReader(path).rank_series("loss", 0, START + 10**9, 240)[0]
+    series = HistoryReader(path).series(RANK, "loss", 0, START + 10**9, 240)[0]
     assert series.bucket_s % 600 == 0 and 200 <= len(series.t) <= 240
 
 
@@ -225,7 +225,7 @@ def test_a_clock_that_is_set_back_loses_nothing(path):
         writer.add(START - 7200 + second, 0, [rank(loss=2.0)], [])
     writer.close()
     assert writer.problem is None
-    series = HistoryReader(path).rank_series("loss", START - 7200, START + 100, 10_000)[0]
+    series = HistoryReader(path).series(RANK, "loss", START - 7200, START + 100, 10_000)[0]
     assert len(series.t) == 200 and sorted(series.t) == series.t
     assert series.max[-1] == 9.0 and series.t[-1] == START + 99
     assert series.max[:100] == [2.0] * 100

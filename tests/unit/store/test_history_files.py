@@ -11,6 +11,7 @@ from tests.support.histories import START, event, rank, write_losses
 
 from ddptop_runner.base.errors import DamagedFileError
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history_schema import GPU, RANK
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
     assert path.with_name("history.db.damaged-1").exists()
     writer.add(START + 1000, 0, [rank(loss=3.0)], [])
     writer.close()
-    assert HistoryReader(path).rank_series("loss", 0, START + 2000, 10)[0].last == [3.0]
+    assert HistoryReader(path).series(RANK, "loss", 0, START + 2000, 10)[0].last == [3.0]
 
 
 def test_damage_while_writing_starts_a_new_file_and_event_numbers_continue(path):
@@ -99,7 +100,7 @@ def test_values_of_unexpected_types_cost_no_sample_of_now(path, harm):
         writer.add(START + offset, 0, [rank(loss=3.0)], [])
     writer.close()
     assert writer.lost_history is not None
-    assert HistoryReader(path).rank_series("loss", 0, START + 40, 10)[0].last == [3.0, 3.0]
+    assert HistoryReader(path).series(RANK, "loss", 0, START + 40, 10)[0].last == [3.0, 3.0]
 
 
 def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):
@@ -114,7 +115,7 @@ def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):
     assert writer.problem is None
     writer.close()
     reader = HistoryReader(folder / "history.db")
-    assert len(reader.rank_series("loss", 0, START + 100, 1000)[0].t) == 31
+    assert len(reader.series(RANK, "loss", 0, START + 100, 1000)[0].t) == 31
     assert len(reader.events()) == 1
 
 
@@ -129,7 +130,7 @@ def test_a_file_that_is_locked_by_someone_is_written_later(path):
     writer.add(START + 1, 0, [rank(loss=1.0)], [])
     assert writer.problem is None
     writer.close()
-    assert len(HistoryReader(path).rank_series("loss", 0, START + 9, 100)[0].t) == 2
+    assert len(HistoryReader(path).series(RANK, "loss", 0, START + 9, 100)[0].t) == 2
 
 
 def test_another_programs_database_is_no_history(path):
@@ -146,8 +147,8 @@ def test_no_file_and_an_empty_one_read_as_nothing(path):
         reader = HistoryReader(path)
         assert reader.span() is None
         assert reader.events() == [] and reader.attempt_starts() == []
-        assert reader.rank_series("loss", 0, START, 10) == {}
-        assert reader.gpu_series("power_w", 0, START, 10) == {}
+        assert reader.series(RANK, "loss", 0, START, 10) == {}
+        assert reader.series(GPU, "power_w", 0, START, 10) == {}
         path.touch()
     HistoryWriter(path).close()
     assert HistoryReader(path).span() is None

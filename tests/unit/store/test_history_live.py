@@ -20,6 +20,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.model.snapshot import Event, RankSample
 from ddptop_runner.store import history
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history_schema import RANK
 
 START = 1_767_225_600
 
@@ -71,7 +72,7 @@ def test_reader_sees_everything_a_live_writer_has_committed(path):
             assert [event.seq for event in events] == list(range(1, len(events) + 1))
             assert len(events) >= told
             if told % 20 == 0:
-                series = reader.rank_series("loss", 0, START + 10**6, 5000)[0]
+                series = reader.series(RANK, "loss", 0, START + 10**6, 5000)[0]
                 assert series.t == list(range(START, START + len(series.t)))
                 assert len(series.t) >= max(points, second + 1)
                 points = len(series.t)
@@ -81,7 +82,7 @@ def test_reader_sees_everything_a_live_writer_has_committed(path):
     assert process.returncode == 0
     assert not is_wal(path)
     assert list(path.parent.iterdir()) == [path]
-    assert len(reader.rank_series("loss", 0, START + 10**6, 5000)[0].t) == 3000
+    assert len(reader.series(RANK, "loss", 0, START + 10**6, 5000)[0].t) == 3000
 
 
 def test_killed_writer_loses_nothing_it_reported_and_can_be_replaced(path):
@@ -117,7 +118,7 @@ def test_killed_writer_loses_nothing_it_reported_and_can_be_replaced(path):
     db.close()
     assert minutes == (first_new + 699) // 60 - START // 60
     # every second of both runs is in its bucket, including the second of the kill
-    series = reader.rank_series("loss", 0, first_new + 699, 5)[0]
+    series = reader.series(RANK, "loss", 0, first_new + 699, 5)[0]
     width = series.bucket_s
     assert series.min == [t - START for t in series.t]
     assert series.last == [*(t - START + width - 1 for t in series.t[:-1]), first_new + 699 - START]
@@ -155,7 +156,7 @@ def test_a_full_disk_stops_nothing_and_what_waited_is_written_once_there_is_room
     assert "history.db cannot be written" in full[0]
     assert full[1:] == [1]
     assert afterwards is None
-    series = HistoryReader(path).rank_series("loss", 0, START + 1000, 1000)
+    series = HistoryReader(path).series(RANK, "loss", 0, START + 1000, 1000)
     assert len(series) == 8 and all(len(one.t) == 501 for one in series.values())
     assert len(HistoryReader(path).events()) == 1
 
@@ -166,12 +167,13 @@ READ = """
 import json, os, sys, urllib.parse  # which pathlib imports only when it needs it
 from pathlib import Path
 from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_schema import RANK
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)  # root may write anywhere
 path = Path(sys.argv[1])
 assert not os.access(path.parent, os.W_OK)
 reader = HistoryReader(path)
-print(json.dumps([reader.span(), reader.rank_series("loss", 0, 2**31, 1000)[0].last]))
+print(json.dumps([reader.span(), reader.series(RANK, "loss", 0, 2**31, 1000)[0].last]))
 """
 
 

@@ -135,16 +135,12 @@ def test_no_line_is_lost_when_the_next_attempt_begins(folder):
     write(folder, 1, 0, "b\n")
     write(folder, 2, 0, "c\n")
     lines = next(batches) + next(batches) + next(batches)
-    assert [(line.attempt, line.text) for line in lines] == [
-        (0, "last words, no newline"),
-        (1, separator(1)),
-        (1, "b"),
-        (2, separator(2)),
-        (2, "c"),
+    assert [line.text for line in lines] == [
+        *("last words, no newline", separator(1), "b", separator(2), "c")
     ]
     write(folder, 1, 0, "late, of a leftover process\n")
     write(folder, 2, 0, "d\n")
-    assert [(line.attempt, line.text) for line in next(batches)] == [(2, "d")]
+    assert [line.text for line in next(batches)] == ["d"]
     batches.close()
 
 

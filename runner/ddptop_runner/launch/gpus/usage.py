@@ -262,7 +262,7 @@ LOCK_NAME = f".gpus.{procs.host_name()}.lock"
 
 def jobs_here(source: JobSource | None = None) -> list[JobView]:
     """All jobs of this state folder, and this machine's parts of jobs on several."""
-    return [*(source or JobSource(once=True)).read(), *registry.parts_here()]
+    return [*(source or JobSource()).read(), *registry.parts_here()]
 
 
 def is_here(view: JobView) -> bool:

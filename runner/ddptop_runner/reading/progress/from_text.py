@@ -12,11 +12,10 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
-
-from ddptop_runner.model.probe_message import MAX_METRICS, MAX_NAME_LENGTH
+from ddptop_runner.base.units import whole
+from ddptop_runner.model.probe_message import MAX_METRICS
 from ddptop_runner.model.run_step import Printed
-from ddptop_runner.model.snapshot import Progress
+from ddptop_runner.model.snapshot import MAX_NAME_LENGTH, Progress
 from ddptop_runner.model.words import LossState, ProgressUnit
 from ddptop_runner.reading.progress.pace import Pace
 from ddptop_runner.reading.text.parser import Reading
@@ -35,7 +34,6 @@ _RESUMES = re.compile(r"resume|start_epoch|from_checkpoint|ckpt_path|init_from")
 _OFF = frozenset({"", "0", "none", "false", "no", "null", "scratch"})
 MAX_WORDS = 4096
 VALIDATION_LOSS = "validation loss"
-MOST = 10**9
 
 
 class CommandHints(NamedTuple):
@@ -72,9 +70,7 @@ def of_command(words: Sequence[str]) -> CommandHints:
 
 def _count(text: str) -> int:
     """A positive integer; 0 for anything else."""
-    whole = text.removesuffix(".0")
-    known = whole.isascii() and whole.isdigit() and len(whole) <= 10
-    return min(int(whole), MOST) if known else 0
+    return whole(text.removesuffix(".0")) or 0
 
 
 def _only(found: set[int]) -> int | None:
@@ -222,7 +218,6 @@ class Counter:
 HOLD_S = 600.0
 """How long a bar remains the counter while a smaller one without a loss moves: evaluations draw
 such bars, even after the last step, without saying what they are."""
-MAX_EPOCH = 1e12
 
 
 class _Place(NamedTuple):
@@ -350,8 +345,6 @@ class TextProgress:
             at: when it was written; None if unknown, because that was before the first look.
             source: the output that it was read from.
         """
-        if reading.epoch is not None and not 0 <= reading.epoch < MAX_EPOCH:  # from a broken table
-            reading = msgspec.structs.replace(reading, epoch=None)
         if at is not None:
             self.last_at = at
         if reading.epoch is not None:

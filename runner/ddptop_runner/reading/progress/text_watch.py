@@ -1,4 +1,4 @@
-"""Follows the output of a live job's ranks, and the files they log to, for losses and steps.
+"""Follows the output of a live job's ranks for losses and steps.
 
 Each look, once a second, reads a bounded number of bytes. Of a log that grows faster, only the end
 is read, by a fresh parser, so that no reading is assembled from two halves.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.reading.event_files import EventFiles, rank_of, written_at
 from ddptop_runner.reading.progress.from_text import TextProgress, of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store import logs
@@ -85,19 +84,11 @@ class TextWatch:
         self._hints = of_command(command)
         self._attempt: int | None = None
         self._streams: dict[int, LogStream] = {}
-        self._ranks: dict[int, TextProgress] = {}
+        self.ranks: dict[int, TextProgress] = {}
+        """By rank, for those whose output shows any progress."""
         self._first_epochs: dict[int, int | None] = {}
         """By rank, the number of its first epoch, as earlier attempts show."""
         self._turn = 0
-
-    def of_rank(self, rank: int) -> TextProgress | None:
-        """A rank's progress; None if its output shows none."""
-        return self._ranks.get(rank)
-
-    @property
-    def ranks(self) -> dict[int, TextProgress]:
-        """By rank, for those whose output shows any."""
-        return self._ranks
 
     def look(self, attempt: int, age_s: float, ranks: Collection[int], now: dt.datetime) -> int:
         """Read what is new in the logs, and return the number of bytes read.
@@ -111,11 +102,11 @@ class TextWatch:
         first = attempt != self._attempt
         if first:
             self.close()
-            for rank, known in self._ranks.items():
+            for rank, known in self.ranks.items():
                 self._first_epochs[rank] = known.first_epoch
-            self._ranks.clear()
+            self.ranks.clear()
             self._attempt = attempt
-        for known in self._ranks.values():
+        for known in self.ranks.values():
             known.begin_look()
         self._open(attempt)
         if not self._streams:
@@ -157,13 +148,13 @@ class TextWatch:
         is_whole: bool,
     ) -> None:
         rank = writer if writer != LAUNCHER else _named(reading, ranks)
-        known = self._ranks.get(rank)
+        known = self.ranks.get(rank)
         if known is None:
-            if len(self._ranks) >= MAX_RANKS:
+            if len(self.ranks) >= MAX_RANKS:
                 return
             hints = self._hints._replace(resumes=self._hints.resumes or bool(self._attempt))
             first_epoch = self._first_epochs.get(rank)
-            known = self._ranks[rank] = TextProgress(hints, is_whole, first_epoch)
+            known = self.ranks[rank] = TextProgress(hints, is_whole, first_epoch)
         known.add(reading, at, writer)
 
     def close(self) -> None:
@@ -171,44 +162,6 @@ class TextWatch:
         for stream in self._streams.values():
             stream.log.close()
         self._streams.clear()
-
-
-class RankFiles:
-    """Each rank's progress, from the event files that a job writes. Close it.
-
-    Args:
-        folder: is searched for them, with its subfolders.
-        since_s: when the job or its attempt started, in Unix seconds.
-        read_every_s: pause between reads.
-    """
-
-    def __init__(self, folder: str, since_s: float, read_every_s: float) -> None:
-        self._files = EventFiles(folder, since_s)
-        self._files.start(read_every_s)
-        self.ranks: dict[int, TextProgress] = {}
-
-    def look(
-        self,
-        pids: Mapping[int, Collection[int]],
-        others: Collection[int],
-        now: dt.datetime,
-    ) -> None:
-        """Take what was read since the last call.
-
-        Args:
-            pids: by rank, those of its process and the processes it started.
-            others: pids of the job that belong to no rank.
-            now: the wall clock.
-        """
-        for known in self.ranks.values():
-            known.begin_look()
-        for file, reading in self._files.taken():
-            if (rank := rank_of(file, pids, others)) is not None:
-                self.ranks.setdefault(rank, TextProgress()).add(reading, written_at(reading, now))
-
-    def close(self) -> None:
-        """Close the files; the progress remains."""
-        self._files.close()
 
 
 def _named(reading: Reading, ranks: Collection[int]) -> int:

@@ -1,7 +1,7 @@
 """Parses one clean line of training output: its losses, step, epoch, rank, and progress bar.
 
 Every function takes one line as lowercase bytes, without control sequences, and is linear in its
-length. Text, CSV, and event files share one rule for which names mean a training or a validation
+length. Text and event files share one rule for which names mean a training or a validation
 loss.
 """
 
@@ -396,16 +396,9 @@ def prefixes(line: bytes) -> list[Prefix]:
     found = []
     if b"]<std" in line or b"]:" in line or b"rank" in line:
         for match in _PREFIX.finditer(line):
-            rank = match["out"] or match["word"]
-            local = match["role"]
-            found.append(
-                Prefix(
-                    int(rank) if rank else None,
-                    int(local) if local else None,
-                    match.end(),
-                    match.start(),
-                )
-            )
+            texts = match["out"] or match["word"], match["role"]
+            rank, local = (int(text) if text else None for text in texts)
+            found.append(Prefix(rank, local, match.end(), match.start()))
     if not found and line[:1] == b"[":
         found = [Prefix(int(m[1]), None, m.end(), m.start()) for m in _BARE.finditer(line)]
         if found and found[0].at != 0:

@@ -1,4 +1,4 @@
-"""Prints what a probe could disturb while training, and ends by an exception or a status."""
+"""Prints what a probe could disturb while training, and ends with a status."""
 
 import hashlib
 import json
@@ -30,6 +30,4 @@ if "numpy" in sys.modules:
     print(sys.modules["numpy"].random.rand() is not None)
 print(sorted(vars(optimizer)), sorted(loss.__dict__), torch.autograd.backward.__qualname__)
 sys.stderr.write("to stderr\n")
-if sys.argv[1] == "exit":
-    sys.exit(7)
-raise ValueError("the script's own")
+sys.exit(7)

@@ -125,14 +125,32 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
-WAITING = ("system/jobs", "unit/foreign", "unit/agent", "unit/probe")
-"""Folders whose tests mostly wait for real training."""
+WAITING = ("system/cluster",)
+"""Folders whose tests mostly wait, such as for a timeout, so that a core is free meanwhile."""
+SLOW = ("system/jobs", "unit/foreign", "unit/agent", "unit/probe")
+"""Folders whose tests import torch or run real training."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the slowest files first, so that none of them runs alone at the end."""
-    waiting = tuple(str(Path(__file__).parent / name) + os.sep for name in WAITING)
-    items.sort(key=lambda item: not str(item.path).startswith(waiting))
+    """Of five workers, two begin with files that wait and three with slow ones.
+
+    So cores are busy all the time, and no slow file runs alone at the end.
+    """
+
+    def is_in(file: Path, folders: tuple[str, ...]) -> bool:
+        return str(file).startswith(tuple(f"{Path(__file__).parent / name}/" for name in folders))
+
+    tests: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.path, []).append(item)
+    waiting = [file for file in tests if is_in(file, WAITING)]
+    others = [file for file in tests if file not in waiting]
+    others.sort(key=lambda file: not is_in(file, SLOW))
+    items.clear()
+    while waiting or others:
+        for file in (*waiting[:2], *others[:3]):
+            items.extend(tests[file])
+        del waiting[:2], others[:3]
 
 
 # --- processes of a test ---------------------------------------------------------------------

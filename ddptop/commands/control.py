@@ -114,7 +114,7 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
         DdptopError: there was no checkpoint; the job keeps running.
     """
     try:
-        saved = wanted.save(view, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
+        saved = _checkpoint(view, timeout_s)
     except WaitTimeoutError as error:
         raise DdptopError(
             f"{error.message}; {view.job} was not stopped and is still running",
@@ -125,6 +125,15 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
     if not view.is_live:
         info(f"ddptop: {view.job} {view.state}")
     return view.is_live
+
+
+def _checkpoint(view: JobView, timeout_s: float | None) -> wanted.Saved:
+    """Request a checkpoint, say how long this waits for it, and wait."""
+    asked = wanted.ask(view)
+    limit_s = wanted.TIMEOUT_S if timeout_s is None else timeout_s
+    how = f"by {asked.in_words()}; waiting up to {limit_s:g} s for it"
+    info(f"ddptop: requested a checkpoint from {view.job} {how}")
+    return wanted.wait(view, asked, limit_s)
 
 
 def run_restart(job: str, force: bool = False, wait_gpus: bool = False) -> int:
@@ -165,9 +174,7 @@ def relaunch(view: JobView, *, force: bool = False, wait_gpus: bool = False) -> 
 def run_checkpoint(job: str | None, timeout_s: float | None) -> int:
     """Request a checkpoint, wait until it is complete, and print its path."""
     view = adopt_if_unguarded(find(job))
-    asked = wanted.ask(view)
-    info(f"ddptop: requested a checkpoint from {view.job} by {asked.in_words()}")
-    answer = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
+    answer = _checkpoint(view, timeout_s)
     saved = answer.checkpoint
     size_ = "" if saved.size_bytes is None else f", {size(saved.size_bytes)}"
     took = "" if saved.took_s is None else f", in {duration_in_words(saved.took_s)}"

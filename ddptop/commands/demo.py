@@ -5,64 +5,37 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ddptop.commands import control, launch_array, ls
+from ddptop.commands import control, launch_array, ls, status_watch, story
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.output import info, put
-from ddptop_runner.base.errors import DamagedFileError, UsageError
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.units import duration, plural
 from ddptop_runner.host import oom
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch, sweep
 from ddptop_runner.launch.gpus.choice import CPU_RANKS, free_now
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
-from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.log_clean import sanitized_line
 
 PROGRESS_EVERY_S = 2.0
 SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
 
 
-class Fault(NamedTuple):
-    """A fault that the bundled script injects into itself."""
-
-    kind: str
-    """The name of the fault in the script."""
-    what: str
-    expected: str
-    event: str
-    """The type of the event that reports it."""
-    hang_timeout_s: float | None = None
-    """The hang timeout of the job; None: learned."""
-
-
 FAULTS = {
-    "kill": Fault(
-        "kill",
-        "one rank is killed with SIGKILL",
-        "the group restarts once; the reported cause is SIGKILL on that rank",
-        "failure",
-    ),
-    "hang": Fault(
-        "hang-python",
-        "one rank sleeps forever in Python",
-        "the group restarts once; the reported hang names that rank",
-        "hang",
-        hang_timeout_s=8.0,
-    ),
-    "raise": Fault(
-        "raise",
-        "one rank raises an exception",
-        "the group restarts once; the reported cause is that rank's exception, with its location",
-        "failure",
-    ),
+    "kill": ("kill", "one rank is killed with SIGKILL", "failure"),
+    "hang": ("hang-python", "one rank sleeps forever in Python", "hang"),
+    "raise": ("raise", "one rank raises an exception", "failure"),
 }
+"""Faults that the bundled script injects into itself: the name there, what happens, and the type of
+the event that reports it."""
+EXPECTED = "the group restarts once; the reported cause names that rank"
+FAST_HANG_S = 8.0
+"""The hang timeout of a job that is to hang."""
 SICK = {
     "healthy": "no mistake: nothing is named",
     "same-batches": "no DistributedSampler: all ranks train on the same batches",
@@ -102,20 +75,14 @@ SWEEP_ARGS = (
     *("--layers", "2", "--width", "64", "--context", "64", "--steps", "300", "--pause", "0.02"),
     *("--lr", "{lr}", "--seed", "{seed}"),
 )
-ROUTINE = ("rank_started", "rank_exited")
-"""Event types that are not printed because they add nothing."""
 
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch the demo; then watch it on a terminal, or print progress until it ends."""
     plan = launch.prepare(request_of(arguments), os.environ)
-    return _start(plan, detach, watch, _report_progress)
-
-
-def _report_progress(view: JobView) -> int:
-    from ddptop.commands import status_watch
-
-    return status_watch.run(view.job, False, PROGRESS_EVERY_S)
+    return _start(
+        plan, detach, watch, lambda view: status_watch.run(view.job, False, PROGRESS_EVERY_S)
+    )
 
 
 def _start(plan: LaunchPlan, detach: bool, watch: bool, report: Callable[[JobView], int]) -> int:
@@ -155,15 +122,14 @@ def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: b
     Raises:
         UsageError: the fault is unknown, or the rank does not exist.
     """
-    if _lists("--fault", name, {key: f"{of.what}: {of.expected}" for key, of in FAULTS.items()}):
+    if _lists(
+        "--fault", name, {key: f"{what}: {EXPECTED}" for key, (_, what, _) in FAULTS.items()}
+    ):
         return 0
-    fault = FAULTS[name]
-    injected = ["--fault", fault.kind, "--fault-rank", str(rank)]
-    request = replace(
-        request_of([*SMALL, *injected, *arguments]),
-        hang_timeout_s=fault.hang_timeout_s,
-        hang_auto=fault.hang_timeout_s is None,
-    )
+    kind, _, event = FAULTS[name]
+    request = request_of([*SMALL, "--fault", kind, "--fault-rank", str(rank), *arguments])
+    if event == "hang":
+        request = replace(request, hang_timeout_s=FAST_HANG_S, hang_auto=False)
     plan = _plan(request, rank)
     return _start(plan, detach, watch, lambda view: _report_fault(view, name, rank))
 
@@ -210,27 +176,19 @@ def _leak() -> list[str]:
     return ["--leak-bytes", str(left // 6), "--seconds", "100"]
 
 
-def _until_ended(view: JobView, pause_s: float) -> Iterator[JobView]:
-    """Read a job again and again, and once after its end; what was printed is flushed."""
-    is_live = True
-    while is_live:
-        time.sleep(pause_s)
-        view = read_job(view.folder)
-        is_live = view.is_live
-        yield view
-        sys.stdout.flush()
-
-
 def _report_alerts(job: JobView, kind: str) -> int:
     put(f"{kind}: {SICK[kind]}")
     named: set[str] = set()
-    began_s = time.monotonic()
-    for view in _until_ended(job, 1.0):
+    view, began_s = job, time.monotonic()
+    while view.is_live:
+        time.sleep(1.0)
+        view = read_job(view.folder)
         alerts = [] if view.snapshot is None else view.snapshot.alerts
         for alert in alerts:
             if alert.id not in named:
                 put(f"after {duration(time.monotonic() - began_s)}: {alert.id}: {alert.message}")
         named.update(alert.id for alert in alerts)
+        sys.stdout.flush()
     expected = {NAMED_BY.get(kind, kind)} - {None}
     named.discard("hung")  # follows "stalled", if it is seen at all
     if view.snapshot is not None and view.snapshot.cause is not None:
@@ -259,27 +217,15 @@ def request_of(
 
 
 def _report_fault(job: JobView, name: str, rank: int) -> int:
-    put(f"fault {name} (rank {rank}): {FAULTS[name].what}")
-    put(f"expected: {FAULTS[name].expected}")
-    reported, printed = False, 0
-    for view in _until_ended(job, PROGRESS_EVERY_S):
-        for event in _events_after(view, printed):
-            printed = event.seq
-            reported |= event.type == FAULTS[name].event and event.rank == rank
-            if event.type not in ROUTINE:
-                message = sanitized_line(event.message)
-                put(f"{event.ts.astimezone():%H:%M:%S}  {event.type}: {message}")
+    _, what, kind = FAULTS[name]
+    put(f"fault {name} (rank {rank}): {what}\nexpected: {EXPECTED}")
+    sys.stdout.flush()
+    story.run_events(job.folder, False, follow=True)
+    view, events = read_job(job.folder), HistoryReader(job.folder.history_db).events()
+    reported = any((event.type, event.rank) == (kind, rank) for event in events)
     attempt = None if view.snapshot is None else view.snapshot.attempt
     if reported and attempt == 1 and view.state == "finished":
-        put(f"{name}: OK ({FAULTS[name].expected})")
+        put(f"{name}: OK ({EXPECTED})")
         return 0
     put(f"{name}: unexpected result ({view.state} in attempt {attempt})")
     return 1
-
-
-def _events_after(view: JobView, seq: int) -> list[Event]:
-    try:
-        events = HistoryReader(view.folder.history_db).events()
-    except DamagedFileError:
-        return []
-    return [event for event in events if event.seq > seq]

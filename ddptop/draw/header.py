@@ -42,9 +42,6 @@ from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, Progress,
 LABELED = 110
 """Minimum width for labels at the start of rows."""
 
-START_S = 60.0
-"""How long after an attempt starts an unknown total may still be reported."""
-
 LATE_S = 5.0
 """A last step this long ago is drawn as a warning if the rank is hung."""
 
@@ -219,22 +216,12 @@ def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
     return line((f"↻ {attempt} starts {when}", "busy"), why)
 
 
-def begins(job: Job, now: dt.datetime) -> bool:
-    """Whether an attempt is so young that its total may still be reported."""
-    if not job.is_live:
-        return False
-    if job.state in ("starting", "restarting", "queued") or job.snapshot.step is None:
-        return True
-    since = job.snapshot.attempt_started_at or job.snapshot.started_at
-    return (now - since).total_seconds() < START_S
-
-
 def progress_fields(job: Job, progress: Progress | None, now: dt.datetime) -> list[Line]:
     """Step, share, remaining time, and elapsed time, or words for why one is missing."""
     step = step_text(run_step_of(job.snapshot), progress, job.is_live)
     parts = [field("step", step)]
     if progress is None or (progress.fraction is None and progress.epoch_fraction is None):
-        parts.append(line((no_bar_words(progress, job.is_live, begins(job, now)), "dim")))
+        parts.append(line((no_bar_words(progress), "dim")))
     else:
         parts.append(line((label(progress), "strong")))
         parts += eta_fields(progress) if job.is_live else []

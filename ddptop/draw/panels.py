@@ -88,19 +88,21 @@ def cause_lines(
 ) -> list[Line]:
     """Why the job ended, the last output of the rank that failed first, and what to do `now`."""
     symbol, style = job_state(state)
-    head = line((f"{symbol[0]} ", style), (who_first(cause), "strong"))
-    lines = [head]
-    summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2
-    lines += [line((text, "")) for text in wrap(cause.summary, cells - 3, summary_rows)]
-    room = rows - len(lines) - (1 if cause.evidence or now else 0)
-    tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []
-    lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
-    if (cause.evidence or now) and len(lines) < rows:
-        keys = line((key("job.evidence"), "busy"), (" evidence", "dim")) if cause.evidence else ()
-        label = "next  " if now else "saved  "
-        hint = clip(now or cause.evidence or "", cells - 6 - len(label) - width(keys))
-        lines.append(line((label, "title"), hint, "   ", *keys))
-    return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
+    lines = [line((f"{symbol[0]} ", style), (who_first(cause), "strong"))]
+    keys = line((key("job.evidence"), "busy"), (" evidence", "dim")) if cause.evidence else ()
+    label, hint = ("next  ", now) if now else ("saved  ", cause.evidence or "")
+    room = cells - 6 - len(label) - width(keys)
+    *hints, last = wrap(hint, room, 2 if now and rows > 4 else 1)
+    below = [line((label, "title"), text) for text in hints]
+    below.append(line((" " * len(label) if hints else label, "title"), last, "   ", *keys))
+    below = below if hint else []
+    tail = [text for text in last_lines if not pointing_only(text)]
+    most = rows // 2 if tail and rows > 6 else rows - 1 - len(below)
+    lines += [line((text, "")) for text in wrap(cause.summary, cells - 3, max(1, most))]
+    left = rows - len(lines) - len(below)
+    shown = tail[-left:] if left > 0 else []
+    lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in shown]
+    return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in [*lines, *below][:rows]]
 
 
 def who_first(cause: Cause) -> str:

@@ -152,16 +152,15 @@ def sentence(attempt: Attempt) -> str:
     return f"{last}." if last else ""
 
 
-def what_now(attempt: Attempt, state: JobState, *, is_last: bool, job: str | None = None) -> str:
-    """What the user can do about it; empty if nothing.
+def what_now(cause: Cause | None, state: JobState, *, is_last: bool, job: str | None = None) -> str:
+    """What the user can do about an attempt; empty if nothing.
 
     Args:
-        attempt: the attempt.
+        cause: why it failed, if it did.
         state: the job's state.
         is_last: whether it is the job's last attempt.
         job: the job's name, if the user types commands instead of pressing keys.
     """
-    cause = attempt.cause
     again = is_last and state in ("failed", "stopped", "lost")
     parts = []
     if cause is not None and (again or cause.kind in _REMEDIES):
@@ -194,7 +193,7 @@ def notes(
     """Its aftermath, and what to do, as (label, text, style); see `what_now`."""
     after = "also" if attempt.ending in ("finished", "stopped") else "then"
     found = [(after, text, "") for text in attempt.aftermath[:3]]
-    if now := what_now(attempt, state, is_last=is_last, job=job):
+    if now := what_now(attempt.cause, state, is_last=is_last, job=job):
         found.append(("next step" if is_last else "remedy", now, "strong"))
     return found
 
@@ -226,17 +225,16 @@ def why_lines(
     failed = attempt.cause is not None
     style = "bad" if failed or attempt.ending == "lost" else "ok"
     lines: list[Line] = [opening(attempt, state, now)]
-    below = _labeled(attempt, state, room, is_last=is_last, roomy=rows > ROOMY)
-    below += [
-        line((f"{label:<{LABEL_CELLS}}", "dim"), clip(" ".join(text.split()), room - LABEL_CELLS))
-        for label, text in launched
-    ]
-    most = min(max(6, rows // 3), max(1, rows - 1 - len(below)))
-    happened = sentence(attempt)
+    happened, parts = sentence(attempt), _labeled(attempt, state, room, launched, is_last=is_last)
+    most = min(max(6, rows // 3), len(wrap(happened, room, rows)))
+    for label in DROPPED:
+        if 1 + most + len(parts) > rows:
+            parts = [part for part in parts if part[0] != label]
+    most = max(1, min(most, rows - 1 - len(parts)))
     if len(wrap(happened, room, most + 1)) > most and attempt.cause and attempt.cause.exception:
         happened = attempt.cause.headline or happened
     lines += [line(text) for text in wrap(happened, room, most) if text]
-    lines += below
+    lines += [part for _, part in parts]
     left = rows - len(lines)
     if tail is not None and tail.attempt == attempt.number and left >= 2:
         lines += _tail_lines(tail, room, left)
@@ -244,26 +242,34 @@ def why_lines(
 
 
 LABEL_CELLS = 10
-ROOMY = 9
-"""With at most this many rows, the description of what happened gets rows first."""
+DROPPED = ("note", "code", "evidence", "also", "then")
+"""The rows that make room for what happened and for the remedy, in this order."""
 
 
 def _labeled(
-    attempt: Attempt, state: JobState, room: int, *, is_last: bool, roomy: bool
-) -> list[Line]:
-    """What ddptop did, what to do, and the saved evidence."""
-    lines: list[Line] = []
+    attempt: Attempt,
+    state: JobState,
+    room: int,
+    launched: Sequence[tuple[str, str]],
+    *,
+    is_last: bool,
+) -> list[tuple[str, Line]]:
+    """What ddptop did, what to do, the evidence, the code, and the note: rows with their labels."""
+    rows: list[tuple[str, Line]] = []
+
+    def add(label: str, text: str, style: str, most: int, hint: Span = ("", "")) -> None:
+        for place, part in enumerate(wrap(" ".join(text.split()), room - LABEL_CELLS, most)):
+            head = "" if place else label
+            rows.append((label, line((f"{head:<{LABEL_CELLS}}", "dim"), (part, style), hint)))
 
     for label, text, style in notes(attempt, state, is_last=is_last):
-        most = 1 if label in ("then", "also") and not roomy else 2
-        for place, part in enumerate(wrap(text, room - LABEL_CELLS, most)):
-            head = label if place == 0 else ""
-            lines.append(line((f"{head:<{LABEL_CELLS}}", "dim"), (part, style)))
+        add(label, text, style, 2 if label in DROPPED else 4)
     if attempt.cause is not None and attempt.cause.evidence:
-        kept = PurePath(attempt.cause.evidence).name
         hint = (f"   press {key('story.open')} to open", "dim")
-        lines.append(line((f"{'evidence':<{LABEL_CELLS}}", "dim"), kept, hint))
-    return lines
+        add("evidence", PurePath(attempt.cause.evidence).name, "", 1, hint)
+    for label, text in launched:
+        add(label, text, "", 1)
+    return rows
 
 
 def last_output(tail: Tail, most: int) -> tuple[str, list[str]]:

@@ -76,7 +76,7 @@ def body(
     if len(known) > 1:
         lines.append(f"loss of the last hours: {spark(losses, min(known), max(known))}")
     last = attempts[0] if attempts else None
-    todo = "" if last is None else what_now(last, job.state, is_last=True, job=job.name)
+    todo = "" if last is None else what_now(last.cause, job.state, is_last=True, job=job.name)
     if todo and any(one.is_end for one in notices):
         lines.append(f"next step: {todo}")
     lines.append(f"on {job.host}: ddptop attach {job.name}")

@@ -114,9 +114,9 @@ def _devices(report: Report, costs: ReportTable) -> Section:
 
 
 def _findings(report: Report) -> Section:
-    found = []
+    found, still = [], "not over" if report.job.is_live else "until the end"
     for one in report.findings[-MOST_ROWS:]:
-        lasted = units.duration(one.lasted_s) if one.open_since is None else "not over"
+        lasted = units.duration(one.lasted_s) if one.open_since is None else still
         found.append((one.message, _when(one.since), lasted, str(one.times)))
     columns = ("finding", "since", "lasted", "times")
     return Section(title="Findings", columns=columns, rows=found)

@@ -14,10 +14,9 @@ from ddptop.job import status as job_status
 from ddptop.job.figures import devices, jobs, ranks
 from ddptop.job.figures.ranks import COMPARED, oddity, state_of
 from ddptop.job.keys import key, with_keys
-from ddptop.job.progress import eta, median_loss, progress_of, share, step_text
 from ddptop.job.record import Job
-from ddptop.job.series import ARROWS, LossTrend
 from ddptop.job.status import (
+    SET_BACK,
     Attention,
     alerts_of,
     brief_place,
@@ -28,8 +27,7 @@ from ddptop.job.status import (
 from ddptop_runner.base import units
 from ddptop_runner.devices import codes
 from ddptop_runner.judge.balance.imbalance import RankDeviation
-from ddptop_runner.model import run_step
-from ddptop_runner.model.snapshot import Alert, GpuSample, NodeSnapshot, RankSample
+from ddptop_runner.model.snapshot import Alert, GpuSample, RankSample
 
 Words: TypeAlias = tuple[tuple[str, str], ...]
 """Term and meaning."""
@@ -161,15 +159,15 @@ PAUSES = {"no_step": "no step 25 s", "stalled": "stalled"}
 """The terms that explain pauses."""
 
 
-def explain_job(one: Attention, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
-    """Return headings and texts for the job's state, status, and figures."""
-    view, snapshot = one.job, one.job.snapshot
+def explain_job(one: Attention) -> list[tuple[str, str]]:
+    """Return headings and texts for the job's state, status, and alerts."""
+    view = one.job
     state, _ = job_status.state_of(view)
     pause = view.pause
     known = dict(glossary(*PAUSES.values(), view.state))
     meaning = known.get(view.state, "This version of ddptop does not recognize this state")
     if pause is not None and (term := PAUSES.get(pause.state)) is not None:
-        meaning, trend = known[term], None
+        meaning = known[term]
     if view.is_foreign:
         meaning = "ddptop did not start it and can see only its processes and devices"
     need = texts().needs.get(one.need.name.lower(), "")
@@ -179,29 +177,10 @@ def explain_job(one: Attention, trend: LossTrend | None, now: dt.datetime) -> li
     ]
     found += [
         (f"alert: {alert.id}", text)
-        for alert in snapshot.alerts
+        for alert in view.snapshot.alerts
         if view.is_live and (text := explain_alert(alert.id))
     ]
-    progress = progress_of(view)
-    done = share(progress)
-    how_far = f"step {step_text(run_step.of_snapshot(snapshot), progress, view.is_live)}"
-    how_far += f", {done} of the run" if done else "; the total is unknown"
-    if view.is_live:
-        how_far += f", ETA {eta(progress)} at the current pace"
-    found.append(("progress", f"{how_far}. Elapsed: {units.duration(view.elapsed_s(now))}."))
-    found.append(("loss", _loss(snapshot, trend)))
     return found
-
-
-def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
-    value, state = median_loss(snapshot)
-    if value is None and state is None:
-        return "n/a: no loss found in probe reports or rank output."
-    text = f"{units.loss(value, state)}, the median across ranks."
-    if trend is not None:
-        noise = " (within noise)" if trend.way == "flat" else ""
-        text += f" {ARROWS[trend.way][0]}: {trend.way}{noise} over the last {trend.span}."
-    return text
 
 
 def slowed_by(gpu: GpuSample) -> list[str]:
@@ -239,10 +218,6 @@ def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
-
-
-SET_BACK = ("restarting", "starting")
-"""Job states right after an attempt failed."""
 
 
 class Guilty(NamedTuple):
@@ -285,12 +260,10 @@ def findings(view: Job | None, now: dt.datetime) -> tuple[str, list[tuple[str, s
 
 def _ended(view: Job) -> tuple[str, list[tuple[str, str]]]:
     """For an ended job: why it failed, if it did, and the keys that show more."""
-    state, more = job_state(view.state)[0], with_keys(_MORE)
-    cause = view.snapshot.cause
+    cause, text = view.snapshot.cause, with_keys(_MORE)
     if view.state == "failed" and cause is not None:
-        rank = "" if cause.rank is None else f"   rank {cause.rank}"
-        return "why it failed; esc closes", [(f"{state}{rank}", f"{cause.summary}\n\n{more}")]
-    return "the job has ended; esc closes", [(state, more)]
+        text = f"{cause.summary}\n\n{text}"
+    return "the job has ended; esc closes", [(job_state(view.state)[0], text)]
 
 
 _MORE = (

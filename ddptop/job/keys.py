@@ -187,7 +187,7 @@ SCREENS: dict[str, tuple[Key, ...]] = {
         Key("job.open", "enter", "Open", "open the job under the cursor"),
         LAUNCH, STOP, AGAIN, FILTER, LOGS, STORY, DEVICES, FINDINGS, REPLAY, COMPARE,
         Key("jobs.mark", "space", "Mark", "mark the job for comparison", own=True),
-        Key("jobs.sort", "S", "Sort", "sort by attention, name, start time, or GPUs"),
+        Key("jobs.sort", "S", "Sort", "sort by attention, name, or start time"),
         KILL,
         Key("job.remove", "x", "Remove", "delete an ended job, its logs, and its history",
             "operate('remove')", live=False, changes=True, own=True),

@@ -115,24 +115,12 @@ def source_words(progress: Progress) -> str:
     return _SOURCES.get(progress.source, progress.source)
 
 
-def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> str:
-    """Why there is no bar, and what is known anyway.
-
-    Args:
-        progress: what is known about progress.
-        live: whether the job is live.
-        young: whether the attempt just started, so that a total may still be reported.
-    """
-    more = ": no bar or ETA" if live else ""
-    if progress is None:
-        return "total steps not known yet" if young else f"total steps unknown{more}"
-    known = place(progress)
-    if progress.counts != "run":
-        return f"{known}; total steps in the run unknown{more}"
-    if progress.step is None and progress.total:
-        steps = units.count(progress.total)
-        return f"of {steps} steps; this attempt's starting step is unknown{more}"
-    return f"{known}; progress unknown{more}"
+def no_bar_words(progress: Progress | None) -> str:
+    """What is known about progress, and why there is no bar."""
+    known = "" if progress is None else place(progress)
+    if progress is not None and progress.counts == "run" and progress.step is None and known:
+        return f"of {units.count(progress.total)} steps; this attempt's starting step is unknown"
+    return "; ".join(filter(None, (known, "total steps unknown")))
 
 
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:

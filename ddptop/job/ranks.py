@@ -66,7 +66,10 @@ def busy_share(rank: RankSample) -> float | None:
 
 
 def step_parts(rank: RankSample | None) -> str:
-    """`step time: input 1 ms, forward 3 ms, backward 8 ms`, without what is unknown."""
+    """`step time: backward 8 ms, forward 3 ms`: the parts from 2% of it, the longest first.
+
+    The wait for data has its own curve; `other` is what the script does outside of all of these.
+    """
     if rank is None:
         return "step time"
     forward_s = None if rank.forward_s is None else rank.forward_s - (rank.input_s or 0.0)
@@ -76,7 +79,12 @@ def step_parts(rank: RankSample | None) -> str:
         "backward": rank.backward_s,
         "optimizer": rank.optimizer_s,
     }
-    known = [f"{name} {units.step_time(s)}" for name, s in parts.items() if s is not None]
+    step_s = rank.step_time_s or 0.0
+    if None not in (forward_s, rank.backward_s, rank.optimizer_s):
+        rest_s = step_s - (rank.data_wait_s or 0.0) - sum(filter(None, parts.values()))
+        parts["other"] = rest_s if rest_s >= NOTABLE_WAIT * step_s else None
+    longest = sorted((-s, name) for name, s in parts.items() if s and s >= 0.02 * step_s)
+    known = [f"{name} {units.step_time(-s)}" for s, name in longest]
     return f"step time: {', '.join(known)}" if known else "step time"
 
 
@@ -277,6 +285,9 @@ def _place(rank: RankSample) -> str:
 def _ended(rank: RankSample, job: Job, name: str) -> Span:
     at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
     if rank.state == "stopped":
+        cause = job.snapshot.cause
+        if cause is not None and cause.kind == "hang" and cause.rank == rank.rank:
+            return f"{name} hung{at}, and all ranks were stopped", "bad"
         return f"{name} was stopped with the others{at}", "dim"
     if rank.signal is not None:
         return f"{name} was killed by {rank.signal}{at}", "bad"

@@ -10,6 +10,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.foreign.types import ForeignJob, ForeignView
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView
+from ddptop_runner.model.run_step import abreast
 from ddptop_runner.model.snapshot import NodeSnapshot, Pause
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, JobState
@@ -132,7 +133,7 @@ def own_job(view: JobView) -> Job:
         world_size=view.world_size,
         created_at=view.created_at,
         ended_at=view.ended_at,
-        snapshot=view.snapshot or registry.empty_snapshot(view),
+        snapshot=abreast(view.snapshot or registry.empty_snapshot(view)),
         has_snapshot=view.snapshot is not None,
         read_at=view.read_at,
         snapshot_age_s=view.snapshot_age_s,
@@ -176,7 +177,7 @@ def past_job(job: Job, snapshot: NodeSnapshot, at: dt.datetime) -> Job:
         job,
         state=snapshot.state,
         ended_at=snapshot.ts if snapshot.state == "lost" else snapshot.ended_at,
-        snapshot=snapshot,
+        snapshot=abreast(snapshot),
         has_snapshot=True,
         read_at=at,
         snapshot_age_s=0.0,

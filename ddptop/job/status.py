@@ -16,7 +16,6 @@ import msgspec
 
 from ddptop.job.groups import best_in_words, counts, short_name
 from ddptop.job.keys import key, with_keys
-from ddptop.job.progress import assigned_devices
 from ddptop.job.ranks import PHASES, lasting_phase
 from ddptop.job.record import Job
 from ddptop.style import Span
@@ -269,6 +268,8 @@ def brief_place(place: str) -> str:
     return place.partition(" in ")[0].rpartition("/")[2]
 
 
+SET_BACK = ("restarting", "starting")
+"""Job states right after an attempt failed."""
 SETBACK_S = 300.0
 """How long into an attempt to show why the previous one failed; later, only its event does."""
 
@@ -434,7 +435,7 @@ def _next_step(view: Job, need: Need, *, readonly: bool) -> str:
     if view.state == "finished":
         return "{job.open}: details; {view.compare}: compare"
     if view.left_in_queue:
-        return "" if readonly else "{queue.again}: queue it again"
+        return "" if readonly else "{queue.again}: queue it again; ddptop queue restore: all"
     why = "story" if view.state == "stopped" else "cause and evidence"
     return f"{{view.story}}: {why}; {{view.logs}}: logs{again}"
 
@@ -473,17 +474,25 @@ def _alarm(job: Job, found: Sequence[Alert], now: dt.datetime) -> Span:
 # --- healthy jobs ---------------------------------------------------------------------------------
 
 
+def setback(job: Job, now: dt.datetime) -> Cause | None:
+    """Why the last attempt of a live job failed, until the next one has run for a while."""
+    snapshot, began = job.snapshot, job.snapshot.attempt_started_at
+    is_late = began is not None and (now - began).total_seconds() >= SETBACK_S
+    if is_late and job.state not in SET_BACK:
+        return None
+    return snapshot.cause or snapshot.previous_cause
+
+
 def _setback(job: Job, now: dt.datetime) -> str:
-    """Why a job is restarting, or has recently restarted; empty if neither."""
-    snapshot = job.snapshot
+    """That a job is restarting, or has recently restarted, and why; empty if neither."""
+    cause, began = setback(job, now), job.snapshot.attempt_started_at
     if job.state == "restarting":
-        cause = snapshot.cause or snapshot.previous_cause
         return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
-    began, cause = snapshot.attempt_started_at, snapshot.previous_cause
-    ago_s = None if began is None else (now - began).total_seconds()
-    if cause is None or ago_s is None or ago_s >= SETBACK_S:
+    if cause is None or began is None:
         return ""
-    return f"restarted {units.brief_duration(ago_s)} ago: {short_cause(cause)}"
+    return (
+        f"restarted {units.brief_duration((now - began).total_seconds())} ago: {short_cause(cause)}"
+    )
 
 
 def _running(job: Job, now: dt.datetime) -> str:
@@ -543,7 +552,6 @@ ORDERS: Mapping[str, str] = {
     "need": "attention",
     "name": "name",
     "started": "start",
-    "gpus": "GPUs",
 }
 """The table's sort orders, in words."""
 
@@ -562,17 +570,7 @@ def ranked(
         found.sort(key=lambda one: one.job.name.casefold())
     elif order == "started":
         found.sort(key=lambda one: one.job.created_at, reverse=True)
-    elif order == "gpus":
-        found.sort(key=lambda one: _first_gpu(one.job))
     return found
-
-
-def _first_gpu(view: Job) -> tuple[int, int]:
-    """Sorts live jobs by their first device, then those without a device, then ended jobs."""
-    if not view.is_live:
-        return 2, 0
-    held = assigned_devices(view.snapshot)
-    return (0, min(index for _, index in held)) if held else (1, 0)
 
 
 def others(queue: Sequence[SlurmJob]) -> list[SlurmJob]:

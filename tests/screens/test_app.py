@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -36,12 +35,6 @@ MakeApp = Callable[..., DdptopApp]
 class TestOverview:
     def test_before_the_first_update_nothing_is_shown_about_jobs(self) -> None:
         assert JobsTable().empty.startswith("looking for jobs")
-
-    async def test_without_jobs_it_says_what_to_do(self, frozen: Path, make_app: MakeApp) -> None:
-        async with running(make_app(), (80, 24)) as (app, _):
-            assert "no jobs yet" in shown(app)
-            assert "ddptop launch --gpus 0-3 train.py" in shown(app)
-            assert "libnvidia-ml.so.1 not found" in shown(app)
 
     async def test_the_cursor_stays_on_its_job(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.two_cpu_ranks(frozen)
@@ -178,18 +171,6 @@ class TestProgram:
             await until(pilot, lambda: app._exit)
         assert app.return_code == 1
 
-    async def test_a_terminal_that_is_gone_ends_it(
-        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from ddptop.tui import app as module
-
-        monkeypatch.setattr(module, "_is_terminal", lambda: True)
-        monkeypatch.setattr(module, "CHECK_TERMINAL_S", 0.1)
-        async with running(make_app(), (80, 24)) as (app, pilot):
-            monkeypatch.setattr(module, "_is_terminal", lambda: False)
-            await until(pilot, lambda: app._exit)
-        assert app.return_code == 1
-
     async def test_an_older_size_of_the_terminal_does_not_stay(
         self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -206,13 +187,6 @@ class TestProgram:
             await until(pilot, lambda: app.screen.size == (70, 20))
             await pilot.pause(0.5)
             assert app.screen.size == (70, 20), "a size that is not known was taken"
-
-    async def test_without_a_terminal_at_the_start_there_is_none_to_lose(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        async with running(make_app(), (80, 24)) as (app, pilot):
-            await pilot.pause(1.2)
-            assert not app._exit
 
     async def test_continuing_job_shows_why_an_attempt_failed(
         self, frozen: Path, make_app: MakeApp
@@ -256,9 +230,6 @@ class TestProgram:
             query = StoryQuery(job="vit-base", viewer=app.monitor.viewer + 1)
             app.on_answered(Answered(app.collector.answer(query)))
             assert app.monitor.answer is shown_now
-
-    def test_signals_are_left_alone(self) -> None:
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     @pytest.mark.parametrize("is_slow", [False, True])
     async def test_the_first_frame_waits_for_an_answer_but_not_for_a_slow_one(

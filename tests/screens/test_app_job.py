@@ -17,9 +17,10 @@ from ddptop.tui.widgets.job import JobHeader
 from ddptop.tui.widgets.logs import LogPane
 from tests.support import fake_home
 from tests.support.driving import keys_shown, look, running, said, settle, shown, until
+from tests.support.fake_home import NOW
 
 from ddptop_runner.jobs.launch import archive
-from ddptop_runner.model.snapshot import Cause, Pause
+from ddptop_runner.model.snapshot import Alert, Cause, Pause
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -69,20 +70,25 @@ class TestJob:
                 await pilot.press("escape")
                 await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
 
-    async def test_a_failure_is_prominent_and_its_rank_chosen(
+    async def test_findings_follow_the_job_while_they_are_read(
         self, frozen: Path, make_app: MakeApp
     ) -> None:
-        fake_home.failed_job(frozen)
-        async with running(make_app("vit-base")) as (app, pilot):
-            assert app.screen.ranks.rank == 1
-            text = shown(app)
-            assert "rank 1 failed first (exit 1)" in text
-            assert "next  press R to relaunch   i evidence" in text
-            assert text.index("failed first") < text.index("ended Mar 14"), "why comes first"
-            assert "│ RuntimeError: shape '[64, 3, 224]' is invalid" in shown(app)
-            await pilot.press("left")
-            await look(pilot)
-            assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
+        folder = fake_home.two_cpu_ranks(frozen)
+        for job in ("mlp-cpu", None):
+            fake_home.change(folder, alerts=[])
+            async with running(make_app(job)) as (app, pilot):
+                await pilot.press("f")
+                await until(pilot, lambda: "no problems found" in said(app))
+                for message in ("rank 1 is slow by 30%", "rank 1 is slow by 40%"):
+                    slow = Alert(
+                        id="straggler", severity="warning", message=message, since=NOW, ranks=[1]
+                    )
+                    fake_home.change(folder, alerts=[slow])
+                    await look(pilot, 2)
+                    assert message in said(app) and "worst first" in said(app)
+                fake_home.change(folder, alerts=[])
+                await look(pilot, 2)
+                assert "is slow" not in said(app) and "no problems found" in said(app)
 
     async def test_the_log_is_that_of_the_guilty_rank_until_a_person_chooses(
         self, frozen: Path, make_app: MakeApp
@@ -102,7 +108,7 @@ class TestJob:
                 folder, state="restarting", attempt=1, previous_cause=cause, pause=None
             )
             await look(pilot, 2)
-            assert "log: rank 1 (killed by SIGKILL) ──" in shown(app)
+            assert "log: rank 1 (SIGKILL) ──" in shown(app)
             assert log.lines == ["RuntimeError: of attempt 0"], "not yet those of the next attempt"
             fake_home.change(folder, state="running", attempt=1)
             await look(pilot, 2)

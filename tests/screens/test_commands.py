@@ -205,18 +205,6 @@ async def test_a_rank_shows_the_one_log(frozen: Path, make_app: MakeApp) -> None
         ]
 
 
-async def test_lines_that_do_not_say_whose_they_are_are_everyones(
-    frozen: Path, make_app: MakeApp
-) -> None:
-    folder = fake_commands.waiting(frozen)
-    change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
-    async with running(make_app("sft")) as (app, _):
-        screen = app.screen
-        assert isinstance(screen, JobScreen)
-        assert "─ log: accelerate, all ranks ─" in shown(app)
-        assert "not passed to accelerate" in screen.log_view.lines.lines[0]
-
-
 async def test_the_last_words_of_a_failed_command_come_from_its_log(
     frozen: Path, make_app: MakeApp
 ) -> None:

@@ -13,7 +13,7 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from tests.support import fake_foreign, fake_gpus
-from tests.support.driving import keys_shown, look, running, said, settle, shown, until
+from tests.support.driving import look, running, said, settle, shown, until
 from tests.support.fake_device_history import write_gpu_history
 from tests.support.fake_home import uuid
 
@@ -141,43 +141,3 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
         assert app.screen is screen, "esc takes the cursor away first"
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
-
-
-async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_app: MakeApp) -> None:
-    async with running(make_app(opening=messages.ScreenWanted("devices")), (160, 50)) as (
-        app,
-        pilot,
-    ):
-        screen = screen_of(app)
-        found = {}
-        for index in range(9):
-            await look(pilot)
-            gpu = screen.devices.chosen
-            assert gpu is not None
-            found[index] = (shown(app), dict(screen.explain()))
-            await pilot.press("down")
-        assert "31000 ada" in found[0][0]
-        assert "no job" in found[0][0]
-        assert "Only a reset or a reboot can recover it." in found[1][1]["lost"]
-        assert "reset the device or reboot; if it recurs, check power" in found[2][0]
-        assert "row remap pending" in found[3][0]
-        assert "no spare rows left: replace the device" in found[4][0]
-        assert "no permission" in found[5][0]
-        assert "the driver does not report its processes" in found[5][0]
-        assert "2 MIG instances" in found[6][0]
-        assert "MIG instance" in found[7][1]["GPU 6"]
-
-
-async def test_without_devices_it_says_why_and_what_to_do(frozen: Path, make_app: MakeApp) -> None:
-    async with running(make_app(opening=messages.ScreenWanted("devices")), (60, 18)) as (
-        app,
-        pilot,
-    ):
-        text = shown(app)
-        assert "37% of 64 cores" in text
-        assert "libnvidia-ml.so.1 not found" in text
-        assert "ddptop doctor" in text
-        assert "Back" in keys_shown(app)
-        await pilot.press("enter", "a", "down")
-        await pilot.pause()
-        assert isinstance(app.screen, DevicesScreen)

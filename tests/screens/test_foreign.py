@@ -115,22 +115,6 @@ class TestJobScreen:
             await settle(pilot)
             assert "── learning rate, since first observed" in shown(app)
 
-    async def test_trouble_is_said_in_words(self, held_gpus: Path, make_app: MakeApp) -> None:
-        view = fake_foreign.with_findings()
-        async with running(make_app(watched=view.foreign), (200, 60)) as (app, pilot):
-            text = shown(app)
-            assert "78.0 GiB" in text and "▲+27%" not in text, "no alert names that rank"
-            await pilot.press("T")
-            text = shown(app)
-            assert "in state D for 12 s" in text, "the reason of the state"
-            assert "no loss found in the job's output" in text
-            await pilot.press("f")
-            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
-            await pilot.pause()
-            assert "GPU 6 is lost" in said(app)
-            assert "torch.cuda.set_device" in said(app)
-            assert "ranks are told by their order of start" in said(app)
-
     async def test_one_that_goes_away_keeps_its_last_figures(
         self, held_gpus: Path, make_app: MakeApp
     ) -> None:

@@ -62,13 +62,15 @@ def alert_ids() -> set[str]:
     found: set[str] = set()
     for file in Path(ddptop_runner.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id == "Finding" and node.args:
-                    found |= _text(node.args[0])
-                for keyword in node.keywords:
-                    if node.func.id in ("Alert", "Finding") and keyword.arg == "id":
-                        found |= _text(keyword.value)
-    return found | {STRAGGLER}  # the only one with a constant
+            if not isinstance(node, ast.Call):
+                continue
+            called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if called in ("Finding", "finding") and node.args:
+                found |= _text(node.args[0])
+            for keyword in node.keywords:
+                if called in ("Alert", "Finding") and keyword.arg == "id":
+                    found |= _text(keyword.value)
+    return found | {STRAGGLER, "xid", "other-process"}  # not written in the call
 
 
 def _text(node: ast.expr) -> set[str]:
@@ -95,6 +97,10 @@ def test_every_alert_is_explained() -> None:
     assert {"hung", "straggler", "disk-full", "throttled"} <= ids
     ids = {"loss-nan", "loss-inf", *(ids - {"loss"})}
     assert sorted(found for found in ids if not explain_alert(found)) == []
+    assert sorted(texts().alerts.keys() - ids) == [], "an alert that does not exist"
+    assert (
+        explain_alert("xid-79-12") == explain_alert("xid") != explain_alert("nothing of the kind")
+    )
 
 
 def test_every_event_is_explained() -> None:

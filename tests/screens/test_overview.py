@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ScreenWanted
-from ddptop.tui.screens.devices import DevicesScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.bars import FilterBar
@@ -200,8 +199,6 @@ async def test_sorting(four_jobs: Path, make_app: MakeApp) -> None:
         await pilot.press("S")
         assert rows(screen)[0] == "mlp-cpu", "started last"
         await pilot.press("S")
-        assert rows(screen)[0] == "llama-ft", "GPU 0"
-        await pilot.press("S")
         assert rows(screen)[0] == "vit-base"
 
 
@@ -221,15 +218,6 @@ async def test_mouse_and_help(four_jobs: Path, make_app: MakeApp) -> None:
         assert "slowed: thermal, by hardware" in headings
         await pilot.press("enter")
         assert posted[-1].subject == (fake_home.uuid(5),)
-
-
-async def test_v_opens_the_devices_and_esc_comes_back(four_jobs: Path, make_app: MakeApp) -> None:
-    async with running(make_app()) as (app, pilot):
-        screen = app.screen
-        await pilot.press("v")
-        await until(pilot, lambda: isinstance(app.screen, DevicesScreen))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is screen)
 
 
 async def test_the_cursor_is_on_the_first_job_until_it_is_moved(

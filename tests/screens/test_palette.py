@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -112,16 +113,14 @@ class TestKeyBar:
             await pilot.click(bar, offset=(text.index("Help"), 0))
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
 
-    @pytest.mark.parametrize("place", SCREENS)
-    @pytest.mark.parametrize("cells", [60, 80])
-    async def test_every_screen_names_the_way_out(self, place: str, cells: int) -> None:
+    async def test_every_screen_names_the_way_out(self) -> None:
         class Bars(App[None]):
             def compose(self) -> ComposeResult:
-                yield KeyBar(SCREENS[place])
+                yield from map(KeyBar, SCREENS.values())
 
-        async with Bars().run_test(size=(cells, 24)) as pilot:
-            bar = pilot.app.query_one(KeyBar)
-            for live in (True, False):
+        async with Bars().run_test() as pilot:
+            bars = pilot.app.query(KeyBar)
+            for bar, live, cells in itertools.product(bars, (True, False), (60, 80)):
                 bar.show(SimpleNamespace(is_live=live, is_foreign=False))  # type: ignore[arg-type]
                 (row,) = bar.build(cells, 1)
                 assert re.search(r"  q (Back|Quit)  \? Help $", plain(row)), plain(row)

@@ -1,4 +1,4 @@
-"""Pictures of the compare screen, at three sizes, dark and light.
+"""Pictures of the compare screen, at three sizes.
 
 After an intended change: `pytest tests/screens/test_pictures_compare.py --snapshot-update`, then
 look at each changed picture.
@@ -12,15 +12,15 @@ import pytest
 from ddptop.tui import messages
 from ddptop.tui.themes import DARK
 from tests.support import fake_home, fake_story
-from tests.support.pictures import Picture, after, by_look, name_of
+from tests.support.pictures import Picture, after, by_size, name_of
 
 
-@by_look
-def test_a_job_and_its_companion(frozen: Path, picture: Picture, size: object, theme: str) -> None:
+@by_size
+def test_a_job_and_its_companion(frozen: Path, picture: Picture, size: object) -> None:
     fake_story.learner(frozen, "gpt-lr3e-4", "3e-4")
     fake_story.learner(frozen, "gpt-lr1e-3", "1e-3", falls=60, ago_s=7000, restart_at=240)
     fake_story.learner(frozen, "vit-base", "5e-4", ago_s=5000, target="fit.py", bad_from=300)
-    picture(size, after(theme), opening=messages.ScreenWanted("compare", ("gpt-lr3e-4",)))
+    picture(size, after(DARK.name), opening=messages.ScreenWanted("compare", ("gpt-lr3e-4",)))
 
 
 @pytest.mark.parametrize("size", [(120, 40), (200, 60)], ids=name_of)

@@ -45,14 +45,6 @@ def test_ascii_only(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) 
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
-def test_no_colors(
-    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    app = some_jobs(eight_gpus, make_app)
-    assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
-
-
 def some_jobs(home: Path, make_app: MakeApp, **options: object) -> DdptopApp:
     """Four jobs on eight devices."""
     for make in (fake_home.two_cpu_ranks, fake_gpus.eight_gpu_ranks, fake_home.failed_job):

@@ -122,15 +122,3 @@ class TestNoColor:
                 if any(part.style and part.style.reverse for part in strip)
             )
             assert "vit-base" in cursor.text or "llama-ft" in cursor.text
-
-    async def test_states_are_words(self, eight_gpus: Path, make_app: MakeApp) -> None:
-        for make in (fake_gpus.eight_gpu_ranks, fake_home.failed_job, fake_home.finished_job):
-            make(eight_gpus)
-        async with running(make_app()) as (app, _):
-            text = [strip.text for strip in app.screen._compositor.render_strips()]
-            for job, state in (
-                ("llama-ft", "running"),
-                ("vit-base", "failed"),
-                ("resnet-a", "finished"),
-            ):
-                assert any(job in line and state in line for line in text)

@@ -17,9 +17,12 @@ from ddptop_runner.launch.gpus import choice as launch_devices
 
 @pytest.fixture
 def ddptop_cli(ddptop_home, monkeypatch, capfd) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The usual fixture, but in this process: starting one costs more than most commands do."""
+    """The usual fixture, but in this process: starting one costs more than most commands do.
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    No time limit interrupts it.
+    """
+
+    def run(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
         capfd.readouterr()
         status = main()

@@ -27,7 +27,7 @@ def name_of(value: object) -> str:
 
 by_size = pytest.mark.parametrize("size", SIZES, ids=name_of)
 LOOKS = [*((size, DARK.name) for size in SIZES), (SIZES[1], LIGHT.name)]
-"""Another theme changes only colors, so there is one light picture per screen."""
+"""Another theme changes only colors, so there are light pictures of two screens."""
 by_look = pytest.mark.parametrize(("size", "theme"), LOOKS, ids=name_of)
 
 

@@ -107,9 +107,10 @@ class Job:
 
     def processes(self) -> dict[str, int]:
         """PIDs of the guardian, supervisor, and agent."""
-        node = json.loads(next((self.folder() / "nodes").glob("*.json")).read_text())
+        snapshot = read_job(RunFolder(self.folder())).snapshot
         roles = ("guardian", "supervisor", "agent")
-        return {role: node[role]["pid"] for role in roles if node[role]}
+        found = {role: getattr(snapshot, role, None) for role in roles}
+        return {role: process.pid for role, process in found.items() if process is not None}
 
     def trains(self, attempt: int = 0, step: int = 3) -> bool:
         status = self.status()
@@ -147,7 +148,7 @@ def wait_until(
             return wait_until(condition, timeout_s, **options)
         except pytest.fail.Exception:
             for folder in sorted(ddptop_home.glob("runs/*/")):
-                print(ddptop_cli("events", folder.name).stdout)
+                print(*Job(folder.name, ddptop_cli).events(), sep="\n")
                 for log in sorted(folder.glob("**/*.log")):
                     print(log.relative_to(folder), log.read_text(errors="replace")[-2000:])
             raise

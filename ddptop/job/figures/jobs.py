@@ -315,7 +315,7 @@ FIGURES: tuple[JobFigure, ...] = (
     JobFigure(
         key="gpus",
         cell=lambda subject: (text, "") if (text := _gpus(subject.snapshot)) else ("-", "dim"),
-        title="GPUs", width=6, drop=5, least=MIDDLE, spare=True, order="gpus",
+        title="GPUs", width=6, drop=5, least=MIDDLE, spare=True,
         number=lambda job, now: len(assigned_devices(job.snapshot)),
         ps=Plain(5, "GPUS", align="<"),
     ),

@@ -31,6 +31,7 @@ from ddptop_runner.model.snapshot import Alert
 
 if TYPE_CHECKING:
     from ddptop.tui.app import DdptopApp
+    from ddptop.tui.screens.dialogs import SectionsScreen
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]
@@ -64,6 +65,8 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         """The charts that keys.CHART apply to, most important first."""
         self.viewer = next(_viewers)
         """Identifies answers to this screen."""
+        self._findings: tuple[str, SectionsScreen | None] = ("", None)
+        """The job whose findings are shown in a dialog, and the dialog."""
         self.readonly = readonly
         """Whether this viewer refuses to change jobs."""
         self.is_first = False
@@ -168,16 +171,28 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
             self.open("replay", job.name, at)
 
     def action_findings(self) -> None:
-        """Show all findings in full."""
-        if (job := self.target()) is not None and self.answer is not None:
-            hint, sections = findings(job, self.answer.look.taken_at)
-            self.show_sections(f"findings for {job.name}", hint, sections)
+        """Show all findings in full, and new ones while the dialog is open."""
+        if (job := self.target()) is None or self.answer is None:
+            return
+        hint, sections = findings(job, self.answer.look.taken_at)
+        self._findings = job.name, self.show_sections(f"findings for {job.name}", hint, sections)
 
-    def show_sections(self, title: str, hint: str, sections: list[tuple[str, str]]) -> None:
+    def _show_findings(self, answer: AnswerT) -> None:
+        name, dialog = self._findings
+        if dialog is not None and dialog.is_current:
+            job = answer.look.job(name) if answer.view is None else answer.view
+            hint, sections = findings(job, answer.look.taken_at)
+            dialog.show(sections, hint)
+
+    def show_sections(
+        self, title: str, hint: str, sections: list[tuple[str, str]]
+    ) -> SectionsScreen:
         """Open a dialog with a title, a line below it, and (heading, text) pairs."""
         from ddptop.tui.screens.dialogs import SectionsScreen
 
-        self.app.push_screen(SectionsScreen(title, hint, sections))
+        dialog = SectionsScreen(title, hint, sections)
+        self.app.push_screen(dialog)
+        return dialog
 
     # --- charts ----------------------------------------------------------------------------------
 
@@ -260,6 +275,7 @@ class MonitorScreen(HeldScreen, Generic[AnswerT]):
         # while a screen opens or closes, some widgets may be missing: the next update shows them
         with contextlib.suppress(NoScreen), self.app.batch_update():
             self.show(answer)
+            self._show_findings(answer)
             self.release()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -83,27 +85,35 @@ class SectionsScreen(PagerScreen):
         """Title, hint, and an area for the sections."""
         with Vertical():
             yield Static(self._title, classes="title", markup=False)
-            yield Static(self._hint, classes="hint", markup=False)
+            yield Static(classes="hint", markup=False)
             yield VerticalScroll(can_focus=False)
 
     def on_mount(self) -> None:
-        """Show the sections, if they are known."""
-        if self._sections is not None:
-            self._fill(self._sections)
+        """Show the sections that are known."""
+        self._fill(self._sections or [])
 
-    def show(self, sections: list[tuple[str, str]]) -> None:
+    def show(self, sections: list[tuple[str, str]], hint: str | None = None) -> None:
         """Set the sections; may be called before the screen is drawn or after it is closed."""
         self._sections = sections
+        if hint is not None:
+            self._hint = hint + with_keys(SCROLLING)
         if self.is_mounted and self.is_attached:
             self._fill(sections)
 
     def _fill(self, sections: list[tuple[str, str]]) -> None:
+        """Show the sections in the widgets of the previous ones, so that none flickers."""
+        self.query_one(".hint", Static).update(self._hint)
         scroll = self.query_one(VerticalScroll)
-        scroll.remove_children()
-        for heading, text in sections:
-            style = _STYLES.get(heading[:1], "")
-            scroll.mount(Static(heading, classes=f"head {style}", markup=False))
-            scroll.mount(Static(text, classes="text", markup=False))
+        shown = list(scroll.query(Static))
+        for widget in shown[2 * len(sections) :]:
+            widget.remove()
+        for place, text in enumerate(itertools.chain.from_iterable(sections)):
+            if place >= len(shown):
+                shown.append(Static(markup=False))
+                scroll.mount(shown[-1])
+            style = f"head {_STYLES.get(text[:1], '')}" if place % 2 == 0 else "text"
+            shown[place].set_classes(style)
+            shown[place].update(text)
         self._fit()
 
     def on_resize(self) -> None:

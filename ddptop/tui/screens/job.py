@@ -13,10 +13,10 @@ from textual.containers import Horizontal
 from ddptop.draw.panels import about, cause_lines, setback_lines
 from ddptop.job.figures.ranks import RANK_WORDS, imbalance_note, ranks_that_match
 from ddptop.job.filter import RANK_EXAMPLES, Filter, parse
-from ddptop.job.help import SET_BACK, guilty
+from ddptop.job.help import guilty
 from ddptop.job.keys import SCREENS, key
 from ddptop.job.series import whose_loss
-from ddptop.job.status import SETBACK_S, alerts_of
+from ddptop.job.status import SET_BACK, alerts_of, setback
 from ddptop.sources.job import JobAnswer, JobDetail, JobQuery
 from ddptop.sources.query import Followed
 from ddptop.tui.keymap import bindings
@@ -162,26 +162,22 @@ class JobScreen(JobBound[JobAnswer]):
     def _show_cause(self, detail: JobDetail) -> None:
         """Show why the job ended, or why its previous attempt failed."""
         view, state = detail.view, detail.view.snapshot
-        rows = max(4, min(11, self.size.height // 4))
-        setback = None
-        if view.is_live:
-            attempt, setback = state.attempt, state.cause
-            if setback is None and state.attempt is not None:
-                attempt, setback = state.attempt - 1, state.previous_cause
-            started = state.attempt_started_at
-            late = view.state not in SET_BACK and started is not None
-            if late and started and (view.read_at - started).total_seconds() >= SETBACK_S:
-                setback = None
-        if setback is None:
+        rows = max(4, min(11, self.size.height // 3))
+        last = setback(view, view.read_at) if view.is_live else None
+        if last is None:
             self._setback.fit(None)
         else:
+            is_over = state.cause is None and state.attempt is not None
+            attempt = (state.attempt or 0) - 1 if is_over else state.attempt
             rows = min(rows, 4) if view.state in SET_BACK else 2
-            self._setback.fit(lambda cells: setback_lines(attempt, setback, cells, rows))
+            self._setback.fit(lambda cells: setback_lines(attempt, last, cells, rows))
         if state.cause is None or view.is_live:
             self._cause.fit(None)
         else:
+            from ddptop.draw import story  # needed only for a failed job
+
             said = view.state, state.cause, detail.cause_tail
-            now = what_now(detail)
+            now = "" if view.is_foreign else story.what_now(state.cause, view.state, is_last=True)
             self._cause.fit(lambda cells: cause_lines(*said, cells, rows, now))
 
     def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
@@ -320,17 +316,3 @@ def _rows_of(widget: LinesView) -> int:
     """The current height of a widget that sets its own height."""
     height = widget.styles.height
     return 0 if not widget.display or height is None else int(height.value)
-
-
-def what_now(detail: JobDetail) -> str:
-    """What the user can do about a failed job."""
-    from ddptop.draw import story
-    from ddptop.job.attempts import Attempt  # needed only for a failed job
-
-    view, state = detail.view, detail.view.snapshot
-    if view.is_foreign:
-        return ""
-    last = Attempt(
-        state.attempt or 0, state.attempt_started_at, view.ended_at, "failed", state.cause
-    )
-    return story.what_now(last, view.state, is_last=True)

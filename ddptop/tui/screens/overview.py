@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from functools import partial
 
 from textual import on
 from textual.app import ComposeResult
@@ -19,6 +18,7 @@ from ddptop.job.record import Job
 from ddptop.job.status import ORDERS, seen_key
 from ddptop.sources.history import ChartQuery
 from ddptop.sources.overview import OverviewAnswer, OverviewQuery
+from ddptop.style import Line
 from ddptop.tui import operations
 from ddptop.tui.keymap import bindings
 from ddptop.tui.messages import QueryChanged
@@ -31,8 +31,8 @@ from ddptop.tui.widgets.lines import Panel
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.host import procs
 
-SENTENCE_ROWS = 3
-"""Rows for the sentence on the job under the cursor, if there is room."""
+SENTENCE_ROWS, MOST_SENTENCE_ROWS = 3, 7
+"""Rows for the sentence on the job under the cursor, if there is room, and for a long one."""
 
 
 class OverviewScreen(MonitorScreen[OverviewAnswer]):
@@ -113,9 +113,10 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         left = self.size.height - min(device_rows, self.size.height // 2) - 2 - self._waiting.rows
         needed = self.jobs.rows_wanted()
         wanted: int | str = "1fr"
-        sentence_rows = (
-            SENTENCE_ROWS if left - needed >= SENTENCE_ROWS or self.has_class("-tall") else 1
-        )
+        free, sentence_rows = left - needed, 1
+        if free >= SENTENCE_ROWS or self.has_class("-tall"):
+            lines = self._sentence_lines(self.size.width, MOST_SENTENCE_ROWS)
+            sentence_rows = max(SENTENCE_ROWS, min(len(lines), free))
         if self.has_class("-tall") and self._sentence.has_class("-chosen"):
             wanted = max(6, min(needed, (left - sentence_rows) // 2))
         self.jobs.styles.height = wanted
@@ -239,8 +240,11 @@ class OverviewScreen(MonitorScreen[OverviewAnswer]):
         self.post_message(QueryChanged())
 
     def _show_chosen(self) -> None:
-        self._sentence.paint(partial(sentence_lines, self.jobs.chosen, readonly=self.readonly))
+        self._sentence.paint(self._sentence_lines)
         self._keys.show(self._chosen())
+
+    def _sentence_lines(self, cells: int, rows: int) -> list[Line]:
+        return sentence_lines(self.jobs.chosen, cells, rows, readonly=self.readonly)
 
     @on(Table.Chosen, "#jobs")
     def action_open(self) -> None:

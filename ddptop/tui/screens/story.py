@@ -102,6 +102,8 @@ EVENT_COLUMNS = (
 class FoldedEventsTable(Table[FoldedEvents]):
     """A row per event, or per group of similar events; times count from the attempt's start."""
 
+    wrapped = "message"
+
     def __init__(self) -> None:
         super().__init__("events", EVENT_COLUMNS, id="folded")
         self._filter = Filter()

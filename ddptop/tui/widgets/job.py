@@ -69,6 +69,8 @@ COLUMNS = (
 class EventsTable(Table[Event]):
     """One row per event."""
 
+    wrapped = "message"
+
     def __init__(self) -> None:
         super().__init__("events", COLUMNS, empty="no events yet", id="events")
         self._follows_first = True

@@ -196,7 +196,7 @@ class JobsTable(Table[Attention]):
 
     def explain_item(self, item: Attention) -> list[tuple[str, str]]:
         """Help on a row."""
-        return explain_job(item, self._trends.get(item.job.name), self._now)
+        return explain_job(item)
 
     def foot(self, width: int) -> Line:
         """The count of processes that may be training but cannot be inspected."""

@@ -12,7 +12,7 @@ from textual import events
 from textual.message import Message
 
 from ddptop.job.keys import MOVING
-from ddptop.style import Column, Line, Row, Span, fit_columns, line, row_line, rule
+from ddptop.style import Column, Line, Row, Span, fit_columns, line, row_line, rule, wrap
 from ddptop.tui.keymap import bindings
 from ddptop.tui.widgets.lines import LinesView
 
@@ -164,6 +164,8 @@ class Table(CursorList[ItemT]):
     """Rows with a cursor. It scrolls by itself; the title shows which rows are visible."""
 
     wheel_rows = 3
+    wrapped = ""
+    """The column whose text continues below its row where there is room."""
 
     def __init__(
         self,
@@ -177,6 +179,8 @@ class Table(CursorList[ItemT]):
         self._columns = columns
         self._rows: Sequence[Row] = ()
         self._top = 0
+        self._places: list[int] = []
+        """By line below the column names, the index of its row."""
         self.title = title
         self.note: Line = ()
         self.empty = empty
@@ -219,13 +223,17 @@ class Table(CursorList[ItemT]):
             note = (*note, (shown, "dim"))
         else:
             self._top = 0
-        lines = [rule(self.title, width, note)]
+        lines, self._places = [rule(self.title, width, note)], []
         if self._rows:
             layout = fit_columns(self._columns, width - 1)
             lines.append(row_line({c.key: self._head(c) for c, _ in layout}, layout, width))
-            part = slice(self._top, self._top + visible)
-            rows = zip(self.keys[part], self._rows[part], strict=True)
-            lines += [self.line_of(key, row, layout, width) for key, row in rows]
+            free = visible - number
+            for place in range(self._top, min(number, self._top + visible)):
+                parts = self._parts(self._rows[place], layout, 1 + max(0, free))
+                free -= len(parts) - 1
+                self._places += [place] * len(parts)
+                key = self.keys[place]
+                lines += [self.line_of(key, part, layout, width) for part in parts]
         else:
             lines += [(), *[line(("  " + text, "dim")) for text in self.empty.splitlines()]]
         if not foot:
@@ -233,16 +241,26 @@ class Table(CursorList[ItemT]):
         lines = lines[: height - 1]
         return [*lines, *[()] * (height - 1 - len(lines)), foot]
 
+    def _parts(self, row: Row, layout: Sequence[tuple[Column, int]], most: int) -> list[Row]:
+        """The row, and in at most so many rows in all, the rest of its wrapped text."""
+        cells = next((cells for column, cells in layout if column.key == self.wrapped), 0)
+        if most < 2 or not cells:
+            return [row]
+        text, style = row[self.wrapped]
+        first, *more = wrap(str(text), cells, most)
+        rest = [{self.wrapped: (part, str(style))} for part in more]
+        return [{**row, self.wrapped: (first, str(style))}, *rest]
+
     def _head(self, column: Column) -> Span:
         return column.title, "title" if column.key == self.sorted_by else "dim"
 
     def cursor_line(self) -> int | None:
-        """The row of the cursor, if visible."""
+        """The first line of the cursor's row, if visible."""
         if not self._rows or (self.cursor_needs_focus and not self.has_focus):
             return None
-        return HEAD_LINES + self.place - self._top
+        return HEAD_LINES + self._places.index(self.place) if self._places else None
 
     def at(self, x: int, y: int) -> int | None:
         """Index of the row at a cell."""
         row = y - HEAD_LINES
-        return self._top + row if 0 <= row < self.rows_shown else None
+        return self._places[row] if 0 <= row < len(self._places) else None

@@ -157,14 +157,3 @@ def refused_in_words(asked: SaveAsked) -> str:
     for rank, why in asked.refused.items():
         by_reason.setdefault(why, []).append(rank)
     return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in by_reason.items())
-
-
-def save(view: JobView, timeout_s: float = TIMEOUT_S) -> Saved:
-    """Ask for a checkpoint and wait for it.
-
-    Raises:
-        UsageError: the job has ended, or its ranks are not running.
-        WaitTimeoutError: none was detected in time.
-        ControlError: the supervisor does not answer, or the job ended without one.
-    """
-    return wait(view, ask(view), timeout_s)

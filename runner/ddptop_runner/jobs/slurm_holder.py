@@ -347,7 +347,7 @@ class JobHolder:
         report(f"the time limit is near; waiting up to {limit_s:.0f} s for a checkpoint")
         try:
             view = self._once_it_can_save(deadline_s)
-            found = checkpoint.save(view, deadline_s - time.monotonic())
+            found = checkpoint.wait(view, checkpoint.ask(view), deadline_s - time.monotonic())
         except DdptopError as error:
             report(error.message)  # its hint is for a user who waits
         except OSError as error:

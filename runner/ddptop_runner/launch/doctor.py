@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ddptop_runner.base import interpreters, paths
+from ddptop_runner.base import interpreters, paths, programs
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.units import plural, size
 from ddptop_runner.devices.hardware import pci_devices
@@ -248,10 +249,12 @@ SLURM_TOOLS = ("sbatch", "srun", "squeue", "scontrol")
 
 
 def check_slurm(place: Place) -> Judgment:
-    """Slurm must be usable for `launch --slurm`."""
+    """Slurm must be usable for `launch --slurm`, where there is a cluster."""
     found = {tool: shutil.which(tool, path=place.env.get("PATH")) for tool in SLURM_TOOLS}
     if not any(found.values()):
         return Judgment("ok", "no batch system found")
+    if "SLURM_JOB_ID" not in place.env and not _slurm_answers(place):
+        return Judgment("ok", "Slurm's commands are installed, but no cluster responds")
     if missing := [tool for tool, path in found.items() if path is None]:
         return Judgment(
             "warning",
@@ -265,6 +268,14 @@ def check_slurm(place: Place) -> Judgment:
             "set DDPTOP_HOME to a directory that all nodes share",
         )
     return Judgment("ok", "Slurm's commands are installed")
+
+
+def _slurm_answers(place: Place) -> bool:
+    asked = shutil.which("sinfo", path=place.env.get("PATH"))
+    try:
+        return asked is not None and not programs.run([asked, "-h"], ASK_TIMEOUT_S).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 TOPICS = (

@@ -143,6 +143,37 @@ def alike(ranks: Sequence[RankSample]) -> list[RankSample]:
     ]
 
 
+STILL_S = 2.0
+"""A rank without a step for this long, and for three steps, may have stopped."""
+
+
+def abreast(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """The snapshot, with the slowest rank's step for those that are ahead only because read later.
+
+    Ranks that step together report at different moments. A rank that is further ahead keeps its
+    step, and so do all while the slowest may have stopped.
+    """
+    known = [rank for rank in snapshot.ranks if rank.step is not None]
+    last = min(known, key=lambda rank: rank.step or 0, default=None)
+    if last is None or last.last_progress_at is None or not last.step_time_s:
+        return snapshot
+    at, step_s, own = last.last_progress_at, last.step_time_s, last.step or 0
+    is_still = (snapshot.ts - at).total_seconds() > max(STILL_S, 3 * step_s)
+    if is_still or last.state != "running":
+        return snapshot
+
+    def beside(rank: RankSample) -> RankSample:
+        if rank.step is None or rank.state != "running" or rank.last_progress_at is None:
+            return rank
+        lead, later_s = rank.step - own, (rank.last_progress_at - at).total_seconds()
+        if lead == 0 or lead > 1 + 1.5 * max(0.0, later_s) / step_s:
+            return rank
+        of_run = None if rank.run_step is None else rank.run_step - lead
+        return msgspec.structs.replace(rank, step=own, run_step=of_run)
+
+    return msgspec.structs.replace(snapshot, ranks=[beside(rank) for rank in snapshot.ranks])
+
+
 def of_job(
     ranks: Sequence[RankSample],
     attempt: int | None,

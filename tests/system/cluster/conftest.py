@@ -87,12 +87,14 @@ def trainer(tmp_path: Path) -> Trainer:
 
 
 @pytest.fixture
-def run(hosts: Network, head: Head, trainer: Trainer) -> Iterator[Callable[..., Job]]:
-    """`run(*options)`: a job on h1 and h2, stopped after the test."""
+def run(hosts: Network, head: Head, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """`run(*options)`: a job on h1 and h2 with a trainer of its own, stopped after the test."""
     started: list[Job] = []
 
     def start(*options: str, **more: Any) -> Job:
-        job = launch(head, trainer, *options, **more)
+        folder = tmp_path / f"job-{len(started)}"
+        folder.mkdir()
+        job = launch(head, Trainer(folder), *options, **more)
         started.append(job)
         return job
 

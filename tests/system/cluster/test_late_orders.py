@@ -6,27 +6,33 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 
-import pytest
-from tests.support.cluster.jobs import part_of
+from tests.support.cluster.jobs import Job, part_of
 
 
-@pytest.mark.parametrize("op", ["stop", "kill"])
-def test_an_order_outlives_the_link(op, hosts, head, run, wait_until):
-    job, h2 = run(), hosts.hosts["h2"]
-    wait_until(lambda: job.trains(("h1", "h2")))
+def end(job: Job, op: str) -> subprocess.CompletedProcess[str]:
+    """Stop or kill it."""
+    return job.head.cli(op, job.name, *(("--grace", "1") if op == "stop" else ()))
+
+
+def test_an_order_outlives_the_link(hosts, head, run, wait_until):
+    jobs, h2 = {op: run() for op in ("stop", "kill")}, hosts.hosts["h2"]
+    wait_until(lambda: all(job.trains(("h1", "h2")) for job in jobs.values()))
     h2.cut_from_head()
-    wait_until(lambda: job.node("h2").get("unknown_since"), 40)
-    said = head.cli(op, job.name, *(("--grace", "1") if op == "stop" else ()))
-    assert (said.returncode, said.stdout) == (1, "")
-    assert "is still stopping: h2 cannot be reached" in said.stderr
-    assert not part_of(job, hosts.hosts["h1"])
-    assert part_of(job, h2)
+    for op, job in jobs.items():
+        wait_until(lambda job=job: job.node("h2").get("unknown_since"), 40)
+        said = end(job, op)
+        assert (said.returncode, said.stdout) == (1, "")
+        assert "is still stopping: h2 cannot be reached" in said.stderr
+        assert not part_of(job, hosts.hosts["h1"])
+        assert part_of(job, h2)
     h2.restore_to_head()
-    wait_until(lambda: not part_of(job, h2), 30)
-    wait_until(lambda: job.status()["state"] == "stopped", 10)
-    assert head.cli("rm", job.name).stderr == ""
+    for job in jobs.values():
+        wait_until(lambda job=job: not part_of(job, h2), 30)
+        wait_until(lambda job=job: job.status()["state"] == "stopped", 10)
+        assert head.cli("rm", job.name).stderr == ""
 
 
 def test_a_machine_lists_its_part_of_a_job_and_kills_it(hosts, head, run, wait_until):
@@ -60,22 +66,20 @@ def test_rm_ends_what_is_left_of_an_ended_job(hosts, head, run, wait_until):
     wait_until(lambda: not part_of(job, h2), 10)
 
 
-@pytest.mark.parametrize(
-    ("op", "paused", "is_noticed"),
-    [("kill", ["supervisor"], False), ("stop", ["guardian", "supervisor"], True)],
-)
-def test_a_part_whose_guards_are_paused_ends(op, paused, is_noticed, hosts, head, run, wait_until):
-    job, h2 = run(), hosts.hosts["h2"]
-    wait_until(lambda: job.trains(("h1", "h2")))
-    for role in paused:
-        h2.kill(role, job.name, signal.SIGSTOP)
-    if is_noticed:
-        wait_until(lambda: job.node("h2").get("unknown_since"), 40)
-    said = head.cli(op, job.name, *(("--grace", "1") if op == "stop" else ()))
-    assert (said.returncode, said.stderr) == (0, f"ddptop: {job.name} stopped\n")
-    wait_until(lambda: not part_of(job, h2), 10)
-    assert not h2.of("rank")
-    assert head.cli("rm", job.name).stderr == ""
+def test_a_part_whose_guards_are_paused_ends(hosts, head, run, wait_until):
+    paused = {"kill": ("supervisor",), "stop": ("guardian", "supervisor")}
+    jobs, h2 = {op: run() for op in paused}, hosts.hosts["h2"]
+    wait_until(lambda: all(job.trains(("h1", "h2")) for job in jobs.values()))
+    for op, job in jobs.items():
+        for role in paused[op]:
+            h2.kill(role, job.name, signal.SIGSTOP)
+        if op == "stop":  # its head has noticed
+            wait_until(lambda job=job: job.node("h2").get("unknown_since"), 40)
+        said = end(job, op)
+        assert (said.returncode, said.stderr) == (0, f"ddptop: {job.name} stopped\n")
+        wait_until(lambda job=job: not part_of(job, h2), 10)
+        assert not h2.of("rank", job.name)
+        assert head.cli("rm", job.name).stderr == ""
 
 
 def test_a_part_whose_run_folder_was_deleted_continues_and_ends(hosts, head, run, wait_until):
@@ -94,29 +98,29 @@ def test_a_part_whose_run_folder_was_deleted_continues_and_ends(hosts, head, run
     wait_until(lambda: not part_of(job, h2), 10)
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
-def test_a_job_whose_run_folder_was_deleted_ends_on_its_hosts(
-    is_paused, hosts, head, run, wait_until
-):
-    job = run("--orphan-timeout", "20")
-    wait_until(lambda: job.trains(("h1", "h2")))
-    if is_paused:
-        head.kill("supervisor", job.name, signal.SIGSTOP)
-    delete(job.folder())
-    said = head.cli("stop", job.name, "--grace", "1")
-    left = [pid for host in hosts.hosts.values() for pid in part_of(job, host)]
-    if is_paused:
-        assert said.returncode == 1
-        assert "may still run on its hosts: its run folder was deleted" in said.stderr
-        assert left
-        wait_until(lambda: not any(part_of(job, host) for host in hosts.hosts.values()), 60)
-    else:
-        assert (said.returncode, left) == (0, [])
-        assert said.stderr == f"ddptop: {job.name} ended; its run folder had been deleted\n"
-    assert head.cli("stop", job.name).returncode == 3
+def test_a_job_whose_run_folder_was_deleted_ends_on_its_hosts(hosts, head, run, wait_until):
+    alive, paused = run(), run("--orphan-timeout", "20")
+    wait_until(lambda: alive.trains(("h1", "h2")) and paused.trains(("h1", "h2")))
+
+    def left(job: Job) -> list[int]:
+        return [pid for host in hosts.hosts.values() for pid in part_of(job, host)]
+
+    head.kill("supervisor", paused.name, signal.SIGSTOP)
+    delete(paused.folder())
+    said = end(paused, "stop")
+    assert said.returncode == 1
+    assert "may still run on its hosts: its run folder was deleted" in said.stderr
+    assert left(paused)
+    delete(alive.folder())
+    said = end(alive, "stop")
+    assert (said.returncode, left(alive)) == (0, [])
+    assert said.stderr == f"ddptop: {alive.name} ended; its run folder had been deleted\n"
+    wait_until(lambda: not left(paused), 60)
+    for job in (alive, paused):
+        assert end(job, "stop").returncode == 3
 
 
 def delete(folder):
     """Delete a folder that is being written to."""
-    gone = folder.rename(folder.with_name("gone"))
+    gone = folder.rename(folder.with_name(f"{folder.name}-gone"))
     shutil.rmtree(gone)

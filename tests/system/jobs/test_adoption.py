@@ -173,9 +173,11 @@ def test_a_supervisor_that_a_killed_guardian_had_just_started_gives_way(launch, 
 def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     launch, wait_until, monkeypatch
 ):
-    monkeypatch.setenv("ONLY_THEN", "1")
+    for name in ("ONLY_THEN", "SHELL"):  # SHELL matters to no training
+        monkeypatch.setenv(name, "/bin/sh")
     job = launch(10_000, 0.05)
-    monkeypatch.delenv("ONLY_THEN")
+    for name in ("ONLY_THEN", "SHELL"):
+        monkeypatch.delenv(name)
     wait_until(job.trains, what="training")
     guards = job.processes()
     pids = [*guards.values(), *(rank["pid"] for rank in job.status()["ranks"])]
@@ -200,7 +202,7 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     assert row.split()[1] == "lost"
     answer = job.cli("restart", job.name)
     assert answer.returncode == 0, answer.stderr
-    assert "set at launch but missing from this shell: ONLY_THEN" in answer.stderr
+    assert "set at launch but missing from this shell: ONLY_THEN\n" in answer.stderr
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
     (lost,) = job.events("lost")
     assert lost["attempt"] == 0

@@ -34,7 +34,7 @@ def test_a_job_waits_for_a_restarted_one_and_never_for_a_failed_one(launch, wait
     chained = launch("chained", "true", "--after", "after,restarts")
     never = launch("never", "true", "--after", "fails")
     whatever = launch("whatever", "true", "--after-any", "fails,never")
-    os.kill(after.processes()["guardian"], signal.SIGKILL)
+    os.kill(wait_until(lambda: after.processes().get("guardian")), signal.SIGKILL)
     (tmp_path / "go").touch()
     assert (restarts.wait(), after.wait(), chained.wait(), whatever.wait()) == (0, 0, 0, 0)
     assert len(restarts.events("attempt_started")) == 2

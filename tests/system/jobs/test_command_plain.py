@@ -25,15 +25,6 @@ def log_of(job: Job) -> str:
     return job.cli("logs", job.name).stdout
 
 
-def test_failed_command_is_explained_by_its_last_lines(launch_command):
-    job = launch_command(["sh", "-c", "echo no license; exit 3"], "--max-restarts", "0")
-    assert job.wait() == 1
-    cause = job.status()["cause"]
-    assert (cause["kind"], cause["rank"], cause["exit_code"]) == ("exit_code", None, 3)
-    assert cause["summary"].startswith("The command (pid ")
-    assert "'no license'" in cause["summary"]
-
-
 def test_one_process_that_reports_is_rank_0(launch_command, wait_until):
     job = launch_command(
         ["sh", "-c", 'echo shell; "$0" -c "$1"; echo "then $?"', sys.executable, REPORTS]

@@ -26,7 +26,7 @@ def computed(folder: Path, attempt: int, rank: int) -> dict[int, dict[str, float
     return {line["step"]: line for line in lines}
 
 
-def test_losses_of_every_rank_equal_those_the_script_computed(
+def test_losses_equal_those_the_script_computed_and_ranks_are_profiled_at_the_same_steps(
     launch, ddp_trainer, trainer, wait_until
 ):
     job = launch(10_000, 0.05)
@@ -49,6 +49,19 @@ def test_losses_of_every_rank_equal_those_the_script_computed(
         before = status["step"]
         wait_until(lambda before=before: job.status()["step"] > before + 5, what="progress")
     assert compared == 8
+
+    answer = job.cli("profile", job.name, "--steps", "3", "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert sorted(rank["rank"] for rank in found["ranks"]) == [0, 1] and found["differences"]
+    for rank in found["ranks"]:
+        assert rank["steps"] == 3 and rank["ops"] and 0 < rank["communication"] < 1
+        assert Path(rank["path"]).read_bytes()[:2] == b"\x1f\x8b"
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="the training to go on")
+    text = job.cli("profile", job.name, "-r", "1", "--steps", "1").stdout
+    assert "--- rank 1 ---" in text and "rank 0" not in text and "ui.perfetto.dev" in text
+    assert job.cli("profile", job.name, "-r", "7").returncode == 2
     assert job.cli("stop", job.name).returncode == 0
 
 
@@ -240,21 +253,3 @@ def test_restart_of_a_live_job_uses_no_budget_and_logs_follow_it(launch, wait_un
     assert follower.wait(timeout=60) == 0
     assert "rank 1 attempt 0 step 2" in output
     assert "rank 1 attempt 1 step 2" in output
-
-
-def test_live_ranks_are_profiled_at_the_same_steps(launch, ddp_trainer, wait_until):
-    job = launch(10_000, 0.05)
-    wait_until(job.trains, what="all ranks to train")
-    answer = job.cli("profile", job.name, "--steps", "3", "--json")
-    assert answer.returncode == 0, answer.stderr
-    found = json.loads(answer.stdout)
-    assert sorted(rank["rank"] for rank in found["ranks"]) == [0, 1] and found["differences"]
-    for rank in found["ranks"]:
-        assert rank["steps"] == 3 and rank["ops"] and 0 < rank["communication"] < 1
-        assert Path(rank["path"]).read_bytes()[:2] == b"\x1f\x8b"
-    step = job.status()["step"]
-    wait_until(lambda: job.status()["step"] > step + 5, what="the training to go on")
-    text = job.cli("profile", job.name, "-r", "1", "--steps", "1").stdout
-    assert "--- rank 1 ---" in text and "rank 0" not in text and "ui.perfetto.dev" in text
-    assert job.cli("profile", job.name, "-r", "7").returncode == 2
-    assert job.cli("kill", job.name).returncode == 0

@@ -28,6 +28,9 @@ def test_ended_job_gives_up_its_name_but_keeps_its_files(
 
     launch_command(FAIL, "--name", "lm", "--max-restarts", "0")
     assert ddptop_cli("wait", "lm").returncode == 1
+    cause = json.loads(ddptop_cli("status", "lm", "--json").stdout)["cause"]
+    assert (cause["kind"], cause["rank"], cause["exit_code"]) == ("exit_code", None, 3)
+    assert cause["summary"].startswith("The command (pid ") and "'one says'" in cause["summary"]
     job_id = read_spec(run_folder("lm")).job_id
     done = take(STAY)
     assert done.returncode == 0 and done.stdout.strip() == "lm"

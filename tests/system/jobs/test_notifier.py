@@ -78,11 +78,11 @@ def test_messages_leave_after_everything_but_the_guardian_was_killed(
     wait_until(lambda: not notifiers(job), what="the notifier to exit")
 
 
-def test_a_job_that_nobody_wants_to_hear_of_has_no_notifier(launch, wait_until):
-    job = launch(200, 0.02)
-    wait_until(job.trains, what="training")
+def test_a_job_that_nobody_wants_to_hear_of_has_no_notifier(launch_command, wait_until):
+    job = launch_command(["sleep", "600"])
+    wait_until(lambda: job.status()["launcher"], what="its start")
     assert notifiers(job) == []
-    assert job.wait() == 0
+    assert job.cli("kill", job.name).returncode == 0
 
 
 def test_a_failed_job_is_reported_with_its_hook(ddptop_home, hook, launch_script, wait_until):

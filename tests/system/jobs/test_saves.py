@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -91,6 +90,8 @@ def test_script_that_handles_a_signal_is_stopped_once_it_has_saved(
     last = job.status()["checkpoint"]
     assert (last["attempt"], job.status()["state"]) == (1, "stopped")
     assert f": {last['path']}\n" in answer.stderr and "own schedule" not in answer.stderr
+    assert answer.stderr.startswith("ddptop: requested a checkpoint from script by ")
+    assert "; waiting up to 60 s for it\n" in answer.stderr
     assert Path(last["path"]).exists()
     of_run = seen["step"] + last["step"]
     assert (last["global_step"], Path(last["path"]).name) == (of_run, f"step-{of_run}.pt")
@@ -149,18 +150,14 @@ for step in range(1, 100_000):
 def test_non_finite_loss_ends_or_restarts_the_job(launch_script, wait_until):
     stopped = launch_script(SPOILED, "--on-nan", "stop", name="stops")
     restarted = launch_script(SPOILED, "--on-nan", "restart", name="restarts")
-    answers = {}
-    waiting = threading.Thread(target=lambda: answers.update(stopped=stopped.wait()))
-    waiting.start()
     wait_until(lambda: restarted.trains(attempt=1), what="the restart")
-    waiting.join()
     failure = restarted.events("failure")[0]
     assert "The loss on rank 1 became NaN at step 50; the last finite" in failure["message"]
     assert failure["rank"] == 1
     assert "No checkpoint was detected" in failure["message"]
     assert restarted.status()["restarts_used"] == 1
     assert restarted.cli("kill", restarted.name).returncode == 0
-    assert answers["stopped"] == 93
+    assert stopped.wait() == 93
     cause = stopped.status()["cause"]
     assert (stopped.status()["state"], cause["kind"]) == ("failed", "nan")
     assert "rank 1 became NaN at step 50; the last finite loss was 0." in cause["summary"]

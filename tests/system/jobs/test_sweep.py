@@ -1,4 +1,4 @@
-"""`launch --array`: six real jobs as one group."""
+"""`launch --array`: real jobs as one group."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 pytestmark = pytest.mark.tmux
 
-GATED = ["--", "sh", "-c", "while [ ! -e go ]; do sleep 0.1; done; test {n} != 4"]
-"""The fourth fails."""
+GATED = ["--", "sh", "-c", "while [ ! -e go ]; do sleep 0.1; done; test {n} != 3"]
+"""The third fails."""
 STAY = ["--", "sh", "-c", "echo {n} sees $CUDA_VISIBLE_DEVICES; exec sleep 600"]
 
 
@@ -31,43 +31,43 @@ def test_sweep_with_a_failing_job_is_stopped_restarted_and_removed(
 
     options = ["--cwd", str(tmp_path), "--gpus", "none", "--max-restarts", "0"]
     launched = ddptop_cli(
-        "launch", "-d", *options, "--name", "s", "--array", "n=1-6", "--parallel", "2", *GATED
+        "launch", "-d", *options, "--name", "s", "--array", "n=1-4", "--parallel", "2", *GATED
     )
     assert (launched.returncode, launched.stdout) == (0, "s\n"), launched.stderr
-    assert "launched 6 jobs as s, 6 of them queued; to stop them, run ddptop stop s" in (
+    assert "launched 4 jobs as s, 4 of them queued; to stop them, run ddptop stop s" in (
         launched.stderr
     )
     assert {name: (row["group"], row["array"]) for name, row in rows().items()} == {
-        f"s-n{n}": ("s", {"n": str(n)}) for n in range(1, 7)
+        f"s-n{n}": ("s", {"n": str(n)}) for n in range(1, 5)
     }
-    wait_until(lambda: states()["queued"] == 4)
+    wait_until(lambda: states()["queued"] == 2)
     assert {name for name, row in rows().items() if row["state"] != "queued"} == {"s-n1", "s-n2"}
-    waits = json.loads(ddptop_cli("status", "s-n3", "--json").stdout)["alerts"][0]
+    waits = json.loads(ddptop_cli("status", "s-n4", "--json").stdout)["alerts"][0]
     assert waits["message"].startswith("waiting for a job of its sweep to end: s-n")
     assert waits["waits_for"]["kind"] == "group"
 
     refused = ddptop_cli("rm", "s")
-    assert refused.returncode == 2 and len(rows()) == 6
+    assert refused.returncode == 2 and len(rows()) == 4
     assert ddptop_cli("stop", "s", "--grace", "5").returncode == 0
-    assert states() == {"stopped": 6}
+    assert states() == {"stopped": 4}
 
     again = ddptop_cli("restart", "s")
     assert again.returncode == 0, again.stderr
-    wait_until(lambda: states()["queued"] == 4)
+    wait_until(lambda: states()["queued"] == 2)
     (tmp_path / "go").touch()
     assert ddptop_cli("wait", "s", "--timeout", "90").returncode == 1
-    assert states() == {"finished": 5, "failed": 1}
-    assert rows()["s-n4"]["state"] == "failed"
+    assert states() == {"finished": 3, "failed": 1}
+    assert rows()["s-n3"]["state"] == "failed"
 
     before = rows()
-    assert "s-n4 is queued" in ddptop_cli("restart", "s").stderr
+    assert "s-n3 is queued" in ddptop_cli("restart", "s").stderr
     assert ddptop_cli("wait", "s", "--timeout", "60").returncode == 1
     after = rows()
     changed = {n for n in before if before[n]["ended_at"] != after[n]["ended_at"]}
-    assert changed == {"s-n4"}
+    assert changed == {"s-n3"}
     shown = ddptop_cli("ls").stdout.splitlines()
     assert len(shown) == 2
-    assert "  1 failed, 5 finished; n4: the command exited with status 1  " in shown[1]
+    assert "  1 failed, 3 finished; n3: the command exited with status 1  " in shown[1]
     assert ddptop_cli("rm", "s").returncode == 0 and rows() == {}
 
 
@@ -82,13 +82,11 @@ def test_nothing_is_launched_if_one_name_is_in_use(ddptop_cli, rows, launch_comm
 
 def test_each_job_gets_its_own_device_or_waits(stub, ddptop_cli, rows, wait_until):
     launched = ddptop_cli(
-        "launch", "-d", "--name", "g", "--gpus", "auto:1", "--array", "n=1-6", *STAY
+        "launch", "-d", "--name", "g", "--gpus", "auto:1", "--array", "n=1-5", *STAY
     )
-    assert "launched 6 jobs as g, 2 of them queued" in launched.stderr, launched.stderr
+    assert "launched 5 jobs as g, 1 of them queued" in launched.stderr, launched.stderr
     wait_until(
-        lambda: (
-            {name for name, row in rows().items() if row["state"] == "queued"} == {"g-n5", "g-n6"}
-        )
+        lambda: {name for name, row in rows().items() if row["state"] == "queued"} == {"g-n5"}
     )
     seen = {ddptop_cli("logs", f"g-n{n}").stdout.split()[-1] for n in range(1, 5)}
     assert seen == {"0", "1", "2", "3"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -77,21 +76,3 @@ def test_only_the_store_node_waits_for_other_nodes_ranks(monkeypatch):
     assert state(keeper) == "UNHEALTHY"
     keeper.restart_requested = False
     assert [state(other), state(keeper)] == ["SUCCEEDED", "SUCCEEDED"]
-
-
-def test_it_wakes_when_a_rank_exits_or_the_supervisor_sends_a_message():
-    from ddptop_runner.agent.run import Agent
-
-    agent = Agent.__new__(Agent)
-    agent._link, agent._exits, agent._exits_lock = Mock(), [], threading.Lock()
-    agent._elastic = SimpleNamespace(something_happened=threading.Event())
-    happened = agent._elastic.something_happened
-    process = SimpleNamespace(pid=100, returncode=-9)
-    for cause in (
-        lambda: agent._on_exit(process, {"attempt": 0, "rank": 1}),
-        lambda: agent._on_command({"type": "tell_agent", "order": "restart_group"}),
-        lambda: agent._on_command({"type": "tell_agent", "order": "stopping"}),
-    ):
-        happened.clear()
-        cause()
-        assert happened.is_set()

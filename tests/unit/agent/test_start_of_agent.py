@@ -1,7 +1,8 @@
-"""Which modules the agent imports, and the folder of an attempt's logs."""
+"""Which modules the agent imports, and the logs of an attempt."""
 
 from __future__ import annotations
 
+import ast
 import os
 import stat
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
 from tests.support.programs import captured
 
 from ddptop_runner.agent.run import NEXT, make_logs
@@ -58,3 +60,30 @@ def test_logs_are_private_regardless_of_umask(tmp_path: Path) -> None:
             os.umask(before)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert stat.S_IMODE((folder / "rank-0.log").stat().st_mode) == 0o600
+
+
+@pytest.mark.torch
+def test_torch_gets_no_rank_log_to_tail(tmp_path):
+    """A thread per rank and stream would poll it, and a restart would wait for each of them."""
+    from torch.distributed.elastic.multiprocessing.tail_log import TailLog
+
+    from ddptop_runner.agent.elastic import RankFiles
+
+    plan = {"logs_dir": str(tmp_path), "save_flag": "", "probe_dir": None, "max_restarts": 3}
+    envs = {rank: {"TORCHELASTIC_RESTART_COUNT": "0", "RANK": str(rank)} for rank in (0, 1)}
+    files = RankFiles(plan).reify(envs)
+    for followed in (files.tee_stdouts, files.tee_stderrs):
+        assert TailLog("rank", followed, sys.stdout)._threadpool is None
+    assert sorted(files.stdouts) == sorted(files.error_files) == [0, 1]
+
+
+@pytest.mark.parametrize("file", sorted(AGENT_MAIN.parent.glob("*.py")), ids=lambda file: file.name)
+def test_agent_is_valid_python_3_8_and_needs_only_torch(file: Path):
+    tree = ast.parse(file.read_text(), feature_version=(3, 8))
+    imported = {
+        (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "level", 0) == 0
+        for alias in node.names
+    }
+    assert imported - set(sys.stdlib_module_names) <= {"torch", "ddptop_agent"}

@@ -120,15 +120,15 @@ def test_why_it_failed_what_was_done_and_its_last_words() -> None:
 def test_what_to_do_about_the_last_attempt() -> None:
     told = text(FAILED, "failed", is_last=True)
     assert "next step fix data.py:81, then press R to relaunch" in told
-    assert what_now(LIVES, "running", is_last=True) == ""
-    assert "press R to relaunch" in what_now(replace(LIVES, ending="lost"), "lost", is_last=True)
+    assert what_now(None, "running", is_last=True) == ""
+    assert "press R to relaunch" in what_now(None, "lost", is_last=True)
     # a remedy is also shown while the job continues
     hung = replace(FAILED, cause=cause("hang"))
     assert "remedy    stacks and flight records" in text(hung, "running")
     killed = replace(FAILED, cause=cause("signal", signal="SIGKILL", rank=0))
-    assert "OOM daemon" in what_now(killed, "failed", is_last=True)
+    assert "OOM daemon" in what_now(killed.cause, "failed", is_last=True)
     wrong = replace(FAILED, cause=cause("exit_code", exit_code=2))
-    refused = what_now(wrong, "failed", is_last=True)
+    refused = what_now(wrong.cause, "failed", is_last=True)
     assert "launch with different arguments" in refused and "press R" not in refused
 
 
@@ -171,10 +171,18 @@ def test_with_little_room_what_the_exception_said_comes_first() -> None:
     headline = "rank 2: ValueError: no x"
     cause = msgspec.structs.replace(RAISED, summary=summary, headline=headline)
     long = replace(FAILED, cause=cause)
-    assert "Rank 2 (pid 4022) was the first to fail" in text(long, rows=5)
-    told = text(long, rows=4)
+    assert "Rank 2 (pid 4022) was the first to fail" in text(long, rows=3)
+    told = text(long, rows=2)
     assert "▌ rank 2: ValueError: no x" in told
     assert "the first to fail" not in told
+
+
+def test_with_little_room_the_remedy_stays_and_the_evidence_goes() -> None:
+    summary = f"The job hung: {'word ' * 60}use drop_last."
+    hung = msgspec.structs.replace(cause("hang", evidence="/x/e"), summary=summary)
+    told = text(replace(FAILED, cause=hung), "failed", rows=8, is_last=True)
+    assert "use drop_last." in told and "press R to relaunch" in told
+    assert "evidence  e" not in told and "then" not in told
 
 
 def test_a_long_cause_is_whole_where_there_is_room() -> None:

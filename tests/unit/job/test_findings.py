@@ -26,8 +26,8 @@ def job(state: str, **more: object) -> Job:
 
 def test_failed_job_shows_its_cause_instead_of_no_findings() -> None:
     hint, [(heading, text)] = findings(job("failed", cause=CAUSE), NOW)
-    assert hint == "why it failed; esc closes"
-    assert heading == "✗ failed   rank 1"
+    assert hint == "the job has ended; esc closes"
+    assert heading == "✗ failed"
     assert text.startswith("Rank 1 was the first to fail: exit status 1.")
     assert "e for each attempt, why it ended" in text
 

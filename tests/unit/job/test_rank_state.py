@@ -124,7 +124,12 @@ class TestTrend:
 
 def test_the_parts_of_a_step_do_not_overlap() -> None:
     parts = {"input_s": 0.012, "forward_s": 0.045, "backward_s": 0.081}
-    shown = "step time: input 12 ms, forward 33 ms, backward 81 ms"
+    shown = "step time: backward 81 ms, forward 33 ms, input 12 ms"
     assert step_parts(replace(rank(0), **parts)) == shown
     assert step_parts(replace(rank(0), forward_s=0.045)) == "step time: forward 45 ms"
     assert step_parts(None) == "step time"
+    asleep = {"optimizer_s": 0.001, "data_wait_s": 0.010, "step_time_s": 0.200}
+    shown = "step time: backward 81 ms, other 63 ms, forward 33 ms, input 12 ms"
+    assert step_parts(replace(rank(0), **parts, **asleep)) == shown
+    shown = "step time: backward 81 ms, forward 33 ms, input 12 ms"
+    assert step_parts(replace(rank(0), **parts, **asleep | {"step_time_s": 0.15})) == shown

@@ -6,15 +6,12 @@ import datetime as dt
 import random
 
 import pytest
-from ddptop.job.help import explain_alert as explain
-from ddptop.job.help import texts
 from tests.support.device_findings import (
     GPUS,
     RANKS,
     Case,
     assert_healthy,
     the,
-    with_strays,
 )
 from tests.support.device_jobs import (
     JOB,
@@ -169,52 +166,3 @@ def test_a_healthy_job_has_no_alert_from_its_start_to_its_end(seed):
             )
         alerts, _ = book.update(find(ranks, gpus, JOB), NOW, float(second))
         assert alerts == [], f"second {second} of {number} ranks, pause: {pause}"
-
-
-def test_every_finding_is_explained():
-    cases = [
-        with_strays([1]),
-        (RANKS[:3], change(GPUS, {3: {"processes": [], "util_percent": 0.0}})),
-        (RANKS, change(GPUS, {3: {"processes": []}})),
-        with_gpu(throttle_reasons=["power brake"]),
-        with_gpu(xid=[79]),
-        with_gpu(ecc_uncorrected=1),
-        with_gpu(remap_failed=True),
-        beside(somebody()),
-    ]
-    ids = [finding.id for case in cases for finding in find(*case, JOB)]
-    ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused"]
-    ids += [
-        *(
-            "straggler",
-            "stalls",
-            "slower-than-before",
-            "same-batches",
-            "same-order",
-            "uneven-shards",
-            "data-replayed",
-            "starved",
-        ),
-        *("memory-growth", "constant-loss", "exploding-loss"),
-        *("not-learning", "overfitting", "ddp-advice"),
-        *("diverged-weights", "resume-state"),
-        "node-unreachable",
-        "node-lost",
-        "disk-full",
-        "disk-low",
-        "damaged-file",
-        "history",
-    ]
-    ids += [
-        "set-aside",
-        "queued",
-        "stalled",
-    ]
-    assert len(ids) == len(texts().alerts)
-    for id_ in ids:
-        text = explain(id_)
-        assert len(text) > 100, id_
-        assert all("\n" not in paragraph for paragraph in text.split("\n\n"))
-    assert explain("stray-context-12") == explain("stray-context-0")
-    assert explain("xid-79-12") == explain("xid-13-0")
-    assert explain("nothing of the kind") == ""

@@ -1,4 +1,4 @@
-"""200 simulated runs based on recorded ones have no false verdict, and each frozen rank is
+"""100 simulated runs based on recorded ones have no false verdict, and each frozen rank is
 detected.
 
 `python -m pytest tests/unit/judge/test_hang_replay.py -s` prints the figures.
@@ -16,7 +16,7 @@ from tests.support.hang_replay import Disturbances, Moment, disturbed, live, nam
 from ddptop_runner.judge.hangs.verdict import HangReport
 from ddptop_runner.judge.hangs.watch import HangWatch
 
-LIVES = 200
+LIVES = 100
 SILENT_S = {"accumulation": 6.5, "collectives": 3.3, "compile_first": 5.0, "checkpoint": 12.0}
 """How long a recorded run shows no sign of activity at its steps, saves, or end; the others at most
 0.5 s."""

@@ -219,6 +219,11 @@ def test_what_slurm_lacks_is_named(tmp_path, monkeypatch) -> None:
 
     here = place(tmp_path, PATH=str(bin_))
     put("sbatch", "squeue")
+    unused = "installed, but no cluster responds"
+    assert is_(doctor.check_slurm(here), "ok", unused, None)
+    inside = place(tmp_path, PATH=str(bin_), SLURM_JOB_ID="7")
+    assert is_(doctor.check_slurm(inside), "warning", "srun, scontrol not found", "PATH")
+    put("sinfo")
     assert is_(doctor.check_slurm(here), "warning", "srun, scontrol not found", "PATH")
     put("srun", "scontrol")
     assert is_(doctor.check_slurm(here), "warning", "on a local disk", "DDPTOP_HOME")

@@ -18,8 +18,14 @@ from ddptop_runner.launch import setup_host
 from ddptop_runner.version import __version__
 
 
-def test_ddptop_and_its_requirements_are_sent():
-    _, _, packed = setup_host.payload().partition(b"\n")
+@pytest.fixture(scope="module")
+def payload() -> bytes:
+    """Compressing it takes seconds."""
+    return setup_host.payload()
+
+
+def test_ddptop_and_its_requirements_are_sent(payload):
+    _, _, packed = payload.partition(b"\n")
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         names = set(archive.getnames())
         version = archive.extractfile("ddptop_runner/version.py").read().decode()
@@ -41,9 +47,9 @@ def test_a_package_that_ddptop_requires_must_be_installed(monkeypatch):
         setup_host.required()
 
 
-def test_it_is_installed_and_starts(tmp_path, monkeypatch):
+def test_it_is_installed_and_starts(payload, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    folder = setup_host.install(procs.host_name(), sys.executable, setup_host.payload())
+    folder = setup_host.install(procs.host_name(), sys.executable, payload)
     assert folder == str(tmp_path / setup_host.VENVS / __version__)
     hello = subprocess.run([f"{folder}/ddptop-node"], input=b"", capture_output=True, timeout=60)
     assert json.loads(hello.stdout.splitlines()[0])["ddptop"] == __version__
@@ -52,14 +58,15 @@ def test_it_is_installed_and_starts(tmp_path, monkeypatch):
 def test_a_host_with_another_python_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(setup_host.sysconfig, "get_platform", lambda: "linux-other")
+    monkeypatch.setattr(setup_host, "required", dict)
+    other = setup_host.payload()
     with pytest.raises(DdptopError, match="not the same version and platform as the one here"):
-        setup_host.install(procs.host_name(), sys.executable, setup_host.payload())
+        setup_host.install(procs.host_name(), sys.executable, other)
 
 
-def test_what_is_installed_already_is_left_alone(tmp_path, monkeypatch):
+def test_what_is_installed_already_is_left_alone(payload, tmp_path, monkeypatch):
     """Jobs may be running from it."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    payload = setup_host.payload()
     assert payload == setup_host.payload()
     facts, _, wheels = payload.partition(b"\n")
     target = tmp_path / setup_host.VENVS / json.loads(facts)["version"]

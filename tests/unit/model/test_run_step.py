@@ -14,6 +14,7 @@ from ddptop_runner.model.run_step import (
     Printed,
     RankSteps,
     RunSteps,
+    abreast,
     counted,
     in_words,
     of_job,
@@ -107,6 +108,33 @@ def test_steps_of_an_attempt_in_words() -> None:
     assert in_words(RankSample(rank=0, local_rank=0, host="h")) == ""
     assert own_in_words(98, 640, 1) == "step 738"
     assert own_in_words(98, None, 1) == "step 98 of attempt 1"
+
+
+@pytest.mark.parametrize(
+    ("second", "age_s", "state", "shown"),
+    [
+        (103, 0.2, "running", 100),  # it was read 0.15 s later, after three more steps
+        (101, 0.35, "running", 100),
+        (110, 0.2, "running", 110),
+        (101, 5.0, "running", 101),  # the first may have stopped
+        (101, 0.2, "failed", 101),
+    ],
+)
+def test_ranks_that_step_together_show_the_same_step(
+    second: int, age_s: float, state: Any, shown: int
+) -> None:
+    first_age_s = 5.0 if age_s > 1 else 0.35
+    ranks = [
+        RankSample(
+            rank=rank, local_rank=rank, host="h", state=state if rank else "running", step=step,
+            run_step=step + 600, step_time_s=0.05,
+            last_progress_at=AT - dt.timedelta(seconds=ago_s),
+        )
+        for rank, (step, ago_s) in enumerate([(100, first_age_s), (second, age_s)])
+    ]  # fmt: skip
+    found = abreast(make_snapshot(make_spec(), ts=AT, ranks=ranks)).ranks
+    assert [rank.step for rank in found] == [100, shown]
+    assert [rank.run_step for rank in found] == [700, 600 + shown]
 
 
 def test_a_snapshot_of_an_older_version() -> None:

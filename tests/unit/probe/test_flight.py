@@ -148,11 +148,12 @@ def test_the_record_is_written_once_where_it_is_asked_for(recorder, tmp_path):
 @pytest.mark.torch
 @pytest.mark.gloo_records
 def test_ranks_tell_how_far_their_groups_are(rank, wait_until, monkeypatch):
-    for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        del rank.env[variable]
     rank.env["TORCH_FR_BUFFER_SIZE"] = "2000"  # as the agent does; torch 2.8 has no default
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    process = rank.start(*launcher, str(SCRIPTS / "waiting.py"), str(rank.folder / "go"))
+    argv = (str(SCRIPTS / "waiting.py"), str(rank.folder / "go"), str(rank.folder / "store"))
+    processes = [
+        rank.start(*argv, RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")
+        for number in (0, 1)
+    ]
 
     def heard(number: int, is_there: Callable[[ProbeMessage], bool]) -> ProbeMessage:
         def found() -> ProbeMessage | None:
@@ -188,8 +189,8 @@ def test_ranks_tell_how_far_their_groups_are(rank, wait_until, monkeypatch):
     entries = json.loads(record.read_bytes())["entries"]
     assert "all_reduce" in entries[-1]["profiling_name"] and entries[-1]["state"] != "completed"
     (rank.folder / "go").touch()
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
+    errors = [process.communicate(timeout=600)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
     last = heard(0, lambda m: m.final)
     assert last.phase == "steps" and last.steps == 4
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ddptop.style import Line, line
+import datetime as dt
+
+from ddptop.style import Line, line, plain
+from ddptop.tui.widgets.job import EventsTable
 from ddptop.tui.widgets.lines import LinesView
 from textual.app import App, ComposeResult
+
+from ddptop_runner.model.snapshot import Event
 
 
 class Rows(LinesView):
@@ -37,3 +42,33 @@ async def test_unannounced_size_is_still_drawn() -> None:
         await pilot.pause()
         assert rows.size.height == 5
         assert rows._lines[-1] == line("row 4 of 5")
+
+
+class EventsApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield EventsTable()
+
+
+async def test_a_long_event_continues_below_where_there_is_room() -> None:
+    words = " ".join(f"word{number}" for number in range(30))
+    messages = [words, "a short one"]
+    events = [
+        Event(ts=dt.datetime.now(dt.timezone.utc), seq=seq, type="notice", message=message)
+        for seq, message in enumerate(messages)
+    ]
+    app = EventsApp()
+    async with app.run_test(size=(70, 12)) as pilot:
+        table = app.query_one(EventsTable)
+        table.styles.height = 12
+        await pilot.pause()
+        table.show(events)
+        text = "\n".join(plain(one) for one in table._lines)
+        assert "word29" in text and "a short one" in text
+        assert table.at(5, 3) == 0, "the second line belongs to the first event"
+        table.move_to("1")
+        row = table.cursor_line()
+        assert row is not None and row > 3 and "a short one" in plain(table._lines[row])
+        table.styles.height = 4
+        await pilot.pause()
+        text = "\n".join(plain(one) for one in table._lines)
+        assert "word29" not in text and "…" in text and "a short one" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -30,14 +31,14 @@ def names_of(one: type) -> set[str]:
     return {name for name in (*vars(one), *assigned) if _is_private(name)}
 
 
-PRIVATE = {
-    name
-    for base in (App, ModalScreen, Input, LinuxDriver)
-    for one in base.__mro__
-    if one.__module__.startswith("textual")
-    for name in names_of(one)
-}
-"""Classes that ddptop's own classes inherit from."""
+@functools.cache
+def private_names() -> set[str]:
+    """Those of the classes that ddptop's own classes inherit from."""
+    bases = (App, ModalScreen, Input, LinuxDriver)
+    classes = {
+        one for base in bases for one in base.__mro__ if one.__module__.startswith("textual")
+    }
+    return {name for one in classes for name in names_of(one)}
 
 
 def used_in(path: Path) -> set[str]:
@@ -47,12 +48,12 @@ def used_in(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("textual"):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
             found |= {name for name in names if _is_private(name)}
-        elif isinstance(node, ast.Attribute) and node.attr in PRIVATE:
+        elif isinstance(node, ast.Attribute) and node.attr in private_names():
             if not (isinstance(node.value, ast.Name) and node.value.id == "os"):
                 found.add(node.attr)
         elif isinstance(node, ast.ClassDef) and node.bases:
             defined = {getattr(one, "name", "") for one in node.body}
-            found |= defined & PRIVATE
+            found |= defined & private_names()
     return found
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from training import Plain, loss_of
 
-dist.init_process_group("gloo")
-rank = dist.get_rank()
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", f"file://{sys.argv[2]}", rank=rank, world_size=2)
 groups = [dist.new_group([0]), dist.new_group([1])]
 model = torch.nn.Linear(4, 1)
 optimizer = Plain(model)

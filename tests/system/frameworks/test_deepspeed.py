@@ -14,6 +14,10 @@ def python(torch_python, needs, monkeypatch):
         pytest.skip("g++ is not installed: DeepSpeed compiles a part of itself")
     # ninja, which came with deepspeed
     monkeypatch.setenv("PATH", str(torch_python.parent), prepend=":")
+    compiled = torch_python.parents[1] / "extensions"
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(compiled))
+    for lock in compiled.rglob("lock"):  # of a run that was ended; DeepSpeed would wait for good
+        lock.unlink()
     return torch_python
 
 

@@ -27,15 +27,20 @@ class DdpUse:
         """The figures, as the datagram's `ddp`; None until DDP measured some iterations."""
         self._modules: Any = weakref.WeakSet()
         self._may_use_tf32 = False
-        """Whether the last module has float32 parameters only, on a device with TF32."""
+        """Whether the last module has float32 parameters only, mostly of matrices, on a device with
+        TF32. Convolutions use it by default."""
 
     def made(self, module):
         """A DDP module was made."""
         torch = self._torch
         self._modules.add(module)
-        kinds = {(one.device.type, one.dtype) for one in module.parameters()}
-        self._may_use_tf32 = kinds == {("cuda", torch.float32)} and (
-            torch.cuda.get_device_capability(next(module.parameters()).device) >= (8, 0)
+        parameters = list(module.parameters())
+        kinds = {(one.device.type, one.dtype) for one in parameters}
+        in_matrices = sum(one.numel() for one in parameters if one.dim() == 2)
+        self._may_use_tf32 = (
+            kinds == {("cuda", torch.float32)}
+            and 2 * in_matrices > sum(one.numel() for one in parameters)
+            and torch.cuda.get_device_capability(parameters[0].device) >= (8, 0)
         )
 
     def measured(self, figures, exposed_s, syncs):

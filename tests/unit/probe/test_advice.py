@@ -75,6 +75,7 @@ FIGURES = {
     ("kinds", "capability", "precision", "has_autocast", "tf32_off"),
     [
         (("cuda", "cuda"), (8, 0), "highest", False, True),
+        (("cuda", "convolution"), (8, 0), "highest", False, False),
         (("cuda", "cuda"), (7, 5), "highest", False, False),
         (("cuda", "cuda"), (9, 0), "high", False, False),
         (("cuda", "cuda"), (9, 0), None, False, False),  # by torch's newer interface
@@ -95,11 +96,14 @@ def test_float32_without_tensor_cores(kinds, capability, precision, has_autocast
         cuda=SimpleNamespace(get_device_capability=lambda device: capability),
         get_float32_matmul_precision=get_precision,
     )
-    use, device = Use(torch, SimpleNamespace(steps=4)), SimpleNamespace(type="cuda")
+    use = Use(torch, SimpleNamespace(steps=4))
     parameters = [
-        SimpleNamespace(device=SimpleNamespace(type=kind), dtype="float32")
-        if kind != "bfloat16"
-        else SimpleNamespace(device=device, dtype=kind)
+        SimpleNamespace(
+            device=SimpleNamespace(type="cpu" if kind == "cpu" else "cuda"),
+            dtype="bfloat16" if kind == "bfloat16" else "float32",
+            dim=lambda kind=kind: 4 if kind == "convolution" else 2,
+            numel=lambda kind=kind: 36 if kind == "convolution" else 4,
+        )
         for kind in kinds
     ]
 

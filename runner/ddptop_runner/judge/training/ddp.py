@@ -77,9 +77,9 @@ def _pieces(window: Window, uses: Sequence[DdpUse], share: float) -> Iterator[st
         )
     if all(use.tf32_off for use in uses) and len(window.gpus) == len(ranks):
         yield (
-            "matrices are multiplied in float32 without tensor cores: "
-            'torch.set_float32_matmul_precision("high") uses them (TF32), with less precision; so '
-            "does autocast"
+            "all parameters are float32, and neither TF32 nor autocast is on: "
+            'torch.set_float32_matmul_precision("high") multiplies their matrices on tensor cores '
+            "(TF32), with less precision"
         )
     unused = {use.unused_bytes for use in uses}
     found_bytes = unused.pop()

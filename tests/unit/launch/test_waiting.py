@@ -78,13 +78,6 @@ def test_a_removed_predecessor_did_not_finish(ddptop_home):
     assert reason_of(after=[replace(before[0], any_end=True)]) is None
 
 
-def test_an_older_versions_job_that_got_its_devices_waits_no_longer(ddptop_home):
-    device = Device(index=0, uuid="GPU-0")
-    queue = Waiting(candidates=[device], count=1, since=NOW)
-    assert read_spec(put_job("waits", queue=queue)).is_queued
-    assert not read_spec(put_job("runs", queue=queue, devices=[device])).is_queued
-
-
 def test_a_job_waits_for_its_time(ddptop_home):
     assert reason_of(not_before=LATER) == WaitReason(kind="time", until=LATER)
     assert reason_of(not_before=NOW) is None

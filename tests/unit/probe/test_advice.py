@@ -65,6 +65,25 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
     assert hooks.ddp_use.latest["finds_unused"] is False, "of the module that is left"
 
 
+def test_parameters_of_the_script_are_not_called(hooks, group):
+    torch = hooks.torch
+
+    class Parameter(torch.nn.Parameter):
+        called = 0
+
+        @classmethod
+        def __torch_function__(cls, *args: Any) -> Any:
+            cls.called += 1
+            return super().__torch_function__(*args)
+
+    model = torch.nn.Linear(1, 1)
+    model.weight = Parameter(torch.ones(1, 1))
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    Parameter.called = 0
+    hooks._note_group(parallel)
+    assert not Parameter.called
+
+
 FIGURES = {
     **{"backward_comm_time": 9, "iteration": 5, "find_unused_parameters": 0},
     "unused_parameter_size": 0,

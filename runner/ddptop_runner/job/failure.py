@@ -66,7 +66,7 @@ def judge(
     oom: OomWatch,
     xids_before: Mapping[int, Sequence[int]] | None = None,
     sees_all_ranks: bool = True,
-    has_memory_snapshots: bool = False,
+    offers_memory_snapshots: bool = True,
 ) -> tuple[AttemptOutcome, Cause]:
     """The outcome of a completed attempt and the cause of its failure.
 
@@ -78,7 +78,7 @@ def judge(
         oom: knows whether the kernel killed a process for its memory use.
         xids_before: by machine index, device errors reported before the attempt.
         sees_all_ranks: whether no other node has ranks of the attempt.
-        has_memory_snapshots: whether its ranks record what allocates device memory.
+        offers_memory_snapshots: whether other ranks could record what allocates device memory.
     """
     kept = evidence_folder.latest(folder, attempt, "failure")
     snapshot = None if kept is None else read_snapshot(kept / "snapshot.json")
@@ -97,7 +97,7 @@ def judge(
         xids=new_xids(gpus, xids_before or {}),
         lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
         sees_all_ranks=sees_all_ranks,
-        has_memory_snapshots=has_memory_snapshots,
+        offers_memory_snapshots=offers_memory_snapshots,
         is_disk_full=(disk := room(folder.path)) is not None and disk.is_full,
     )
     cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))

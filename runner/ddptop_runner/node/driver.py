@@ -374,7 +374,7 @@ class JobDriver(Decisions):
             oom=self.attempt.oom,
             xids_before=self._xids_before,
             sees_all_ranks=self._spec.membership is None,
-            has_memory_snapshots=self._spec.memory_snapshot,
+            offers_memory_snapshots=self._spec.probe and not self._spec.memory_snapshot,
         )
         outcome, cause = self._with_achievements(outcome, cause)
         return cause, outcome

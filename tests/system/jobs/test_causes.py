@@ -90,6 +90,7 @@ raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GP
     ("restarts", "options", "named"),
     [
         ("0", (), False),
+        ("0", ("--no-probe",), False),
         ("0", ("--memory-snapshot",), True),
         ("1", (), True),  # the attempt after the first failure
     ],
@@ -100,6 +101,7 @@ def test_what_holds_a_devices_memory_as_it_runs_out(launch_script, restarts, opt
     cause = job.status()["cause"]
     held = "Its tensors held 3.0 GiB: 3.0 GiB from model.py:33 in forward."
     assert (held in cause["summary"]) is named
-    assert ("--memory-snapshot names" in cause["summary"]) is not named
+    is_offered = not named and "--no-probe" not in options
+    assert ("--memory-snapshot names" in cause["summary"]) is is_offered
     names = {path.name for path in Path(cause["evidence"]).iterdir()}
     assert ({"memory-rank-0.json", "memory-rank-0.pickle"} <= names) is named

@@ -93,7 +93,9 @@ def test_what_a_rank_recorded_as_its_memory_ran_out(quiet, recorded, sentence):
     written.parent.mkdir(parents=True)
     written.write_text(recorded)
     _, cause = failure.judge(
-        *(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0), oom=quiet, has_memory_snapshots=True
+        *(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0),
+        oom=quiet,
+        offers_memory_snapshots=False,
     )
     assert cause.kind == "cuda_oom" and cause.summary.endswith(sentence)
 

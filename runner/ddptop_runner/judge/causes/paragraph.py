@@ -53,8 +53,8 @@ class Surroundings:
     """Machine indices of devices that fell off the bus."""
     sees_all_ranks: bool = True
     """Whether the ends are those of all ranks; otherwise, the head counts the others."""
-    has_memory_snapshots: bool = False
-    """Whether ranks record which lines allocate device memory."""
+    offers_memory_snapshots: bool = True
+    """Whether these ranks did not record which lines allocate device memory, but others could."""
     is_disk_full: bool = False
     """Whether the file system of the ranks' logs has no space left."""
 
@@ -233,9 +233,9 @@ def _raised(
         text.sentences += sentences or [f"{exception.in_words(QUOTED)}."]
         if end.held is not None:
             text.add(_held_in_words(end.held))
-        elif not around.has_memory_snapshots and end.rank != LAUNCHER:
+        elif around.offers_memory_snapshots and end.rank != LAUNCHER:
             text.add(
-                "The lines that hold the memory are named if the next attempt runs out of it, too; "
+                "The lines that hold the memory are named if a restart runs out of it, too; "
                 "ddptop launch --memory-snapshot names them at once."
             )
         return text

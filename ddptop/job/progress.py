@@ -117,10 +117,11 @@ def source_words(progress: Progress) -> str:
 
 def no_bar_words(progress: Progress | None) -> str:
     """What is known about progress, and why there is no bar."""
-    known = "" if progress is None else place(progress)
-    if progress is not None and progress.counts == "run" and progress.step is None and known:
+    if progress is None:
+        return "total steps unknown"
+    if progress.counts == "run" and progress.step is None and progress.total:
         return f"of {units.count(progress.total)} steps; this attempt's starting step is unknown"
-    return "; ".join(filter(None, (known, "total steps unknown")))
+    return "; ".join(filter(None, (place(progress), "total steps unknown")))
 
 
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:

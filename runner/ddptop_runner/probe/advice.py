@@ -64,15 +64,16 @@ class DdpUse:
             "finds_unused": bool(figures["find_unused_parameters"]),
             "unused_bytes": figures["unused_parameter_size"],
             "is_static": modules[0].reducer._ddp_graph_static(),
-            "tf32_off": self._may_use_tf32 and not self.has_autocast and self._is_highest(),
+            "tf32_off": self._may_use_tf32 and not self.has_autocast and not self._uses_tf32(),
         }
 
-    def _is_highest(self):
-        """Whether matrices are multiplied in full float32."""
+    def _uses_tf32(self):
+        """Whether float32 matrices are multiplied with TF32."""
+        matmul = self._torch.backends.cuda.matmul
         try:
-            return self._torch.get_float32_matmul_precision() == "highest"
-        except RuntimeError:  # it was set by the interface that torch 2.9 has added
-            return False
+            return matmul.fp32_precision == "tf32"  # from torch 2.9 on, which warns of all else
+        except AttributeError:
+            return matmul.allow_tf32
 
 
 class Gradients:

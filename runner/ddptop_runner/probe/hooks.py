@@ -341,7 +341,8 @@ class Hooks:
         size = parallel.process_group.size()
         self.ledger.ddp_world_size = max(size, self.ledger.ddp_world_size or 0)
         self.replicas.note(parallel)
-        self.ddp_use.made(parallel)
+        with self.torch._C.DisableTorchFunction():  # of the script's parameters
+            self.ddp_use.made(parallel)
 
     def _enter_autocast(self, original):
         use, is_traced = self.ddp_use, self._is_traced

@@ -83,6 +83,7 @@ def test_without_a_share_there_is_no_bar() -> None:
             Progress(total=900, source="api"),
             "of 900 steps; this attempt's starting step is unknown",
         ),
+        (Progress(epoch=1, source="log"), "epoch 1; total steps unknown"),
         (Progress(step=930, total=900, source="api"), "step 930 of 900; total steps unknown"),
     ):
         far = header(unknown, 140, step=30)[1]

@@ -65,6 +65,25 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
     assert hooks.ddp_use.latest["finds_unused"] is False, "of the module that is left"
 
 
+def test_parameters_of_the_script_are_not_called(hooks, group):
+    torch = hooks.torch
+
+    class Parameter(torch.nn.Parameter):
+        called = 0
+
+        @classmethod
+        def __torch_function__(cls, *args: Any) -> Any:
+            cls.called += 1
+            return super().__torch_function__(*args)
+
+    model = torch.nn.Linear(1, 1)
+    model.weight = Parameter(torch.ones(1, 1))
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    Parameter.called = 0
+    hooks._note_group(parallel)
+    assert not Parameter.called
+
+
 FIGURES = {
     **{"backward_comm_time": 9, "iteration": 5, "find_unused_parameters": 0},
     "unused_parameter_size": 0,
@@ -78,23 +97,23 @@ FIGURES = {
         (("cuda", "convolution"), (8, 0), "highest", False, False),
         (("cuda", "cuda"), (7, 5), "highest", False, False),
         (("cuda", "cuda"), (9, 0), "high", False, False),
-        (("cuda", "cuda"), (9, 0), None, False, False),  # by torch's newer interface
         (("cuda", "cuda"), (9, 0), "highest", True, False),
         (("cpu", "cpu"), (9, 0), "highest", False, False),
         (("cuda", "bfloat16"), (9, 0), "highest", False, False),
         ((), (9, 0), "highest", False, False),
     ],
 )
-def test_float32_without_tensor_cores(kinds, capability, precision, has_autocast, tf32_off):
-    def get_precision() -> str:
-        if precision is None:
-            raise RuntimeError("mixed interfaces")
-        return str(precision)
+def test_float32_without_tensor_cores(
+    hooks, kinds, capability, precision, has_autocast, tf32_off, monkeypatch
+):
+    def get_precision() -> None:
+        raise AssertionError("torch 2.9 warns of it")
 
+    monkeypatch.setattr(hooks.torch, "get_float32_matmul_precision", get_precision)
     torch = SimpleNamespace(
         float32="float32",
         cuda=SimpleNamespace(get_device_capability=lambda device: capability),
-        get_float32_matmul_precision=get_precision,
+        backends=hooks.torch.backends,
     )
     use = Use(torch, SimpleNamespace(steps=4))
     parameters = [
@@ -116,7 +135,11 @@ def test_float32_without_tensor_cores(kinds, capability, precision, has_autocast
     module = Module()
     use.made(module)
     use.has_autocast = has_autocast
-    use.measured(FIGURES, 0.0, 4)
+    hooks.torch.set_float32_matmul_precision(precision)
+    try:
+        use.measured(FIGURES, 0.0, 4)
+    finally:
+        hooks.torch.set_float32_matmul_precision("highest")
     assert use.latest["tf32_off"] is tf32_off
 
 

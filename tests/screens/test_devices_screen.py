@@ -141,3 +141,12 @@ async def test_the_chart_zooms_and_begins_with_another_figure(
         assert app.screen is screen, "esc takes the cursor away first"
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+
+
+async def test_a_device_whose_processes_are_unknown_is_not_called_free(
+    ill_gpus: Path, make_app: MakeApp
+) -> None:
+    opening = messages.ScreenWanted("devices", uuid(5))
+    async with running(make_app(opening=opening), (160, 50)) as (app, _):
+        assert "the driver does not report its processes" in shown(app)
+        assert "the device is free" not in shown(app)

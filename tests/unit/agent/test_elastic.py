@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -76,3 +78,18 @@ def test_only_the_store_node_waits_for_other_nodes_ranks(monkeypatch):
     assert state(keeper) == "UNHEALTHY"
     keeper.restart_requested = False
     assert [state(other), state(keeper)] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_it_wakes_when_a_rank_exits_or_the_supervisor_sends_a_message():
+    from ddptop_runner.agent.run import Agent
+
+    agent = Agent.__new__(Agent)
+    agent._link, agent._exits, agent._exits_lock = Mock(), [], threading.Lock()
+    agent._elastic = SimpleNamespace(something_happened=threading.Event())
+    happened = agent._elastic.something_happened
+    exited = SimpleNamespace(pid=100, returncode=-9), {"attempt": 0, "rank": 1}
+    orders = ({"type": "tell_agent", "order": order} for order in ("restart_group", "stopping"))
+    for wake in (lambda: agent._on_exit(*exited), *(partial(agent._on_command, o) for o in orders)):
+        happened.clear()
+        wake()
+        assert happened.is_set()

@@ -285,7 +285,8 @@ def test_a_job_whose_files_are_unreadable_after_its_checkpoint_is_requeued(
     asked = []
     monkeypatch.setattr(slurm_holder, "read_job", read)
     saved = Saved(Checkpoint(path="saved", at=utc_now()), responded=True)
-    monkeypatch.setattr(slurm_holder.checkpoint, "save", lambda *_: saved)
+    monkeypatch.setattr(slurm_holder.checkpoint, "ask", lambda _: None)
+    monkeypatch.setattr(slurm_holder.checkpoint, "wait", lambda *_: saved)
     monkeypatch.setattr(slurm_holder, "_ask", lambda *argv, **_: asked.append(argv) or "")
     slurm_holder.JobHolder(folder, Allocation("41", "n1"), None)._save_and_requeue()
     assert asked[-1] == ("scontrol", "requeue", "41")

@@ -34,7 +34,7 @@ def taken(monkeypatch, ddptop_home) -> list[str]:
     monkeypatch.setattr(adoption, "adopt", adopt)
     monkeypatch.setattr(attach, "is_terminal", lambda: True)
     monkeypatch.setattr(attach, "run", lambda job, **_: 0)
-    for name in ("stop", "kill", "restart_group"):
+    for name in ("stop", "restart_group"):
         monkeypatch.setattr(commands, name, lambda *_: None)
     monkeypatch.setattr(commands, "stacks", lambda *_: [])
     ended = SimpleNamespace(job="train", state="finished", snapshot=None)

@@ -26,6 +26,8 @@ class DdpUse:
         self.latest = None
         """The figures, as the datagram's `ddp`; None until DDP measured some iterations."""
         self._modules: Any = weakref.WeakSet()
+        self._unused = (0, None, None)
+        """(iteration, bytes unused in it, the same or None), as of the last one measured."""
         self._may_use_tf32 = False
         """Whether the last module has float32 parameters only, mostly of matrices, on a device with
         TF32. Convolutions use it by default."""
@@ -55,6 +57,12 @@ class DdpUse:
         if len(modules) != 1 or not steps:
             self.latest = None
             return
+        iteration, before_bytes, unused_bytes = self._unused
+        if figures["iteration"] != iteration:
+            # torch 2.6 sums it over the iterations, and has none while all parameters are used
+            found_bytes = figures.get("unused_parameter_size", 0)
+            unused_bytes = found_bytes if found_bytes == before_bytes else None
+            self._unused = (figures["iteration"], found_bytes, unused_bytes)
         comm_s = figures["backward_comm_time"] / 1e9
         self.latest = {
             "iteration": figures["iteration"],
@@ -62,7 +70,7 @@ class DdpUse:
             "comm_s": comm_s,
             "hidden_s": max(0.0, comm_s - exposed_s),
             "finds_unused": bool(figures["find_unused_parameters"]),
-            "unused_bytes": figures["unused_parameter_size"],
+            "unused_bytes": unused_bytes,
             "is_static": modules[0].reducer._ddp_graph_static(),
             "tf32_off": self._may_use_tf32 and not self.has_autocast and not self._uses_tf32(),
         }

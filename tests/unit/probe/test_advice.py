@@ -52,7 +52,9 @@ def test_a_ddp_module_is_read(hooks, group, finds_unused):
     use = hooks.ddp_use.latest
     assert use["iteration"] == 10
     assert use["syncs_per_step"] == pytest.approx(2, abs=0.5)
-    assert (use["finds_unused"], use["unused_bytes"]) == (finds_unused, 80 * finds_unused)
+    is_sum = model._get_ddp_logging_data().get("unused_parameter_size", 0) > 80  # torch 2.6
+    assert use["finds_unused"] is finds_unused
+    assert use["unused_bytes"] == (None if is_sum else 80 * finds_unused)
     assert use["is_static"] is True
     DdpUse(**use)
 

@@ -52,7 +52,8 @@ def test_each_order_is_answered_and_the_losses_are_the_same(rank: Rank) -> None:
     script = rank.write("trains.py", TRAINS)
     status, out, err = rank.run(script, str(folder))
     assert status == 0, err
-    assert [line for line in err.splitlines() if not line.startswith("USDT")] == []
+    of_torch = ("USDT", "DeviceProperties.cpp")  # the latter where its CUDA build has no driver
+    assert [line for line in err.splitlines() if not any(one in line for one in of_torch)] == []
     trace, *refused = sorted(folder.iterdir())
     assert {path.name: path.read_text() for path in refused} == {
         "2-rank-3.error": "torch.profiler failed: 'NoneType' object is not callable",

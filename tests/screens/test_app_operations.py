@@ -39,12 +39,12 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str]] = []
         self.error: DdptopError | None = None
-        for name in ("stop", "kill", "restart_group", "remove"):
+        for name in ("stop", "restart_group", "remove"):
             monkeypatch.setattr(commands, name, self._stand_in(name))
 
     def _stand_in(self, name: str) -> Callable[..., None]:
-        def call(view: JobView, **_: Any) -> None:
-            self.made.append((name, view.job))
+        def call(view: JobView, grace_s: float = 30.0, **_: Any) -> None:
+            self.made.append((name if grace_s else "kill", view.job))
             if self.error is not None:
                 raise self.error
 
@@ -201,7 +201,7 @@ class TestStacks:
             RankStacks(rank=0, pid=4100, text="File [x]\x1b[2J, line 3"),
             RankStacks(rank=1, note="the rank has ended"),
         ]
-        monkeypatch.setattr(commands, "stacks", lambda view: entries)
+        monkeypatch.setattr(commands, "stacks", lambda view, rank: entries)
         async with running(make_app("mlp-cpu"), (80, 24)) as (app, pilot):
             await pilot.press("t")
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
@@ -239,7 +239,7 @@ class TestStacks:
         fake_home.two_cpu_ranks(frozen)
         may_answer = threading.Event()
 
-        def stacks(view: JobView) -> list[RankStacks]:
+        def stacks(view: JobView, rank: int | None) -> list[RankStacks]:
             may_answer.wait(20.0)
             return [RankStacks(rank=0, pid=4100, text="File x")]
 

@@ -77,7 +77,7 @@ class TestReadonly:
         def forbidden(*_: object, **__: object) -> None:
             raise AssertionError("a read-only viewer did something to a job")
 
-        for name in ("stop", "kill", "restart_group", "remove", "stacks"):
+        for name in ("stop", "restart_group", "remove", "stacks"):
             monkeypatch.setattr(commands, name, forbidden)
         return sent
 

@@ -247,7 +247,7 @@ async def test_a_sweep_opens_and_keys_apply_to_all_its_jobs(
 ) -> None:
     fake_home.sweep(frozen)
     ended: list[str] = []
-    monkeypatch.setattr(commands, "stop", lambda view, **_: ended.append(view.job))
+    monkeypatch.setattr(commands, "stop", lambda view, *_, **__: ended.append(view.job))
     app = make_app()
     async with overview(app) as (pilot, screen, posted):
         best_first = [

@@ -30,7 +30,7 @@ def opened(rank: int) -> ScreenWanted:
 async def test_what_it_says_of_a_slow_rank_and_where_its_keys_lead(
     frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "stacks", lambda view: [])  # nobody would answer for 20 s
+    monkeypatch.setattr(commands, "stacks", lambda view, rank: [])  # nobody would answer for 20 s
     fake_ranks.in_parts(frozen)
     async with running(make_app("llama-ft"), (200, 60)) as (app, pilot):
         assert "5 ▲ slow" in shown(app), "its steps take no longer than the others'"

@@ -6,9 +6,13 @@ import datetime as dt
 import json
 
 import pytest
+from ddptop.commands import control
 from tests.support.builders import put_job
 
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
+from ddptop_runner.job.registry import read_job
+from ddptop_runner.model.protocol import SaveAsked
 from ddptop_runner.model.snapshot import Checkpoint
 
 WRONG = {
@@ -29,6 +33,22 @@ def test_what_cannot_be_done_is_one_line(ddptop_cli, name):
     assert len(answer.stderr.splitlines()) == 1
     for word in words:
         assert word in answer.stderr
+
+
+def test_what_is_waited_for_is_said_before_the_wait(monkeypatch, capfd):
+    asked = SaveAsked(signalled={0: "SIGUSR1"}, flag_file="/run/flag")
+    said = []
+
+    def wait(*_: object) -> None:
+        said.append(capfd.readouterr().err)
+        raise WaitTimeoutError("no checkpoint", "wait longer")
+
+    monkeypatch.setattr(control.wanted, "ask", lambda view: asked)
+    monkeypatch.setattr(control.wanted, "wait", wait)
+    with pytest.raises(DdptopError, match="a was not stopped"):
+        control._saved(read_job(put_job("a")), 9.0)
+    how = f"by {asked.in_words()}; waiting up to 9 s for it"
+    assert said == [f"ddptop: requested a checkpoint from a {how}\n"]
 
 
 SAVED = Checkpoint(

@@ -29,6 +29,7 @@ from tests.support.own_views import rank, read, row_of, view_of
 from tests.support.tables import table
 
 from ddptop_runner.model.snapshot import Alert, Cause, RankSample
+from ddptop_runner.model.spec import Waiting
 
 RAISED = Cause(
     kind="exception",
@@ -212,6 +213,11 @@ def test_what_to_do_next() -> None:
     assert "stacks for all ranks" in step(job("a", "hung"))
     assert step(job("a", alerts=[alert("error")])).startswith("f: findings and remedies")
     assert step(job("a", ranks=WELL)) == ""
+    lost = job("a", "lost")
+    queued = msgspec.structs.replace(lost.spec, queue=Waiting(candidates=[], count=1, since=NOW))
+    waited = msgspec.structs.replace(lost, launch_spec=queued)
+    assert step(waited) == "U: queue it again; ddptop queue restore: all"
+    assert (step(waited, readonly=True), step(lost)[:2]) == ("", "e:")
 
 
 def test_a_row_has_the_sentence_the_trend_and_a_mark() -> None:

@@ -12,7 +12,7 @@ from ddptop.job.ranks import sentence, step_parts
 from ddptop.job.series import LossTrend, Points, trend
 from msgspec.structs import replace
 from tests.support import fake_foreign
-from tests.support.fake_home import NOW
+from tests.support.fake_home import NOW, ago
 from tests.support.own_views import rank, view_of
 from tests.support.tables import table
 
@@ -133,3 +133,14 @@ def test_the_parts_of_a_step_do_not_overlap() -> None:
     assert step_parts(replace(rank(0), **parts, **asleep)) == shown
     shown = "step time: backward 81 ms, forward 33 ms, input 12 ms"
     assert step_parts(replace(rank(0), **parts, **asleep | {"step_time_s": 0.15})) == shown
+
+
+def test_ranks_that_step_together_are_shown_at_one_step() -> None:
+    ranks = [
+        rank(number, state="running", step=step, step_time_s=0.05, last_progress_at=ago(age_s))
+        for number, step, age_s in [(0, 100, 0.6), (1, 103, 0.45)]
+    ]
+    job = view_of(ranks=ranks)
+    past = record.past_job(job, replace(job.snapshot, ranks=ranks), NOW)
+    for shown in (job, past):
+        assert [one.step for one in shown.snapshot.ranks] == [100, 100]

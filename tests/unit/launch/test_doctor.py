@@ -212,9 +212,9 @@ def test_what_slurm_lacks_is_named(tmp_path, monkeypatch) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
 
-    def put(*names: str) -> None:
+    def put(*names: str, status: int = 0) -> None:
         for name in names:
-            (bin_ / name).write_text("#!/bin/sh\n")
+            (bin_ / name).write_text(f"#!/bin/sh\nexit {status}\n")
             (bin_ / name).chmod(0o755)
 
     here = place(tmp_path, PATH=str(bin_))
@@ -223,6 +223,8 @@ def test_what_slurm_lacks_is_named(tmp_path, monkeypatch) -> None:
     assert is_(doctor.check_slurm(here), "ok", unused, None)
     inside = place(tmp_path, PATH=str(bin_), SLURM_JOB_ID="7")
     assert is_(doctor.check_slurm(inside), "warning", "srun, scontrol not found", "PATH")
+    put("sinfo", status=1)
+    assert is_(doctor.check_slurm(here), "ok", unused, None)
     put("sinfo")
     assert is_(doctor.check_slurm(here), "warning", "srun, scontrol not found", "PATH")
     put("srun", "scontrol")

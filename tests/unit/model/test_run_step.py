@@ -115,9 +115,11 @@ def test_steps_of_an_attempt_in_words() -> None:
     [
         (103, 0.2, "running", 100),  # it was read 0.15 s later, after three more steps
         (101, 0.35, "running", 100),
+        (102, 0.35, "running", 102),  # read at the same moment
         (110, 0.2, "running", 110),
         (101, 5.0, "running", 101),  # the first may have stopped
         (101, 0.2, "failed", 101),
+        (99, 0.2, "failed", 99),  # the first does not step beside it
     ],
 )
 def test_ranks_that_step_together_show_the_same_step(

@@ -92,6 +92,30 @@ FIGURES = {
 }
 
 
+class Module:
+    reducer = SimpleNamespace(_ddp_graph_static=lambda: False)
+
+    def __init__(self, parameters: Any = ()) -> None:
+        self._given = parameters
+
+    def parameters(self) -> Any:
+        return iter(self._given)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unused_bytes"),
+    [((80,), None), ((80, 80), 80), ((80, 160), None), ((80, 80, 160), None), ((0, 0), 0)],
+)
+def test_what_is_unused_is_unknown_unless_two_iterations_agree(hooks, sizes, unused_bytes):
+    use, module = Use(hooks.torch, SimpleNamespace(steps=4)), Module()
+    use.made(module)
+    for iteration, size in enumerate(sizes, 1):
+        figures = {**FIGURES, "iteration": iteration, "unused_parameter_size": size}
+        for _ in range(2):  # they stay the same until DDP measures another iteration
+            use.measured(figures, 0.0, 4)
+    assert use.latest["unused_bytes"] == unused_bytes
+
+
 @pytest.mark.parametrize(
     ("kinds", "capability", "precision", "has_autocast", "tf32_off"),
     [
@@ -127,14 +151,7 @@ def test_float32_without_tensor_cores(
         )
         for kind in kinds
     ]
-
-    class Module:
-        reducer = SimpleNamespace(_ddp_graph_static=lambda: False)
-
-        def parameters(self) -> Any:
-            return iter(parameters)
-
-    module = Module()
+    module = Module(parameters)
     use.made(module)
     use.has_autocast = has_autocast
     hooks.torch.set_float32_matmul_precision(precision)

@@ -35,7 +35,7 @@ def test_what_cannot_be_done_is_one_line(ddptop_cli, name):
         assert word in answer.stderr
 
 
-def test_what_is_waited_for_is_said_before_the_wait(monkeypatch, capfd):
+def test_what_is_waited_for_is_said_before_the_wait(ddptop_home, monkeypatch, capfd):
     asked = SaveAsked(signalled={0: "SIGUSR1"}, flag_file="/run/flag")
     said = []
 

@@ -435,7 +435,8 @@ def _next_step(view: Job, need: Need, *, readonly: bool) -> str:
     if view.state == "finished":
         return "{job.open}: details; {view.compare}: compare"
     if view.left_in_queue:
-        return "" if readonly else "{queue.again}: queue it again; ddptop queue restore: all"
+        restore = "{queue.again}: queue it again; ddptop queue restore: all of them"
+        return "" if readonly else restore
     why = "story" if view.state == "stopped" else "cause and evidence"
     return f"{{view.story}}: {why}; {{view.logs}}: logs{again}"
 
@@ -526,7 +527,8 @@ def _starting(job: Job) -> str:
     compiles = any(rank.phase == "compile" for rank in job.snapshot.ranks)
     if compiles:
         return "starting: compiling"
-    return f"starting: all ranks are up{'' if job.snapshot.progress else ', no steps yet'}"
+    has_steps = any(rank.step is not None for rank in job.snapshot.ranks)
+    return f"starting: all ranks are up{'' if has_steps else ', no steps yet'}"
 
 
 SEEN_BY_S = 60.0

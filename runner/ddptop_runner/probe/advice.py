@@ -27,7 +27,8 @@ class DdpUse:
         """The figures, as the datagram's `ddp`; None until DDP measured some iterations."""
         self._modules: Any = weakref.WeakSet()
         self._unused = (0, None, None)
-        """(iteration, bytes unused in it, the same or None), as of the last one measured."""
+        """Of the last iteration that DDP measured: its number, the figure for unused bytes, and
+        the same again if that of the iteration before was equal, else None."""
         self._may_use_tf32 = False
         """Whether the last module has float32 parameters only, mostly of matrices, on a device with
         TF32. Convolutions use it by default."""

@@ -123,6 +123,7 @@ def test_a_reader_that_wants_a_log_sees_it_grow(head: Head, wait_until: Callable
     path = head.folder.log_file(0, 3)
     far.want_log(head.folder, None, 3)
     wait_until(lambda: path.exists() and logs.last_lines(path, 1) == ["one"])
+    wait_until(lambda: far.want_log(head.folder, None, 3) is not None)
     known = far.want_log(head.folder, None, 3)
     assert known is not None
     assert (known.attempt, known.ranks, known.hosts) == (0, (0, 1, 2, 3), ("a", "a", "b", "b"))

@@ -216,7 +216,7 @@ def test_what_to_do_next() -> None:
     lost = job("a", "lost")
     queued = msgspec.structs.replace(lost.spec, queue=Waiting(candidates=[], count=1, since=NOW))
     waited = msgspec.structs.replace(lost, launch_spec=queued)
-    assert step(waited) == "U: queue it again; ddptop queue restore: all"
+    assert step(waited) == "U: queue it again; ddptop queue restore: all of them"
     assert (step(waited, readonly=True), step(lost)[:2]) == ("", "e:")
 
 

@@ -17,7 +17,7 @@ EXPOSED_MOST = 0.2
 """Part of a step on a device that all-reduces may take beyond the backward pass, or copies of
 batches before the forward pass."""
 UNPINNED_BYTES_PER_S = 6e9
-"""About what is copied to a device from memory that is not pinned."""
+"""Assumed rate of copies to a device from memory that is not pinned; not measured."""
 
 
 def ddp_advice(window: Window) -> list[Finding]:
